@@ -1,0 +1,53 @@
+"""What a user can mend, said in one line: `where: what we got; what we need. What to do.`
+
+UserError is the base; its kinds say which part of the user's world is meant. Everything a user
+cannot mend is an ordinary exception, and a fault of ours.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """Something the user can mend; the command line prints it without a traceback, exit code 2."""
+
+
+class SettingsError(UserError):
+    """A setting, a flag or a name that is unknown or impossible."""
+
+
+class DataError(UserError):
+    """A text or data file that cannot be read as it stands."""
+
+
+class FolderError(UserError):
+    """A model folder that is missing, damaged, hostile or of another kind."""
+
+
+class FetchError(UserError):
+    """Something that could not be brought from a package index or a hub."""
+
+
+def unknown(what: str, got: str, allowed: Iterable[str]) -> str:
+    """Say that a name is unknown, and offer the nearest right one.
+
+    >>> unknown("size", "minni", ["tiny", "mini"])
+    "unknown size 'minni'; did you mean 'mini'? The sizes are mini, tiny."
+    """
+    names = sorted(allowed)
+    near = get_close_matches(got, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else "there is none of that name."
+    return f"unknown {what} '{got}'; {hint} The {plural(what)} are {', '.join(names)}."
+
+
+def plural(noun: str, count: int = 2) -> str:
+    """Give the form of an English noun that goes with a count.
+
+    >>> plural("text", 1), plural("text"), plural("key"), plural("vocabulary")
+    ('text', 'texts', 'keys', 'vocabularies')
+    """
+    if count == 1:
+        return noun
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + "s"

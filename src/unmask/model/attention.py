@@ -1,0 +1,124 @@
+"""Multi-head attention: the only place where one token reads another.
+
+    x [B, Q, D] asks, memory [B, K, D] answers; what is added to the scores says who may be asked.
+
+Self-attention is memory = x. Every mask and every position scheme comes from outside. The weights
+are not returned: who wants to see or change them listens (`listening`, `recording`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unmask.model.config import ModelConfig
+from unmask.model.positions import Positions
+
+Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention with H heads (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, config: ModelConfig, layer: int = 0) -> None:
+        super().__init__()
+        self.layer = layer
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width)  # one product instead of three
+        self.output = nn.Linear(config.width, config.width)
+        self.dropout = config.attention_dropout
+        self.listener: Listener | None = None
+
+    def forward(
+        self,
+        x: Tensor,  # [B, Q, D]
+        *,
+        added: Tensor | None,  # [B or 1, H or 1, Q, K] to the scores; -inf bars
+        positions: Positions,
+        index: Tensor,  # [B, Q] position of each query
+        memory: Tensor | None = None,  # [B, K, D]; None is x
+        memory_index: Tensor | None = None,  # [B, K]
+    ) -> Tensor:  # [B, Q, D]
+        """Let each x read the memory."""
+        keys_index = index if memory_index is None else memory_index
+        q, k, v = self._project(x, memory)  # [B, H, Q, d], 2 x [B, H, K, d]
+        q, k = positions.rotate(q, index), positions.rotate(k, keys_index)
+        shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
+        if shift is not None:
+            added = shift if added is None else added + shift
+
+        if self.listener is None and not positions.reads_weights:
+            rate = self.dropout if self.training else 0.0
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
+        else:  # the same sum written out, because someone reads the weights
+            weights = self._weights(q, k, added)  # [B, H, Q, K]
+            mixed = weights @ v  # [B, H, Q, d]
+            if positions.reads_weights:
+                mixed = mixed + positions.values(weights, index, keys_index)
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # [B, Q, D]
+        return output
+
+    def _weights(self, q: Tensor, k: Tensor, added: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
+        scores = scores if added is None else scores + added
+        # A query that may see nothing reads zero, as in the fused kernel; softmax gives NaN there.
+        weights = scores.softmax(dim=-1).masked_fill(scores == float("-inf"), 0.0)
+        if self.listener is not None:
+            weights = self.listener(self.layer, weights)
+        return F.dropout(weights, self.dropout, self.training)
+
+    def _project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, Q, D], [B, K, D] -> [B, H, Q, d], 2 x [B, H, K, d]"""
+        if memory is None:
+            joined = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
+            q, k, v = joined.permute(2, 0, 3, 1, 4).unbind(0)
+            return q, k, v
+        width = x.shape[-1]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        q = F.linear(x, weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
+        kv = F.linear(memory, weight[width:], bias[width:]).unflatten(-1, (2, self.heads, -1))
+        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q.transpose(1, 2), k, v
+
+
+@contextmanager
+def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
+    """Inside the block, every attention in `model` passes its weights through `listener`.
+
+    The listener gets the layer's number and its weights [B, H, Q, K], and returns the weights to
+    go on with: the same to look, others to change them.
+    """
+    heard = [module for module in model.modules() if isinstance(module, Attention)]
+    before = [module.listener for module in heard]
+    for module in heard:
+        module.listener = listener
+    try:
+        yield
+    finally:
+        for module, old in zip(heard, before, strict=True):
+            module.listener = old
+
+
+@contextmanager
+def recording(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the weights in the order the layers run: one [B, H, Q, K] tensor each."""
+    weights: list[Tensor] = []
+
+    def keep(layer: int, seen: Tensor) -> Tensor:
+        weights.append(seen)
+        return seen
+
+    with listening(model, keep):
+        yield weights
+
+
+def muting(heads: dict[int, list[int]]) -> Listener:
+    """Return a listener that silences heads: layer -> the numbers of its mute heads."""
+
+    def mute(layer: int, weights: Tensor) -> Tensor:
+        silent = torch.tensor(heads.get(layer, []), dtype=torch.long, device=weights.device)
+        return weights.index_fill(1, silent, 0.0)
+
+    return mute

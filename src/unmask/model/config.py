@@ -1,0 +1,111 @@
+"""The shape of a network: one frozen table, and BERT's named sizes.
+
+The limits are far above any BERT; they keep a hostile or mistyped config from asking for more
+than a machine can hold.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from unmask.errors import SettingsError, unknown
+from unmask.settings import Settings
+
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
+Norm = Literal["post", "pre"]
+Scheme = Literal["learned", "sinusoidal", "shaw", "t5", "rotary", "none"]
+LabelKind = Literal["text", "token", "span"]
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class ModelConfig(Settings):
+    """Everything that decides which weights there are and what they compute."""
+
+    vocab_size: Annotated[Count, Field(le=2**22)]
+    width: Annotated[Count, Field(le=2**15)]
+    layers: Annotated[Count, Field(le=512)]
+    heads: Annotated[Count, Field(le=512)]
+    inner_width: Annotated[Count, Field(le=2**17)]
+    max_length: Annotated[Count, Field(le=2**17)] = 512
+    segments: Annotated[Count, Field(le=64)] = 2
+    activation: Activation = "gelu"
+    norm: Norm = "post"
+    norm_epsilon: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-12
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.1
+    init_std: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
+
+    positions: Scheme = "learned"
+    reach: Annotated[Count, Field(le=2**12)] = 128  # shaw, t5: farther distances count as this one
+    buckets: Annotated[int, Field(ge=4, le=2**12)] = 32  # t5: distances share this many biases
+    rotary_base: Annotated[float, Field(gt=1.0)] = 10_000.0
+
+    causal: bool = False  # each token sees only itself and what came before
+    window: Annotated[Count, Field(le=2**17)] | None = None  # ... and nothing farther than this
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "ModelConfig":
+        if self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} is not a multiple of heads {self.heads}; every head takes an "
+                "equal share of the width. Change one of the two."
+            )
+        if self.positions in ("rotary", "sinusoidal") and (self.width // self.heads) % 2:
+            raise ValueError(
+                f"{self.positions} positions turn pairs of channels, and a head has "
+                f"{self.width // self.heads}; need an even number. Change width or heads."
+            )
+        if self.positions == "t5" and self.reach <= self.buckets // 2:
+            raise ValueError(
+                f"reach {self.reach} with {self.buckets} buckets; need a reach above half the "
+                "buckets, which are spent on the nearest distances. Raise reach."
+            )
+        return self
+
+    @property
+    def head_width(self) -> int:
+        """Channels of one head."""
+        return self.width // self.heads
+
+
+class HeadsConfig(Settings):
+    """What stands on the encoder."""
+
+    pooler: bool = True  # tanh layer on [CLS]
+    tokens: bool = False  # guesses hidden tokens, tied to the token embeddings
+    pair: bool = False  # is the second text the next one?
+    labels: LabelKind | None = None  # a linear layer: on the pooled text, each token, span ends
+    label_names: tuple[str, ...] = ()
+    label_dropout: Share = 0.1
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> "HeadsConfig":
+        if (self.labels is None) != (not self.label_names):
+            raise ValueError("labels and label_names go together; give both or neither.")
+        if (self.pair or self.labels == "text") and not self.pooler:
+            raise ValueError("a pair head or text labels read the pooler; need pooler = true.")
+        return self
+
+
+# Devlin et al. 2018 (base, large) and Turc et al. 2019: layers, width. A head has 64 channels,
+# and the inner width of the feed-forward layer is four times the width.
+SIZES = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+
+def sized(name: str, vocab_size: int = 30_522) -> ModelConfig:
+    """Return the config of a named size."""
+    if name not in SIZES:
+        raise SettingsError(unknown("size", name, SIZES))
+    layers, width = SIZES[name]
+    return ModelConfig(
+        vocab_size=vocab_size, width=width, layers=layers, heads=width // 64, inner_width=4 * width
+    )

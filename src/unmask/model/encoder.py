@@ -1,0 +1,71 @@
+"""The encoder: tokens in, one hidden state per token out. Every objective and task shares it.
+
+A row may hold several texts. `owner` says which text of its row a token belongs to (-1 is
+padding), `index` is its position in that text. Texts of one row do not see each other.
+"""
+
+from torch import Tensor, nn
+
+from unmask.model import masks, positions
+from unmask.model.config import ModelConfig
+from unmask.model.layers import Block
+
+
+class Encoder(nn.Module):
+    """BERT's Transformer stack. `embed` and `run` are apart: a caller may step in between."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.segments = nn.Embedding(config.segments, config.width)
+        self.positions = positions.build(config)
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        last = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.last_norm = last if config.norm == "pre" else nn.Identity()
+        self.apply(self._start)
+
+    def forward(self, tokens: Tensor, segments: Tensor, index: Tensor, owner: Tensor) -> Tensor:
+        """The ordinary pass, under the config's own mask.  4 x [B, S] -> [B, S, D]"""
+        allowed = masks.of(self.config, owner, index)
+        return self.run(self.embed(tokens, segments, index), allowed, index)
+
+    def embed(self, tokens: Tensor, segments: Tensor, index: Tensor) -> Tensor:
+        """3 x [B, S] -> [B, S, D]"""
+        x = self.tokens(tokens) + self.segments(segments)
+        where = self.positions.embed(index)
+        x = x if where is None else x + where
+        out: Tensor = self.dropout(self.norm(x))
+        return out
+
+    def run(
+        self,
+        x: Tensor,  # [B, S, D]
+        allowed: Tensor | None,  # [B or 1, 1, S, S]
+        index: Tensor,  # [B, S]
+        *,
+        trace: list[Tensor] | None = None,
+    ) -> Tensor:  # [B, S, D]
+        """Run any embedded sequence under any mask; `trace` collects x and each block's output."""
+        added = masks.as_scores(allowed, self.positions.bias(index, index), x.dtype)
+        for layer, block in enumerate(self.blocks):
+            if trace is not None:
+                trace.append(x)
+            x = block(x, added=added, positions=self.positions.at(layer), index=index)
+        x = self.last_norm(x)
+        if trace is not None:
+            trace.append(x)
+        return x
+
+    def _start(self, module: nn.Module) -> None:
+        start_weights(module, self.config.init_std)
+
+
+def start_weights(module: nn.Module, std: float) -> None:
+    """BERT's start: a normal distribution cut at two deviations; biases zero; norms neutral."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,55 @@
+"""Hidden states -> scores: the small layers that stand on an encoder."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unmask.model.config import ModelConfig
+from unmask.model.encoder import start_weights
+from unmask.model.layers import ACTIVATIONS
+
+
+class Pooler(nn.Module):
+    """A tanh layer on the state of [CLS]: one vector for the whole text."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        start_weights(self.dense, config.init_std)
+
+    def forward(self, first: Tensor) -> Tensor:
+        """[N, D] -> [N, D]"""
+        return F.tanh(self.dense(first))
+
+
+class TokenHead(nn.Module):
+    """Which token was it? Scores over the vocabulary, through the token embeddings themselves.
+
+    Run it only on the states of tokens that must be guessed: V is much wider than D.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocab_size))
+        self.activation = ACTIVATIONS[config.activation]
+        start_weights(self.dense, config.init_std)
+
+    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
+        """[N, D], [V, D] -> [N, V]"""
+        return F.linear(self.norm(self.activation(self.dense(hidden))), table, self.bias)
+
+
+class LabelHead(nn.Module):
+    """A linear reading: of a pooled text, of each token, of the two ends of a span, of a pair."""
+
+    def __init__(self, config: ModelConfig, labels: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(config.width, labels)
+        start_weights(self.dense, config.init_std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, D] -> [N, C]"""
+        scores: Tensor = self.dense(self.dropout(x))
+        return scores

@@ -1,0 +1,68 @@
+"""Hidden states -> hidden states: one block of the Transformer, attention then feed-forward.
+
+    post-norm (BERT)    x = norm(x + part(x))
+    pre-norm            x = x + part(norm(x)), and one more norm after the last block
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unmask.model.attention import Attention
+from unmask.model.config import Activation, ModelConfig
+from unmask.model.positions import Positions
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": F.tanh,
+}
+
+
+class FeedForward(nn.Module):
+    """Widen, bend, narrow: each token by itself."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.width, config.inner_width)
+        self.outer = nn.Linear(config.inner_width, config.width)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, S, D] -> [B, S, D]"""
+        out: Tensor = self.outer(self.activation(self.inner(x)))
+        return out
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each with a residual, a norm and dropout."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.attention = Attention(config, layer)
+        self.feed = FeedForward(config)
+        self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.feed_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+        self.pre = config.norm == "pre"
+
+    def forward(
+        self, x: Tensor, *, added: Tensor | None, positions: Positions, index: Tensor
+    ) -> Tensor:
+        """[B, S, D] -> [B, S, D]"""
+
+        def attend(x: Tensor) -> Tensor:
+            out: Tensor = self.attention(x, added=added, positions=positions, index=index)
+            return out
+
+        x = self._add(x, attend, self.attention_norm)
+        return self._add(x, self.feed, self.feed_norm)
+
+    def _add(self, x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.LayerNorm) -> Tensor:
+        if self.pre:
+            return x + self.dropout(part(norm(x)))
+        out: Tensor = norm(x + self.dropout(part(x)))
+        return out

@@ -1,0 +1,62 @@
+"""Who may look at whom. A mask is boolean, [B or 1, 1, Q, K]; True means "may look".
+
+Masks are built here, joined with `both`, and turned into what attention adds to its scores by
+`as_scores`. None is the mask that lets everyone look at everything, and costs nothing.
+"""
+
+import torch
+from torch import Tensor
+
+from unmask.model.config import ModelConfig
+
+
+def same_text(owner: Tensor) -> Tensor | None:
+    """A token sees the tokens of its own text; padding (owner -1) sees padding.
+
+    None when every row is one text: then there is nobody to be kept apart.
+    [B, S] -> [B, 1, S, S]
+    """
+    if bool((owner == owner[:, :1]).all()):
+        return None
+    return (owner[:, :, None] == owner[:, None, :])[:, None]
+
+
+def causal(index: Tensor, memory_index: Tensor | None = None) -> Tensor:
+    """Each token sees itself and what came before it.  [B, Q], [B, K] -> [B, 1, Q, K]"""
+    keys = index if memory_index is None else memory_index
+    return (index[:, :, None] >= keys[:, None, :])[:, None]
+
+
+def window(index: Tensor, reach: int) -> Tensor:
+    """Each token sees those at most `reach` places away, on both sides.  [B, S] -> [B, 1, S, S]"""
+    return ((index[:, :, None] - index[:, None, :]).abs() <= reach)[:, None]
+
+
+def both(*masks: Tensor | None) -> Tensor | None:
+    """What every one of the masks allows."""
+    allowed: Tensor | None = None
+    for mask in masks:
+        if mask is not None:
+            allowed = mask if allowed is None else allowed & mask
+    return allowed
+
+
+def of(config: ModelConfig, owner: Tensor, index: Tensor) -> Tensor | None:
+    """The mask that a config asks for.  [B, S], [B, S] -> [B, 1, S, S]"""
+    return both(
+        same_text(owner),
+        causal(index) if config.causal else None,
+        window(index, config.window) if config.window else None,
+    )
+
+
+def as_scores(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What to add to attention scores: the bias of positions, and -inf where looking is barred.
+
+    Made once for all layers.  [B or 1, 1, Q, K], [B or 1, H, Q, K] -> [B or 1, H or 1, Q, K]
+    """
+    if allowed is None:
+        return None if bias is None else bias.to(dtype)
+    if bias is None:
+        bias = torch.zeros((), dtype=dtype, device=allowed.device)
+    return bias.to(dtype).masked_fill(~allowed, float("-inf"))

@@ -1,0 +1,39 @@
+"""Encoder + heads: what a model folder holds. Rows go in, hidden states and scores come out."""
+
+from torch import Tensor, nn
+
+from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.encoder import Encoder
+from unmask.model.heads import LabelHead, Pooler, TokenHead
+
+
+class Network(nn.Module):
+    """An encoder and the heads that its folder names; a head that is not there is None."""
+
+    def __init__(self, config: ModelConfig, heads: HeadsConfig) -> None:
+        super().__init__()
+        self.config, self.heads = config, heads
+        self.encoder = Encoder(config)
+        self.pooler = Pooler(config) if heads.pooler else None
+        self.token_head = TokenHead(config) if heads.tokens else None
+        self.pair_head = LabelHead(config, 2) if heads.pair else None
+        self.label_head = (
+            LabelHead(config, len(heads.label_names), heads.label_dropout) if heads.labels else None
+        )
+
+    def pooled(self, hidden: Tensor, row: Tensor, start: Tensor) -> Tensor:
+        """One vector per text, from its [CLS].  [B, S, D], [N], [N] -> [N, D]"""
+        assert self.pooler is not None, "this network has no pooler"
+        vectors: Tensor = self.pooler(hidden[row, start])
+        return vectors
+
+    def guess(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary, for the states of chosen tokens.  [N, D] -> [N, V]"""
+        assert self.token_head is not None, "this network has no token head"
+        scores: Tensor = self.token_head(hidden, self.encoder.tokens.weight)
+        return scores
+
+
+def count_parameters(module: nn.Module) -> int:
+    """How many numbers are trained."""
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,199 @@
+"""Where a token is. A scheme acts in one of four places and overrides the hooks it needs.
+
+    embed    learned, sinusoidal    added to the token embeddings
+    bias     t5                     added to the scores, the same in all layers
+    rotate   rotary                 turns queries and keys, in each layer
+    scores,  shaw                   a vector per distance, added to keys (through the scores)
+    values                          and to values (through the weights), in each layer
+
+Positions restart with each text of a row; what is computed between two texts is masked anyway.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from unmask.model.config import ModelConfig, Scheme
+
+
+class Positions(nn.Module):
+    """No positions at all: the base of every scheme."""
+
+    reads_weights = False  # True: `values` must be asked, which needs the weights spelled out
+
+    def embed(self, index: Tensor) -> Tensor | None:
+        """[B, S] -> [B, S, D], or None to add nothing."""
+        return None
+
+    def bias(self, index: Tensor, memory_index: Tensor) -> Tensor | None:
+        """[B, Q], [B, K] -> [B, H, Q, K], or None to add nothing."""
+        return None
+
+    def at(self, layer: int) -> "Positions":
+        """The positions as one layer sees them: the same, unless each layer has its own."""
+        return self
+
+    def rotate(self, x: Tensor, index: Tensor) -> Tensor:
+        """[B, H, S, d] -> [B, H, S, d]"""
+        return x
+
+    def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor | None:
+        """[B, H, Q, d] -> [B, H, Q, K], or None to add nothing."""
+        return None
+
+    def values(self, weights: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
+        """What the weights [B, H, Q, K] gather from the positions -> [B, H, Q, d]."""
+        raise NotImplementedError
+
+
+class Learned(Positions):
+    """One trained vector per absolute position (BERT)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.table = nn.Embedding(config.max_length, config.width)
+
+    def embed(self, index: Tensor) -> Tensor:
+        """[B, S] -> [B, S, D]"""
+        vectors: Tensor = self.table(index)
+        return vectors
+
+
+class Sinusoidal(Positions):
+    """Fixed waves: sine in even dimensions, cosine in odd ones (Vaswani et al. 2017, 3.5)."""
+
+    table: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        angle = _angles(config.max_length, config.width, 10_000.0)  # [S, D/2]
+        table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # [S, D]
+        self.register_buffer("table", table, persistent=False)
+
+    def embed(self, index: Tensor) -> Tensor:
+        """[B, S] -> [B, S, D]"""
+        return self.table[index]
+
+
+class Rotary(Positions):
+    """Turn each pair of channels by an angle that grows with the position (Su et al. 2021)."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        angle = _angles(config.max_length, config.head_width, config.rotary_base)  # [S, d/2]
+        self.register_buffer("cos", angle.cos(), persistent=False)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+
+    def rotate(self, x: Tensor, index: Tensor) -> Tensor:
+        """[B, H, S, d] -> [B, H, S, d]"""
+        cos, sin = self.cos[index][:, None], self.sin[index][:, None]  # [B, 1, S, d/2]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
+        return turned.flatten(-2)
+
+
+class Bucketed(Positions):
+    """One trained bias per head and distance; far distances share (Raffel et al. 2019, 2.1).
+
+    Half of the buckets are for keys before the query, half for keys after it; in each half, one
+    half again is for the exact nearest distances and the rest grow wider up to `reach`.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.table = nn.Embedding(config.buckets, config.heads)
+        self.reach = config.reach
+        self.sides = 1 if config.causal else 2  # a causal model has nothing after the query
+
+    def bias(self, index: Tensor, memory_index: Tensor) -> Tensor:
+        """[B, Q], [B, K] -> [B, H, Q, K]"""
+        bucket = self.bucket(memory_index[:, None, :] - index[:, :, None])  # [B, Q, K]
+        bias: Tensor = self.table(bucket)  # [B, Q, K, H]
+        return bias.permute(0, 3, 1, 2)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Key position minus query position -> the bucket of that distance, same shape."""
+        half = self.table.num_embeddings // self.sides
+        base = half * (distance > 0) if self.sides == 2 else torch.zeros_like(distance)
+        away = distance.abs() if self.sides == 2 else (-distance).clamp(min=0)
+        exact = half // 2
+        growth = torch.log(away.clamp(min=1) / exact) / math.log(self.reach / exact)
+        wide = exact + (growth * (half - exact)).long()
+        return base + torch.where(away < exact, away, wide.clamp(max=half - 1))
+
+
+class Shaw(Positions):
+    """A trained vector per distance, added to keys and to values (Shaw et al. 2018).
+
+    Distances are clipped to `reach`; heads share the vectors, layers have their own.
+    """
+
+    reads_weights = True
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            ShawLayer(config.reach, config.head_width) for _ in range(config.layers)
+        )
+
+    def at(self, layer: int) -> "Positions":
+        """Each layer has vectors of its own."""
+        own = self.layers[layer]
+        assert isinstance(own, Positions)
+        return own
+
+
+class ShawLayer(Positions):
+    """The vectors of one layer."""
+
+    reads_weights = True
+
+    def __init__(self, reach: int, head_width: int) -> None:
+        super().__init__()
+        self.reach = reach
+        self.keys = nn.Embedding(2 * reach + 1, head_width)
+        self.between = nn.Embedding(2 * reach + 1, head_width)  # added to the values
+
+    def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
+        """[B, H, Q, d] -> [B, H, Q, K]"""
+        every = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
+        which = self._clipped(index, memory_index)[:, None].expand(-1, q.shape[1], -1, -1)
+        return every.gather(-1, which)
+
+    def values(self, weights: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
+        """[B, H, Q, K] -> [B, H, Q, d]"""
+        which = self._clipped(index, memory_index)[:, None].expand_as(weights)
+        share = weights.new_zeros(*weights.shape[:3], 2 * self.reach + 1)
+        share = share.scatter_add(-1, which, weights)  # the weight that falls on each distance
+        return share @ self.between.weight
+
+    def _clipped(self, index: Tensor, memory_index: Tensor) -> Tensor:
+        """[B, Q], [B, K] -> [B, Q, K] in 0 .. 2 * reach"""
+        distance = memory_index[:, None, :] - index[:, :, None]
+        return distance.clamp(-self.reach, self.reach) + self.reach
+
+
+def _angles(length: int, channels: int, base: float) -> Tensor:
+    """position / base^(2i / channels), in double precision until the last step -> [S, c/2]"""
+    rate = base ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
+    return (torch.arange(length, dtype=torch.float64)[:, None] * rate).float()
+
+
+SCHEMES: dict[Scheme, type[Positions]] = {
+    "learned": Learned,
+    "sinusoidal": Sinusoidal,
+    "shaw": Shaw,
+    "t5": Bucketed,
+    "rotary": Rotary,
+}
+
+
+def build(config: ModelConfig) -> Positions:
+    """Return the positions that a config names."""
+    if config.positions == "none":
+        return Positions()
+    return SCHEMES[config.positions](config)  # type: ignore[arg-type]

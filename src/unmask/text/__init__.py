@@ -1,0 +1,1 @@
+"""Text -> tokens: vocabulary, WordPiece (fast, and a plain one to read), learning a vocabulary."""

@@ -1,0 +1,135 @@
+"""Tokenizer <-> disk: vocab.txt, tokenizer.json, tokenizer_config.json, as Hugging Face lays them.
+
+A tokenizer.json is never handed to the engine as it is: it may hold regular expressions, padding
+to 128 or another algorithm. We read from it what a BERT tokenizer is made of and build our own.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import FolderError
+from unmask.settings import read_json
+from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.vocabulary import CLS, CONTINUES, MASK, PAD, SEP, UNKNOWN, Vocabulary
+
+VOCAB, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+SPECIAL_MAP = "special_tokens_map.json"
+TOKENIZER_LIMIT = 128 * 2**20  # bytes of tokenizer.json
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read the tokenizer of a model folder; where both files are there, they must agree."""
+    vocab, whole = folder / VOCAB, folder / TOKENIZER
+    if not folder.is_dir():
+        raise FolderError(f"{folder}: no such folder. Give the folder of a model or a vocabulary.")
+    if not vocab.exists() and not whole.exists():
+        raise FolderError(f"{folder}: neither {VOCAB} nor {TOKENIZER} is there; need one of them.")
+    if not whole.exists():
+        return Tokenizer(Vocabulary.read(vocab), _casing_from_config(folder))
+    tokenizer = _from_table(read_json(whole, limit=TOKENIZER_LIMIT), whole)
+    if vocab.exists() and (listed := Vocabulary.read(vocab)) != tokenizer.vocabulary:
+        raise FolderError(
+            f"{vocab}: {_first_difference(listed, tokenizer.vocabulary)}; {TOKENIZER} beside it "
+            "says otherwise, and only one can be the model's. Remove the wrong one."
+        )
+    return tokenizer
+
+
+def tokenizer_files(tokenizer: Tokenizer, *, max_length: int | None = None) -> dict[str, str]:
+    """What to write for a tokenizer: file name -> contents."""
+    casing = tokenizer.casing
+    config: dict[str, Any] = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": casing.lowercase,
+        "strip_accents": casing.strip_accents,
+        "tokenize_chinese_chars": casing.chinese_apart,
+    }
+    if max_length is not None:
+        config["model_max_length"] = max_length
+    specials = {
+        "pad_token": PAD,
+        "unk_token": UNKNOWN,
+        "cls_token": CLS,
+        "sep_token": SEP,
+        "mask_token": MASK,
+    }
+    return {
+        VOCAB: tokenizer.vocabulary.text(),
+        TOKENIZER: tokenizer.engine.to_str(pretty=True) + "\n",
+        TOKENIZER_CONFIG: json.dumps(config | specials, indent=2) + "\n",
+        SPECIAL_MAP: json.dumps(specials, indent=2) + "\n",
+    }
+
+
+def _casing_from_config(folder: Path) -> Casing:
+    path = folder / TOKENIZER_CONFIG
+    table = read_json(path) if path.exists() else {}
+    return _casing(
+        path,
+        lowercase=table.get("do_lower_case", True),
+        strip_accents=table.get("strip_accents"),
+        chinese_apart=table.get("tokenize_chinese_chars", True),
+    )
+
+
+def _casing(path: Path, *, lowercase: Any, strip_accents: Any, chinese_apart: Any) -> Casing:
+    for name, value in (("lower-casing", lowercase), ("Chinese splitting", chinese_apart)):
+        if not isinstance(value, bool):
+            raise FolderError(f"{path}: {name} is {value!r:.60}; need true or false.")
+    if strip_accents is not None and not isinstance(strip_accents, bool):
+        raise FolderError(f"{path}: strip_accents is {strip_accents!r:.60}; need true or false.")
+    return Casing(lowercase, strip_accents, chinese_apart)
+
+
+def _from_table(table: dict[str, Any], path: Path) -> Tokenizer:
+    """The BERT tokenizer that a tokenizer.json describes, or a refusal to read another kind."""
+    model = _part(table, "model", "WordPiece", path, default="WordPiece")
+    normalizer = _part(table, "normalizer", "BertNormalizer", path)
+    _part(table, "pre_tokenizer", "BertPreTokenizer", path)
+    for key, need in (("unk_token", UNKNOWN), ("continuing_subword_prefix", CONTINUES)):
+        if model.get(key, need) != need:
+            raise FolderError(f"{path}: {key} is {model[key]!r:.60}; BERT's is '{need}'.")
+    vocabulary = _vocabulary(model, table.get("added_tokens"), path)
+    casing = _casing(
+        path,
+        lowercase=normalizer.get("lowercase", True),
+        strip_accents=normalizer.get("strip_accents"),
+        chinese_apart=normalizer.get("handle_chinese_chars", True),
+    )
+    return Tokenizer(vocabulary, casing)
+
+
+def _part(
+    table: dict[str, Any], name: str, need: str, path: Path, default: str | None = None
+) -> dict[str, Any]:
+    part = table.get(name)
+    kind = part.get("type", default) if isinstance(part, dict) else part
+    if not isinstance(part, dict) or kind != need:
+        raise FolderError(
+            f"{path}: its {name} is {kind!r:.60}, not BERT's {need}; unmask reads only BERT "
+            f"tokenizers. Give a BERT model, or its {VOCAB} alone."
+        )
+    return part
+
+
+def _vocabulary(model: dict[str, Any], added: Any, path: Path) -> Vocabulary:
+    ids = model.get("vocab")
+    if not isinstance(ids, dict):
+        raise FolderError(f"{path}: model.vocab is missing; need a table of tokens and their ids.")
+    ids = dict(ids)
+    for token in added if isinstance(added, list) else []:
+        if isinstance(token, dict) and isinstance(token.get("content"), str):
+            ids.setdefault(token["content"], token.get("id"))
+    if {i for i in ids.values() if type(i) is int} != set(range(len(ids))):
+        raise FolderError(
+            f"{path}: the ids of {len(ids)} tokens are not 0 to {len(ids) - 1}, each once."
+        )
+    return Vocabulary(sorted(ids, key=lambda token: int(ids[token])), where=str(path))
+
+
+def _first_difference(one: Vocabulary, other: Vocabulary) -> str:
+    for i, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=False)):
+        if a != b:
+            return f"id {i} is '{a}' here and '{b}' there"
+    return f"{len(one)} tokens here and {len(other)} there"

@@ -1,0 +1,203 @@
+"""Text -> ids: the compiled WordPiece, for one text or a pair, cut or windowed to a length.
+
+    encode("a b")         [CLS] a b [SEP]                segments 0
+    encode("a b", "c")    [CLS] a b [SEP] c [SEP]        segments 0 0 0 0 1 1
+
+The `tokenizers` engine finds the pieces; what BERT puts around them is written out here. The
+engine carries its own Unicode tables, so ids do not change with the version of Python.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from unmask.errors import UserError
+from unmask.text.vocabulary import CLS, CONTINUES, SEP, SPECIALS, UNKNOWN, Vocabulary
+from unmask.text.wordpiece import LONGEST_WORD
+
+Cut = Literal["longest", "second"]
+Offsets = tuple[int, int]
+
+NOWHERE: Offsets = (0, 0)  # the offsets of [CLS] and [SEP], which stand for no text
+_SURROGATES = re.compile("[\ud800-\udfff]")  # half a character: no text file can hold one
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The tokens of one text, nothing around them."""
+
+    ids: list[int]
+    offsets: list[Offsets]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What the model reads: one text or a pair, with [CLS] and [SEP]."""
+
+    ids: list[int]
+    segments: list[int]
+    offsets: list[Offsets]  # into the text that the segment names
+    special: list[bool]
+    cut: int = 0  # tokens that did not fit
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Casing:
+    """What happens to letters before they are looked up."""
+
+    lowercase: bool = True
+    strip_accents: bool | None = None  # None: just when lower-casing, as BERT does
+    chinese_apart: bool = True
+
+
+@dataclass
+class Tokenizer:
+    """A vocabulary and a casing: together they decide every id."""
+
+    vocabulary: Vocabulary
+    casing: Casing = Casing()
+    engine: tokenizers.Tokenizer = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.engine = tokenizers.Tokenizer(
+            models.WordPiece(
+                vocab=self.vocabulary.ids,
+                unk_token=UNKNOWN,
+                continuing_subword_prefix=CONTINUES,
+                max_input_chars_per_word=LONGEST_WORD,
+            )
+        )
+        self.engine.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=self.casing.chinese_apart,
+            strip_accents=self.casing.strip_accents,
+            lowercase=self.casing.lowercase,
+        )
+        self.engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self.engine.decoder = decoders.WordPiece(prefix=CONTINUES, cleanup=True)
+        self.engine.add_special_tokens(list(SPECIALS))
+        # Not used here, where `join` does it; but part of the tokenizer.json that others read.
+        self.engine.post_processor = processors.BertProcessing(
+            (SEP, self.vocabulary.sep), (CLS, self.vocabulary.cls)
+        )
+
+    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        """The tokens of each text, found in parallel."""
+        encodings = self.engine.encode_batch(
+            [_whole_characters(text) for text in texts], add_special_tokens=False
+        )
+        return [Pieces(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without offsets, which costs less than `pieces`."""
+        encodings = self.engine.encode_batch_fast(
+            [_whole_characters(text) for text in texts], add_special_tokens=False
+        )
+        return [encoding.ids for encoding in encodings]
+
+    def encode(
+        self,
+        text: str,
+        second: str | None = None,
+        *,
+        limit: int | None = None,
+        cut: Cut = "longest",
+    ) -> Encoded:
+        """One text or a pair as the model reads it, at most `limit` tokens in all.
+
+        `cut` says which text gives way: the longer one, or only the second.
+        """
+        first, *others = self.pieces([text] if second is None else [text, second])
+        return self.join(first, others[0] if others else None, limit=limit, cut=cut)
+
+    def join(
+        self,
+        first: Pieces,
+        second: Pieces | None = None,
+        *,
+        limit: int | None = None,
+        cut: Cut = "longest",
+    ) -> Encoded:
+        """Put [CLS] and [SEP] around tokens that are there already."""
+        lengths = [len(first.ids), 0 if second is None else len(second.ids)]
+        keep = lengths
+        if limit is not None:
+            keep = _fit(*lengths, room=self._room(limit, second is not None), cut=cut)
+        a, b = keep
+        ids = [self.vocabulary.cls, *first.ids[:a], self.vocabulary.sep]
+        offsets = [NOWHERE, *first.offsets[:a], NOWHERE]
+        if second is not None:
+            ids += [*second.ids[:b], self.vocabulary.sep]
+            offsets += [*second.offsets[:b], NOWHERE]
+        head, tail = a + 2, len(ids) - a - 2
+        special = [True, *[False] * a, True, *([False] * (tail - 1) + [True] if tail else [])]
+        return Encoded(ids, [0] * head + [1] * tail, offsets, special, sum(lengths) - sum(keep))
+
+    def windows(
+        self, text: str, second: str | None = None, *, limit: int, stride: int
+    ) -> list[Encoded]:
+        """The last text in overlapping windows, each of at most `limit` tokens.
+
+        Neighbours share `stride` tokens. A first text of a pair stands whole in every window.
+        """
+        pieces = self.pieces([text] if second is None else [text, second])
+        fixed = len(pieces[0].ids) if second is not None else 0
+        room = self._room(limit, second is not None) - fixed
+        if room <= stride:
+            raise UserError(
+                f"windows of {limit} tokens that share {stride}: only {max(room, 0)} fit beside "
+                f"the first text ({fixed} tokens) and the special tokens; a window must be able "
+                "to advance. Raise the limit or lower the stride."
+            )
+        long = pieces[-1]
+        starts = range(0, max(len(long.ids) - stride, 1), room - stride)
+        parts = [Pieces(long.ids[i : i + room], long.offsets[i : i + room]) for i in starts]
+        return [
+            self.join(part) if second is None else self.join(pieces[0], part) for part in parts
+        ]
+
+    def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
+        """Ids -> text: pieces glued to words, special tokens left out."""
+        text = self.engine.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
+        return str(text)
+
+    def _room(self, limit: int, pair: bool) -> int:
+        around = 3 if pair else 2
+        if limit < around:
+            raise UserError(
+                f"limit {limit}: no room for {around} special tokens. Give at least {around}."
+            )
+        return limit - around
+
+
+def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
+    """How many tokens of each text to keep.
+
+    "longest" takes from the longer text until both are equal, then from each in turn; where one
+    token is left over, the text that was longer has it.
+    """
+    if first + second <= room:
+        return [first, second]
+    if cut == "second":
+        if first > room:
+            raise UserError(
+                f"the first text has {first} tokens and {room} fit; only the second may be cut. "
+                'Cut the longest instead (cut="longest"), or shorten the first text.'
+            )
+        return [first, room - first]
+    short, long = sorted((first, second))
+    kept_short = min(short, max(room // 2, room - long))
+    kept = [kept_short, room - kept_short]
+    return kept if first <= second else kept[::-1]
+
+
+def _whole_characters(text: str) -> str:
+    """Put U+FFFD, which BERT drops, for half a surrogate pair; every offset stays."""
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)

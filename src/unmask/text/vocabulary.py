@@ -1,0 +1,93 @@
+"""vocab.txt <-> Vocabulary: one token a line, the line number is its id.
+
+Line 0 is id 0. BERT needs five special tokens, of which only [UNK] takes part in tokenising.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from unmask.errors import DataError, plural
+
+PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUES = "##"  # opens a token that continues a word
+SIZE_LIMIT = 64 * 2**20  # bytes of vocab.txt: the largest real ones have under 10 MB
+
+
+class Vocabulary:
+    """The tokens in the order of their ids, and the way back."""
+
+    def __init__(self, tokens: Sequence[str], *, where: str = "vocabulary") -> None:
+        self.tokens = tuple(tokens)
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+        if len(self.ids) != len(self.tokens):
+            _refuse_repeated(self.tokens, where)
+        missing = [token for token in SPECIALS if token not in self.ids]
+        if missing:
+            raise DataError(
+                f"{where}: no {', '.join(missing)} among {len(self.tokens)} tokens; BERT needs "
+                f"{', '.join(SPECIALS)}. Add {'it' if len(missing) == 1 else 'them'}, a line each."
+            )
+        self.pad, self.unknown, self.cls, self.sep, self.mask = (self.ids[s] for s in SPECIALS)
+        self.special_ids = frozenset((self.pad, self.unknown, self.cls, self.sep, self.mask))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self.ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.tokens == other.tokens
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def read(cls, path: Path) -> "Vocabulary":
+        """Read vocab.txt. Its lines end in \\n or \\r\\n; a token may hold any other character.
+
+        One blank line is let pass as an id that no text reaches: in copies of BERT's Chinese
+        vocabulary a line separator was lost (line 344), and every id below counts it.
+        """
+        size = path.stat().st_size
+        if size > SIZE_LIMIT:
+            raise DataError(
+                f"{path}: {size:,} bytes; a vocabulary has at most {SIZE_LIMIT:,}. Is it the file?"
+            )
+        raw = path.read_bytes()
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw[: error.start].count(b"\n") + 1
+            raise DataError(
+                f"{path}:{line}: byte {error.start} is not UTF-8 (0x{raw[error.start]:02x}); a "
+                "vocabulary is UTF-8 text, one token a line. Convert the file to UTF-8."
+            ) from None
+        lines = text.split("\n")  # never splitlines(): U+2028 and U+0085 may be tokens
+        if lines[-1] == "":
+            lines.pop()
+        tokens = [line.removesuffix("\r") for line in lines]
+        if not tokens or not tokens[-1]:
+            raise DataError(
+                f"{path}:{max(len(tokens), 1)}: a blank line at the end; a vocabulary ends with "
+                "its last token, and a blank line would be one token more. Remove it."
+            )
+        return cls(tokens, where=str(path))
+
+    def text(self) -> str:
+        """The contents of vocab.txt."""
+        return "".join(token + "\n" for token in self.tokens)
+
+
+def _refuse_repeated(tokens: Iterable[str], where: str) -> None:
+    first: dict[str, int] = {}
+    repeated = []
+    for line, token in enumerate(tokens, start=1):
+        if first.setdefault(token, line) != line:
+            repeated.append((line, token))
+    line, token = repeated[0]
+    what = f"the token '{token}'" if token else "a blank line"
+    raise DataError(
+        f"{where}:{line}: {what} is already on line {first[token]}; a token has one id "
+        f"({len(repeated)} repeated {plural('line', len(repeated))}). Remove the repetition only "
+        "if the model was made without it."
+    )

@@ -1,0 +1,164 @@
+"""Text -> tokens, in plain Python: WordPiece as BERT published it, to read and to test against.
+
+    "Un-affable!"  --clean, lower, strip accents-->  un-affable!
+                   --split into words----------->    un  -  affable  !
+                   --longest piece first-------->    un  -  aff ##able  !
+
+Every step carries, for each character, the index of the character it came from, so that a token
+can say which stretch of the original text it stands for. `tokenizer.py` does the same in a
+compiled engine; docs/text.md lists the few characters on which the two differ, and why.
+"""
+
+import unicodedata
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+from unmask.text.vocabulary import CONTINUES, SPECIALS, UNKNOWN
+
+LONGEST_WORD = 100  # characters; a longer word is one unknown token
+
+Character = tuple[str, int]  # a character and the index it had in the original text
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a word, and the stretch [start, end) of the text that it stands for."""
+
+    text: str
+    start: int
+    end: int
+
+
+def tokenize(text: str, vocabulary: Container[str], *, lowercase: bool) -> list[Token]:
+    """Split a text into the tokens of a vocabulary.
+
+    >>> [token.text for token in tokenize("Unwanted, rain", {"un", "##want", "##ed", ","},
+    ...                                   lowercase=True)]
+    ['un', '##want', '##ed', ',', '[UNK]']
+    """
+    return [
+        token
+        for stretch in _between_specials(text)
+        for word in (
+            [stretch] if isinstance(stretch, Token) else split(normalize(stretch, lowercase))
+        )
+        for token in ([word] if isinstance(word, Token) else pieces(word, vocabulary))
+    ]
+
+
+def normalize(characters: Iterable[Character], lowercase: bool) -> Iterator[Character]:
+    """Clean; when lower-casing, also strip accents: decompose (NFD) and drop combining marks."""
+    if not lowercase:
+        yield from clean(characters)
+        return
+    for character, index in _decompose(clean(characters)):
+        if unicodedata.category(character) != "Mn":
+            yield from ((lower, index) for lower in character.lower())
+
+
+def clean(characters: Iterable[Character]) -> Iterator[Character]:
+    """Drop control characters, make every space plain, set each Chinese character apart."""
+    for character, index in characters:
+        category = unicodedata.category(character)
+        if character in "\t\n\r" or category == "Zs":
+            yield " ", index
+        elif is_chinese(character):
+            yield from ((c, index) for c in f" {character} ")
+        elif category[0] != "C" and character != "\ufffd":
+            yield character, index
+
+
+def split(characters: Iterable[Character]) -> Iterator[list[Character]]:
+    """Cut at spaces, and set each punctuation mark apart as a word of its own."""
+    word: list[Character] = []
+    for character, index in characters:
+        if character.isspace() or is_punctuation(character):
+            if word:
+                yield word
+            word = []
+            if not character.isspace():
+                yield [(character, index)]
+        else:
+            word.append((character, index))
+    if word:
+        yield word
+
+
+def pieces(word: list[Character], vocabulary: Container[str]) -> list[Token]:
+    """Cut one word greedily: the longest piece that is in the vocabulary, then the next.
+
+    A word with a stretch that no piece covers is unknown as a whole.
+    """
+    text = "".join(character for character, _ in word)
+    whole = Token(UNKNOWN, word[0][1], word[-1][1] + 1)
+    if len(text) > LONGEST_WORD:
+        return [whole]
+    found: list[Token] = []
+    start = 0
+    while start < len(text):
+        prefix = CONTINUES if start else ""
+        for end in range(len(text), start, -1):
+            if prefix + text[start:end] in vocabulary:
+                break
+        else:
+            return [whole]
+        found.append(Token(prefix + text[start:end], word[start][1], word[end - 1][1] + 1))
+        start = end
+    return found
+
+
+def is_punctuation(character: str) -> bool:
+    """Unicode's punctuation, and every ASCII symbol: `$` and `^` too split words."""
+    if character.isascii():
+        return character.isprintable() and not character.isalnum() and character != " "
+    return unicodedata.category(character)[0] == "P"
+
+
+def is_chinese(character: str) -> bool:
+    """The ideographs of Chinese: each is a word. Not kana and hangul, which spell words."""
+    code = ord(character)
+    return any(first <= code <= last for first, last in _IDEOGRAPHS)
+
+
+# The blocks "CJK Unified Ideographs", extensions A to E, and the two of compatibility forms.
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def _between_specials(text: str) -> Iterator[Token | list[Character]]:
+    """Keep [MASK] and its kin whole where a text spells them out."""
+    start = 0
+    while start < len(text):
+        found = [(at, s) for s in SPECIALS if (at := text.find(s, start)) >= 0]
+        at, special = min(found, default=(len(text), ""))
+        if at > start:
+            yield [(character, index) for index, character in enumerate(text[start:at], start)]
+        if special:
+            yield Token(special, at, at + len(special))
+        start = at + len(special)
+
+
+def _decompose(characters: Iterable[Character]) -> Iterator[Character]:
+    """NFD: a letter and its accents become characters of their own, at the letter's index."""
+    marks: list[Character] = []  # NFD sorts the marks that follow a letter by combining class
+
+    def ordered() -> list[Character]:
+        return sorted(marks, key=lambda mark: unicodedata.combining(mark[0]))
+
+    for character, index in characters:
+        for part in unicodedata.normalize("NFD", character):
+            if unicodedata.combining(part):
+                marks.append((part, index))
+            else:
+                yield from ordered()
+                marks.clear()
+                yield part, index
+    yield from ordered()
