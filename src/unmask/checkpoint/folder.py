@@ -1,0 +1,146 @@
+"""Model folder <-> network and tokenizer: Hugging Face's layout, with our manifest beside it.
+
+    config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  README.md
+    unmask.json  where it came from, the recipe, and the sha256 of every other file
+
+Nothing in a folder is ever executed or unpickled, and nothing is allocated before the files have
+been found to agree with each other.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.checkpoint import names, weights
+from unmask.checkpoint.integrity import publish, verify
+from unmask.errors import FolderError
+from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.network import Network, count_parameters
+from unmask.settings import read_json
+from unmask.text.files import TOKENIZER, VOCAB, read_tokenizer, tokenizer_files
+from unmask.text.tokenizer import Tokenizer
+
+CONFIG, CARD = "config.json", "README.md"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a model folder holds. `manifest` is None for a folder that unmask did not write."""
+
+    path: Path
+    network: Network
+    tokenizer: Tokenizer | None
+    manifest: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a model folder says of itself, before its weights are read."""
+
+    path: Path
+    config: ModelConfig
+    heads: HeadsConfig
+    manifest: dict[str, Any] | None
+    found: dict[str, weights.Found] = field(repr=False)
+    slots: dict[str, names.Slot] = field(repr=False)
+
+
+def outline(path: Path) -> Outline:
+    """Check a folder and read everything of it but the weights and the tokenizer."""
+    if not path.is_dir():
+        what = "a file" if path.exists() else "nothing there"
+        raise FolderError(f"{path}: {what}; need the folder of a model. Check the path.")
+    if not (path / CONFIG).is_file():
+        raise FolderError(f"{path}: no {CONFIG} in it; need the folder of a model.")
+    manifest = verify(path)
+    table = read_json(path / CONFIG)
+    config = names.our_config(table, path / CONFIG)
+    found = weights.survey(path)
+    shapes = {name: item.entry.shape for name, item in found.items()}
+    _refuse_giants(config, found, path)
+    heads = names.our_heads(table, shapes, path / CONFIG)
+    slots = names.layout(config, heads)
+    weights.match(found, slots, path)
+    return Outline(path, config, heads, manifest, found, slots)
+
+
+def load_folder(path: Path) -> Folder:
+    """Read a model folder of ours or of Hugging Face, in evaluation mode, in fp32."""
+    plan = outline(path)
+    tokenizer = None
+    if (path / VOCAB).exists() or (path / TOKENIZER).exists():
+        tokenizer = read_tokenizer(path)
+        if len(tokenizer.vocabulary) > plan.config.vocab_size:
+            raise FolderError(
+                f"{path}: the vocabulary has {len(tokenizer.vocabulary):,} tokens and the model "
+                f"{plan.config.vocab_size:,}; ids above that have no embedding. Are they of one "
+                "model?"
+            )
+    network = weights.empty(plan.config, plan.heads)
+    weights.read_into(network, plan.found, plan.slots, path)
+    return Folder(path, network.eval(), tokenizer, plan.manifest)
+
+
+def save_folder(
+    path: Path,
+    network: Network,
+    tokenizer: Tokenizer,
+    *,
+    recipe: dict[str, Any] | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> None:
+    """Write a model folder, whole or not at all. A folder that exists is refused."""
+    config, heads = network.config, network.heads
+    if len(tokenizer.vocabulary) > config.vocab_size:
+        raise FolderError(
+            f"{path}: {len(tokenizer.vocabulary):,} tokens do not fit a model of "
+            f"{config.vocab_size:,}; it would fail on its own vocabulary."
+        )
+    with publish(path, {"recipe": recipe, "provenance": provenance}) as folder:
+        table = names.their_config(config, heads, tokenizer.vocabulary.pad)
+        (folder / CONFIG).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+        for name, text in tokenizer_files(tokenizer, max_length=config.max_length).items():
+            (folder / name).write_bytes(text.encode("utf-8"))
+        (folder / CARD).write_text(model_card(path.name, network), encoding="utf-8")
+        weights.write(network, folder)
+
+
+def model_card(name: str, network: Network) -> str:
+    """The README.md of a model folder."""
+    config, heads = network.config, network.heads
+    unusual = names.plain_bert(config)
+    reads = (
+        f"transformers cannot compute it ({', '.join(unusual)}); use unmask."
+        if unusual
+        else f"`transformers.{names.architecture(heads)}.from_pretrained` reads this folder too."
+    )
+    facts = {
+        "layers": config.layers,
+        "width": config.width,
+        "heads": config.heads,
+        "vocabulary": f"{config.vocab_size:,}",
+        "longest text": f"{config.max_length} tokens",
+        "parameters": f"{count_parameters(network):,}",
+    }
+    rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
+    labels = f"\nLabels: {', '.join(heads.label_names)}\n" if heads.labels else ""
+    return (
+        f"---\nlibrary_name: transformers\ntags:\n- bert\n- unmask\n---\n\n# {name}\n\n"
+        f"A BERT encoder written by unmask. {reads}\n\n| | |\n|---|---|\n{rows}\n{labels}\n"
+        f"```python\nimport unmask\n\nmodel = unmask.load({name!r})\n```\n\n"
+        "`unmask.json` has the recipe, where it came from, and the sha256 of every file.\n"
+    )
+
+
+def _refuse_giants(config: ModelConfig, found: dict[str, weights.Found], path: Path) -> None:
+    """A config may not imply far more numbers than the weight files hold."""
+    blocks = config.layers * config.width * (4 * config.width + 2 * config.inner_width)
+    places = config.max_length if config.positions == "learned" else 0
+    implied = blocks + config.width * (config.vocab_size + places)
+    stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2
+    if implied > stored:
+        raise FolderError(
+            f"{path / CONFIG}: implies {implied:,} parameters, but the weights hold at most "
+            f"{stored:,}. Are the two files of one model?"
+        )

@@ -1,0 +1,93 @@
+"""A safetensors file -> what it says it holds, read before anything is allocated.
+
+The file opens with eight bytes, the length of a JSON header; the header gives each tensor's
+type, shape and bytes. Everything in it is checked here: that it is small, that the shapes
+match the bytes, that the bytes fill the file without hole or overlap.
+"""
+
+import re
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import FolderError
+from unmask.settings import parse_json
+
+HEADER_LIMIT = 2**20  # bytes: a BERT of 24 layers needs 50,000
+TENSOR_LIMIT = 10_000
+DIMENSION_LIMIT = 2**31
+BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8, "I64": 8}  # I64 only for ignored buffers
+_NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_header(path: Path) -> dict[str, Entry]:
+    """The tensors of a safetensors file, by name."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise FolderError(
+                f"{path}: says its header has {length:,} bytes, but the file has {size:,}; it is "
+                "cut off or no safetensors file. Fetch it again."
+            )
+        if length > HEADER_LIMIT:
+            raise FolderError(
+                f"{path}: a header of {length:,} bytes; unmask reads at most {HEADER_LIMIT:,}, "
+                "twenty times what the largest BERT needs."
+            )
+        table = parse_json(file.read(length), where=f"{path} (header)")
+    table.pop("__metadata__", None)
+    if len(table) > TENSOR_LIMIT:
+        raise FolderError(f"{path}: {len(table):,} tensors; unmask reads at most {TENSOR_LIMIT:,}.")
+    entries = {name: _entry(name, value, path) for name, value in table.items()}
+    _refuse_gaps(entries, size - 8 - length, path)
+    return entries
+
+
+def _entry(name: str, value: Any, path: Path) -> Entry:
+    where = f"{path}: tensor '{name[:80]}'"
+    if not _NAME.fullmatch(name):
+        raise FolderError(f"{where}: a strange name; need letters, digits, '.' and '_'.")
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        raise FolderError(f"{where}: need dtype, shape and data_offsets, and nothing else.")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if dtype not in BYTES:
+        raise FolderError(f"{where}: type {dtype!r:.20}; unmask reads {', '.join(sorted(BYTES))}.")
+    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [-1]
+    if len(numbers) != len(shape) + 2 or any(type(n) is not int or n < 0 for n in numbers):
+        raise FolderError(f"{where}: shape {shape!r:.60} or offsets {offsets!r:.60} are no sizes.")
+    if len(shape) > 4 or any(not 0 < n <= DIMENSION_LIMIT for n in shape):
+        raise FolderError(f"{where}: shape {shape!r:.60} is out of bounds.")
+    begin, end = offsets
+    if end - begin != prod(shape) * BYTES[dtype]:
+        raise FolderError(
+            f"{where}: {end - begin:,} bytes for shape {shape} of {dtype}, which needs "
+            f"{prod(shape) * BYTES[dtype]:,}."
+        )
+    return Entry(dtype, tuple(shape), begin, end)
+
+
+def _refuse_gaps(entries: dict[str, Entry], size: int, path: Path) -> None:
+    """The tensors must follow each other and end where the file ends."""
+    at = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].begin):
+        if entry.begin != at:
+            what = "overlaps the one before it" if entry.begin < at else "leaves a hole before it"
+            raise FolderError(f"{path}: tensor '{name}' {what} (byte {entry.begin:,}).")
+        at = entry.end
+    if at != size:
+        raise FolderError(
+            f"{path}: the tensors have {at:,} bytes and the file holds {size:,}; it was cut off "
+            "or something was added to it."
+        )

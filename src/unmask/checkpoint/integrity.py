@@ -1,0 +1,138 @@
+"""Files -> a folder that is whole or not there, and that can say which byte of it was changed.
+
+A folder is written under another name beside its place: every file, then `unmask.json` with the
+sha256 of each, everything forced to disk, then one rename. A crash leaves the old state or the
+new one. `verify` reads it all again and names what differs.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import unmask
+from unmask.errors import FolderError
+from unmask.settings import read_json
+
+MANIFEST = "unmask.json"
+FORMAT = 1  # of the manifest
+
+
+@contextmanager
+def publish(target: Path, about: dict[str, Any]) -> Iterator[Path]:
+    """Give a folder to write into; it appears as `target`, complete, when the block ends."""
+    refuse_existing(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f".{target.name}.tmp-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        _seal(temporary, about)
+        temporary.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise _disk_error(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_existing(target: Path) -> None:
+    """A folder that holds something is never written into."""
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    if target.exists() or target.is_symlink():
+        what = "a folder that is not empty" if target.is_dir() else "a file"
+        raise FolderError(
+            f"{target}: exists already, {what}; it is never overwritten. Give another --out, or "
+            "move it away first."
+        )
+
+
+def verify(folder: Path) -> dict[str, Any] | None:
+    """Check every file of a folder against its manifest and return the manifest.
+
+    None if there is no manifest: then the folder is not ours, and nobody wrote down its digests.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    manifest = read_json(path)
+    if manifest.get("sha256") != _self_digest(manifest):
+        raise FolderError(f"{path}: was changed since it was written (its own sha256 differs).")
+    if manifest.get("format") != FORMAT:
+        raise FolderError(
+            f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "
+            "Use the version of unmask that wrote it."
+        )
+    for name, entry in manifest["files"].items():
+        _verify_file(folder / name, entry)
+    return manifest
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _verify_file(path: Path, entry: dict[str, Any]) -> None:
+    if not path.is_file():
+        raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Restore the file.")
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        raise FolderError(
+            f"{path}: has {size:,} bytes and was written with {entry['bytes']:,}; it was cut off "
+            "or changed. Restore the file."
+        )
+    if digest(path) != entry["sha256"]:
+        raise FolderError(
+            f"{path}: was changed since it was written (its sha256 differs from {MANIFEST}). "
+            f"Restore the file; if the change is yours, remove {MANIFEST} and run `unmask convert`."
+        )
+
+
+def _seal(folder: Path, about: dict[str, Any]) -> None:
+    """Force every file to disk, then write the manifest that names them all."""
+    files = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        _sync(path)
+        name = path.relative_to(folder).as_posix()
+        files[name] = {"sha256": digest(path), "bytes": path.stat().st_size}
+    manifest: dict[str, Any] = {"format": FORMAT, "unmask": unmask.__version__, **about}
+    manifest["files"] = files
+    manifest["sha256"] = _self_digest(manifest)
+    path = folder / MANIFEST
+    path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for part in (path, *(p for p in folder.rglob("*") if p.is_dir()), folder):
+        _sync(part)
+
+
+def _self_digest(manifest: dict[str, Any]) -> str:
+    """The sha256 of a manifest without the field that holds it."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Force a file, or the names in a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _disk_error(target: Path, error: OSError) -> Exception:
+    try:
+        free = shutil.disk_usage(target.parent).free
+    except OSError:
+        return error
+    return FolderError(
+        f"{target}: could not be written ({error.strerror}); {free:,} bytes are free there. "
+        "Nothing was left behind. Make room or give another --out."
+    )

@@ -1,0 +1,286 @@
+"""Our names <-> Hugging Face's: the only file that knows theirs, for settings and for tensors.
+
+A network that transformers can compute is written as model type "bert". One that it cannot
+(rotary positions, pre-norm, ...) is written as model type "unmask", so that nobody loads it as
+something it is not.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from unmask.errors import FolderError, SettingsError, unknown
+from unmask.model.config import Activation, HeadsConfig, LabelKind, ModelConfig
+from unmask.model.network import Network
+from unmask.settings import build
+
+CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "inner_width": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "segments": "type_vocab_size",
+    "norm_epsilon": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "init_std": "initializer_range",
+    "causal": "is_decoder",
+}
+OPTIONAL = {"segments", "norm_epsilon", "init_std", "causal", "dropout", "attention_dropout"}
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+THEIR_ACTIVATIONS: dict[Activation, str] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "tanh": "tanh",
+}
+
+MODEL, PRETRAINING, MASKED, NEXT = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+)
+LABELLED: dict[LabelKind, str] = {
+    "text": "BertForSequenceClassification",
+    "token": "BertForTokenClassification",
+    "span": "BertForQuestionAnswering",
+}
+ARCHITECTURES = (MODEL, PRETRAINING, MASKED, NEXT, *LABELLED.values())
+
+
+def plain_bert(config: ModelConfig) -> list[str]:
+    """What keeps transformers from computing this network; nothing if it is an ordinary BERT."""
+    return [
+        f"{name} = {value!r}"
+        for name, value, ordinary in (
+            ("positions", config.positions, "learned"),
+            ("norm", config.norm, "post"),
+            ("window", config.window, None),
+        )
+        if value != ordinary
+    ]
+
+
+def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[str, Any]:
+    """The contents of config.json."""
+    table: dict[str, Any] = {
+        "model_type": "unmask" if plain_bert(config) else "bert",
+        "architectures": [architecture(heads)],
+        **{theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()},
+        "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "position_embedding_type": "absolute",
+        "pad_token_id": pad_id,
+        "use_cache": False,
+        "tie_word_embeddings": True,
+    }
+    if plain_bert(config):
+        del table["position_embedding_type"]
+        table["unmask"] = config.model_dump(mode="json")
+    if heads.labels:
+        table["classifier_dropout"] = heads.label_dropout
+        table["id2label"] = {str(i): name for i, name in enumerate(heads.label_names)}
+        table["label2id"] = {name: i for i, name in enumerate(heads.label_names)}
+    return table
+
+
+def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
+    """config.json -> the shape of the network, or a refusal to read what is no BERT."""
+    kind = table.get("model_type")
+    if kind not in ("bert", "unmask"):
+        named = table.get("architectures")
+        raise FolderError(
+            f"{path}: model type {kind!r:.40} (architectures {named!r:.80}); it is not BERT, and "
+            "unmask reads only BERT. Give a folder with model type 'bert'."
+        )
+    for key in ("auto_map", "trust_remote_code"):
+        if table.get(key):
+            raise FolderError(
+                f"{path}: '{key}' asks to run code of its own; unmask runs no code from a folder, "
+                f"and without it the model is not what it claims. Remove '{key}' if it is a BERT."
+            )
+    if kind == "unmask":
+        own = table.get("unmask")
+        if not isinstance(own, dict):
+            raise FolderError(f"{path}: model type 'unmask' without its table 'unmask'.")
+        return _checked(own, path)
+    for key, ordinary in (("position_embedding_type", "absolute"), ("add_cross_attention", False)):
+        if table.get(key, ordinary) != ordinary:
+            raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; BERT's is {ordinary!r}.")
+    activation = table.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise FolderError(f"{path}: {unknown('hidden_act', str(activation)[:40], ACTIVATIONS)}")
+    own = {"activation": ACTIVATIONS[activation]}
+    for ours, theirs in CONFIG_KEYS.items():
+        if theirs in table:
+            own[ours] = table[theirs]
+        elif ours not in OPTIONAL:
+            raise FolderError(f"{path}: '{theirs}' is missing; a BERT config has it.")
+    return _checked(own, path)
+
+
+def _checked(own: dict[str, Any], path: Path) -> ModelConfig:
+    try:
+        return build(ModelConfig, own, where=str(path))
+    except SettingsError as error:
+        message = str(error)
+        for ours, theirs in CONFIG_KEYS.items():  # the file has their names
+            message = message.replace(f"'{ours}'", f"'{theirs}'")
+        raise FolderError(message) from None
+
+
+def architecture(heads: HeadsConfig) -> str:
+    """The class of transformers that has these heads."""
+    if heads.labels:
+        return LABELLED[heads.labels]
+    if heads.tokens:
+        return PRETRAINING if heads.pair else MASKED
+    return NEXT if heads.pair else MODEL
+
+
+def our_heads(
+    table: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], path: Path
+) -> HeadsConfig:
+    """The heads that are there: told by the tensors, whose presence cannot lie."""
+    named = table.get("architectures")
+    kinds = {name: kind for kind, name in LABELLED.items()}
+    claimed = named[0] if isinstance(named, list) and named else MODEL
+    if claimed not in ARCHITECTURES:
+        raise FolderError(f"{path}: {unknown('architecture', str(claimed)[:60], ARCHITECTURES)}")
+    labels = kinds.get(claimed)
+    layer = "qa_outputs.weight" if labels == "span" else "classifier.weight"
+    if labels and layer not in shapes:
+        raise FolderError(f"{path}: says {claimed}, but there is no tensor '{layer}'.")
+    names = _label_names(table, shapes[layer], path) if labels else ()
+    dropout = table.get("classifier_dropout")
+    return build(
+        HeadsConfig,
+        {
+            "pooler": "bert.pooler.dense.weight" in shapes,
+            "tokens": "cls.predictions.bias" in shapes,
+            "pair": "cls.seq_relationship.weight" in shapes,
+            "labels": labels,
+            "label_names": names,
+            "label_dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
+        },
+        where=str(path),
+    )
+
+
+def _label_names(
+    table: Mapping[str, Any], shape: tuple[int, ...], path: Path
+) -> tuple[str, ...]:
+    count, names = shape[0], table.get("id2label")
+    if names is None:
+        return tuple(f"LABEL_{i}" for i in range(count))
+    if not isinstance(names, dict) or set(names) != {str(i) for i in range(count)}:
+        raise FolderError(f"{path}: 'id2label' does not name the labels 0 to {count - 1}.")
+    return tuple(str(names[str(i)]) for i in range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one of their tensors goes: into rows [begin, end) of one of ours."""
+
+    ours: str
+    begin: int
+    end: int
+    shape: tuple[int, ...]
+
+
+RULES = (  # our prefix, their prefix; the first that fits wins
+    ("encoder.tokens.", "bert.embeddings.word_embeddings."),
+    ("encoder.segments.", "bert.embeddings.token_type_embeddings."),
+    ("encoder.positions.table.", "bert.embeddings.position_embeddings."),
+    ("encoder.norm.", "bert.embeddings.LayerNorm."),
+    ("pooler.dense.", "bert.pooler.dense."),
+    ("token_head.dense.", "cls.predictions.transform.dense."),
+    ("token_head.norm.", "cls.predictions.transform.LayerNorm."),
+    ("token_head.bias", "cls.predictions.bias"),
+    ("pair_head.dense.", "cls.seq_relationship."),
+)
+BLOCK_RULES = (
+    ("attention.output.", "attention.output.dense."),
+    ("attention_norm.", "attention.output.LayerNorm."),
+    ("feed.inner.", "intermediate.dense."),
+    ("feed.outer.", "output.dense."),
+    ("feed_norm.", "output.LayerNorm."),
+)
+
+
+def layout(config: ModelConfig, heads: HeadsConfig) -> dict[str, Slot]:
+    """Every tensor that a folder of this network holds, by their name."""
+    with torch.device("meta"):  # shapes without memory
+        network = Network(config, heads)
+    slots: dict[str, Slot] = {}
+    label = "qa_outputs." if heads.labels == "span" else "classifier."
+    rules = (*RULES, ("label_head.dense.", label))
+    for ours, tensor in network.state_dict().items():
+        rows, rest = tensor.shape[0], tuple(tensor.shape[1:])
+        names = _their_names(ours, rules, config)
+        step = rows // len(names)
+        for i, name in enumerate(names):
+            slots[name] = Slot(ours, i * step, (i + 1) * step, (step, *rest))
+    return slots
+
+
+def _their_names(
+    ours: str, rules: Iterable[tuple[str, str]], config: ModelConfig
+) -> tuple[str, ...]:
+    """One name, or three for the joined query, key and value."""
+    if ours.startswith("encoder.blocks."):
+        _, _, layer, part = ours.split(".", 3)
+        prefix = f"bert.encoder.layer.{layer}."
+        if part.startswith("attention.qkv."):
+            end = part.removeprefix("attention.qkv.")
+            return tuple(f"{prefix}attention.self.{n}.{end}" for n in ("query", "key", "value"))
+        for begin, theirs in BLOCK_RULES:
+            if part.startswith(begin):
+                return (prefix + theirs + part.removeprefix(begin),)
+    if not (ours.startswith("encoder.positions.") and config.positions != "learned"):
+        for begin, theirs in rules:
+            if ours.startswith(begin):
+                return (theirs + ours.removeprefix(begin),)
+    return (f"unmask.{ours}",)  # a part that BERT does not have
+
+
+IGNORED = ("bert.embeddings.position_ids",)  # a counter 0, 1, 2, ... that old versions saved
+TIED = {  # copies that some versions save beside the original
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+
+def settle(name: str) -> str:
+    """A tensor's name as `layout` has it: no gamma and beta, always with the prefix.
+
+    >>> settle("embeddings.LayerNorm.gamma")
+    'bert.embeddings.LayerNorm.weight'
+    """
+    if name.endswith(".gamma"):
+        name = name.removesuffix("gamma") + "weight"
+    elif name.endswith(".beta"):
+        name = name.removesuffix("beta") + "bias"
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def on_disk(name: str, heads: HeadsConfig) -> str:
+    """A name of `layout` as transformers writes it: a model without heads has no prefix."""
+    return name.removeprefix("bert.") if architecture(heads) == MODEL else name
+
+
+assert set(THEIR_ACTIVATIONS) == set(get_args(Activation))

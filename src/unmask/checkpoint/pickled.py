@@ -1,0 +1,92 @@
+"""Old pickled weights -> safetensors, in a child process that can do little harm.
+
+pytorch_model.bin is a Python pickle, a program that builds tensors. It is read here only, when
+`unmask convert` asks for it: with torch's restricted reader (`weights_only=True`), in a child
+with limited memory and time, after the zip's directory has been found to tell the truth.
+"""
+
+import resource
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from unmask.errors import FolderError
+
+SECONDS = 300
+MEMORY_FACTOR = 4  # bytes of address space per byte of the file, above what torch itself needs
+TORCH_NEEDS = 6 * 2**30
+
+
+def unpickle(source: Path, target: Path) -> None:
+    """Write the tensors of a .bin file to a safetensors file."""
+    _check_zip(source)
+    command = [sys.executable, "-I", "-m", "unmask.checkpoint.pickled", str(source), str(target)]
+    size = source.stat().st_size
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda: _limit(size),
+        )
+    except subprocess.TimeoutExpired:
+        raise FolderError(f"{source}: took over {SECONDS} s to read; given up.") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["the reader died"]
+        raise FolderError(f"{source}: refused: {lines[-1][:300]}")
+
+
+def _limit(size: int) -> None:
+    memory = TORCH_NEEDS + MEMORY_FACTOR * size
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _check_zip(source: Path) -> None:
+    """Torch's zip stores its members as they are; one that unpacks to more is a bomb."""
+    if not source.is_file():
+        raise FolderError(f"{source}: no such file.")
+    if not zipfile.is_zipfile(source):
+        return  # the format before torch 1.6: a bare pickle, bounded by the child's limits
+    try:
+        with zipfile.ZipFile(source) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, OSError) as error:
+        raise FolderError(f"{source}: a damaged zip ({error}). Fetch it again.") from None
+    names = [member.filename.lower() for member in members]
+    for member, name in zip(members, names, strict=True):
+        if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+            raise FolderError(f"{source}: '{member.filename[:80]}' is compressed; torch's are not.")
+        if names.count(name) > 1 or ".." in name or name.startswith("/"):
+            raise FolderError(f"{source}: '{member.filename[:80]}' is repeated or leads outside.")
+    if sum(member.file_size for member in members) > source.stat().st_size:
+        raise FolderError(f"{source}: its members claim more bytes than the file has.")
+
+
+def _child(source: str, target: str) -> None:
+    """Runs alone in the child: read, check each tensor, write."""
+    import torch
+    from safetensors.torch import save_file
+
+    loaded = torch.load(source, map_location="cpu", weights_only=True)
+    if not isinstance(loaded, dict):
+        sys.exit(f"holds a {type(loaded).__name__}; need a table of tensors")
+    tensors = {}
+    for name, tensor in loaded.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            sys.exit(f"'{name!s:.80}' is a {type(tensor).__name__}; need tensors only")
+        if not tensor.is_contiguous() or tensor.is_sparse or tensor.is_quantized:
+            sys.exit(f"tensor '{name[:80]}' is not laid out plainly")
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            sys.exit(f"tensor '{name[:80]}' is larger than the bytes behind it")
+        tensors[name] = tensor.clone()
+    save_file(tensors, target, metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    _child(*sys.argv[1:])

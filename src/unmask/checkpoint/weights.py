@@ -1,0 +1,168 @@
+"""Safetensors files <-> the tensors of a network, under Hugging Face's names.
+
+Reading is bounded: headers are checked and matched with what the config implies before any
+tensor is read, and what is read must be finite.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unmask.checkpoint import names
+from unmask.checkpoint.header import Entry, read_header
+from unmask.checkpoint.names import Slot
+from unmask.errors import FolderError
+from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.network import Network
+from unmask.settings import read_json
+
+WEIGHTS, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+FLOATS = ("F32", "F16", "BF16")
+_SHARD = re.compile(r"[A-Za-z0-9_-]{1,100}\.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tensor on disk: its file, its name in that file, its header."""
+
+    path: Path
+    name: str
+    entry: Entry
+
+
+def survey(folder: Path) -> dict[str, Found]:
+    """Every tensor of a folder by its settled name, from the headers alone."""
+    found: dict[str, Found] = {}
+    for path in _files(folder):
+        for name, entry in read_header(path).items():
+            settled = names.settle(name)
+            if settled in found:
+                raise FolderError(f"{path}: tensor '{name}' is there twice.")
+            found[settled] = Found(path, name, entry)
+    return found
+
+
+def read_into(
+    network: Network, found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path
+) -> None:
+    """Fill a network on the meta device; `match` has been called."""
+    state = {
+        name: torch.empty(tensor.shape, dtype=torch.float32)
+        for name, tensor in network.state_dict().items()
+    }
+    for path in sorted({item.path for item in found.values()}):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for settled, item in found.items():
+                    if item.path != path or settled in names.IGNORED:
+                        continue
+                    tensor = file.get_tensor(item.name)
+                    if not bool(torch.isfinite(tensor).all()):
+                        raise FolderError(
+                            f"{path}: tensor '{item.name}' holds NaN or infinity; such weights "
+                            "compute nothing. Use an earlier checkpoint."
+                        )
+                    _place(tensor, settled, slots, state, path)
+        except (SafetensorError, OSError) as error:
+            raise FolderError(f"{path}: cannot be read: {str(error)[:200]}") from None
+    network.load_state_dict(state, assign=True)
+
+
+def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -> None:
+    """Refuse missing, unknown or misshapen tensors before any is read."""
+    for name, item in found.items():
+        shape = item.entry.shape
+        if name in names.IGNORED:
+            continue
+        slot = slots.get(names.TIED.get(name, name))
+        if slot is None:
+            raise FolderError(
+                f"{item.path}: tensor '{item.name}' {list(shape)} has no place in the network "
+                "that config.json describes. Are the two files of one model?"
+            )
+        if shape != slot.shape:
+            raise FolderError(
+                f"{item.path}: tensor '{item.name}' has shape {list(shape)}; config.json implies "
+                f"{list(slot.shape)}. Are the two files of one model?"
+            )
+        if item.entry.dtype not in FLOATS:
+            raise FolderError(
+                f"{item.path}: tensor '{item.name}' is {item.entry.dtype}; weights are "
+                f"{', '.join(FLOATS)}."
+            )
+    missing = [name for name in slots if name not in found]
+    if missing:
+        raise FolderError(
+            f"{folder}: {len(missing)} of {len(slots)} tensors are missing, the first is "
+            f"'{missing[0]}'. Are weights and config.json of one model?"
+        )
+
+
+def write(network: Network, folder: Path) -> None:
+    """Write the weights of a network as one safetensors file."""
+    state = network.state_dict()
+    tensors = {
+        names.on_disk(name, network.heads): state[slot.ours][slot.begin : slot.end]
+        .detach()
+        .to("cpu", copy=True)
+        .contiguous()
+        for name, slot in names.layout(network.config, network.heads).items()
+    }
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def empty(config: ModelConfig, heads: HeadsConfig) -> Network:
+    """A network without memory for its weights yet."""
+    with torch.device("meta"):
+        return Network(config, heads)
+
+
+def _place(
+    tensor: Tensor, name: str, slots: Mapping[str, Slot], state: dict[str, Tensor], path: Path
+) -> None:
+    if name not in names.TIED:
+        slot = slots[name]
+        state[slot.ours][slot.begin : slot.end] = tensor
+        return
+    with safe_open(path, framework="pt") as file:
+        stored = {names.settle(key): key for key in file.keys()}  # noqa: SIM118
+        original = stored.get(names.TIED[name])
+        if original is None or torch.equal(file.get_tensor(original), tensor):
+            return
+    raise FolderError(
+        f"{path}: '{name}' differs from '{names.TIED[name]}'; in BERT they are one tensor. "
+        "This model was trained with separate ones, which unmask cannot represent."
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    """The weight files of a folder: one, or the shards that an index lists."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    index = folder / INDEX
+    if not index.is_file():
+        if (folder / PICKLED).exists():
+            raise FolderError(
+                f"{folder / PICKLED}: weights as a Python pickle, which may run code when read; "
+                f"need {WEIGHTS}. Convert them safely: unmask convert {folder} --out NEW"
+            )
+        raise FolderError(f"{folder}: no {WEIGHTS} in it; need the weights of a model.")
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise FolderError(f"{index}: no 'weight_map'; need a table of tensors and their files.")
+    files = sorted({str(name) for name in shards.values()})
+    for name in files:
+        if not _SHARD.fullmatch(name):
+            raise FolderError(
+                f"{index}: the file '{name[:80]}' is not a plain name in this folder; need "
+                "something like model-00001-of-00002.safetensors."
+            )
+        if not (folder / name).is_file():
+            raise FolderError(f"{folder / name}: is missing, but {INDEX} lists it. Fetch it.")
+    return [folder / name for name in files]

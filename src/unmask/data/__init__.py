@@ -1,0 +1,1 @@
+"""Tokens -> examples -> batches: readers of text files, and rows that hold several texts."""

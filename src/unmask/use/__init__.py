@@ -1,0 +1,1 @@
+"""Checkpoint -> answers: a loaded model, embeddings, hidden tokens, next sentences, attention."""

@@ -1,0 +1,71 @@
+"""Texts -> vectors: the states of one layer, or of the last four side by side, pooled.
+
+    mean    the average over all tokens of the text, [CLS] and [SEP] too (sentence-transformers)
+    cls     the state of [CLS]
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.data.batches import Batch
+from unmask.errors import SettingsError, unknown
+
+Pool = Literal["mean", "cls"]
+Layer = int | Literal["last4"]  # 0 is the embeddings, -1 the last block
+Vector = NDArray[np.float32]
+
+POOLS = ("mean", "cls")
+
+
+def reader(
+    layers: int, *, pool: Pool, layer: Layer, normalize: bool
+) -> Callable[[Batch, list[Tensor]], list[Vector]]:
+    """Return what turns a batch and its states into one vector per text."""
+    if pool not in POOLS:
+        raise SettingsError(unknown("pool", pool, POOLS))
+    chosen = _layers(layer, layers)
+
+    def read(batch: Batch, states: list[Tensor]) -> list[Vector]:
+        pooled = _mean if pool == "mean" else _first
+        vectors = torch.cat([pooled(states[i], batch) for i in chosen], dim=-1)  # [N, D or 4D]
+        if normalize:
+            vectors = F.normalize(vectors, dim=-1)
+        return list(vectors.float().cpu().numpy())
+
+    return read
+
+
+def _layers(layer: Layer, layers: int) -> list[int]:
+    if layer == "last4":
+        if layers < 4:
+            raise SettingsError(f"layer 'last4': the model has {layers} layers; need at least 4.")
+        return list(range(layers - 3, layers + 1))
+    if not isinstance(layer, int) or not -layers - 1 <= layer <= layers:
+        raise SettingsError(
+            f"layer {layer!r}: the model has {layers}; need 0 (the embeddings) to {layers}, -1 to "
+            f"{-layers - 1} from the end, or 'last4'."
+        )
+    return [layer % (layers + 1)]
+
+
+def _first(states: Tensor, batch: Batch) -> Tensor:
+    """[B, S, D] -> [N, D]"""
+    return states[batch.row, batch.start]
+
+
+def _mean(states: Tensor, batch: Batch) -> Tensor:
+    """[B, S, D] -> [N, D]"""
+    return torch.stack(
+        [
+            states[row, start : start + length].mean(dim=0)
+            for row, start, length in zip(
+                batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True
+            )
+        ]
+    )

@@ -1,0 +1,170 @@
+"""A model folder, ready to answer: `unmask.load(...)` returns one of these."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.checkpoint.fetch import locate
+from unmask.checkpoint.folder import Folder, load_folder
+from unmask.checkpoint.names import architecture
+from unmask.data.batches import Batch
+from unmask.errors import DataError, FolderError
+from unmask.model.attention import recording
+from unmask.text.tokenizer import Encoded, Tokenizer
+from unmask.text.vocabulary import MASK
+from unmask.use import engine
+from unmask.use.embed import Layer, Pool, Vector, reader
+
+AHEAD = 1024  # texts tokenised at a time, by all cores
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A token that may stand in a hidden place."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What each head of each layer looks at: weights[layer][head][from, to]."""
+
+    tokens: list[str]
+    segments: list[int]
+    weights: NDArray[np.float32]  # [layers, H, S, S]
+
+
+class Model:
+    """A network with its tokenizer. `truncate` False refuses texts that are too long."""
+
+    def __init__(self, folder: Folder) -> None:
+        if folder.tokenizer is None:
+            raise FolderError(
+                f"{folder.path}: neither vocab.txt nor tokenizer.json is there; a model cannot "
+                "read text without its vocabulary. Put it there."
+            )
+        self.path = folder.path
+        self.network = folder.network
+        self.tokenizer: Tokenizer = folder.tokenizer
+        self.cut_texts = 0  # how many texts were too long and lost their end
+        self.cut_tokens = 0
+
+    @classmethod
+    def load(cls, model: str | Path) -> "Model":
+        """Read a model folder, or a fetched model by its name."""
+        return cls(load_folder(locate(model)))
+
+    def embed(
+        self,
+        texts: Iterable[str],
+        *,
+        pool: Pool = "mean",
+        layer: Layer = -1,
+        normalize: bool = True,
+        truncate: bool = True,
+    ) -> NDArray[np.float32]:
+        """One vector per text.  -> [N, D]"""
+        vectors = list(
+            self.embeddings(
+                texts, pool=pool, layer=layer, normalize=normalize, truncate=truncate
+            )
+        )
+        return np.stack(vectors) if vectors else np.zeros((0, self.network.config.width), "float32")
+
+    def embeddings(
+        self,
+        texts: Iterable[str],
+        *,
+        pool: Pool = "mean",
+        layer: Layer = -1,
+        normalize: bool = True,
+        truncate: bool = True,
+    ) -> Iterator[Vector]:
+        """The same one after another, in steady memory however many texts there are."""
+        read = reader(
+            self.network.config.layers, pool=pool, layer=layer, normalize=normalize
+        )
+        examples = self._examples(([text] for text in texts), truncate=truncate)
+        return engine.run(self.network, examples, read, pad_id=self.tokenizer.vocabulary.pad)
+
+    def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
+        """The likeliest tokens for each [MASK] of a text, best first."""
+        self._need("token_head", "guess hidden tokens", "BertForMaskedLM or BertForPreTraining")
+        (example,) = self._examples([[text]], truncate=truncate)
+        places = [i for i, id in enumerate(example.ids) if id == self.tokenizer.vocabulary.mask]
+        if not places:
+            raise DataError(
+                f"'{text[:60]}': no {MASK} in it (or it was cut off); nothing to guess. Write "
+                f"{MASK} where a token is hidden, as in 'The {MASK} sat.'"
+            )
+        batch, states = self._one(example)
+        with torch.inference_mode():
+            scores = self.network.guess(states[-1][0, places])  # [N, V]
+            best = scores.softmax(dim=-1).topk(min(top, scores.shape[-1]), dim=-1)
+        tokens = self.tokenizer.vocabulary.tokens
+        return [
+            [Guess(_name(tokens, i), p) for i, p in zip(ids, shares, strict=True)]
+            for ids, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def next(self, first: str, second: str, *, truncate: bool = True) -> float:
+        """The probability that the second text is what followed the first."""
+        self._need("pair_head", "judge next sentences", "BertForPreTraining")
+        (example,) = self._examples([[first, second]], truncate=truncate)
+        batch, states = self._one(example)
+        with torch.inference_mode():
+            pooled = self.network.pooled(states[-1], batch.row, batch.start)
+            assert self.network.pair_head is not None
+            scores = self.network.pair_head(pooled)[0]  # class 0 is "follows"
+            return float(scores.softmax(dim=-1)[0])
+
+    def attention(
+        self, text: str, second: str | None = None, *, truncate: bool = True
+    ) -> Attention:
+        """The attention weights of every layer and head for a text or a pair."""
+        texts = [text] if second is None else [text, second]
+        (example,) = self._examples([texts], truncate=truncate)
+        with recording(self.network) as weights:
+            self._one(example)
+        tokens = [self.tokenizer.vocabulary.tokens[i] for i in example.ids]
+        stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
+        return Attention(tokens, example.segments, stacked)
+
+    def _one(self, example: Encoded) -> tuple[Batch, list[Tensor]]:
+        batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
+        with torch.inference_mode():
+            return batch, engine.states(self.network, batch)
+
+    def _examples(
+        self, texts: Iterable[Sequence[str]], *, truncate: bool
+    ) -> Iterator[Encoded]:
+        """Texts or pairs -> what the model reads, tokenised ahead by all cores."""
+        limit = self.network.config.max_length
+        for example in self.tokenizer.encode_many(texts, limit=limit, ahead=AHEAD):
+            if example.cut:
+                self.cut_texts += 1
+                self.cut_tokens += example.cut
+                if not truncate:
+                    raise DataError(
+                        f"a text of {len(example) + example.cut:,} tokens; the model holds {limit}."
+                        " Shorten it, or let it be cut (without --no-truncate)."
+                    )
+            yield example
+
+    def _need(self, head: str, what: str, kind: str) -> None:
+        if getattr(self.network, head) is None:
+            raise FolderError(
+                f"{self.path}: has no head to {what} (it is a "
+                f"{architecture(self.network.heads)}); need a {kind}. Give another model."
+            )
+
+
+def _name(tokens: Sequence[str], id: int) -> str:
+    """A model may have more embeddings than its vocabulary has tokens."""
+    return tokens[id] if id < len(tokens) else f"[id {id}]"
