@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from unmask.model import masks, positions
 from unmask.model.config import ModelConfig
 from unmask.model.layers import Block
+from unmask.model.start import start, table
 
 
 class Encoder(nn.Module):
@@ -17,8 +18,8 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.tokens = nn.Embedding(config.vocab_size, config.width)
-        self.segments = nn.Embedding(config.segments, config.width)
+        self.tokens = table(config.vocab_size, config.width)
+        self.segments = table(config.segments, config.width)
         self.positions = positions.build(config)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout)
@@ -60,12 +61,4 @@ class Encoder(nn.Module):
         return x
 
     def _start(self, module: nn.Module) -> None:
-        start_weights(module, self.config.init_std)
-
-
-def start_weights(module: nn.Module, std: float) -> None:
-    """BERT's start: a normal distribution cut at two deviations; biases zero; norms neutral."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
+        start(module, self.config.init_std)

@@ -4,8 +4,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model.config import ModelConfig
-from unmask.model.encoder import start_weights
 from unmask.model.layers import ACTIVATIONS
+from unmask.model.start import start
 
 
 class Pooler(nn.Module):
@@ -14,7 +14,7 @@ class Pooler(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
-        start_weights(self.dense, config.init_std)
+        start(self.dense, config.init_std)
 
     def forward(self, first: Tensor) -> Tensor:
         """[N, D] -> [N, D]"""
@@ -33,7 +33,7 @@ class TokenHead(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocab_size))
         self.activation = ACTIVATIONS[config.activation]
-        start_weights(self.dense, config.init_std)
+        start(self.dense, config.init_std)
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
         """[N, D], [V, D] -> [N, V]"""
@@ -47,7 +47,7 @@ class LabelHead(nn.Module):
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.dense = nn.Linear(config.width, labels)
-        start_weights(self.dense, config.init_std)
+        start(self.dense, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, D] -> [N, C]"""

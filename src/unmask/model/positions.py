@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.model.config import ModelConfig, Scheme
+from unmask.model.start import table
 
 
 class Positions(nn.Module):
@@ -52,7 +53,7 @@ class Learned(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(config.max_length, config.width)
+        self.table = table(config.max_length, config.width)
 
     def embed(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, D]"""
@@ -105,7 +106,7 @@ class Bucketed(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(config.buckets, config.heads)
+        self.table = table(config.buckets, config.heads)
         self.reach = config.reach
         self.sides = 1 if config.causal else 2  # a causal model has nothing after the query
 
@@ -155,8 +156,8 @@ class ShawLayer(Positions):
     def __init__(self, reach: int, head_width: int) -> None:
         super().__init__()
         self.reach = reach
-        self.keys = nn.Embedding(2 * reach + 1, head_width)
-        self.between = nn.Embedding(2 * reach + 1, head_width)  # added to the values
+        self.keys = table(2 * reach + 1, head_width)
+        self.between = table(2 * reach + 1, head_width)  # added to the values
 
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
         """[B, H, Q, d] -> [B, H, Q, K]"""
@@ -179,8 +180,10 @@ class ShawLayer(Positions):
 
 def _angles(length: int, channels: int, base: float) -> Tensor:
     """position / base^(2i / channels), in double precision until the last step -> [S, c/2]"""
-    rate = base ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
-    return (torch.arange(length, dtype=torch.float64)[:, None] * rate).float()
+    # On the CPU even where weights are made without memory: nobody reads these from disk.
+    with torch.device("cpu"):
+        rate = base ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
+        return (torch.arange(length, dtype=torch.float64)[:, None] * rate).float()
 
 
 SCHEMES: dict[Scheme, type[Positions]] = {

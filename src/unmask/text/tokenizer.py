@@ -92,14 +92,14 @@ class Tokenizer:
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of each text, found in parallel."""
         encodings = self.engine.encode_batch(
-            [_whole_characters(text) for text in texts], add_special_tokens=False
+            [whole_characters(text) for text in texts], add_special_tokens=False
         )
         return [Pieces(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without offsets, which costs less than `pieces`."""
         encodings = self.engine.encode_batch_fast(
-            [_whole_characters(text) for text in texts], add_special_tokens=False
+            [whole_characters(text) for text in texts], add_special_tokens=False
         )
         return [encoding.ids for encoding in encodings]
 
@@ -215,6 +215,6 @@ def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
     return kept if first <= second else kept[::-1]
 
 
-def _whole_characters(text: str) -> str:
+def whole_characters(text: str) -> str:
     """Put U+FFFD, which BERT drops, for half a surrogate pair; every offset stays."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)

@@ -1,0 +1,72 @@
+"""The command line: one small file per family of verbs; parse, call one function, print.
+
+Nothing here imports torch before a verb needs it, so that help and usage errors answer at once.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from unmask import __version__
+from unmask.cli import answers, models, story, text
+from unmask.errors import UserError
+
+app = typer.Typer(
+    name="unmask",
+    help="BERT, whole: from raw text to a trained, inspected and served model.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for family in (text, models, answers, story):
+    family.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"unmask {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and stop.")
+    ] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Show the traceback of an error, for bug reports.")
+    ] = False,
+) -> None:
+    """BERT, whole: from raw text to a trained, inspected and served model."""
+
+
+def main() -> None:
+    """Run a verb. Exit codes: 0 done, 1 failed, 2 usage, settings or data, 130 interrupted."""
+    trace = "--trace" in sys.argv  # wherever it stands, before or after the verb
+    arguments = [argument for argument in sys.argv[1:] if argument != "--trace"]
+    try:
+        app(arguments)
+    except UserError as error:
+        if trace:
+            raise
+        _say(str(error))
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        _say("interrupted.")
+        sys.exit(130)
+    except OSError as error:
+        if trace:
+            raise
+        _say(f"{error.filename or 'the system'}: {error.strerror or error}")
+        sys.exit(1)
+
+
+def _say(message: str) -> None:
+    """One message, no traceback."""
+    print(f"error: {message}", file=sys.stderr)

@@ -1,0 +1,96 @@
+"""Verbs on model folders: get, info, convert."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verbs of this file."""
+    for verb in (get, info, convert):
+        app.command()(verb)
+
+
+def get(
+    name: Annotated[str, typer.Argument(help="minilm, or hf:NAME for one of the hub.")],
+    out: Annotated[Path | None, typer.Option(help="Into this folder, not the cache.")] = None,
+) -> None:
+    """Fetch a model, check its digest, and keep it."""
+    from unmask.checkpoint.fetch import get as fetch
+
+    fetch(name, out)
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="A BERT folder; old pickled weights too.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; must not exist.")],
+) -> None:
+    """Turn a BERT folder of any age into a safe one: safetensors, today's names, a manifest."""
+    from unmask.checkpoint.convert import convert as run
+
+    run(source, out)
+    print(f"written to {out}")
+
+
+def info(
+    model: Annotated[
+        str | None, typer.Argument(help="A model; this installation if left out.")
+    ] = None,
+) -> None:
+    """Say what a model is, or, without one, what is installed here."""
+    table = _installation() if model is None else _model(model)
+    width = max(map(len, table))
+    for key, value in table.items():
+        print(f"{key:<{width}}  {value}")
+
+
+def _installation() -> dict[str, str]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    table = {"python": platform.python_version(), "system": platform.platform()}
+    for package in ("unmask", "torch", "tokenizers", "safetensors", "numpy", "huggingface_hub"):
+        try:
+            table[package] = version(package)
+        except PackageNotFoundError:
+            table[package] = "not installed"
+    return table
+
+
+def _model(model: str) -> dict[str, str]:
+    from unmask.checkpoint import names
+    from unmask.checkpoint.fetch import locate
+    from unmask.checkpoint.folder import load_folder
+    from unmask.model.network import count_parameters
+
+    folder = load_folder(locate(model))
+    config, heads = folder.network.config, folder.network.heads
+    unusual = names.plain_bert(config)
+    table = {
+        "folder": str(folder.path),
+        "kind": names.architecture(heads),
+        "parameters": f"{count_parameters(folder.network):,}",
+        **{key: str(value) for key, value in config.model_dump().items() if value is not None},
+        "heads": ", ".join(_heads(folder.network.heads.model_dump())) or "none",
+    }
+    if heads.labels:
+        table["labels"] = f"{heads.labels}: {', '.join(heads.label_names)}"
+    if folder.tokenizer:
+        casing = folder.tokenizer.casing
+        case = "lower-cased" if casing.lowercase else "cased"
+        table["vocabulary"] = f"{len(folder.tokenizer.vocabulary):,} tokens, {case}"
+    else:
+        table["vocabulary"] = "none in the folder: it cannot read text"
+    table["transformers"] = f"cannot load it: {', '.join(unusual)}" if unusual else "loads it"
+    if folder.manifest is None:
+        table["integrity"] = "unknown: no unmask.json, nobody wrote down the digests"
+    else:
+        count = len(folder.manifest["files"])
+        table["integrity"] = f"{count} files as they were written (sha256)"
+        table["provenance"] = str(folder.manifest.get("provenance") or "not recorded")
+    return table
+
+
+def _heads(heads: dict[str, object]) -> list[str]:
+    return [name for name in ("pooler", "tokens", "pair", "labels") if heads[name]]

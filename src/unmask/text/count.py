@@ -1,0 +1,102 @@
+"""Texts -> word counts, streamed and in parallel: what learning a vocabulary works on.
+
+The counts are the same whatever the number of processes and however the texts are grouped,
+because a text is cut only at places that depend on that text alone, and sums commute.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
+
+from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.text.wordpiece import LONGEST_WORD
+
+CHUNK = 2**20  # characters handed to a process at a time
+STRETCH = 2**18  # a longer text is cut before a space, to bound the engine's memory
+
+Progress = Callable[[int], None]  # called with the number of characters just counted
+
+
+def count_words(
+    texts: Iterable[str],
+    casing: Casing,
+    *,
+    workers: int = 1,
+    chunk: int = CHUNK,
+    progress: Progress | None = None,
+) -> Counter[str]:
+    """Count words as the tokenizer splits them: lower-cased or not, punctuation apart."""
+    loose: Counter[str] = Counter()  # between spaces, punctuation still on
+    for size, counted in _counted(_chunks(texts, chunk), casing, workers):
+        loose.update(counted)
+        if progress:
+            progress(size)
+    return _split_punctuation(loose, casing)
+
+
+def _counted(
+    chunks: Iterator[list[str]], casing: Casing, workers: int
+) -> Iterator[tuple[int, Counter[str]]]:
+    if workers <= 1:
+        yield from ((sum(map(len, chunk)), _count_chunk(chunk, casing)) for chunk in chunks)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting: deque[tuple[int, Future[Counter[str]]]] = deque()
+        for chunk in chunks:
+            waiting.append((sum(map(len, chunk)), pool.submit(_count_chunk, chunk, casing)))
+            if len(waiting) > 2 * workers:  # read no further ahead: memory stays bounded
+                size, future = waiting.popleft()
+                yield size, future.result()
+        yield from ((size, future.result()) for size, future in waiting)
+
+
+def _chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    held = 0
+    for text in texts:
+        for stretch in _stretches(text):
+            chunk.append(stretch)
+            held += len(stretch)
+            if held >= size:
+                yield chunk
+                chunk, held = [], 0
+    if chunk:
+        yield chunk
+
+
+def _stretches(text: str) -> Iterator[str]:
+    """Cut a very long text before a space; where there is none, at a fixed length."""
+    begin = 0
+    while len(text) - begin > STRETCH:
+        end = text.rfind(" ", begin + 1, begin + STRETCH)
+        end = begin + STRETCH if end < 0 else end
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
+
+
+def _count_chunk(texts: list[str], casing: Casing) -> Counter[str]:
+    normalize = _bare(casing).engine.normalizer.normalize_str
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalize(whole_characters(text)).split())
+    return counts
+
+
+def _split_punctuation(loose: Counter[str], casing: Casing) -> Counter[str]:
+    split = _bare(casing).engine.pre_tokenizer.pre_tokenize_str
+    words: Counter[str] = Counter()
+    for stretch, count in loose.items():
+        for word, _ in split(stretch):
+            if len(word) <= LONGEST_WORD:
+                words[word] += count
+    return words
+
+
+@cache
+def _bare(casing: Casing) -> Tokenizer:
+    """A tokenizer for its normalising and splitting alone."""
+    return Tokenizer(Vocabulary(SPECIALS), casing)

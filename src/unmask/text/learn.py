@@ -1,0 +1,258 @@
+"""Word counts -> a vocabulary: start from characters, join two symbols into one, again and again.
+
+    frequency     join the pair that occurs most often. This is byte pair encoding, and what
+                  Hugging Face's WordPiece trainer really does.
+    likelihood    join the pair that raises the likelihood of the text most under a model that
+                  draws symbols independently (Schuster & Nakajima 2012): WordPiece's own rule.
+
+Ties go to the pair that comes first in the alphabet, so the result depends on the counts alone.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from unmask.errors import DataError
+from unmask.settings import Settings
+from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.vocabulary import CONTINUES, SPECIALS, Vocabulary
+
+Criterion = Literal["frequency", "likelihood"]
+Counts = NDArray[np.int64]
+Progress = Callable[[int, int], None]  # tokens so far, tokens wanted
+
+
+class LearnSettings(Settings):
+    """How large a vocabulary, and by which rule."""
+
+    size: Annotated[int, Field(ge=len(SPECIALS) + 1, le=2**22)]
+    criterion: Criterion = "frequency"
+    coverage: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9999  # share of characters to spell
+    min_count: Annotated[int, Field(ge=1)] = 2  # a rarer pair is not joined
+
+
+def learn(
+    words: Mapping[str, int], settings: LearnSettings, *, progress: Progress | None = None
+) -> Vocabulary:
+    """Learn the vocabulary of a text from its word counts."""
+    if not words:
+        raise DataError("no words to learn from: the text is empty. Give a text with words in it.")
+    alphabet = _alphabet(words, settings)
+    spelled = [
+        (_spell(word), count) for word, count in sorted(words.items()) if alphabet.issuperset(word)
+    ]
+    symbols = sorted({symbol for spelling, _ in spelled for symbol in spelling})
+    symbols.sort(key=lambda symbol: symbol.startswith(CONTINUES))
+    joiner = Joiner(symbols, spelled, settings.criterion)
+    room = settings.size - len(SPECIALS)
+    if len(symbols) > room:
+        raise DataError(
+            f"size {settings.size}: the characters of the text alone need "
+            f"{len(symbols) + len(SPECIALS)}. Give a larger size, or a lower coverage."
+        )
+    while len(joiner.symbols) < room:
+        if not joiner.join_best(settings.min_count):
+            break  # the text is too small for so many tokens
+        if progress:
+            progress(len(joiner.symbols), room)
+    return Vocabulary([*SPECIALS, *joiner.symbols])
+
+
+class Joiner:
+    """The words as lists of symbols, and how often each pair of neighbours occurs."""
+
+    def __init__(
+        self, symbols: list[str], spelled: list[tuple[list[str], int]], criterion: Criterion
+    ) -> None:
+        self.criterion = criterion
+        self.symbols = list(symbols)
+        self.numbers = {symbol: i for i, symbol in enumerate(symbols)}
+        self.words = [[self.numbers[s] for s in spelling] for spelling, _ in spelled]
+        self.counts = [count for _, count in spelled]
+        self.totals: Counter[int] = Counter()  # how often each symbol occurs
+        self.total = 0  # symbols in the whole text
+        self.pairs: dict[tuple[int, int], int] = {}  # a pair's number
+        self.words_with: list[set[int]] = []  # a pair's words; some may have lost it since
+        self.pairs_with: defaultdict[int, list[int]] = defaultdict(list)  # a symbol's pairs
+        self.left, self.right, self.count = (np.zeros(1024, np.int64) for _ in range(3))
+        self.score = np.zeros(1024)  # of `likelihood`: the part that does not change with N
+        changes: Counter[int] = Counter()
+        for word in range(len(self.words)):
+            self._add(word, 1, changes)
+        self._apply(changes, set(self.totals))
+
+    def join_best(self, min_count: int) -> bool:
+        """Join the best pair everywhere; False if no pair occurs often enough."""
+        pair = self._best(min_count)
+        if pair is None:
+            return False
+        a, b = int(self.left[pair]), int(self.right[pair])
+        joined = self.symbols[a] + self.symbols[b].removeprefix(CONTINUES)
+        new = self.numbers.setdefault(joined, len(self.symbols))
+        if new == len(self.symbols):  # else it was reached before by another way
+            self.symbols.append(joined)
+        changes: Counter[int] = Counter()
+        for word in sorted(self.words_with[pair]):
+            self._add(word, -1, changes)
+            self.words[word] = _joined(self.words[word], a, b, new)
+            self._add(word, 1, changes)
+        self.words_with[pair] = set()
+        self._apply(changes, {a, b, new})
+        return True
+
+    def _add(self, word: int, sign: int, changes: Counter[int]) -> None:
+        """Count the symbols and pairs of one word in (sign 1) or out (-1)."""
+        symbols, count = self.words[word], sign * self.counts[word]
+        self.total += count * len(symbols)
+        for symbol in symbols:
+            self.totals[symbol] += count
+        for key in zip(symbols, symbols[1:], strict=False):
+            pair = self.pairs.get(key)
+            if pair is None:
+                pair = self._new_pair(key)
+            changes[pair] += count
+            if sign > 0:
+                self.words_with[pair].add(word)
+
+    def _new_pair(self, key: tuple[int, int]) -> int:
+        pair = self.pairs[key] = len(self.words_with)
+        self.words_with.append(set())
+        if pair == len(self.count):
+            self.left, self.right, self.count, self.score = (
+                np.concatenate([part, np.zeros_like(part)])
+                for part in (self.left, self.right, self.count, self.score)
+            )
+        self.left[pair], self.right[pair] = key
+        for symbol in set(key):
+            self.pairs_with[symbol].append(pair)
+        return pair
+
+    def _apply(self, changes: Counter[int], symbols: set[int]) -> None:
+        """Bring counts, and the scores that depend on these symbols' totals, up to date."""
+        changed = np.fromiter(changes.keys(), np.int64, len(changes))
+        self.count[changed] += np.fromiter(changes.values(), np.int64, len(changes))
+        if self.criterion == "frequency":  # the counts are the scores
+            return
+        stale = [changed, *(np.array(self.pairs_with[s], np.int64) for s in symbols)]
+        self._rescore(np.unique(np.concatenate(stale)))
+
+    def _rescore(self, pairs: Counts) -> None:
+        """What joining does to the sum of c log c over symbols, pair by pair."""
+        together = self.count[pairs].astype(np.float64)
+        left = _lookup(self.totals, self.left[pairs])
+        right = _lookup(self.totals, self.right[pairs])
+        twins = self.left[pairs] == self.right[pairs]  # joining takes two of one symbol
+        apart = _xlogx(left - together) - _xlogx(left) + _xlogx(right - together) - _xlogx(right)
+        double = _xlogx(left - 2 * together) - _xlogx(left)
+        self.score[pairs] = _xlogx(together) + np.where(twins, double, apart)
+
+    def _best(self, min_count: int) -> int | None:
+        count = self.count[: len(self.words_with)]
+        if not len(count) or count.max() < min_count:
+            return None
+        if self.criterion == "frequency":
+            return self._first_of(np.flatnonzero(count == count.max()))
+        # With N symbols in all, L = sum(c log c) - N log N; joining takes m from N. The gain of
+        # N log N is at most m (log N + 1): a bound without logarithms finds the few candidates.
+        bound = self.score[: len(count)] + count * (np.log(self.total) + 1)
+        bound[count < min_count] = -np.inf
+        top = int(bound.argmax())
+        close = np.flatnonzero(bound >= self._gain(np.array([top]))[0])
+        gain = self._gain(close)
+        return self._first_of(close[gain == gain.max()])
+
+    def _gain(self, pairs: Counts) -> NDArray[np.float64]:
+        """By how much the log-likelihood of the text rises if a pair is joined."""
+        total = np.float64(self.total)
+        rest = _xlogx(total) - _xlogx(total - self.count[pairs])
+        return np.asarray(self.score[pairs] + rest)
+
+    def _first_of(self, pairs: Counts) -> int:
+        """The pair that comes first in the alphabet."""
+        names = self.symbols
+        return int(min(pairs, key=lambda p: (names[self.left[p]], names[self.right[p]])))
+
+
+@dataclass(frozen=True)
+class Report:
+    """How well a vocabulary fits the words it was learned from."""
+
+    tokens: int
+    words: int
+    distinct_words: int
+    characters_spelled: float  # share of characters whose word is not unknown
+    tokens_per_word: float
+    unknown_words: float  # share
+
+
+def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> Report:
+    """Measure a vocabulary on word counts."""
+    tokenizer = Tokenizer(vocabulary, casing)
+    listed = list(words)
+    pieces = unknown = spelled = characters = 0
+    for word, ids in zip(listed, tokenizer.ids(listed), strict=True):
+        count = words[word]
+        pieces += count * len(ids)
+        characters += count * len(word)
+        if vocabulary.unknown in ids:
+            unknown += count
+        else:
+            spelled += count * len(word)
+    total = sum(words.values())
+    return Report(
+        tokens=len(vocabulary),
+        words=total,
+        distinct_words=len(words),
+        characters_spelled=spelled / max(characters, 1),
+        tokens_per_word=pieces / max(total, 1),
+        unknown_words=unknown / max(total, 1),
+    )
+
+
+def _alphabet(words: Mapping[str, int], settings: LearnSettings) -> set[str]:
+    """The most frequent characters that together make up `coverage` of the text."""
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    wanted = settings.coverage * characters.total()
+    kept: set[str] = set()
+    for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
+        if wanted <= 0:
+            break
+        kept.add(character)
+        wanted -= count
+    return kept
+
+
+def _spell(word: str) -> list[str]:
+    """A word as characters: the first as it is, the others as continuations."""
+    return [word[0], *(CONTINUES + character for character in word[1:])]
+
+
+def _joined(symbols: list[int], a: int, b: int, new: int) -> list[int]:
+    """Put `new` for each `a b`, from left to right."""
+    out: list[int] = []
+    i = 0
+    while i < len(symbols):
+        if symbols[i] == a and i + 1 < len(symbols) and symbols[i + 1] == b:
+            out.append(new)
+            i += 2
+        else:
+            out.append(symbols[i])
+            i += 1
+    return out
+
+
+def _xlogx(x: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
+    """x log x, and 0 at 0."""
+    return np.asarray(x * np.log(np.maximum(x, 1.0)))
+
+
+def _lookup(totals: Counter[int], symbols: Counts) -> NDArray[np.float64]:
+    return np.array([totals[s] for s in symbols.tolist()], np.float64)
