@@ -11,10 +11,11 @@ The folders of this package are the arrows of that line; docs/architecture.md ha
 
 from typing import TYPE_CHECKING
 
+from unmask.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from unmask.use.model import Model
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 

@@ -95,12 +95,12 @@ def show_attention(attention: Attention) -> None:
     shares = attention_shares(attention)
     names = ("[CLS] and [SEP]", "itself", "its neighbours", "farther away")
     print("  layer" + "".join(f"{name:>18}" for name in names))
-    for layer, row in enumerate(shares, start=1):
-        print(f"  {layer:>5}" + "".join(f"{share:>18.0%}" for share in row))
+    for number, row in enumerate(shares, start=1):
+        print(f"  {number:>5}" + "".join(f"{share:>18.0%}" for share in row))
     before = np.stack(
         [np.diagonal(heads, -1, axis1=-2, axis2=-1).mean(-1) for heads in attention.weights]
     )  # [layers, H]
-    layer, head = np.unravel_index(before.argmax(), before.shape)
+    layer, head = divmod(int(before.argmax()), before.shape[1])
     print(
         f"\n  Head {head + 1} of layer {layer + 1} looks at the previous token with "
         f"{before[layer, head]:.0%} of its attention.\n"

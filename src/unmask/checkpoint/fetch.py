@@ -8,6 +8,7 @@ uses a network, and only when it is asked to.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.checkpoint.integrity import digest, publish
-from unmask.errors import FetchError, FolderError, unknown
+from unmask.errors import FetchError, FolderError, UserError, unknown
 
 HUB = "hf:"
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"]
@@ -166,25 +167,28 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
     say(f"fetching {name} from the Hugging Face hub")
     try:
         commit = huggingface_hub.model_info(name).sha
-        with publish(
-            target, {"recipe": None, "provenance": {"source": HUB + name, "commit": commit}}
-        ) as folder:
-            with tempfile.TemporaryDirectory() as scratch:
-                snapshot = huggingface_hub.snapshot_download(
-                    name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
-                )
-                kept = [p for p in Path(snapshot).iterdir() if p.is_file()]
-                if not any(p.suffix == ".safetensors" for p in kept):
-                    raise FetchError(
-                        f"hf:{name}: has no safetensors weights, only what would have to be "
-                        "unpickled. Fetch its pytorch_model.bin yourself and `unmask convert` it."
-                    )
-                for path in kept:
-                    (folder / path.name).write_bytes(path.read_bytes())
-    except (OSError, ValueError) as error:
-        if isinstance(error, FetchError | FolderError):
-            raise
+        with tempfile.TemporaryDirectory() as scratch:
+            snapshot = huggingface_hub.snapshot_download(
+                name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
+            )
+            _keep(Path(snapshot), target, {"source": HUB + name, "commit": commit})
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:  # what the hub's client raises, all of it
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise FetchError(
-            f"hf:{name}: could not be fetched: {str(error).strip().splitlines()[0][:300]} "
-            "Check the name and the network."
+            f"hf:{name}: could not be fetched: {reason[:300]} Check the name and the network."
         ) from None
+
+
+def _keep(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:
+    """Copy the files of a snapshot, which may be links into a cache, into a folder of ours."""
+    files = [path for path in snapshot.iterdir() if path.is_file()]
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise FetchError(
+            f"{provenance['source']}: has no safetensors weights, only what would have to be "
+            "unpickled. Fetch its pytorch_model.bin yourself and `unmask convert` it."
+        )
+    with publish(target, {"recipe": None, "provenance": provenance}) as folder:
+        for path in files:
+            shutil.copyfile(path, folder / path.name)

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import unmask
 from unmask.errors import FolderError
 from unmask.settings import read_json
+from unmask.version import VERSION
 
 MANIFEST = "unmask.json"
 FORMAT = 1  # of the manifest
@@ -103,7 +103,7 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
         _sync(path)
         name = path.relative_to(folder).as_posix()
         files[name] = {"sha256": digest(path), "bytes": path.stat().st_size}
-    manifest: dict[str, Any] = {"format": FORMAT, "unmask": unmask.__version__, **about}
+    manifest: dict[str, Any] = {"format": FORMAT, "unmask": VERSION, **about}
     manifest["files"] = files
     manifest["sha256"] = _self_digest(manifest)
     path = folder / MANIFEST

@@ -181,9 +181,7 @@ def our_heads(
     )
 
 
-def _label_names(
-    table: Mapping[str, Any], shape: tuple[int, ...], path: Path
-) -> tuple[str, ...]:
+def _label_names(table: Mapping[str, Any], shape: tuple[int, ...], path: Path) -> tuple[str, ...]:
     count, names = shape[0], table.get("id2label")
     if names is None:
         return tuple(f"LABEL_{i}" for i in range(count))

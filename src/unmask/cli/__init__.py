@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from unmask import __version__
 from unmask.cli import answers, models, story, text
 from unmask.errors import UserError
+from unmask.version import VERSION
 
 app = typer.Typer(
     name="unmask",
@@ -27,7 +27,7 @@ for family in (text, models, answers, story):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"unmask {__version__}")
+        typer.echo(f"unmask {VERSION}")
         raise typer.Exit
 
 

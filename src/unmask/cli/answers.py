@@ -40,7 +40,6 @@ def embed(
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector."""
-    from unmask.checkpoint.fetch import locate
     from unmask.data.readers import read_texts, refuse_empty
 
     if out is not None and out.suffix not in (".npy", ".jsonl"):

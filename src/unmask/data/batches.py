@@ -1,10 +1,10 @@
 """Examples -> batches: packed rows as tensors, ready for an encoder.
 
-    tokens    [B, S]   ids, `pad_id` where a row is not full
-    segments  [B, S]   0 for the first text of a pair, 1 for the second
-    index     [B, S]   the position of a token in its own text
-    owner     [B, S]   which text of its row a token belongs to, -1 is padding
-    row, start, length [N]   where each text lies
+tokens    [B, S]   ids, `pad_id` where a row is not full
+segments  [B, S]   0 for the first text of a pair, 1 for the second
+index     [B, S]   the position of a token in its own text
+owner     [B, S]   which text of its row a token belongs to, -1 is padding
+row, start, length [N]   where each text lies
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Hidden states -> hidden states: one block of the Transformer, attention then feed-forward.
 
-    post-norm (BERT)    x = norm(x + part(x))
-    pre-norm            x = x + part(norm(x)), and one more norm after the last block
+post-norm (BERT)    x = norm(x + part(x))
+pre-norm            x = x + part(norm(x)), and one more norm after the last block
 """
 
 from collections.abc import Callable
@@ -63,6 +63,7 @@ class Block(nn.Module):
 
     def _add(self, x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.LayerNorm) -> Tensor:
         if self.pre:
-            return x + self.dropout(part(norm(x)))
-        out: Tensor = norm(x + self.dropout(part(x)))
+            out: Tensor = x + self.dropout(part(norm(x)))
+        else:
+            out = norm(x + self.dropout(part(x)))
         return out

@@ -163,14 +163,16 @@ class ShawLayer(Positions):
         """[B, H, Q, d] -> [B, H, Q, K]"""
         every = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
         which = self._clipped(index, memory_index)[:, None].expand(-1, q.shape[1], -1, -1)
-        return every.gather(-1, which)
+        chosen: Tensor = every.gather(-1, which)
+        return chosen
 
     def values(self, weights: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
         """[B, H, Q, K] -> [B, H, Q, d]"""
         which = self._clipped(index, memory_index)[:, None].expand_as(weights)
         share = weights.new_zeros(*weights.shape[:3], 2 * self.reach + 1)
         share = share.scatter_add(-1, which, weights)  # the weight that falls on each distance
-        return share @ self.between.weight
+        gathered: Tensor = share @ self.between.weight
+        return gathered
 
     def _clipped(self, index: Tensor, memory_index: Tensor) -> Tensor:
         """[B, Q], [B, K] -> [B, Q, K] in 0 .. 2 * reach"""
@@ -199,4 +201,4 @@ def build(config: ModelConfig) -> Positions:
     """Return the positions that a config names."""
     if config.positions == "none":
         return Positions()
-    return SCHEMES[config.positions](config)  # type: ignore[arg-type]
+    return SCHEMES[config.positions](config)

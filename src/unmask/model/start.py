@@ -6,7 +6,8 @@ from torch import nn
 
 def table(count: int, width: int) -> nn.Embedding:
     """Trained vectors, looked up by number; `start` fills them, so nothing else needs to."""
-    return nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
+    vectors: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
+    return vectors
 
 
 def start(module: nn.Module, std: float) -> None:

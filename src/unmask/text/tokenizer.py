@@ -176,9 +176,7 @@ class Tokenizer:
         long = pieces[-1]
         starts = range(0, max(len(long.ids) - stride, 1), room - stride)
         parts = [Pieces(long.ids[i : i + room], long.offsets[i : i + room]) for i in starts]
-        return [
-            self.join(part) if second is None else self.join(pieces[0], part) for part in parts
-        ]
+        return [self.join(part) if second is None else self.join(pieces[0], part) for part in parts]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """Ids -> text: pieces glued to words, special tokens left out."""

@@ -1,7 +1,7 @@
 """Texts -> vectors: the states of one layer, or of the last four side by side, pooled.
 
-    mean    the average over all tokens of the text, [CLS] and [SEP] too (sentence-transformers)
-    cls     the state of [CLS]
+mean    the average over all tokens of the text, [CLS] and [SEP] too (sentence-transformers)
+cls     the state of [CLS]
 """
 
 from collections.abc import Callable

@@ -22,12 +22,12 @@ ROW_TOKENS = 128  # short texts share rows of this length; attention costs its s
 
 E = TypeVar("E", bound=Example)
 A = TypeVar("A")
-Reader = Callable[[Batch, list[Tensor]], Sequence[A]]  # batch, [B, S, D] per layer -> an answer each
+Reader = Callable[
+    [Batch, list[Tensor]], Sequence[A]
+]  # batch, [B, S, D] per layer -> an answer each
 
 
-def run(
-    network: Network, examples: Iterable[E], read: Reader[A], *, pad_id: int
-) -> Iterator[A]:
+def run(network: Network, examples: Iterable[E], read: Reader[A], *, pad_id: int) -> Iterator[A]:
     """Yield what `read` makes of each example, in the order they came."""
     examples = iter(examples)
     while group := list(islice(examples, GROUP)):

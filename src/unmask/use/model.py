@@ -71,9 +71,7 @@ class Model:
     ) -> NDArray[np.float32]:
         """One vector per text.  -> [N, D]"""
         vectors = list(
-            self.embeddings(
-                texts, pool=pool, layer=layer, normalize=normalize, truncate=truncate
-            )
+            self.embeddings(texts, pool=pool, layer=layer, normalize=normalize, truncate=truncate)
         )
         return np.stack(vectors) if vectors else np.zeros((0, self.network.config.width), "float32")
 
@@ -87,9 +85,7 @@ class Model:
         truncate: bool = True,
     ) -> Iterator[Vector]:
         """The same one after another, in steady memory however many texts there are."""
-        read = reader(
-            self.network.config.layers, pool=pool, layer=layer, normalize=normalize
-        )
+        read = reader(self.network.config.layers, pool=pool, layer=layer, normalize=normalize)
         examples = self._examples(([text] for text in texts), truncate=truncate)
         return engine.run(self.network, examples, read, pad_id=self.tokenizer.vocabulary.pad)
 
@@ -141,9 +137,7 @@ class Model:
         with torch.inference_mode():
             return batch, engine.states(self.network, batch)
 
-    def _examples(
-        self, texts: Iterable[Sequence[str]], *, truncate: bool
-    ) -> Iterator[Encoded]:
+    def _examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
         """Texts or pairs -> what the model reads, tokenised ahead by all cores."""
         limit = self.network.config.max_length
         for example in self.tokenizer.encode_many(texts, limit=limit, ahead=AHEAD):

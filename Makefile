@@ -1,0 +1,48 @@
+# On a fresh machine with Python 3.11 and make: `make demo` and `make test` do everything.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test check lint format bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 16
+
+demo: .venv/core  ## set up, then show what unmask does with real weights
+	$(BIN)/unmask demo
+
+test: .venv/test  ## set up, then run the whole test suite
+	$(BIN)/python -m pytest -q
+
+check: lint  ## lint, types, layers, and the quick tests
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: .venv/test  ## ruff, mypy and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/test  ## let ruff lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/bench  ## every measurement of docs/results.md; takes long, wants a quiet machine
+	$(BIN)/python -m benchmarks all
+
+clean:  ## remove the environment and what tools left behind
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	@echo "installing torch and the rest, about two minutes"
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/test: .venv/core
+	$(INSTALL) -e '.[test,check]'
+	@touch $@
+
+.venv/bench: .venv/test
+	$(INSTALL) -e '.[bench]'
+	@touch $@
