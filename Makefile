@@ -15,7 +15,7 @@ test: .venv/test  ## set up, then run the whole test suite
 	$(BIN)/python -m pytest -q
 
 check: lint  ## lint, types, layers, and the quick tests
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow and not full"
 
 lint: .venv/test  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

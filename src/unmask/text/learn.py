@@ -161,10 +161,11 @@ class Joiner:
         # N log N is at most m (log N + 1): a bound without logarithms finds the few candidates.
         bound = self.score[: len(count)] + count * (np.log(self.total) + 1)
         bound[count < min_count] = -np.inf
-        top = int(bound.argmax())
-        close = np.flatnonzero(bound >= self._gain(np.array([top]))[0])
+        top = bound.argmax(keepdims=True)
+        same = 1e-12 * float(_xlogx(np.float64(self.total)))  # rounding must not decide
+        close = np.flatnonzero(bound >= self._gain(top)[0] - same)
         gain = self._gain(close)
-        return self._first_of(close[gain == gain.max()])
+        return self._first_of(close[gain >= gain.max() - same])
 
     def _gain(self, pairs: Counts) -> NDArray[np.float64]:
         """By how much the log-likelihood of the text rises if a pair is joined."""

