@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-
 from tests.conftest import tiny_network
+
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.errors import UserError
@@ -34,6 +34,7 @@ MEMORY = 200 * MB  # above what the process has
 CHILD_MEMORY = 1024 * MB  # of a child in all: torch needs a third of it
 ENTRY = "bert.pooler.dense.bias"  # 16 numbers of F32, the tensor that most headers lie about
 EMBEDDINGS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+ANY = ""  # any wording will do, as long as the file is named
 OWN = {"vocab_size": 23, "width": 16, "layers": 2, "heads": 2, "inner_width": 32}
 
 
@@ -112,6 +113,11 @@ def as_file(header, body=b""):
 
 def header(table, body=b""):
     return replaced(WEIGHTS, as_file(table, body))
+
+
+def large_header(make):
+    """As `header`, made only when its case runs."""
+    return text_of(WEIGHTS, lambda _: as_file(make()))
 
 
 def split(raw):
@@ -211,7 +217,8 @@ def manifest(change):
         change(table)
         canonical = json.dumps(table, sort_keys=True).encode()
         table["sha256"] = hashlib.sha256(canonical).hexdigest()
-        return (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode()
+        text = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+        return text.encode("utf-8", "surrogatepass")
 
     return text_of("unmask.json", edited)
 
@@ -283,16 +290,24 @@ HEADERS = {
         "header has 9,223,372,036,854,775,808 bytes",
     ),
     "length-above-file": (replaced(WEIGHTS, b"\x10" + bytes(7) + b"{}"), WEIGHTS, "has 16 bytes"),
-    "over-the-limit": (header(b"{" + b" " * MB + b"}"), WEIGHTS, "a header of 1,048,578 bytes"),
+    "over-the-limit": (
+        large_header(lambda: b"{" + b" " * MB + b"}"),
+        WEIGHTS,
+        "a header of 1,048,578 bytes",
+    ),
     "100-MB": (
         sparse(WEIGHTS, 101 * MB, (100 * MB).to_bytes(8, "little") + b"{"),
         WEIGHTS,
         "a header of 104,857,600 bytes",
     ),
-    "300k-empty-tensors": (header(many(300_000, ZEROS)), WEIGHTS, "unmask reads at most"),
-    "20k-tiny-tensors": (header(many(20_000, TINY)), WEIGHTS, "unmask reads at most"),
-    "12k-tiny-tensors": (header(many(12_000, TINY)), WEIGHTS, "12,000 tensors"),
-    "deep": (header(b'{"a":' * 100_000), WEIGHTS, "nested too deep"),
+    "300k-empty-tensors": (
+        large_header(lambda: many(300_000, ZEROS)),
+        WEIGHTS,
+        "unmask reads at most",
+    ),
+    "20k-tiny-tensors": (large_header(lambda: many(20_000, TINY)), WEIGHTS, "unmask reads at most"),
+    "12k-tiny-tensors": (large_header(lambda: many(12_000, TINY)), WEIGHTS, "12,000 tensors"),
+    "deep": (large_header(lambda: b'{"a":' * 100_000), WEIGHTS, "nested too deep"),
     "not-json": (header(b"{'a': 1}"), WEIGHTS, "not valid JSON"),
     "not-utf8": (header(b'{"\xff": 1}'), WEIGHTS, "not valid JSON"),
     "list": (header(b"[1, 2]"), WEIGHTS, "holds a list"),
@@ -325,7 +340,7 @@ HEADERS = {
         "the key 'a' is given twice",
     ),
     "repeated-after-90k": (
-        header(many(90_000, b"0")[:-1] + b',"15f8f":0}'),
+        large_header(lambda: many(90_000, b"0")[:-1] + b',"15f8f":0}'),
         WEIGHTS,
         "the key '15f8f' is given twice",
     ),
@@ -359,7 +374,7 @@ TENSORS = {
     "missing": (
         tensors(lambda table: table.pop(ENTRY)),
         "config.json",
-        f"1 of 47 tensors are missing, the first is '{ENTRY}'",
+        f"1 of 46 tensors are missing, the first is '{ENTRY}'",
     ),
     "extra": (tensor("bert.extra", lambda _: torch.zeros(1)), WEIGHTS, "'bert.extra' [1] has no"),
     "layer-too-many": (config(num_hidden_layers=1), WEIGHTS, "bert.encoder.layer.1."),
@@ -459,7 +474,7 @@ CONFIGS = {
         CONFIG,
         "'id2label' does not name",
     ),
-    "labels-from-one-number": (labelled(torch.tensor(1.0)), WEIGHTS, "'classifier.weight'"),
+    "labels-from-one-number": (labelled(torch.tensor(1.0)), ANY, "'classifier.weight'"),
     "unmask-without-table": (config(model_type="unmask"), CONFIG, "without its table 'unmask'"),
     "unmask-with-a-key-of-100-kB": (own_config(**{"k" * 100_000: 1}), CONFIG, "unknown key"),
     "infinite-base": (
@@ -476,11 +491,16 @@ CONFIGS = {
         both(
             sparse(WEIGHTS, len(as_file(GIANT)) + 10_000_000, as_file(GIANT)),
             own_config(
-                width=1024, heads=1, inner_width=1, max_length=2**17, positions="sinusoidal"
+                width=1024,
+                layers=1,
+                heads=1,
+                inner_width=1,
+                max_length=2**17,
+                positions="sinusoidal",
             ),
         ),
-        "",
-        "",
+        ANY,
+        ANY,
     ),
 }
 
@@ -499,9 +519,9 @@ TEXTS = {
     ),
     "vocab-of-65-MB": (sparse(VOCAB, 65 * MB), VOCAB, "a vocabulary has at most"),
     "vocab-of-60-MB-of-blank-lines": (vocab(lambda _: b"\n" * 60 * MB), VOCAB, "vocabulary"),
-    "vocab-a-folder": (folder_called(VOCAB), VOCAB, ""),
-    "vocab-a-pipe": (pipe_called(VOCAB), VOCAB, ""),
-    "vocab-without-end": (link_called(VOCAB, "/dev/zero"), VOCAB, ""),
+    "vocab-a-folder": (folder_called(VOCAB), VOCAB, ANY),
+    "vocab-a-pipe": (pipe_called(VOCAB), VOCAB, ANY),
+    "vocab-without-end": (link_called(VOCAB, "/dev/zero"), VOCAB, ANY),
     "tokenizer-with-regex": (
         tokenizer(
             lambda table: table.update(
@@ -537,16 +557,16 @@ TEXTS = {
         "model.vocab is missing",
     ),
     "tokenizer-not-json": (replaced(TOKENIZER, b"\x80\x04."), TOKENIZER, "not valid JSON"),
-    "tokenizer-half-a-character": (token("cat", "\ud800"), TOKENIZER, ""),
-    "tokenizer-token-of-two-lines": (token("cat", "c\nat"), TOKENIZER, ""),
+    "tokenizer-half-a-character": (token("cat", "\ud800"), TOKENIZER, ANY),
+    "tokenizer-token-of-two-lines": (token("cat", "c\nat"), TOKENIZER, ANY),
     "tokenizer-of-129-MB": (sparse(TOKENIZER, 129 * MB), TOKENIZER, "over"),
     "tokenizer-of-60-MB-of-lists": (
-        replaced(TOKENIZER, b'{"a":[' + b"[]," * 20 * MB + b"[]]}"),
+        text_of(TOKENIZER, lambda _: b'{"a":[' + b"[]," * 20 * MB + b"[]]}"),
         TOKENIZER,
-        "",
+        ANY,
     ),
     "tokenizer-a-folder": (folder_called(TOKENIZER), TOKENIZER, "cannot be read"),
-    "tokenizer-a-pipe": (pipe_called(TOKENIZER), TOKENIZER, ""),
+    "tokenizer-a-pipe": (pipe_called(TOKENIZER), TOKENIZER, ANY),
     "casing-of-text": (
         removed(TOKENIZER, replaced("tokenizer_config.json", b'{"do_lower_case": "yes"}')),
         "tokenizer_config.json",
@@ -556,20 +576,24 @@ TEXTS = {
 
 MANIFEST = "unmask.json"
 SEALED = {
-    "changed-config": (config(hidden_act="relu"), CONFIG, "was changed since it was written"),
+    "changed-config": (
+        text_of(CONFIG, lambda raw: raw.replace(b'"gelu"', b'"relu"')),
+        CONFIG,
+        "was changed since it was written",
+    ),
     "not-json": (replaced(MANIFEST, b"{"), MANIFEST, "not valid JSON"),
     "own-digest": (replaced(MANIFEST, b'{"format": 1}'), MANIFEST, "its own sha256 differs"),
     "format-2": (manifest(lambda table: table.update(format=2)), MANIFEST, "format 2"),
-    "no-files": (manifest(lambda table: table.pop("files")), MANIFEST, ""),
-    "files-a-list": (manifest(lambda table: table.update(files=[CONFIG])), MANIFEST, ""),
-    "entry-a-number": (manifest(lambda table: table["files"].update(x=1)), MANIFEST, ""),
-    "entry-empty": (manifest(lambda t: t["files"].update({CONFIG: {}})), MANIFEST, ""),
+    "no-files": (manifest(lambda table: table.pop("files")), MANIFEST, ANY),
+    "files-a-list": (manifest(lambda table: table.update(files=[CONFIG])), MANIFEST, ANY),
+    "entry-a-number": (manifest(lambda table: table["files"].update({CONFIG: 1})), MANIFEST, ANY),
+    "entry-empty": (manifest(lambda t: t["files"].update({CONFIG: {}})), MANIFEST, ANY),
     "file-outside": (
         manifest(lambda t: t["files"].update({"../secret": {"bytes": 1, "sha256": ""}})),
         MANIFEST,
         "../secret",
     ),
-    "a-pipe": (pipe_called(MANIFEST), MANIFEST, ""),
+    "a-pipe": (pipe_called(MANIFEST), MANIFEST, ANY),
 }
 
 TABLES = {
@@ -611,8 +635,10 @@ def folder(sealed):
 @contextlib.contextmanager
 def bounded():
     """Watch the memory of a block, and keep a fault of ours from eating the machine's."""
-    if Path("/proc/self/clear_refs").exists():
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
+    if not Path("/proc/self/clear_refs").exists():  # only Linux can tell
+        yield
+        return
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limits = resource.getrlimit(resource.RLIMIT_AS)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -640,7 +666,7 @@ def refusal(read, folder, *, within):
     return message
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(8)
 @pytest.mark.parametrize(("spoil", "file", "reason"), CASES)
 def test_a_hostile_folder_is_refused_by_name_at_once_in_little_memory(
     request, sealed, spoil, file, reason
@@ -667,15 +693,19 @@ def legacy(value):
     return lambda folder: saved(value(folder), _use_new_zipfile_serialization=False)
 
 
-def archive(*members, **how):
+def archive(*members, compression=zipfile.ZIP_STORED):
     """A zip of any members, among them two of one name."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", **how) as archive:
-        for name, content in members:
-            info = zipfile.ZipInfo(name)
-            info.compress_type = archive.compression
-            archive.writestr(info, content)
-    return lambda _: file.getvalue()
+
+    def write(_):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", compression) as archive:
+            for name, size in members:
+                info = zipfile.ZipInfo(name)
+                info.compress_type = compression
+                archive.writestr(info, bytes(size))
+        return file.getvalue()
+
+    return write
 
 
 def storage_of_400_GB(folder):
@@ -697,22 +727,22 @@ PICKLES = {  # in a child, which needs seconds to import torch
     ),
     "storage-of-400-GB": (storage_of_400_GB, "400000000000 bytes"),
     "cut-off": (lambda f: saved({"a": torch.zeros(9)})[:-30], "refused"),
+    "40k-members": (archive(*((f"a/{i}", 0) for i in range(40_000))), ANY),
     "type-of-another-model": (zipped(lambda _: {"a": torch.zeros(3, dtype=torch.int8)}), "'a'"),
 }
 ZIPS = {  # refused from the zip's directory, without a child
-    "repeated": (archive(("a/data.pkl", b"."), ("a/data.pkl", b".")), "is repeated"),
-    "repeated-in-capitals": (archive(("a/data.pkl", b"."), ("a/DATA.pkl", b".")), "is repeated"),
+    "repeated": (archive(("a/data.pkl", 1), ("a/data.pkl", 1)), "is repeated"),
+    "repeated-in-capitals": (archive(("a/data.pkl", 1), ("a/DATA.pkl", 1)), "is repeated"),
     "bomb": (
-        archive(("a/data.pkl", bytes(20 * MB)), compression=zipfile.ZIP_DEFLATED),
+        archive(("a/data.pkl", 20 * MB), compression=zipfile.ZIP_DEFLATED),
         "is compressed",
     ),
-    "upwards": (archive(("a/../../data.pkl", b".")), "leads outside"),
-    "absolute": (archive(("/etc/data.pkl", b".")), "leads outside"),
-    "60k-members": (archive(*((f"a/{i}", b"") for i in range(60_000))), "60000"),
+    "upwards": (archive(("a/../../data.pkl", 1)), "leads outside"),
+    "absolute": (archive(("/etc/data.pkl", 1)), "leads outside"),
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("write", "reason", "within"),
     [pytest.param(*case, CHILD_SECONDS, id=name) for name, case in PICKLES.items()]
@@ -722,11 +752,13 @@ def test_a_hostile_pickle_is_not_converted(folder, tmp_path, write, reason, with
     (folder / WEIGHTS).unlink()
     (folder / PICKLED).write_bytes(write(folder))
     target = tmp_path / "converted"
+    others = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     with bounded():
         message = refusal(lambda: convert(folder, target), folder, within=within)
     assert PICKLED in message
     assert reason in message
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < CHILD_MEMORY
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert largest == others or largest * 1024 < CHILD_MEMORY
     assert not target.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "secret"]
 
@@ -786,28 +818,36 @@ def test_the_canary_would_show_a_command_that_ran(tmp_path):
     assert (tmp_path / CANARY).exists()
 
 
-ODD_VALUES = [None, True, -1, 2**70, 1.5, "", "x", "\ud800", [], ["x"], [[]], {}, {"a": 1}]
+ODD_VALUES = [None, True, -1, 1.5, "\ud800", [], [[]], {"a": 1}]
+# file: (what takes its place if it is there, the parts of it that are read)
+READ = {
+    CONFIG: (None, None),
+    TOKENIZER: (VOCAB, ("added_tokens", "normalizer", "pre_tokenizer", "model")),
+    "tokenizer_config.json": (TOKENIZER, None),
+    WEIGHTS: (None, (ENTRY, "__metadata__")),
+    MANIFEST: (None, None),
+}
 
 
 def places(node, at=()):
-    """Every place in a JSON value, as the keys that lead to it."""
-    children = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, child in children:
+    """The places in a JSON value, as the keys that lead to them, three deep."""
+    for key in list(node)[:6] if at else node:
+        child = node[key]
         yield (*at, key)
-        if isinstance(child, dict | list):
+        if isinstance(child, list) and child:
+            yield (*at, key, 0)
+        elif isinstance(child, dict) and len(at) < 2:
             yield from places(child, (*at, key))
 
 
-@pytest.mark.parametrize("name", [CONFIG, TOKENIZER, "tokenizer_config.json", WEIGHTS])
-def test_any_value_of_another_kind_is_harmless_or_refused(folder, name):
-    if name == TOKENIZER:
-        (folder / VOCAB).unlink()
-    if name == "tokenizer_config.json":
-        (folder / TOKENIZER).unlink()
-    raw = (folder / name).read_bytes()
+@pytest.mark.parametrize("name", READ)
+def test_any_value_of_another_kind_is_harmless_or_refused(sealed, name):
+    instead, parts = READ[name]
+    for other in {MANIFEST, instead} - {name, None}:
+        (sealed / other).unlink()
+    raw = (sealed / name).read_bytes()
     table, body = split(raw) if name == WEIGHTS else (json.loads(raw), b"")
-    every = [at for at in places(table) if name != WEIGHTS or at[0] in (ENTRY, "__metadata__")]
-    for *way, last in every[:60]:
+    for *way, last in [at for at in places(table) if parts is None or at[0] in parts]:
         node = table
         for key in way:
             node = node[key]
@@ -815,7 +855,9 @@ def test_any_value_of_another_kind_is_harmless_or_refused(folder, name):
         for value in ODD_VALUES:
             node[last] = value
             text = json.dumps(table).encode()
-            (folder / name).write_bytes(as_file(text, body) if name == WEIGHTS else text)
+            (sealed / name).write_bytes(as_file(text, body) if name == WEIGHTS else text)
+            if name == MANIFEST:
+                manifest(lambda _: None)(sealed)
             with contextlib.suppress(UserError):
-                load_folder(folder)
+                load_folder(sealed)
         node[last] = original

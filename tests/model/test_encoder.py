@@ -15,7 +15,9 @@ SCHEMES = ["learned", "sinusoidal", "shaw", "t5", "rotary", "none"]
 
 def example(ids, second=()):
     both = [*ids, *second]
-    return Encoded(both, [0] * len(ids) + [1] * len(second), [(0, 0)] * len(both), [False] * len(both))
+    return Encoded(
+        both, [0] * len(ids) + [1] * len(second), [(0, 0)] * len(both), [False] * len(both)
+    )
 
 
 def random_examples(lengths):

@@ -4,10 +4,12 @@ Where the plain tokenizer follows Unicode as Python knows it and the compiled en
 table, they differ; `golden/unicode_differences.txt` lists those characters, each with its reason.
 """
 
-import json
 import gzip
+import json
 import random
 import unicodedata
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -79,7 +81,9 @@ def test_random_unicode_gives_the_same_ids_and_offsets(both):
 def test_real_text_gives_the_same_ids_and_offsets(both, shared_data, file):
     ours, theirs, _ = both
     with gzip.open(shared_data / "corpus" / f"{file}.jsonl.gz", "rt") as lines:
-        texts = [json.loads(line)["text"][:5000] for line, _ in zip(lines, range(100), strict=False)]
+        texts = [
+            json.loads(line)["text"][:5000] for line, _ in zip(lines, range(100), strict=False)
+        ]
     assert_equal(ours, theirs, texts)
 
 
@@ -89,8 +93,10 @@ def test_pairs_are_cut_like_theirs(both, strategy):
     rng = random.Random(5)
     name = {"longest": "longest_first", "second": "only_second"}[strategy]
     for _ in range(300):
-        first, second = (" ".join("abc de!"[: rng.randint(1, 7)] for _ in range(rng.randint(1, 20)))
-                         for _ in range(2))
+        first, second = (
+            " ".join("abc de!"[: rng.randint(1, 7)] for _ in range(rng.randint(1, 20)))
+            for _ in range(2)
+        )
         least = len(ours.ids([first])[0]) + 4 if strategy == "second" else 3
         limit = rng.randint(least, least + 40)
         encoded = ours.encode(first, second, limit=limit, cut=strategy)
@@ -209,3 +215,52 @@ def test_the_list_of_differences_is_exact():
 def test_chinese_of_extension_e_is_where_the_engine_has_a_wrong_bound():
     assert listed_differences()["chinese"] == set(range(0x2B820, 0x2B920))
     assert all(is_chinese(chr(code)) for code in listed_differences()["chinese"])
+
+
+def every_text(shared_data: Path, chinese: bool) -> Iterator[str]:
+    """Each line of each data file, or each text of a corpus."""
+    for path in sorted(shared_data.rglob("*")):
+        is_chinese_file = "chinese" in path.parts or path.name.startswith("zh")
+        if not path.is_file() or "vocab" in path.parts or is_chinese_file != chinese:
+            continue
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                yield from (json.loads(line)["text"] for line in lines)
+        else:
+            yield from path.read_text(encoding="utf-8").split("\n")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_all_real_data_gives_the_same_ids_and_offsets(both, shared_data):
+    ours, theirs, _ = both
+    chinese = len(ours.vocabulary) == 21_128
+    texts, count, characters = every_text(shared_data, chinese), 0, 0
+    while some := list(islice(texts, 500)):
+        assert_equal(ours, theirs, some)
+        count += len(some)
+        characters += sum(map(len, some))
+    print(f"{count:,} texts, {characters:,} characters: all equal")
+    assert characters > 10_000_000
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_200_000_random_strings_give_the_same_ids_and_offsets(both):
+    ours, theirs, lower = both
+    listed = set().union(*listed_differences().values())
+    equal_to_plain = 0
+    for seed in range(20):
+        texts = list(random_strings(10_000, seed=100 + seed))
+        assert_equal(ours, theirs, texts)
+        for text, pieces in zip(texts, ours.pieces(texts), strict=True):
+            if any(ord(c) in listed or is_unassigned(ord(c)) for c in text):
+                continue
+            plain = tokenize(text, ours.vocabulary, lowercase=lower)
+            assert [ours.vocabulary.ids[t.text] for t in plain] == pieces.ids, ascii(text)
+            assert [(t.start, t.end) for t in plain] == pieces.offsets, ascii(text)
+            equal_to_plain += 1
+    print(
+        f"200,000 equal to transformers; {equal_to_plain:,} without listed characters to the plain"
+    )
+    assert equal_to_plain > 100_000

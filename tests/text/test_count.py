@@ -9,9 +9,7 @@ from unmask.text.tokenizer import Casing
 
 def test_words_are_counted_as_the_tokenizer_splits_them():
     counted = count_words(["The cat, the CAT!", "Él 我爱"], Casing())
-    assert counted == Counter(
-        {"the": 2, "cat": 2, ",": 1, "!": 1, "el": 1, "我": 1, "爱": 1}
-    )
+    assert counted == Counter({"the": 2, "cat": 2, ",": 1, "!": 1, "el": 1, "我": 1, "爱": 1})
 
 
 def test_casing_is_kept_when_asked():

@@ -12,7 +12,9 @@ def write(path, text: str | bytes):
 
 
 def test_the_line_number_is_the_id(tmp_path):
-    vocabulary = Vocabulary.read(write(tmp_path / "vocab.txt", "\n".join([*SPECIALS, "cat"]) + "\n"))
+    vocabulary = Vocabulary.read(
+        write(tmp_path / "vocab.txt", "\n".join([*SPECIALS, "cat"]) + "\n")
+    )
     assert vocabulary.ids["cat"] == 5
     assert (vocabulary.pad, vocabulary.unknown, vocabulary.cls) == (0, 1, 2)
 

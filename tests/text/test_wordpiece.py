@@ -4,7 +4,21 @@ import pytest
 
 from unmask.text.wordpiece import Token, is_chinese, is_punctuation, tokenize
 
-VOCABULARY = {"un", "##aff", "##able", "##a", "##b", "hello", "hell", "!", "-", "我", "e", "é", "[UNK]"}
+VOCABULARY = {
+    "un",
+    "##aff",
+    "##able",
+    "##a",
+    "##b",
+    "hello",
+    "hell",
+    "!",
+    "-",
+    "我",
+    "e",
+    "é",
+    "[UNK]",
+}
 
 
 def words(text, lowercase=True):
@@ -39,7 +53,12 @@ def test_lower_casing_strips_accents_and_casing_keeps_them():
 
 
 def test_control_characters_vanish_and_odd_spaces_split():
-    assert words("un\x00aff\u200bable\u00a0un\tun\u3000un") == ["un", "##aff", "##able", *["un"] * 3]
+    assert words("un\x00aff\u200bable\u00a0un\tun\u3000un") == [
+        "un",
+        "##aff",
+        "##able",
+        *["un"] * 3,
+    ]
 
 
 def test_tokens_point_at_the_text_they_stand_for():

@@ -1,0 +1,90 @@
+"""The house rules that a machine can check."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "unmask"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def name(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_documented_tree_is_the_one_on_disk():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    tree = page.partition("```tree\n")[2].partition("```")[0]
+    documented, folders = set(), []
+    for line in tree.splitlines():
+        entry = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders[depth:] = [entry.rstrip("/")]
+        if entry.endswith(".py"):
+            documented.add("/".join(folders))
+    assert documented == {name(path) for path in FILES if path.name != "__init__.py"} | {
+        name(path) for path in FILES if path.parent == SOURCE
+    }
+
+
+def test_layers_are_kept():
+    tool = Path(sys.executable).with_name("lint-imports")
+    if not tool.exists():
+        pytest.skip("import-linter is not installed (pip install -e '.[check]')")
+    done = subprocess.run(
+        [tool, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_file_can_be_read_in_one_sitting(path):
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert len(text.splitlines()) <= 350
+    assert ast.get_docstring(tree), "line 1 says the stage, what goes in and what comes out"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 60, node.name
+
+
+def test_no_file_is_a_drawer_for_odds_and_ends():
+    odd = {"utils", "util", "helpers", "helper", "common", "misc", "base_"}
+    assert not [path for path in FILES if path.stem in odd]
+
+
+def test_nothing_unpickles_or_evaluates_outside_the_one_reviewed_file():
+    danger = re.compile(
+        r"\b(pickle\.|cPickle|torch\.load|eval\(|exec\(|shell=True|yaml\.load|extractall)"
+    )
+    found = [name(path) for path in FILES if danger.search(path.read_text().replace(".eval(", ""))]
+    assert found == ["src/unmask/checkpoint/pickled.py"]
+
+
+def test_hugging_faces_setting_names_live_in_one_file():
+    theirs = re.compile(r"hidden_size|num_hidden_layers|num_attention_heads|intermediate_size")
+    found = [name(path) for path in FILES if theirs.search(path.read_text())]
+    assert found == ["src/unmask/checkpoint/names.py"]
+
+
+def test_tests_mirror_the_source():
+    folders = {path.parent.name for path in FILES if path.parent != SOURCE}
+    assert folders <= {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+
+
+def test_the_project_speaks_of_itself_alone():
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run([git, "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    machine = re.compile(r"/(work|root|home/\w+)/")
+    for file in listed.stdout.split():
+        path = ROOT / file
+        if path.is_file() and path != Path(__file__):
+            assert not machine.search(path.read_text(errors="replace")), file

@@ -1,0 +1,77 @@
+"""What the README and the pages say can be done, can be done."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language):
+    """Every fenced block of a language, with its page and line."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            line = text[: match.start()].count("\n") + 1
+            found.append(pytest.param(match[1], id=f"{page.name}:{line}"))
+    return found
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch, minilm):
+    """A folder with the files that the pages' examples read."""
+    (tmp_path / "texts.txt").write_text("A man eats bread.\nShares fell.\n" * 20)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_blocks_run(code, workplace):
+    exec(compile(code, "<block>", "exec"), {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", blocks("sh"))
+def test_unmask_commands_run(block, workplace):
+    for line in block.splitlines():
+        command, *arguments = shlex.split(line, comments=True) or [""]
+        if command == "unmask" and arguments[0] != "demo":
+            done = subprocess.run(
+                [sys.executable, "-m", "unmask", *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def test_make_commands_of_the_readme_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", (ROOT / "README.md").read_text()))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} -> {target}"
+
+
+@pytest.mark.slow
+def test_the_demo_tells_its_story(minilm, capsys):
+    from unmask.demo import tell
+
+    tell()
+    told = capsys.readouterr().out
+    assert "22,713,216 parameters" in told
+    assert "looks at the previous token" in told
+    assert "tokens a second" in told

@@ -1,0 +1,59 @@
+"""The engine: answers in order, in steady memory, whatever the batches."""
+
+import pytest
+import torch
+
+from tests.conftest import tiny_network
+from unmask.text.tokenizer import Encoded
+from unmask.use import engine
+
+
+def examples(lengths):
+    generator = torch.Generator().manual_seed(2)
+    for n in lengths:
+        ids = torch.randint(5, 23, (n,), generator=generator).tolist()
+        yield Encoded(ids, [0] * n, [(0, 0)] * n, [False] * n)
+
+
+def lengths_and_sums(batch, states):
+    """The length of each text and the sum of its last states."""
+    last = states[-1]
+    places = zip(batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True)
+    return [(n, last[row, start : start + n].sum().item()) for row, start, n in places]
+
+
+def test_answers_come_in_the_order_of_the_texts():
+    lengths = [7, 2, 31, 2, 19, 5, 5, 12] * 4
+    found = list(engine.run(tiny_network(), examples(lengths), lengths_and_sums, pad_id=0))
+    assert [n for n, _ in found] == lengths
+
+
+@pytest.mark.parametrize(("group", "batch"), [(3, 20), (1, 1), (100, 10_000)])
+def test_answers_do_not_depend_on_groups_and_batches(monkeypatch, group, batch):
+    lengths = [7, 2, 31, 2, 19, 5, 5, 12] * 4
+    network = tiny_network()
+    expected = list(engine.run(network, examples(lengths), lengths_and_sums, pad_id=0))
+    monkeypatch.setattr(engine, "GROUP", group)
+    monkeypatch.setattr(engine, "BATCH_TOKENS", batch)
+    found = list(engine.run(network, examples(lengths), lengths_and_sums, pad_id=0))
+    assert [n for n, _ in found] == lengths
+    assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=1e-4)
+
+
+def test_only_one_group_is_taken_ahead_of_the_answers(monkeypatch):
+    monkeypatch.setattr(engine, "GROUP", 10)
+    taken = 0
+
+    def counting():
+        nonlocal taken
+        for one in examples([5] * 100):
+            taken += 1
+            yield one
+
+    answers = engine.run(tiny_network(), counting(), lengths_and_sums, pad_id=0)
+    next(answers)
+    assert taken == 10
+
+
+def test_no_text_gives_no_answer():
+    assert list(engine.run(tiny_network(), [], lengths_and_sums, pad_id=0)) == []

@@ -1,0 +1,145 @@
+"""A loaded model: what `unmask.load` gives to a program."""
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.conftest import tiny_network
+from unmask.checkpoint.folder import save_folder
+from unmask.errors import DataError, FolderError, SettingsError
+from unmask.model.config import HeadsConfig
+
+LONG = "the cat sat on the mat . " * 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    network = tiny_network(HeadsConfig(tokens=True, pair=True), layers=4)
+    save_folder(path, network, tokenizer)
+    return path
+
+
+@pytest.fixture
+def model(folder):
+    return unmask.load(folder)
+
+
+def states(model, text):
+    """All layers' states of one text, without the engine."""
+    example = model.tokenizer.encode(text)
+    tokens = torch.tensor([example.ids])
+    index = torch.arange(tokens.shape[1])[None]
+    encoder, trace = model.network.encoder, []
+    with torch.inference_mode():
+        x = encoder.embed(tokens, torch.tensor([example.segments]), index)
+        encoder.run(x, None, index, trace=trace)
+    return [layer[0].numpy() for layer in trace]
+
+
+def test_mean_pooling_is_the_mean_over_all_tokens(model):
+    expected = states(model, "the cat sat")[-1].mean(axis=0)
+    found = model.embed(["a dog", "the cat sat"], normalize=False)[1]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_cls_pooling_is_the_first_state(model):
+    expected = states(model, "the cat sat")[-1][0]
+    found = model.embed(["the cat sat"], pool="cls", normalize=False)[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 4, -1, -5])
+def test_any_layer_can_be_pooled(model, layer):
+    expected = states(model, "the cat sat")[layer].mean(axis=0)
+    found = model.embed(["the cat sat"], layer=layer, normalize=False)[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_last4_lays_the_last_four_layers_side_by_side(model):
+    expected = np.concatenate([s.mean(axis=0) for s in states(model, "the cat")[-4:]])
+    found = model.embed(["the cat"], layer="last4", normalize=False)[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_normalized_vectors_have_length_one(model):
+    np.testing.assert_allclose(np.linalg.norm(model.embed(["a", "the dog"]), axis=1), 1, atol=1e-6)
+
+
+def test_no_texts_give_an_empty_table(model):
+    assert model.embed([]).shape == (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pool": "men"}, "unknown pool 'men'; did you mean 'mean'"),
+        ({"layer": 5}, "layer 5: the model has 4; need 0"),
+        ({"layer": "last"}, "layer 'last': the model has 4"),
+    ],
+)
+def test_a_wrong_option_is_named(model, options, message):
+    with pytest.raises(SettingsError, match=message):
+        model.embed(["a"], **options)
+
+
+def test_guesses_are_the_softmax_of_the_token_head_best_first(model):
+    ((first, *others),) = model.fill("the [MASK] sat", top=23)
+    last = torch.from_numpy(states(model, "the [MASK] sat")[-1][2])
+    with torch.inference_mode():
+        shares = model.network.guess(last[None])[0].softmax(-1)
+    assert first.token == model.tokenizer.vocabulary.tokens[int(shares.argmax())]
+    assert first.probability == pytest.approx(shares.max().item(), abs=1e-6)
+    assert sum(guess.probability for guess in (first, *others)) == pytest.approx(1)
+    assert [g.probability for g in others] == sorted((g.probability for g in others), reverse=True)
+
+
+def test_every_mask_is_guessed(model):
+    assert [len(guesses) for guesses in model.fill("[MASK] cat [MASK]", top=3)] == [3, 3]
+
+
+def test_a_text_without_a_mask_is_refused(model):
+    with pytest.raises(DataError, match=r"no \[MASK\] in it"):
+        model.fill("the cat sat")
+
+
+def test_next_is_the_share_of_the_first_class(model):
+    share = model.next("the cat", "sat")
+    assert 0 < share < 1
+    with torch.no_grad():
+        model.network.pair_head.dense.weight.zero_()
+        model.network.pair_head.dense.bias.copy_(torch.tensor([1.0, 0.0]))
+    assert model.next("the cat", "sat") == pytest.approx(0.7310586)  # e / (e + 1)
+
+
+def test_attention_has_a_row_of_shares_for_each_token(model):
+    attention = model.attention("the cat", "sat")
+    assert attention.tokens == ["[CLS]", "the", "cat", "[SEP]", "sat", "[SEP]"]
+    assert attention.segments == [0, 0, 0, 0, 1, 1]
+    assert attention.weights.shape == (4, 2, 6, 6)
+    np.testing.assert_allclose(attention.weights.sum(-1), 1, atol=1e-6)
+
+
+def test_a_long_text_is_cut_and_the_cut_is_counted(model):
+    model.embed(["the cat", LONG])
+    assert (model.cut_texts, model.cut_tokens) == (1, 140 + 2 - 32)
+
+
+def test_a_long_text_is_refused_when_nothing_may_be_cut(model):
+    with pytest.raises(DataError, match="a text of 142 tokens; the model holds 32"):
+        model.embed([LONG], truncate=False)
+
+
+def test_a_model_without_the_head_says_what_it_is(tmp_path, tokenizer):
+    save_folder(tmp_path / "plain", tiny_network(), tokenizer)
+    plain = unmask.load(tmp_path / "plain")
+    with pytest.raises(FolderError, match="no head to guess hidden tokens .* BertModel"):
+        plain.fill("the [MASK]")
+    with pytest.raises(FolderError, match="no head to judge next sentences"):
+        plain.next("a", "b")
+
+
+def test_an_unknown_model_is_answered_with_the_nearest():
+    with pytest.raises(FolderError, match="did you mean 'minilm'"):
+        unmask.load("minilmm")
