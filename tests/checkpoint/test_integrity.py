@@ -10,8 +10,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.conftest import tiny_network
 
+from tests.conftest import tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.integrity import MANIFEST, digest, publish, refuse_existing, verify
 from unmask.errors import FolderError, UserError

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import tiny_network
 
+from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
 from unmask.model.config import HeadsConfig
 

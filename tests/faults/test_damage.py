@@ -6,8 +6,8 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.conftest import tiny_network
 
+from tests.conftest import tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.integrity import MANIFEST, verify
 from unmask.errors import UserError

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.conftest import tiny_network
 
+from tests.conftest import tiny_network
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.errors import UserError

@@ -2,8 +2,8 @@
 
 import torch
 
-from unmask.model import masks
 from tests.conftest import tiny_config
+from unmask.model import masks
 
 
 def rows(mask):

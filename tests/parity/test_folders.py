@@ -1,4 +1,4 @@
-"""Model folders both ways: transformers reads ours, we read theirs, and the numbers are the same."""
+"""Model folders both ways: transformers reads ours, we read theirs, the numbers are the same."""
 
 import json
 

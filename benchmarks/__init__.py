@@ -1,0 +1,1 @@
+"""Measurements for docs/results.md, each against its peer, interleaved in one run."""

@@ -1,0 +1,19 @@
+"""`python -m benchmarks NAME`: run one measurement, or `all` of them, one after the other."""
+
+import sys
+
+from benchmarks import embed, vocab
+
+BENCHMARKS = {"embed": embed.main, "vocab": vocab.main}
+
+
+def main() -> None:
+    names = sys.argv[1:] or ["help"]
+    chosen = list(BENCHMARKS) if names == ["all"] else names
+    if not set(chosen) <= set(BENCHMARKS):
+        raise SystemExit(f"usage: python -m benchmarks {'|'.join([*BENCHMARKS, 'all'])}")
+    for name in chosen:
+        BENCHMARKS[name]()
+
+
+main()

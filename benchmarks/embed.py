@@ -1,0 +1,69 @@
+"""Embedding 1,000 texts of 5 to 200 tokens with MiniLM, against sentence-transformers' default."""
+
+import random
+from pydoc_data.topics import topics
+
+import numpy as np
+import torch
+
+from benchmarks.measure import interleaved, matrix_peak, ratio, save
+from unmask.checkpoint.fetch import get
+from unmask.use.model import Model
+
+COUNT, SHORTEST, LONGEST, THREADS = 1000, 5, 200, 2
+
+
+def texts_of_known_length(model: Model, count: int) -> list[str]:
+    """Stretches of the standard library's documentation, even over the lengths, shuffled."""
+    prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
+    (pieces,) = model.tokenizer.pieces([prose])
+    rng = random.Random(0)
+    texts = []
+    for i in range(count):
+        inside = SHORTEST - 2 + i * (LONGEST - SHORTEST) // (count - 1)  # [CLS] and [SEP] are two
+        at = rng.randrange(len(pieces.ids) - inside)
+        texts.append(prose[pieces.offsets[at][0] : pieces.offsets[at + inside - 1][1]])
+    rng.shuffle(texts)
+    return texts
+
+
+def main(rounds: int = 5) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(THREADS)
+    folder = get("minilm")
+    ours, theirs = Model.load(folder), SentenceTransformer(str(folder), device="cpu")
+    texts = texts_of_known_length(ours, COUNT)
+    tokens = sum(len(ids) + 2 for ids in ours.tokenizer.ids(texts))
+    found: dict[str, np.ndarray] = {}
+
+    def embed_ours() -> None:
+        found["unmask"] = ours.embed(texts)
+
+    def embed_theirs() -> None:
+        found["theirs"] = theirs.encode(texts, normalize_embeddings=True)
+
+    peak = matrix_peak(THREADS)
+    seconds = interleaved({"unmask": embed_ours, "sentence-transformers": embed_theirs}, rounds)
+    speedup = ratio(seconds, "unmask", "sentence-transformers")
+    difference = float(np.abs(found["unmask"] - found["theirs"]).max())
+    print(f"\n{COUNT} texts, {tokens:,} tokens, {THREADS} threads, fp32 peak {peak:.0f} GFLOP/s\n")
+    print("| | seconds (median) | tokens a second | ratio |")
+    print("|---|---|---|---|")
+    for name, spent in seconds.items():
+        middle = float(np.median(spent))
+        times = speedup["median"] if name == "unmask" else 1.0
+        print(f"| {name} | {middle:.2f} | {tokens / middle:,.0f} | {times:.2f}x |")
+    print(f"\nlargest difference between the vectors: {difference:.1e}")
+    save(
+        "embed",
+        {
+            "texts": COUNT,
+            "tokens": tokens,
+            "threads": THREADS,
+            "matrix_peak_gflops": peak,
+            "seconds": seconds,
+            "speedup": speedup,
+            "largest_difference": difference,
+        },
+    )

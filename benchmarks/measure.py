@@ -1,0 +1,70 @@
+"""Fair timing on a noisy machine: all sides in turn, round by round; medians and ratios."""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path("results")  # not part of the repository
+
+
+def interleaved(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each side in each round, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, run in sides.items():
+            begun = time.perf_counter()
+            run()
+            spent = time.perf_counter() - begun
+            if number:
+                seconds[name].append(spent)
+            print(f"round {number}  {name:<24} {spent:8.3f} s", flush=True)
+    return seconds
+
+
+def matrix_peak(threads: int, size: int = 2048) -> float:
+    """What the machine's fp32 matrix product reaches, in GFLOP/s: the best of five."""
+    import torch
+
+    torch.set_num_threads(threads)
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best = float("inf")
+    for _ in range(5):
+        begun = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - begun)
+    return 2 * size**3 / best / 1e9
+
+
+def ratio(seconds: dict[str, list[float]], ours: str, theirs: str) -> dict[str, float]:
+    """How many times faster ours is: the ratio of medians, and its range over rounds."""
+    rounds = [t / o for o, t in zip(seconds[ours], seconds[theirs], strict=True)]
+    medians = statistics.median(seconds[theirs]) / statistics.median(seconds[ours])
+    return {"median": medians, "lowest": min(rounds), "highest": max(rounds)}
+
+
+def save(name: str, result: dict[str, object]) -> None:
+    """Write a measurement with what is needed to understand it later."""
+    about = {
+        "benchmark": name,
+        "date": date.today().isoformat(),
+        "machine": f"{platform.machine()}, {_processor()}",
+        "versions": {p: version(p) for p in ("unmask", "torch", "tokenizers", "transformers")},
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(about | result, indent=2) + "\n")
+    print(f"written to {path}")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.processor()
