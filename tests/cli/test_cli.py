@@ -35,8 +35,8 @@ MISTAKES = {
     "misspelled common option": (["--verson"], r"--verson.*--version"),
     "missing argument": (["fill", "minilm"], r"[Mm]issing argument 'text'"),
     "missing option": (["vocab", "learn", "a.txt", "--size", "99"], r"[Mm]issing option '--out'"),
-    "no number": (["fill", "minilm", "a [MASK]", "--top", "many"], r"--top.*'many'"),
-    "number out of range": (["fill", "minilm", "a [MASK]", "--top", "0"], r"--top.* 0 "),
+    "no number": (["fill", "minilm", "a [MASK]", "--top", "many"], "--top.*integer"),
+    "number out of range": (["fill", "minilm", "a [MASK]", "--top", "0"], "--top.* 1"),
     "misspelled criterion": (
         ["vocab", "learn", "a.txt", "--size", "99", "--out", "v", "--criterion", "freqency"],
         r"'freqency'; did you mean 'frequency'\?",
@@ -314,19 +314,18 @@ def test_tokenize_says_how_much_did_not_fit(unmask, tiny):
     assert done.stderr == "3 tokens did not fit into 5\n"
 
 
-@pytest.mark.parametrize("ending", [".npy", ".jsonl", None])
+@pytest.mark.parametrize("ending", [".npy", ".jsonl"])
 def test_embed_writes_what_the_library_computes(unmask, tiny, texts, tmp_path, ending):
     out = tmp_path / f"vectors{ending}"
-    done = unmask("embed", tiny, texts, *(["--out", out] if ending else []))
-    assert done.returncode == 0, done.stderr
-    found = (
-        np.load(out) if ending == ".npy" else vectors(out.read_text() if ending else done.stdout)
-    )
+    done = unmask("embed", tiny, texts, "--out", out)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = np.load(out) if ending == ".npy" else vectors(out.read_text())
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, load(tiny).embed(WRITTEN), rtol=0, atol=1e-6)
 
 
-def test_embed_of_real_weights_is_what_the_library_computes(unmask, minilm):
+@pytest.mark.slow
+def test_embed_prints_what_the_library_computes_with_real_weights(unmask, minilm):
     done = unmask("embed", "minilm", stdin=TEXTS)
     expected = load("minilm").embed(WRITTEN)
     np.testing.assert_allclose(vectors(done.stdout), expected, rtol=0, atol=1e-6)
@@ -335,11 +334,14 @@ def test_embed_of_real_weights_is_what_the_library_computes(unmask, minilm):
 @pytest.mark.parametrize(
     ("arguments", "options", "width"),
     [
-        (["--pool", "cls"], {"pool": "cls"}, 16),
         (["--layer", "last4"], {"layer": "last4"}, 64),
-        (["--no-normalize", "--layer", "2"], {"normalize": False, "layer": 2}, 16),
+        (
+            ["--pool", "cls", "--no-normalize", "--layer", "2"],
+            {"pool": "cls", "normalize": False, "layer": 2},
+            16,
+        ),
     ],
-    ids=["pool", "layer", "normalize"],
+    ids=["last4", "cls"],
 )
 def test_embed_passes_its_options_on(unmask, tiny, arguments, options, width):
     done = unmask("embed", tiny, "-", *arguments, stdin=TEXTS)

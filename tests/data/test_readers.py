@@ -123,7 +123,7 @@ BAD: dict[str, tuple[str, bytes | Callable[[Path], object], str, str]] = {
     "cut off .parquet": ("a.parquet", TWO_TEXTS[".parquet"][:-20], "", "not a readable parquet"),
     "numbers in .parquet": ("a.parquet", parquet(text=[7, 8]), ": row 1", "'text' is 7"),
 }
-WHAT_TO_DO = "; need |did you mean|Check|Choose|Convert|Fetch|Give|Mend|Name|Remove|One object"
+WHAT_TO_DO = "; need |did you mean|Check|Choose|Convert|Fetch|Give|Mend|[Nn]ame|Remove|One object"
 
 
 def texts(path: Path | str, **options: str) -> list[str]:

@@ -127,8 +127,8 @@ def test_a_long_text_is_cut_and_the_cut_is_counted(model):
 
 
 def test_a_long_text_is_refused_when_nothing_may_be_cut(model):
-    with pytest.raises(DataError, match="a text of 142 tokens; the model holds 32"):
-        model.embed([LONG], truncate=False)
+    with pytest.raises(DataError, match="text 2: 142 tokens; the model holds 32"):
+        model.embed(["a", LONG], truncate=False)
 
 
 def test_a_model_without_the_head_says_what_it_is(tmp_path, tokenizer):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.progress import progress
-from unmask.errors import SettingsError, UserError
+from unmask.errors import SettingsError, UserError, plural
 
 if TYPE_CHECKING:
     from unmask.use.model import Model
@@ -50,16 +51,24 @@ def embed(
         raise SettingsError(f"--layer {layer}: need a number or last4.")
     records = refuse_empty(file, read_texts(file, column=column))
     loaded = _load(model)
+    from unmask.use.model import AHEAD, TextTooLong
+
     options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
+    places: deque[tuple[int, str]] = deque(maxlen=2 * AHEAD)  # where the latest texts stood
     with progress("embedding", unit="texts") as advance:
 
         def texts() -> Iterator[str]:
-            for record in records:
+            for number, record in enumerate(records, start=1):
+                places.append((number, record.where))
                 yield record.text
                 advance()
 
         vectors = loaded.embeddings(texts(), normalize=normalize, truncate=truncate, **options)
-        _write_vectors(vectors, out)
+        try:
+            _write_vectors(vectors, out)
+        except TextTooLong as error:
+            where = dict(places).get(error.number)
+            raise TextTooLong(error.number, error.tokens, error.limit, where) from None
     _say_what_was_cut(loaded)
 
 
@@ -132,9 +141,9 @@ def _load(model: str) -> "Model":
 
 def _say_what_was_cut(model: "Model") -> None:
     if model.cut_texts:
+        texts = f"{model.cut_texts:,} {plural('text', model.cut_texts)}"
         print(
-            f"{model.cut_texts:,} of the texts were longer than {model.network.config.max_length} "
-            f"tokens; {model.cut_tokens:,} tokens at their ends were not read "
-            "(--no-truncate refuses such texts)",
+            f"cut: {texts} longer than {model.network.config.max_length} tokens; "
+            f"{model.cut_tokens:,} tokens at the end not read (--no-truncate refuses such texts)",
             file=sys.stderr,
         )

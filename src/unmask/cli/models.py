@@ -1,9 +1,12 @@
 """Verbs on model folders: get, info, convert."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from unmask.model.config import ModelConfig
 
 
 def add_to(app: typer.Typer) -> None:
@@ -71,8 +74,8 @@ def _model(model: str) -> dict[str, str]:
         "folder": str(folder.path),
         "kind": names.architecture(heads),
         "parameters": f"{count_parameters(folder.network):,}",
-        **{key: str(value) for key, value in config.model_dump().items() if value is not None},
-        "heads": ", ".join(_heads(folder.network.heads.model_dump())) or "none",
+        **_settings(config),
+        "on top": ", ".join(_heads(folder.network.heads.model_dump())) or "nothing",
     }
     if heads.labels:
         table["labels"] = f"{heads.labels}: {', '.join(heads.label_names)}"
@@ -88,8 +91,20 @@ def _model(model: str) -> dict[str, str]:
     else:
         count = len(folder.manifest["files"])
         table["integrity"] = f"{count} files as they were written (sha256)"
-        table["provenance"] = str(folder.manifest.get("provenance") or "not recorded")
+        facts = folder.manifest.get("provenance") or {"": "not recorded"}
+        table["provenance"] = "; ".join(
+            f"{key}: {value}".lstrip(": ") for key, value in facts.items()
+        )
     return table
+
+
+def _settings(config: "ModelConfig") -> dict[str, str]:
+    """The settings that this model uses; the others have no effect on it."""
+    unused = {"shaw": {"buckets", "rotary_base"}, "t5": {"rotary_base"}}
+    unused["rotary"] = {"reach", "buckets"}
+    hidden = unused.get(config.positions, {"reach", "buckets", "rotary_base"})
+    table = config.model_dump(exclude=hidden, exclude_none=True)
+    return {key: str(value) for key, value in table.items()}
 
 
 def _heads(heads: dict[str, object]) -> list[str]:

@@ -40,8 +40,23 @@ class Attention:
     weights: NDArray[np.float32]  # [layers, H, S, S]
 
 
+class TextTooLong(DataError):
+    """A text that does not fit, where nothing may be cut; `number` counts texts from 1."""
+
+    def __init__(self, number: int, tokens: int, limit: int, where: str | None = None) -> None:
+        self.number, self.tokens, self.limit = number, tokens, limit
+        super().__init__(
+            f"{where or f'text {number}'}: {tokens:,} tokens; the model holds {limit}. Shorten the "
+            "text, or let its end be cut (truncate=True; without --no-truncate)."
+        )
+
+
 class Model:
-    """A network with its tokenizer. `truncate` False refuses texts that are too long."""
+    """A network with its tokenizer.
+
+    A text longer than the network can hold loses its end, and is counted in `cut_texts` and
+    `cut_tokens`; with `truncate=False` it is refused instead.
+    """
 
     def __init__(self, folder: Folder) -> None:
         if folder.tokenizer is None:
@@ -140,15 +155,12 @@ class Model:
     def _examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
         """Texts or pairs -> what the model reads, tokenised ahead by all cores."""
         limit = self.network.config.max_length
-        for example in self.tokenizer.encode_many(texts, limit=limit, ahead=AHEAD):
-            if example.cut:
-                self.cut_texts += 1
-                self.cut_tokens += example.cut
-                if not truncate:
-                    raise DataError(
-                        f"a text of {len(example) + example.cut:,} tokens; the model holds {limit}."
-                        " Shorten it, or let it be cut (without --no-truncate)."
-                    )
+        encoded = self.tokenizer.encode_many(texts, limit=limit, ahead=AHEAD)
+        for number, example in enumerate(encoded, start=1):
+            if example.cut and not truncate:
+                raise TextTooLong(number, len(example) + example.cut, limit)
+            self.cut_texts += example.cut > 0
+            self.cut_tokens += example.cut
             yield example
 
     def _need(self, head: str, what: str, kind: str) -> None:
