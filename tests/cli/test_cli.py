@@ -42,10 +42,6 @@ MISTAKES = {
         r"'freqency'; did you mean 'frequency'\?",
     ),
     "misspelled pool": (["embed", "minilm", "-", "--pool", "men"], "'men'.*'mean'"),
-    "size too small": (
-        ["vocab", "learn", "a.txt", "--size", "3", "--out", "v"],
-        r"'size' is 3; .*greater than or equal to 6",
-    ),
     "unknown model to tokenize": (["tokenize", "minilmm", "a"], r"'minilmm'; .*'minilm'\?"),
     "unknown model to embed": (["embed", "minilmm", "-"], r"'minilmm'; .*'minilm'\?"),
     "unknown model to fill": (["fill", "minilmm", "a [MASK]"], r"'minilmm'; .*'minilm'\?"),
@@ -173,6 +169,12 @@ def test_a_mistake_is_answered_within_half_a_second(answers, mistake):
     seconds, done = answers(mistake)
     assert done.returncode == 2
     assert seconds < 0.5
+
+
+def test_a_size_without_room_for_one_letter_is_refused(unmask, texts, tmp_path):
+    message = said(unmask("vocab", "learn", texts, "--size", 5, "--out", tmp_path / "v"))
+    assert "'size' is 5; " in message
+    assert "greater than or equal to 6" in message
 
 
 def test_a_mistake_is_found_without_importing_torch():

@@ -78,7 +78,7 @@ def load_folder(path: Path) -> Folder:
                 "model?"
             )
     network = weights.empty(plan.config, plan.heads)
-    weights.read_into(network, plan.found, plan.slots, path)
+    weights.read_into(network, plan.found, plan.slots)
     return Folder(path, network.eval(), tokenizer, plan.manifest)
 
 

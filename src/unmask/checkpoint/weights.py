@@ -48,29 +48,30 @@ def survey(folder: Path) -> dict[str, Found]:
     return found
 
 
-def read_into(
-    network: Network, found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path
-) -> None:
+def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, Slot]) -> None:
     """Fill a network on the meta device; `match` has been called."""
     state = {
         name: torch.empty(tensor.shape, dtype=torch.float32)
         for name, tensor in network.state_dict().items()
     }
+    copies: list[tuple[Found, str, Tensor]] = []
     for path in sorted({item.path for item in found.values()}):
         try:
             with safe_open(path, framework="pt") as file:
-                for settled, item in found.items():
-                    if item.path != path or settled in names.IGNORED:
+                for name, item in found.items():
+                    if item.path != path or name in names.IGNORED:
                         continue
                     tensor = file.get_tensor(item.name)
-                    if not bool(torch.isfinite(tensor).all()):
-                        raise FolderError(
-                            f"{path}: tensor '{item.name}' holds NaN or infinity; such weights "
-                            "compute nothing. Use an earlier checkpoint."
-                        )
-                    _place(tensor, settled, slots, state, path)
+                    _refuse_infinite(tensor, item)
+                    if name in names.TIED:
+                        copies.append((item, names.TIED[name], tensor))
+                    else:
+                        slot = slots[name]
+                        state[slot.ours][slot.begin : slot.end] = tensor
         except (SafetensorError, OSError) as error:
             raise FolderError(f"{path}: cannot be read: {str(error)[:200]}") from None
+    for item, original, tensor in copies:
+        _refuse_untied(item, original, tensor, state[slots[original].ours])
     network.load_state_dict(state, assign=True)
 
 
@@ -123,22 +124,20 @@ def empty(config: ModelConfig, heads: HeadsConfig) -> Network:
         return Network(config, heads)
 
 
-def _place(
-    tensor: Tensor, name: str, slots: Mapping[str, Slot], state: dict[str, Tensor], path: Path
-) -> None:
-    if name not in names.TIED:
-        slot = slots[name]
-        state[slot.ours][slot.begin : slot.end] = tensor
-        return
-    with safe_open(path, framework="pt") as file:
-        stored = {names.settle(key): key for key in file.keys()}  # noqa: SIM118
-        original = stored.get(names.TIED[name])
-        if original is None or torch.equal(file.get_tensor(original), tensor):
-            return
-    raise FolderError(
-        f"{path}: '{name}' differs from '{names.TIED[name]}'; in BERT they are one tensor. "
-        "This model was trained with separate ones, which unmask cannot represent."
-    )
+def _refuse_infinite(tensor: Tensor, item: Found) -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        raise FolderError(
+            f"{item.path}: tensor '{item.name}' holds NaN or infinity; such weights compute "
+            "nothing. Use an earlier checkpoint."
+        )
+
+
+def _refuse_untied(item: Found, original: str, tensor: Tensor, ours: Tensor) -> None:
+    if not torch.equal(tensor.float(), ours):
+        raise FolderError(
+            f"{item.path}: '{item.name}' differs from '{original}'; in BERT they are one tensor. "
+            "This model was trained with separate ones, which unmask cannot represent."
+        )
 
 
 def _files(folder: Path) -> list[Path]:
