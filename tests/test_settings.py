@@ -16,7 +16,7 @@ from unmask.settings import parse_json, read_json
         (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (b"\xff{}", "not valid JSON"),
         (b"{", "not valid JSON"),
-        (b"[1]", "holds a list; need a JSON object"),
+        (b"[1]", "a list; need a JSON object"),
     ],
     ids=["twice", "nan", "infinity", "deep", "digits", "bytes", "cut", "list"],
 )

@@ -40,6 +40,9 @@ def unknown(what: str, got: str, allowed: Iterable[str]) -> str:
     return f"unknown {what} '{got}'; {hint} The {plural(what)} are {', '.join(names)}."
 
 
+IRREGULAR = {"criterion": "criteria"}
+
+
 def plural(noun: str, count: int = 2) -> str:
     """Give the form of an English noun that goes with a count.
 
@@ -48,6 +51,8 @@ def plural(noun: str, count: int = 2) -> str:
     """
     if count == 1:
         return noun
+    if noun in IRREGULAR:
+        return IRREGULAR[noun]
     if noun.endswith("y") and noun[-2] not in "aeiou":
         return noun[:-1] + "ies"
     return noun + "s"

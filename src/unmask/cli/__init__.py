@@ -48,7 +48,16 @@ def main() -> None:
     trace = "--trace" in sys.argv  # wherever it stands, before or after the verb
     arguments = [argument for argument in sys.argv[1:] if argument != "--trace"]
     try:
-        app(arguments)
+        code = app(arguments, standalone_mode=False)  # click raises, and we say it
+        sys.stdout.flush()  # while a broken pipe can still be caught
+        sys.exit(code or 0)
+    except typer.TyperException as error:
+        message = error.format_message()
+        if message.startswith("Usage:"):
+            print(message, file=sys.stderr)
+        else:
+            _say(message)
+        sys.exit(2)
     except UserError as error:
         if trace:
             raise

@@ -1,6 +1,7 @@
 """Verbs that ask a model: embed, fill, next."""
 
 import json
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.progress import progress
-from unmask.errors import SettingsError, UserError, plural
+from unmask.errors import SettingsError, UserError, plural, unknown
+from unmask.use import POOLS
 
 if TYPE_CHECKING:
     from unmask.use.model import Model
@@ -47,7 +49,11 @@ def embed(
         raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .npy or .jsonl.")
     if out is not None and out.exists():
         raise SettingsError(f"--out {out}: exists already; it is never overwritten. Move it away.")
-    if layer != "last4" and not layer.lstrip("-").isdigit():
+    if out is not None and not out.parent.is_dir():
+        raise SettingsError(f"--out {out}: there is no folder {out.parent}. Make it first.")
+    if pool not in POOLS:
+        raise SettingsError(unknown("pool", pool, POOLS))
+    if layer != "last4" and not re.fullmatch("-?[0-9]+", layer):
         raise SettingsError(f"--layer {layer}: need a number or last4.")
     records = refuse_empty(file, read_texts(file, column=column))
     loaded = _load(model)

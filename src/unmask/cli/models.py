@@ -62,12 +62,14 @@ def _installation() -> dict[str, str]:
 
 
 def _model(model: str) -> dict[str, str]:
-    from unmask.checkpoint import names
     from unmask.checkpoint.fetch import locate
+
+    path = locate(model)  # a wrong name answers before torch is imported
+    from unmask.checkpoint import names
     from unmask.checkpoint.folder import load_folder
     from unmask.model.network import count_parameters
 
-    folder = load_folder(locate(model))
+    folder = load_folder(path)
     config, heads = folder.network.config, folder.network.heads
     unusual = names.plain_bert(config)
     table = {

@@ -10,8 +10,7 @@ import typer
 
 from unmask.cli.progress import progress
 from unmask.errors import SettingsError, UserError, unknown
-
-CRITERIA = ("frequency", "likelihood")
+from unmask.text import CRITERIA
 
 vocab = typer.Typer(help="Learn a vocabulary.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -87,22 +86,24 @@ def vocab_learn(
     """Learn a WordPiece vocabulary from text, the same for any number of workers."""
     from unmask.checkpoint.integrity import publish, refuse_existing
     from unmask.data.readers import read_texts, refuse_empty
-    from unmask.settings import build
+
+    if criterion not in CRITERIA:
+        raise SettingsError(unknown("criterion", criterion, CRITERIA))
+    refuse_existing(out)
+    readers = [(file, read_texts(file, column=column)) for file in files]
+
+    from unmask.settings import build  # numpy and the tokenizer only after the cheap checks
     from unmask.text.count import count_words
     from unmask.text.files import tokenizer_files
     from unmask.text.learn import LearnSettings, learn, report
     from unmask.text.tokenizer import Casing, Tokenizer
 
-    if criterion not in CRITERIA:
-        raise SettingsError(unknown("criterion", criterion, CRITERIA))
     settings = build(
         LearnSettings,
         {"size": size, "criterion": criterion, "coverage": coverage},
         where="vocab learn",
     )
-    refuse_existing(out)
     casing = Casing(lowercase=not cased)
-    readers = [(file, read_texts(file, column=column)) for file in files]
     texts = (record.text for file, records in readers for record in refuse_empty(file, records))
     with progress("counting words", unit="characters") as advance:
         words = count_words(texts, casing, workers=workers, progress=advance)

@@ -7,23 +7,26 @@
 Each of them also as .gz or .zst. "-" is standard input, read as .txt.
 """
 
-import json
+import csv
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from unmask.errors import DataError, unknown
+from unmask.settings import parse_json
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-PACKED = {".gz": "gzip", ".zst": "zstd"}
+BOM = b"\xef\xbb\xbf"
+PACKED = (".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One text and its place, as `path:line` or `path:row`."""
+    """One text and its place, as `path:line` or `path: row N`."""
 
     text: str
     where: str
@@ -35,8 +38,10 @@ def read_texts(path: str | Path, *, column: str | None = None) -> Iterator[Recor
     What is wrong with the path itself is said at once, not when the first text is asked for.
     """
     kind = _kind(path)
-    if kind in (".csv", ".tsv", ".parquet"):
-        return _table(Path(path), kind, column)
+    if kind == ".parquet":
+        return _parquet(Path(path), column)
+    if kind in (".csv", ".tsv"):
+        return _cells(Path(path), kind, column)
     if kind == ".txt" and column:
         raise DataError(
             f"{path}: plain text has no column '{column}'. Leave --column out, or give a table."
@@ -58,12 +63,16 @@ def _kind(path: str | Path) -> str:
     if str(path) == "-":
         return ".txt"
     path = Path(path)
-    if not path.exists():
+    try:
+        found = path.exists()
+    except OSError as error:  # a name too long to be a file's
+        raise DataError(f"{str(path)[:80]}...: {error.strerror}. Check the path.") from None
+    if not found:
         raise DataError(f"{path}: no such file. Check the path.")
     if path.is_dir():
         raise DataError(f"{path}: a folder; need a file. Name the files in it one by one.")
-    suffixes = [suffix for suffix in path.suffixes[-2:] if suffix not in PACKED]
-    kind = suffixes[-1].lower() if suffixes else ".txt"
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    kind = next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), ".txt")
     if kind not in FORMATS:
         raise DataError(f"{path}: {unknown('format', kind, FORMATS)}")
     return kind
@@ -72,7 +81,7 @@ def _kind(path: str | Path) -> str:
 def _plain(path: str | Path) -> Iterator[Record]:
     for line, text in _lines(path):
         if text.strip():
-            yield Record(text, f"{path}:{line}")
+            yield Record(text.removesuffix("\n").removesuffix("\r"), f"{path}:{line}")
 
 
 def _json_lines(path: str | Path, column: str) -> Iterator[Record]:
@@ -80,13 +89,7 @@ def _json_lines(path: str | Path, column: str) -> Iterator[Record]:
         if not text.strip():
             continue
         where = f"{path}:{line}"
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            reason = "nested too deep" if isinstance(error, RecursionError) else error
-            raise DataError(f"{where}: not valid JSON: {reason}. One object a line.") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: a {type(record).__name__}; need an object {{...}} a line.")
+        record = parse_json(text, where=where, kind=DataError)
         if column not in record:
             raise DataError(f"{where}: {unknown('column', column, record)} Choose with --column.")
         value = record[column]
@@ -96,45 +99,72 @@ def _json_lines(path: str | Path, column: str) -> Iterator[Record]:
             yield Record(value, where)
 
 
-def _table(path: Path, kind: str, column: str | None) -> Iterator[Record]:
-    """Tables, read by pyarrow in pieces."""
-    import pyarrow as pa
+def _cells(path: Path, kind: str, column: str | None) -> Iterator[Record]:
+    """A table of text: every cell is a text, whatever it looks like."""
+    csv.field_size_limit(2**31 - 1)
+    at = 1
 
+    def lines() -> Iterator[str]:
+        nonlocal at
+        for at, text in _lines(path):  # noqa: B007
+            yield text.removesuffix("\n").removesuffix("\r") if kind == ".tsv" else text
+
+    rows: Iterator[list[str]]
+    if kind == ".tsv":  # GLUE's quotes are literal
+        rows = (line.split("\t") for line in lines() if line)
+    else:
+        rows = csv.reader(lines(), strict=True)
     try:
-        for name, first_row, values in _pieces(path, kind, column):
-            for row, value in enumerate(values, start=first_row):
-                if value is not None and not isinstance(value, str):
-                    raise DataError(f"{path}: row {row}: '{name}' is {value!r:.60}; need a text.")
-                if value is not None and value.strip():
-                    yield Record(value, f"{path}: row {row}")
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: not a readable {kind[1:]} file: {_short(error)}") from None
+        names = next(rows, None)
+        if not names:
+            raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise DataError(
+                f"{path}:1: the column '{repeated}' is given twice; need it once. Rename one."
+            )
+        which = names.index(_column(path, names, column))
+        row = 0
+        for cells in rows:
+            if not cells:
+                continue
+            row += 1
+            if len(cells) != len(names):
+                raise DataError(
+                    f"{path}:{at}: the header has {len(names)} columns and this row {len(cells)}; "
+                    "need as many. Mend it; a cell with the separator in it needs quotes."
+                )
+            if cells[which].strip():
+                yield Record(cells[which], f"{path}: row {row}")
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{at}: a quote is never closed or stands alone ({error}); need pairs. Mend it."
+        ) from None
 
 
-def _pieces(path: Path, kind: str, column: str | None) -> Iterator[tuple[str, int, list[Any]]]:
-    """The chosen column's name, the number of the first row of a piece, the piece's values."""
-    import pyarrow.csv
+def _parquet(path: Path, column: str | None) -> Iterator[Record]:
+    import pyarrow as pa
     import pyarrow.parquet
 
-    row = 1
-    if kind == ".parquet":
-        table = pyarrow.parquet.ParquetFile(path)
-        name = _column(path, table.schema_arrow.names, column)
-        for piece in table.iter_batches(columns=[name], batch_size=4096):
-            yield name, row, piece.column(0).to_pylist()
-            row += piece.num_rows
-        return
-    with _opened(path) as file:
-        parse = pyarrow.csv.ParseOptions(
-            delimiter="\t" if kind == ".tsv" else ",",
-            quote_char=False if kind == ".tsv" else '"',  # GLUE's quotes are literal
-            newlines_in_values=kind == ".csv",
-        )
-        reader = pyarrow.csv.open_csv(file, parse_options=parse)
-        name = _column(path, reader.schema.names, column)
-        for piece in reader:
-            yield name, row, piece.column(name).to_pylist()
-            row += piece.num_rows
+    row = 0
+    try:
+        with _opened(path) as file:
+            source = path if path.suffix.lower() not in PACKED else pa.BufferReader(file.read())
+            table = pyarrow.parquet.ParquetFile(source)
+            name = _column(path, table.schema_arrow.names, column)
+            for piece in table.iter_batches(columns=[name], batch_size=4096):
+                for value in piece.column(0).to_pylist():
+                    row += 1
+                    if value is not None and not isinstance(value, str):
+                        raise DataError(
+                            f"{path}: row {row}: '{name}' is {value!r:.60}; need a text."
+                        )
+                    if value is not None and value.strip():
+                        yield Record(value, f"{path}: row {row}")
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}: not a readable parquet file: {_short(error)} Fetch it again."
+        ) from None
 
 
 def _column(path: Path, names: list[str], wanted: str | None) -> str:
@@ -153,7 +183,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
         while True:
             try:
                 raw = file.readline()
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, zlib.error) as error:
                 raise DataError(
                     f"{path}:{line + 1}: cannot be read on from here: {_short(error)} The file "
                     "is cut off or damaged. Fetch it again."
@@ -161,8 +191,10 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
             if not raw:
                 return
             line += 1
+            if line == 1 and raw.startswith(BOM):
+                raw, offset = raw[len(BOM) :], len(BOM)
             try:
-                text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
+                text = raw.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(
                     f"{path}:{line}: byte {offset + error.start} of the file is not UTF-8 "
@@ -170,7 +202,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
                     f"iconv -f {_guess(raw)} -t UTF-8."
                 ) from None
             offset += len(raw)
-            yield line, text.removesuffix("\n").removesuffix("\r")
+            yield line, text
 
 
 def _guess(raw: bytes) -> str:
@@ -192,11 +224,11 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
         return
     path = Path(path)
     try:
-        if path.suffix not in PACKED:
+        if path.suffix.lower() not in PACKED:
             with path.open("rb") as file:
                 yield file
             return
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz":
             import gzip
 
             with gzip.open(path, "rb") as unpacked:
@@ -209,7 +241,9 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
         with pa.input_stream(str(path), compression="zstd") as stream:
             yield io.BufferedReader(stream)
     except PermissionError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}). Ask for the right to read it."
+        ) from None
 
 
 def _short(error: Exception) -> str:

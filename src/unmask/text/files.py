@@ -22,7 +22,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer of a model folder; where both files are there, they must agree."""
     vocab, whole = folder / VOCAB, folder / TOKENIZER
     if not folder.is_dir():
-        raise FolderError(f"{folder}: no such folder. Give the folder of a model or a vocabulary.")
+        what = "a file" if folder.exists() else "no such folder"
+        raise FolderError(f"{folder}: {what}; need the folder of a model or of a vocabulary.")
     if not vocab.exists() and not whole.exists():
         raise FolderError(f"{folder}: neither {VOCAB} nor {TOKENIZER} is there; need one of them.")
     if not whole.exists():

@@ -1,1 +1,3 @@
 """Checkpoint -> answers: a loaded model, embeddings, hidden tokens, next sentences, attention."""
+
+POOLS = ("mean", "cls")  # here, where naming them needs no torch

@@ -15,12 +15,11 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.errors import SettingsError, unknown
+from unmask.use import POOLS
 
 Pool = Literal["mean", "cls"]
 Layer = int | Literal["last4"]  # 0 is the embeddings, -1 the last block
 Vector = NDArray[np.float32]
-
-POOLS = ("mean", "cls")
 
 
 def reader(
