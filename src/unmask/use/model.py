@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -23,6 +24,18 @@ from unmask.use.embed import Layer, Pool, Vector, reader
 AHEAD = 1024  # texts tokenised at a time, by all cores
 
 
+Table = NDArray[np.float32]
+
+
+class EmbedOptions(TypedDict, total=False):
+    """How to make a vector of a text; `embed.py` says what each means."""
+
+    pool: Pool  # "mean" unless given
+    layer: Layer  # -1, the last
+    normalize: bool  # True
+    truncate: bool  # True
+
+
 @dataclass(frozen=True)
 class Guess:
     """A token that may stand in a hidden place."""
@@ -37,7 +50,7 @@ class Attention:
 
     tokens: list[str]
     segments: list[int]
-    weights: NDArray[np.float32]  # [layers, H, S, S]
+    weights: Table  # [layers, H, S, S]
 
 
 class TextTooLong(DataError):
@@ -75,33 +88,22 @@ class Model:
         """Read a model folder, or a fetched model by its name."""
         return cls(load_folder(locate(model)))
 
-    def embed(
-        self,
-        texts: Iterable[str],
-        *,
-        pool: Pool = "mean",
-        layer: Layer = -1,
-        normalize: bool = True,
-        truncate: bool = True,
-    ) -> NDArray[np.float32]:
+    def embed(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Table:
         """One vector per text.  -> [N, D]"""
-        vectors = list(
-            self.embeddings(texts, pool=pool, layer=layer, normalize=normalize, truncate=truncate)
-        )
+        vectors = list(self.embeddings(texts, **options))
         return np.stack(vectors) if vectors else np.zeros((0, self.network.config.width), "float32")
 
-    def embeddings(
-        self,
-        texts: Iterable[str],
-        *,
-        pool: Pool = "mean",
-        layer: Layer = -1,
-        normalize: bool = True,
-        truncate: bool = True,
-    ) -> Iterator[Vector]:
+    def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
         """The same one after another, in steady memory however many texts there are."""
-        read = reader(self.network.config.layers, pool=pool, layer=layer, normalize=normalize)
-        examples = self._examples(([text] for text in texts), truncate=truncate)
+        read = reader(
+            self.network.config.layers,
+            pool=options.get("pool", "mean"),
+            layer=options.get("layer", -1),
+            normalize=options.get("normalize", True),
+        )
+        examples = self._examples(
+            ([text] for text in texts), truncate=options.get("truncate", True)
+        )
         return engine.run(self.network, examples, read, pad_id=self.tokenizer.vocabulary.pad)
 
     def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
