@@ -21,10 +21,9 @@ from unmask.text.vocabulary import MASK
 from unmask.use import engine
 from unmask.use.embed import Layer, Pool, Vector, reader
 
-AHEAD = 1024  # texts tokenised at a time, by all cores
-
-
 Table = NDArray[np.float32]
+
+AHEAD = 1024  # texts tokenised at a time, by all cores
 
 
 class EmbedOptions(TypedDict, total=False):
