@@ -35,9 +35,9 @@ def unknown(what: str, got: str, allowed: Iterable[str]) -> str:
     "unknown size 'minni'; did you mean 'mini'? The sizes are mini, tiny."
     """
     names = sorted(allowed)
-    near = get_close_matches(got, names, n=1, cutoff=0.5)
+    near = get_close_matches(got[:60], names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else "there is none of that name."
-    return f"unknown {what} '{got}'; {hint} The {plural(what)} are {', '.join(names)}."
+    return f"unknown {what} {got[:60]!r}; {hint} The {plural(what)} are {', '.join(names)}."
 
 
 IRREGULAR = {"criterion": "criteria"}

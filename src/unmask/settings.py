@@ -5,6 +5,7 @@ It knows no component. Each component declares its own `Settings` beside what it
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,9 @@ JSON_LIMIT = 2**20  # bytes: a config has a few thousand
 class Settings(BaseModel):
     """A frozen table of settings that refuses unknown keys and silent conversions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 S = TypeVar("S", bound=Settings)
@@ -52,6 +55,8 @@ def _first(error: ValidationError, table: Mapping[str, Any]) -> str:
 
 def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """Read a JSON object from a file that may be hostile: bounded, no repeated keys, no NaN."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for, a device has no end
+        raise FolderError(f"{path}: cannot be read (it is no ordinary file).")
     try:
         with path.open("rb") as file:
             raw = file.read(limit + 1)
@@ -70,9 +75,8 @@ def parse_json(
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
-            names = [name for name, _ in pairs]
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the key '{repeated}' is given twice")
+            repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise ValueError(f"the key {repeated[:60]!r} is given twice")
         return table
 
     def never(constant: str) -> None:

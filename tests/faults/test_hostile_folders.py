@@ -310,7 +310,7 @@ HEADERS = {
     "deep": (large_header(lambda: b'{"a":' * 100_000), WEIGHTS, "nested too deep"),
     "not-json": (header(b"{'a': 1}"), WEIGHTS, "not valid JSON"),
     "not-utf8": (header(b'{"\xff": 1}'), WEIGHTS, "not valid JSON"),
-    "list": (header(b"[1, 2]"), WEIGHTS, "holds a list"),
+    "list": (header(b"[1, 2]"), WEIGHTS, "a list; need"),
     "nan": (header(b'{"a": NaN}'), WEIGHTS, "NaN is not a JSON number"),
     "overlap": (
         header({"a": f32(0, 4, 1), "b": f32(2, 6, 1)}, bytes(6)),
@@ -420,7 +420,7 @@ CONFIGS = {
     "link-to-itself": (link_called(CONFIG, CONFIG), CONFIG, "need the folder of a model"),
     "empty": (replaced(CONFIG, b""), CONFIG, "not valid JSON"),
     "not-json": (replaced(CONFIG, b"import os"), CONFIG, "not valid JSON"),
-    "list": (replaced(CONFIG, b"[]"), CONFIG, "holds a list"),
+    "list": (replaced(CONFIG, b"[]"), CONFIG, "a list; need"),
     "50-MB": (sparse(CONFIG, 50 * MB), CONFIG, "over 1,048,576 bytes"),
     "nan": (config(layer_norm_eps=float("nan")), CONFIG, "NaN is not a JSON number"),
     "5000-digits": (replaced(CONFIG, b'{"a":1%s}' % (b"0" * 5000)), CONFIG, "not valid JSON"),
@@ -720,7 +720,7 @@ PICKLES = {  # in a child, which needs seconds to import torch
     "command-in-a-bare-pickle": (bare(Command), "posix.system"),
     "eval-in-the-old-format": (legacy(lambda f: {"a": Command(f, eval)}), "eval"),
     "not-only-tensors": (zipped(lambda _: {"epoch": 3}), "'epoch' is a int; need tensors only"),
-    "no-table": (zipped(lambda _: [torch.zeros(1)]), "holds a list"),
+    "no-table": (zipped(lambda _: [torch.zeros(1)]), "a list; need"),
     "stride-0": (
         zipped(lambda _: {"a": torch.zeros(1).expand(10**9)}),
         "tensor 'a' is not laid out plainly",

@@ -56,16 +56,16 @@ def read_header(path: Path) -> dict[str, Entry]:
 
 
 def _entry(name: str, value: Any, path: Path) -> Entry:
-    where = f"{path}: tensor '{name[:80]}'"
+    where = f"{path}: tensor {name[:80]!r}"
     if not _NAME.fullmatch(name):
         raise FolderError(f"{where}: a strange name; need letters, digits, '.' and '_'.")
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise FolderError(f"{where}: need dtype, shape and data_offsets, and nothing else.")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if dtype not in BYTES:
+    if not isinstance(dtype, str) or dtype not in BYTES:
         raise FolderError(f"{where}: type {dtype!r:.20}; unmask reads {', '.join(sorted(BYTES))}.")
-    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [-1]
-    if len(numbers) != len(shape) + 2 or any(type(n) is not int or n < 0 for n in numbers):
+    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
+    if not lists or any(type(n) is not int or not 0 <= n < 2**63 for n in (*shape, *offsets)):
         raise FolderError(f"{where}: shape {shape!r:.60} or offsets {offsets!r:.60} are no sizes.")
     if len(shape) > 4 or any(not 0 < n <= DIMENSION_LIMIT for n in shape):
         raise FolderError(f"{where}: shape {shape!r:.60} is out of bounds.")

@@ -26,11 +26,11 @@ FORMAT = 1  # of the manifest
 def publish(target: Path, about: dict[str, Any]) -> Iterator[Path]:
     """Give a folder to write into; it appears as `target`, complete, when the block ends."""
     refuse_existing(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".{target.name}.tmp-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
+        temporary.mkdir()
         yield temporary
         _seal(temporary, about)
         temporary.rename(target)
@@ -62,14 +62,21 @@ def verify(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     manifest = read_json(path)
-    if manifest.get("sha256") != _self_digest(manifest):
+    if manifest.get("sha256") != _self_digest(manifest) or path.read_bytes() != _text(manifest):
         raise FolderError(f"{path}: was changed since it was written (its own sha256 differs).")
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "
             "Use the version of unmask that wrote it."
         )
-    for name, entry in manifest["files"].items():
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise FolderError(f"{path}: no table 'files'; need the sha256 of every file.")
+    for name, entry in files.items():
+        if not isinstance(entry, dict) or type(entry.get("bytes")) is not int:
+            raise FolderError(f"{path}: {name[:80]!r} has no size; need its bytes and sha256.")
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise FolderError(f"{path}: {name[:80]!r} leads out of the folder.")
         _verify_file(folder / name, entry)
     return manifest
 
@@ -89,7 +96,7 @@ def _verify_file(path: Path, entry: dict[str, Any]) -> None:
             f"{path}: has {size:,} bytes and was written with {entry['bytes']:,}; it was cut off "
             "or changed. Restore the file."
         )
-    if digest(path) != entry["sha256"]:
+    if digest(path) != entry.get("sha256"):
         raise FolderError(
             f"{path}: was changed since it was written (its sha256 differs from {MANIFEST}). "
             f"Restore the file; if the change is yours, remove {MANIFEST} and run `unmask convert`."
@@ -107,9 +114,23 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
     manifest["files"] = files
     manifest["sha256"] = _self_digest(manifest)
     path = folder / MANIFEST
-    path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_bytes(_text(manifest))
     for part in (path, *(p for p in folder.rglob("*") if p.is_dir()), folder):
         _sync(part)
+
+
+def _sweep(target: Path) -> None:
+    """Remove what processes that were killed while writing this folder have left."""
+    for left in target.parent.glob(f".{target.name}.tmp-*"):
+        writer = left.name.rpartition("-")[2]
+        if writer == str(os.getpid()) or not Path("/proc", writer).exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _text(manifest: dict[str, Any]) -> bytes:
+    """The manifest as it is written, to the byte."""
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _self_digest(manifest: dict[str, Any]) -> str:
@@ -129,7 +150,8 @@ def _sync(path: Path) -> None:
 
 def _disk_error(target: Path, error: OSError) -> Exception:
     try:
-        free = shutil.disk_usage(target.parent).free
+        above = next(path for path in target.parents if path.is_dir())
+        free = shutil.disk_usage(above).free
     except OSError:
         return error
     return FolderError(

@@ -122,7 +122,7 @@ def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
         if table.get(key, ordinary) != ordinary:
             raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; BERT's is {ordinary!r}.")
     activation = table.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise FolderError(f"{path}: {unknown('hidden_act', str(activation)[:40], ACTIVATIONS)}")
     own = {"activation": ACTIVATIONS[activation]}
     for ours, theirs in CONFIG_KEYS.items():
@@ -165,6 +165,10 @@ def our_heads(
     layer = "qa_outputs.weight" if labels == "span" else "classifier.weight"
     if labels and layer not in shapes:
         raise FolderError(f"{path}: says {claimed}, but there is no tensor '{layer}'.")
+    if labels and not shapes[layer]:
+        raise FolderError(
+            f"{path}: says {claimed}, but '{layer}' is one number, not a row a label."
+        )
     names = _label_names(table, shapes[layer], path) if labels else ()
     dropout = table.get("classifier_dropout")
     return build(

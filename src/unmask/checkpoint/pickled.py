@@ -5,10 +5,13 @@ pytorch_model.bin is a Python pickle, a program that builds tensors. It is read 
 with limited memory and time, after the zip's directory has been found to tell the truth.
 """
 
+import pickle
+import re
 import resource
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 from unmask.errors import FolderError
@@ -59,10 +62,11 @@ def _check_zip(source: Path) -> None:
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         raise FolderError(f"{source}: a damaged zip ({error}). Fetch it again.") from None
     names = [member.filename.lower() for member in members]
+    count = Counter(names)
     for member, name in zip(members, names, strict=True):
         if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
             raise FolderError(f"{source}: '{member.filename[:80]}' is compressed; torch's are not.")
-        if names.count(name) > 1 or ".." in name or name.startswith("/"):
+        if count[name] > 1 or ".." in name or name.startswith("/"):
             raise FolderError(f"{source}: '{member.filename[:80]}' is repeated or leads outside.")
     if sum(member.file_size for member in members) > source.stat().st_size:
         raise FolderError(f"{source}: its members claim more bytes than the file has.")
@@ -73,7 +77,12 @@ def _child(source: str, target: str) -> None:
     import torch
     from safetensors.torch import save_file
 
-    loaded = torch.load(source, map_location="cpu", weights_only=True)
+    try:
+        loaded = torch.load(source, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+        asked = re.search(r"GLOBAL (\S+)", str(error))
+        why = f"it asks for {asked[1]}" if asked else (str(error).strip() or repr(error))
+        sys.exit(f"torch's restricted reader will not read it: {why.splitlines()[0]}")
     if not isinstance(loaded, dict):
         sys.exit(f"holds a {type(loaded).__name__}; need a table of tensors")
     tensors = {}

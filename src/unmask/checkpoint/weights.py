@@ -4,6 +4,7 @@ Reading is bounded: headers are checked and matched with what the config implies
 tensor is read, and what is read must be finite.
 """
 
+import errno
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -115,7 +116,11 @@ def write(network: Network, folder: Path) -> None:
         .contiguous()
         for name, slot in names.layout(network.config, network.heads).items()
     }
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    try:
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        (folder / WEIGHTS).chmod(0o644)  # it makes files that only their owner may read
+    except SafetensorError as error:  # its way to say that the disk is full
+        raise OSError(errno.EIO, str(error)[:200]) from error
 
 
 def empty(config: ModelConfig, heads: HeadsConfig) -> Network:

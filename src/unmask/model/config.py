@@ -57,6 +57,11 @@ class ModelConfig(Settings):
                 f"{self.positions} positions turn pairs of channels, and a head has "
                 f"{self.width // self.heads}; need an even number. Change width or heads."
             )
+        if self.positions in ("rotary", "sinusoidal") and self.max_length * self.width > 2**23:
+            raise ValueError(
+                f"max_length {self.max_length} with width {self.width}; {self.positions} positions "
+                f"are a table of their product, at most {2**23:,}. Lower max_length."
+            )
         if self.positions == "t5" and self.reach <= self.buckets // 2:
             raise ValueError(
                 f"reach {self.reach} with {self.buckets} buckets; need a reach above half the "

@@ -10,12 +10,12 @@ from typing import Any
 
 from unmask.errors import FolderError
 from unmask.settings import read_json
-from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
 from unmask.text.vocabulary import CLS, CONTINUES, MASK, PAD, SEP, UNKNOWN, Vocabulary
 
 VOCAB, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
-TOKENIZER_LIMIT = 128 * 2**20  # bytes of tokenizer.json
+TOKENIZER_LIMIT = 16 * 2**20  # bytes of tokenizer.json
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -126,6 +126,9 @@ def _vocabulary(model: dict[str, Any], added: Any, path: Path) -> Vocabulary:
         raise FolderError(
             f"{path}: the ids of {len(ids)} tokens are not 0 to {len(ids) - 1}, each once."
         )
+    for token in ids:
+        if "\n" in token or token.endswith("\r") or whole_characters(token) != token:
+            raise FolderError(f"{path}: the token {token[:60]!r} could not be a line of {VOCAB}.")
     return Vocabulary(sorted(ids, key=lambda token: int(ids[token])), where=str(path))
 
 

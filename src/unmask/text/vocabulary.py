@@ -10,7 +10,7 @@ from unmask.errors import DataError, plural
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"  # opens a token that continues a word
-SIZE_LIMIT = 64 * 2**20  # bytes of vocab.txt: the largest real ones have under 10 MB
+SIZE_LIMIT = 16 * 2**20  # bytes of vocab.txt: the largest real ones have under 10 MB
 
 
 class Vocabulary:
@@ -48,6 +48,8 @@ class Vocabulary:
         One blank line is let pass as an id that no text reaches: in copies of BERT's Chinese
         vocabulary a line separator was lost (line 344), and every id below counts it.
         """
+        if not path.is_file():  # a pipe would be waited for, a device has no end
+            raise DataError(f"{path}: no ordinary file; need a vocabulary, one token a line.")
         size = path.stat().st_size
         if size > SIZE_LIMIT:
             raise DataError(
