@@ -37,6 +37,11 @@ def mixed_texts(count=300):
     return texts
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Not here: real weights take all cores, and no figure below depends on the last digit."""
+
+
 @pytest.fixture(scope="module")
 def model(minilm):
     return Model.load(minilm)
