@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test check lint format bench clean
+.PHONY: help demo test full check lint format bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 16
@@ -11,8 +11,11 @@ help:  ## list the targets
 demo: .venv/core  ## set up, then show what unmask does with real weights
 	$(BIN)/unmask demo
 
-test: .venv/test  ## set up, then run the whole test suite
+test: .venv/test  ## set up, then run the test suite, a few minutes
 	$(BIN)/python -m pytest -q
+
+full: .venv/test  ## the tests that take many minutes: all data, all sizes
+	$(BIN)/python -m pytest -q -s -m full
 
 check: lint  ## lint, types, layers, and the quick tests
 	$(BIN)/python -m pytest -q -m "not slow and not full"

@@ -59,6 +59,10 @@ def test_make_commands_of_the_readme_exist():
     assert {"demo", "test"} <= named <= targets
 
 
+def test_no_page_waits_for_a_figure():
+    assert not [page.name for page in PAGES if "{{" in page.read_text()]
+
+
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):

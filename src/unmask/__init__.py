@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 from unmask.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from unmask.use.model import Model
 
 __all__ = ["__version__", "load"]
 
 
-def load(model: str) -> "Model":
+def load(model: "str | Path") -> "Model":
     """Read a model folder, or a model that `unmask get` has fetched, by its name."""
     from unmask.use.model import Model  # torch is imported only when it is needed
 

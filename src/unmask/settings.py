@@ -1,4 +1,4 @@
-"""Settings -> checked values: strict pydantic models, read from TOML or JSON tables.
+"""Tables -> checked settings: strict pydantic models, and JSON from strangers.
 
 It knows no component. Each component declares its own `Settings` beside what it configures, and
 `build` turns a plain table into one, saying in our words which key is wrong and what is near it.

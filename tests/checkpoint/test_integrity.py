@@ -276,3 +276,33 @@ def test_a_model_is_saved_after_another_process_was_killed_at_it(tmp_path, token
     publish_in_a_process(target, "before the rename")
     save_folder(target, tiny_network(), tokenizer)
     assert load_folder(target).manifest["files"].keys() >= {"config.json", "model.safetensors"}
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path):
+    left = tmp_path / ".out.tmp-killed"
+    left.mkdir()
+    (left / "half").write_text("...")
+    with publish(tmp_path / "out", {}):
+        assert not left.exists()
+
+
+def test_of_two_writers_the_slower_is_told_that_the_folder_exists(tmp_path):
+    with (
+        pytest.raises(FolderError, match="out: exists already"),
+        publish(tmp_path / "out", {}) as slow,
+    ):
+        (slow / "a").write_text("slow")
+        with publish(tmp_path / "out", {}) as quick:
+            (quick / "a").write_text("quick")
+        assert slow.exists()  # a writer that lives is not swept away
+    assert (tmp_path / "out" / "a").read_text() == "quick"
+
+
+def test_a_file_added_to_a_sealed_folder_is_named(tmp_path):
+    with publish(tmp_path / "out", {}) as folder:
+        (folder / "config.json").write_text("{}")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    verify(tmp_path / "out")  # nobody reads it
+    (tmp_path / "out" / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(FolderError, match=r"tokenizer_config.json: was added since"):
+        verify(tmp_path / "out")

@@ -61,7 +61,16 @@ MISTAKES = {
     ),
     "layer that is no number": (["embed", "minilm", "-", "--layer", "x"], "--layer x: need a num"),
     "layer with two signs": (["embed", "minilm", "-", "--layer=--5"], "--layer --5: need a number"),
-    "no mask": (["fill", "minilm", "a text"], r"'a text': no \[MASK\] in it\. Write"),
+    "no mask": (["fill", "minilm", "a text"], r"'a text': no \[MASK\] in it; nothing"),
+    "missing folder to convert": (
+        ["convert", "./nowhere", "--out", "m"],
+        "nowhere: no such folder",
+    ),
+    "folder to convert that is no model": (["convert", ".", "--out", "m"], "no config.json in it"),
+    "folder that exists to convert to": (["convert", ".", "--out", "/"], "exists already"),
+    "folder that is no model": (["info", "."], "no config.json in it; need the folder of a model"),
+    "folder that exists to get into": (["get", "minilm", "--out", "/"], "exists already"),
+    "a name too long": (["info", "m" * 300], "File name too long. Check the path"),
     "pair of one": (["tokenize", "minilm", "a", "--pair"], "--pair: 1 texts?; need exactly two"),
 }
 

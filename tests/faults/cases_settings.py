@@ -38,7 +38,7 @@ CONFIGS = {
     "trust-remote-code": (config(trust_remote_code=True), CONFIG, "'trust_remote_code' asks to"),
     "gpt2": (config(model_type="gpt2"), CONFIG, "model type 'gpt2'"),
     "roberta": (config(model_type="roberta"), CONFIG, "model type 'roberta'"),
-    "model-type-missing": (without("model_type"), CONFIG, "model type None"),
+    "model-type-missing": (without("model_type"), CONFIG, "'model_type' is missing"),
     "model-type-a-list": (config(model_type=["bert"]), CONFIG, "model type ['bert']"),
     "unknown-activation": (config(hidden_act="exec"), CONFIG, "unknown hidden_act 'exec'"),
     "activation-a-list": (config(hidden_act=["gelu"]), CONFIG, "hidden_act"),
@@ -95,7 +95,6 @@ CONFIGS = {
     ),
 }
 
-VOCAB, TOKENIZER = "vocab.txt", "tokenizer.json"
 TEXTS = {
     "vocab-without-unk": (vocab(lambda raw: raw.replace(b"[UNK]", b"unk")), VOCAB, "no [UNK]"),
     "vocab-repeated": (vocab(lambda raw: raw + b"cat\n"), VOCAB, "'cat' is already on line"),

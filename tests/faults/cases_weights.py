@@ -103,7 +103,7 @@ TENSORS = {
     "extra": (tensor("bert.extra", lambda _: torch.zeros(1)), WEIGHTS, "'bert.extra' [1] has no"),
     "layer-too-many": (config(num_hidden_layers=1), WEIGHTS, "bert.encoder.layer.1."),
     "integers": (tensor(ENTRY, lambda t: t[ENTRY].long()), WEIGHTS, f"'{ENTRY}' is I64"),
-    "doubles": (tensor(ENTRY, lambda t: t[ENTRY].double()), WEIGHTS, f"'{ENTRY}' is F64"),
+    "doubles": (tensor(ENTRY, lambda t: t[ENTRY].double()), WEIGHTS, "type 'F64'"),
     "untied-decoder": (
         tensor(DECODER, lambda t: t[EMBEDDINGS] + 1),
         WEIGHTS,

@@ -19,6 +19,7 @@ MB = 2**20
 WEIGHTS, PICKLED, CANARY = "model.safetensors", "pytorch_model.bin", "canary"
 INDEX = f"{WEIGHTS}.index.json"
 CONFIG = "config.json"
+VOCAB, TOKENIZER = "vocab.txt", "tokenizer.json"
 MANIFEST = "unmask.json"
 SECONDS = 2  # to refuse a folder
 CHILD_SECONDS = 10  # with a child: it imports torch, which takes 2 to 3 s of a quiet machine

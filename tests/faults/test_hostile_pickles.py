@@ -58,7 +58,7 @@ PICKLES = {  # in a child, which needs seconds to import torch
     "no-table": (zipped(lambda _: [torch.zeros(1)]), "a list; need"),
     "stride-0": (
         zipped(lambda _: {"a": torch.zeros(1).expand(10**9)}),
-        "tensor 'a' is not laid out plainly",
+        "tensor 'a' is larger than the bytes behind it",
     ),
     "storage-of-400-GB": (storage_of_400_GB, "400000000000 bytes"),
     "cut-off": (lambda f: saved({"a": torch.zeros(9)})[:-30], "refused"),
@@ -109,6 +109,9 @@ def old_names(weights):
     }
     renamed["bert.embeddings.position_ids"] = torch.arange(32)[None]
     renamed[DECODER] = weights[EMBEDDINGS].clone()
+    turned = [name for name in renamed if name.endswith("dense.weight")]
+    for name in turned:  # TensorFlow's kernels are the other way round, and were kept as views
+        renamed[name] = renamed[name].T.contiguous().T
     return renamed
 
 

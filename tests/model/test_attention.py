@@ -1,14 +1,17 @@
 """Attention: what must hold whatever the mask and the positions."""
 
+from typing import get_args
+
 import pytest
 import torch
 
 from tests.conftest import tiny_config
 from unmask.model import masks, positions
 from unmask.model.attention import Attention, listening, muting, recording
+from unmask.model.config import Scheme
 from unmask.model.start import start
 
-SCHEMES = ["learned", "shaw", "t5", "rotary", "none"]
+SCHEMES = get_args(Scheme)
 
 
 def attention_and_input(scheme="none", **changes):
@@ -76,9 +79,15 @@ def test_a_query_that_may_see_nothing_reads_zero_and_never_nan():
     allowed = torch.ones(2, 1, 6, 6, dtype=torch.bool)
     allowed[0, 0, 2] = False
     added = masks.as_scores(allowed, None, x.dtype)
+    x.requires_grad_()
+    fused = attention(x, added=added, positions=where, index=index)
+    (expected,) = torch.autograd.grad(fused.square().sum(), x)
     with recording(attention) as heard:
-        attention(x, added=added, positions=where, index=index)
+        spelled_out = attention(x, added=added, positions=where, index=index)
+    (gradient,) = torch.autograd.grad(spelled_out.square().sum(), x)
     assert heard[0][0, :, 2].eq(0).all()
+    torch.testing.assert_close(spelled_out, fused)
+    torch.testing.assert_close(gradient, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_a_listener_may_change_what_it_hears_and_is_gone_afterwards():

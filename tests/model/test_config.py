@@ -51,7 +51,8 @@ def table(**changes):
         ({"layers": True}, "'layers' is True"),
         ({"dropout": 1.0}, "'dropout' is 1.0; input should be less than 1"),
         ({"activation": "gelo"}, "'activation' is 'gelo'; input should be 'gelu'"),
-        ({"heads": 8, "positions": "rotary"}, "rotary positions turn pairs of channels"),
+        ({"heads": 8, "positions": "rotary"}, "rotary positions use pairs of channels"),
+        ({"rotary_base": 500.0}, "rotary_base is set, but learned positions do not read it"),
         ({"positions": "t5", "reach": 16, "buckets": 32}, "reach 16 with 32 buckets"),
     ],
 )

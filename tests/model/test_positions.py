@@ -1,6 +1,7 @@
 """Positions: each scheme by hand, and the invariances that define it."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from torch import nn
 
 from tests.conftest import tiny_config
 from unmask.model import positions
+from unmask.model.attention import Attention
+from unmask.model.config import Scheme
 from unmask.model.positions import Bucketed, Rotary, ShawLayer, Sinusoidal
+from unmask.model.start import start
 
 
 def test_sinusoids_have_sine_in_even_and_cosine_in_odd_dimensions():
@@ -84,6 +88,26 @@ def test_shaw_adds_a_vector_per_distance_to_keys_and_to_values():
     torch.testing.assert_close(shaw.values(weights, index, memory_index), values)
 
 
-@pytest.mark.parametrize("scheme", ["learned", "sinusoidal", "shaw", "t5", "rotary", "none"])
-def test_every_scheme_can_be_built(scheme):
-    assert isinstance(positions.build(tiny_config(positions=scheme)), positions.Positions)
+def test_shaw_attention_equals_the_sum_of_the_paper():
+    """Softmax over q (k + a) / sqrt(d), then weights times (v + b), token by token."""
+    config = tiny_config(positions="shaw", reach=2, width=8, heads=2)
+    where, attention = positions.build(config), Attention(config).eval()
+    for module in (*where.modules(), *attention.modules()):
+        start(module, 0.5)
+    x, index = torch.randn(1, 5, 8), torch.arange(5)[None]
+    own = where.at(0)
+    q, k, v = attention.qkv(x).unflatten(-1, (3, 2, 4))[0].unbind(1)  # each [5, 2, 4]
+    mixed = torch.zeros(5, 2, 4)
+    for i in range(5):
+        apart = [max(-2, min(2, j - i)) + 2 for j in range(5)]
+        for h in range(2):
+            keys = k[:, h] + own.keys.weight[apart]
+            weights = (keys @ q[i, h] / 2).softmax(0)
+            mixed[i, h] = weights @ (v[:, h] + own.between.weight[apart])
+    expected = attention.output(mixed.flatten(1))[None]
+    found = attention(x, added=None, positions=own, index=index)
+    torch.testing.assert_close(found, expected)
+
+
+def test_every_scheme_has_a_way_to_be_built():
+    assert set(positions.SCHEMES) == set(get_args(Scheme))

@@ -168,7 +168,7 @@ def test_old_names_gamma_and_beta_are_read(tmp_path, letters):
 @pytest.mark.parametrize("scheme", ["sinusoidal", "shaw", "t5", "rotary", "none"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_a_network_that_is_no_plain_bert_is_not_passed_off_as_one(tmp_path, letters, scheme, norm):
-    network = tiny_network(positions=scheme, norm=norm, reach=20, vocab_size=1000, max_length=64)
+    network = tiny_network(positions=scheme, norm=norm, vocab_size=1000, max_length=64)
     save_folder(tmp_path / "m", network, letters)
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     assert config["model_type"] == "unmask"

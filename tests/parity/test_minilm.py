@@ -71,35 +71,39 @@ def alone(model, examples):
     return hidden_of(model, examples, [[i] for i in range(len(examples))])
 
 
+@pytest.fixture(scope="module")
+def packed(model, examples):
+    return hidden_of(model, examples, pack([len(example) for example in examples], 512))
+
+
 @pytest.mark.slow
-def test_hidden_states_and_pooled_vectors_equal_transformers(minilm, examples, alone):
+def test_hidden_states_and_pooled_vectors_equal_transformers(minilm, examples, alone, packed):
     theirs = transformers.BertModel.from_pretrained(minilm).eval()
-    worst = 0.0
-    for example, (hidden, pooled) in zip(examples, alone, strict=True):
+    worst = {"alone": 0.0, "packed": 0.0}
+    for example, *ours in zip(examples, alone, packed, strict=True):
         with torch.inference_mode():
             answer = theirs(
                 torch.tensor([example.ids]), token_type_ids=torch.tensor([example.segments])
             )
-        worst = max(worst, (hidden - answer.last_hidden_state[0]).abs().max().item())
-        worst = max(worst, (pooled - answer.pooler_output[0]).abs().max().item())
-    print(f"largest difference from transformers: {worst:.2e}")
-    assert worst < 1e-5
+        for how, (hidden, pooled) in zip(worst, ours, strict=True):
+            states = (hidden - answer.last_hidden_state[0]).abs().max().item()
+            vector = (pooled - answer.pooler_output[0]).abs().max().item()
+            worst[how] = max(worst[how], states, vector)
+    print(f"largest difference from transformers: {worst}")
+    assert max(worst.values()) < 1e-5
     assert {len(example) for example in examples} >= {2, 3, 512}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row_length", [64, 512])
-def test_who_shares_a_row_changes_nothing(model, examples, alone, row_length):
-    rows = pack([len(example) for example in examples], row_length)
-    assert len(rows) < len(examples)
-    shared = hidden_of(model, examples, rows)
-    worst = 0.0
-    for (hidden, pooled), (other, vector) in zip(alone, shared, strict=True):
-        scale = hidden.abs().max()  # states reach 10; a difference of 1e-6 is of the scale of 1
-        worst = max(worst, ((hidden - other).abs().max() / scale).item())
-        worst = max(worst, (pooled - vector).abs().max().item())
-    print(f"largest difference by row mates, rows of {row_length}: {worst:.2e}")
-    assert worst < 1e-6
+def test_who_shares_a_row_changes_nothing(alone, packed):
+    states = vectors = 0.0
+    for (hidden, pooled), (other, vector) in zip(alone, packed, strict=True):
+        scale = hidden.abs().max()  # states reach 6.5, where the last digit of fp32 is 5e-7
+        states = max(states, ((hidden - other).abs().max() / scale).item())
+        vectors = max(vectors, (pooled - vector).abs().max().item())
+    print(f"largest difference by row mates: states {states:.2e}, pooled vectors {vectors:.2e}")
+    assert states < 1e-6
+    assert vectors < 1e-6
 
 
 @pytest.mark.slow

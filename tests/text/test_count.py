@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from unmask.text import count
 from unmask.text.count import count_words
 from unmask.text.tokenizer import Casing
@@ -20,8 +22,9 @@ def test_a_word_that_could_only_be_unknown_is_not_counted():
     assert count_words(["a" * 101 + " b"], Casing()) == Counter({"b": 1})
 
 
-def test_cutting_a_very_long_text_loses_and_changes_no_word(monkeypatch):
-    text = " ".join(f"word{i % 7}" for i in range(200))
+@pytest.mark.parametrize("space", [" ", "\n", "\t", "\u3000"])
+def test_cutting_a_very_long_text_loses_and_changes_no_word(monkeypatch, space):
+    text = space.join(f"word{i % 7}" for i in range(200))
     whole = count_words([text], Casing())
     monkeypatch.setattr(count, "STRETCH", 50)
     assert count_words([text], Casing()) == whole

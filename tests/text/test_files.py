@@ -49,6 +49,8 @@ def test_two_files_that_disagree_are_refused_with_the_first_difference(tmp_path,
         ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}, "is 'Replace'"),
         ("normalizer", None, "its normalizer is None"),
         ("pre_tokenizer", {"type": "Whitespace"}, "its pre_tokenizer is 'Whitespace'"),
+        ("added_tokens", [{"id": 5, "content": "foo-bar"}], "the added token 'foo-bar' is none of"),
+        ("normalizer", {"type": "BertNormalizer", "clean_text": False}, "clean_text is False"),
     ],
 )
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path, tokenizer, part, value, message):

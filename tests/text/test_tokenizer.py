@@ -88,6 +88,8 @@ def test_a_text_that_fits_is_one_window():
 def test_windows_that_cannot_advance_are_refused():
     with pytest.raises(UserError, match="only 2 fit beside the first text"):
         LETTERS.windows("a b", "c d e f g", limit=7, stride=2)
+    with pytest.raises(UserError, match="a stride is not negative"):
+        LETTERS.windows("a b", limit=7, stride=-1)
 
 
 @given(count=st.integers(0, 60), limit=st.integers(4, 20), data=st.data())

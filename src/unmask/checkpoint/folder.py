@@ -46,8 +46,11 @@ class Outline:
     slots: dict[str, names.Slot] = field(repr=False)
 
 
-def outline(path: Path) -> Outline:
-    """Check a folder and read everything of it but the weights and the tokenizer."""
+def outline(path: Path, unpickled: Path | None = None) -> Outline:
+    """Check a folder and read everything of it but the weights and the tokenizer.
+
+    `unpickled` are its weights as safetensors, where the folder itself has only a pickle.
+    """
     if not path.is_dir():
         what = "a file" if path.exists() else "nothing there"
         raise FolderError(f"{path}: {what}; need the folder of a model. Check the path.")
@@ -56,7 +59,7 @@ def outline(path: Path) -> Outline:
     manifest = verify(path)
     table = read_json(path / CONFIG)
     config = names.our_config(table, path / CONFIG)
-    found = weights.survey(path)
+    found = weights.survey(path, unpickled)
     shapes = {name: item.entry.shape for name, item in found.items()}
     _refuse_giants(config, found, path)
     heads = names.our_heads(table, shapes, path / CONFIG)
@@ -65,9 +68,9 @@ def outline(path: Path) -> Outline:
     return Outline(path, config, heads, manifest, found, slots)
 
 
-def load_folder(path: Path) -> Folder:
+def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     """Read a model folder of ours or of Hugging Face, in evaluation mode, in fp32."""
-    plan = outline(path)
+    plan = outline(path, unpickled)
     tokenizer = None
     if (path / VOCAB).exists() or (path / TOKENIZER).exists():
         tokenizer = read_tokenizer(path)
@@ -109,7 +112,7 @@ def save_folder(
 def model_card(name: str, network: Network) -> str:
     """The README.md of a model folder."""
     config, heads = network.config, network.heads
-    unusual = names.plain_bert(config)
+    unusual = names.departures(config)
     reads = (
         f"transformers cannot compute it ({', '.join(unusual)}); use unmask."
         if unusual

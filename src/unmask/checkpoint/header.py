@@ -17,7 +17,7 @@ from unmask.settings import parse_json
 HEADER_LIMIT = 2**20  # bytes: a BERT of 24 layers needs 50,000
 TENSOR_LIMIT = 10_000
 DIMENSION_LIMIT = 2**31
-BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8, "I64": 8}  # I64 only for ignored buffers
+BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}  # I64 only for a buffer that is ignored
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
 
 
@@ -31,10 +31,11 @@ class Entry:
     end: int
 
 
-def read_header(path: Path) -> dict[str, Entry]:
-    """The tensors of a safetensors file, by name."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+def read_header(source: Path, *, called: Path | None = None) -> dict[str, Entry]:
+    """The tensors of a safetensors file, by name; `called` is what messages call the file."""
+    path = called or source
+    size = source.stat().st_size
+    with source.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise FolderError(

@@ -5,12 +5,15 @@ sha256 of each, everything forced to disk, then one rename. A crash leaves the o
 new one. `verify` reads it all again and names what differs.
 """
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +23,31 @@ from unmask.version import VERSION
 
 MANIFEST = "unmask.json"
 FORMAT = 1  # of the manifest
+LOADED = (  # what reading a folder reads
+    "config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
 
 
 @contextmanager
 def publish(target: Path, about: dict[str, Any]) -> Iterator[Path]:
     """Give a folder to write into; it appears as `target`, complete, when the block ends."""
     refuse_existing(target)
-    temporary = target.parent / f".{target.name}.tmp-{os.getpid()}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
-        temporary.mkdir()
-        yield temporary
-        _seal(temporary, about)
-        temporary.rename(target)
-        _sync(target.parent)
+        with _unfinished(target) as temporary:
+            yield temporary
+            _seal(temporary, about)
+            temporary.rename(target)
+            _sync(target.parent)
     except OSError as error:
+        refuse_existing(target)  # somebody else has written it meanwhile
         raise _disk_error(target, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def refuse_existing(target: Path) -> None:
@@ -78,6 +87,12 @@ def verify(folder: Path) -> dict[str, Any] | None:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise FolderError(f"{path}: {name[:80]!r} leads out of the folder.")
         _verify_file(folder / name, entry)
+    added = [name for name in LOADED if name not in files and (folder / name).exists()]
+    if added:
+        raise FolderError(
+            f"{folder / added[0]}: was added since the folder was written; {MANIFEST} does not "
+            f"list it. Remove it; if it is yours, remove {MANIFEST} and run `unmask convert`."
+        )
     return manifest
 
 
@@ -119,12 +134,30 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
         _sync(part)
 
 
+@contextmanager
+def _unfinished(target: Path) -> Iterator[Path]:
+    """A folder beside the target, locked while its writer lives and gone when the block ends."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+    lock = os.open(temporary, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        temporary.chmod(0o755)
+        yield temporary
+    finally:
+        os.close(lock)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def _sweep(target: Path) -> None:
-    """Remove what processes that were killed while writing this folder have left."""
+    """Remove what writers of this folder that were killed have left: what nobody has locked."""
     for left in target.parent.glob(f".{target.name}.tmp-*"):
-        writer = left.name.rpartition("-")[2]
-        if writer == str(os.getpid()) or not Path("/proc", writer).exists():
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _text(manifest: dict[str, Any]) -> bytes:
@@ -148,13 +181,11 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _disk_error(target: Path, error: OSError) -> Exception:
-    try:
-        above = next(path for path in target.parents if path.is_dir())
-        free = shutil.disk_usage(above).free
-    except OSError:
-        return error
+def _disk_error(target: Path, error: OSError) -> FolderError:
+    remedy = "Give another --out."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        above = next(path for path in target.resolve().parents if path.is_dir())
+        remedy = f"{shutil.disk_usage(above).free:,} bytes are free there. Make room. {remedy}"
     return FolderError(
-        f"{target}: could not be written ({error.strerror}); {free:,} bytes are free there. "
-        "Nothing was left behind. Make room or give another --out."
+        f"{target}: could not be written ({error.strerror}); nothing was left behind. {remedy}"
     )

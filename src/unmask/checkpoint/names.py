@@ -1,4 +1,4 @@
-"""Our names <-> Hugging Face's: the only file that knows theirs, for settings and for tensors.
+"""Our names <-> Hugging Face's: the only file that knows theirs of models, settings and tensors.
 
 A network that transformers can compute is written as model type "bert". One that it cannot
 (rotary positions, pre-norm, ...) is written as model type "unmask", so that nobody loads it as
@@ -8,14 +8,14 @@ something it is not.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 
 from unmask.errors import FolderError, SettingsError, unknown
 from unmask.model.config import Activation, HeadsConfig, LabelKind, ModelConfig
 from unmask.model.network import Network
-from unmask.settings import build
+from unmask.settings import Settings, build
 
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",
@@ -63,8 +63,8 @@ LABELLED: dict[LabelKind, str] = {
 ARCHITECTURES = (MODEL, PRETRAINING, MASKED, NEXT, *LABELLED.values())
 
 
-def plain_bert(config: ModelConfig) -> list[str]:
-    """What keeps transformers from computing this network; nothing if it is an ordinary BERT."""
+def departures(config: ModelConfig) -> list[str]:
+    """Where a network departs from BERT, so that transformers cannot compute it; often nowhere."""
     return [
         f"{name} = {value!r}"
         for name, value, ordinary in (
@@ -79,7 +79,7 @@ def plain_bert(config: ModelConfig) -> list[str]:
 def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[str, Any]:
     """The contents of config.json."""
     table: dict[str, Any] = {
-        "model_type": "unmask" if plain_bert(config) else "bert",
+        "model_type": "unmask" if departures(config) else "bert",
         "architectures": [architecture(heads)],
         **{theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()},
         "hidden_act": THEIR_ACTIVATIONS[config.activation],
@@ -88,7 +88,7 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
         "use_cache": False,
         "tie_word_embeddings": True,
     }
-    if plain_bert(config):
+    if departures(config):
         del table["position_embedding_type"]
         table["unmask"] = config.model_dump(mode="json")
     if heads.labels:
@@ -101,6 +101,11 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
 def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
     """config.json -> the shape of the network, or a refusal to read what is no BERT."""
     kind = table.get("model_type")
+    if kind is None:
+        raise FolderError(
+            f"{path}: 'model_type' is missing, as in the oldest folders. If it is a BERT, add "
+            '"model_type": "bert" to it.'
+        )
     if kind not in ("bert", "unmask"):
         named = table.get("architectures")
         raise FolderError(
@@ -117,7 +122,7 @@ def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
         own = table.get("unmask")
         if not isinstance(own, dict):
             raise FolderError(f"{path}: model type 'unmask' without its table 'unmask'.")
-        return _checked(own, path)
+        return _checked(ModelConfig, own, path)
     for key, ordinary in (("position_embedding_type", "absolute"), ("add_cross_attention", False)):
         if table.get(key, ordinary) != ordinary:
             raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; BERT's is {ordinary!r}.")
@@ -130,15 +135,19 @@ def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
             own[ours] = table[theirs]
         elif ours not in OPTIONAL:
             raise FolderError(f"{path}: '{theirs}' is missing; a BERT config has it.")
-    return _checked(own, path)
+    return _checked(ModelConfig, own, path)
 
 
-def _checked(own: dict[str, Any], path: Path) -> ModelConfig:
+S = TypeVar("S", bound=Settings)
+
+
+def _checked(kind: type[S], own: dict[str, Any], path: Path) -> S:
+    """Build settings of ours, and put their names into what may be wrong with them."""
     try:
-        return build(ModelConfig, own, where=str(path))
+        return build(kind, own, where=str(path))
     except SettingsError as error:
         message = str(error)
-        for ours, theirs in CONFIG_KEYS.items():  # the file has their names
+        for ours, theirs in {**CONFIG_KEYS, "label_dropout": "classifier_dropout"}.items():
             message = message.replace(f"'{ours}'", f"'{theirs}'")
         raise FolderError(message) from None
 
@@ -171,18 +180,15 @@ def our_heads(
         )
     names = _label_names(table, shapes[layer], path) if labels else ()
     dropout = table.get("classifier_dropout")
-    return build(
-        HeadsConfig,
-        {
-            "pooler": "bert.pooler.dense.weight" in shapes,
-            "tokens": "cls.predictions.bias" in shapes,
-            "pair": "cls.seq_relationship.weight" in shapes,
-            "labels": labels,
-            "label_names": names,
-            "label_dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
-        },
-        where=str(path),
-    )
+    own = {
+        "pooler": "bert.pooler.dense.weight" in shapes,
+        "tokens": "cls.predictions.bias" in shapes,
+        "pair": "cls.seq_relationship.weight" in shapes,
+        "labels": labels,
+        "label_names": names,
+        "label_dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
+    }
+    return _checked(HeadsConfig, own, path)
 
 
 def _label_names(table: Mapping[str, Any], shape: tuple[int, ...], path: Path) -> tuple[str, ...]:

@@ -89,11 +89,11 @@ def _child(source: str, target: str) -> None:
     for name, tensor in loaded.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             sys.exit(f"'{name!s:.80}' is a {type(tensor).__name__}; need tensors only")
-        if not tensor.is_contiguous() or tensor.is_sparse or tensor.is_quantized:
+        if tensor.is_sparse or tensor.is_quantized:
             sys.exit(f"tensor '{name[:80]}' is not laid out plainly")
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             sys.exit(f"tensor '{name[:80]}' is larger than the bytes behind it")
-        tensors[name] = tensor.clone()
+        tensors[name] = tensor.clone(memory_format=torch.contiguous_format)  # old ones are views
     save_file(tensors, target, metadata={"format": "pt"})
 
 

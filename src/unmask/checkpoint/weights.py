@@ -35,17 +35,19 @@ class Found:
     path: Path
     name: str
     entry: Entry
+    called: Path  # the file to name in a message
 
 
-def survey(folder: Path) -> dict[str, Found]:
+def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
     """Every tensor of a folder by its settled name, from the headers alone."""
     found: dict[str, Found] = {}
-    for path in _files(folder):
-        for name, entry in read_header(path).items():
+    for path in [unpickled] if unpickled else _files(folder):
+        called = folder / PICKLED if unpickled else path
+        for name, entry in read_header(path, called=called).items():
             settled = names.settle(name)
             if settled in found:
-                raise FolderError(f"{path}: tensor '{name}' is there twice.")
-            found[settled] = Found(path, name, entry)
+                raise FolderError(f"{called}: tensor '{name}' is there twice.")
+            found[settled] = Found(path, name, entry, called)
     return found
 
 
@@ -85,17 +87,17 @@ def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -
         slot = slots.get(names.TIED.get(name, name))
         if slot is None:
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' {list(shape)} has no place in the network "
+                f"{item.called}: tensor '{item.name}' {list(shape)} has no place in the network "
                 "that config.json describes. Are the two files of one model?"
             )
         if shape != slot.shape:
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' has shape {list(shape)}; config.json implies "
+                f"{item.called}: tensor '{item.name}' has shape {list(shape)}; config.json implies "
                 f"{list(slot.shape)}. Are the two files of one model?"
             )
         if item.entry.dtype not in FLOATS:
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' is {item.entry.dtype}; weights are "
+                f"{item.called}: tensor '{item.name}' is {item.entry.dtype}; weights are "
                 f"{', '.join(FLOATS)}."
             )
     missing = [name for name in slots if name not in found]
@@ -132,7 +134,7 @@ def empty(config: ModelConfig, heads: HeadsConfig) -> Network:
 def _refuse_infinite(tensor: Tensor, item: Found) -> None:
     if not bool(torch.isfinite(tensor).all()):
         raise FolderError(
-            f"{item.path}: tensor '{item.name}' holds NaN or infinity; such weights compute "
+            f"{item.called}: tensor '{item.name}' holds NaN or infinity; such weights compute "
             "nothing. Use an earlier checkpoint."
         )
 
@@ -140,7 +142,7 @@ def _refuse_infinite(tensor: Tensor, item: Found) -> None:
 def _refuse_untied(item: Found, original: str, tensor: Tensor, ours: Tensor) -> None:
     if not torch.equal(tensor.float(), ours):
         raise FolderError(
-            f"{item.path}: '{item.name}' differs from '{original}'; in BERT they are one tensor. "
+            f"{item.called}: '{item.name}' differs from '{original}'; in BERT they are one tensor. "
             "This model was trained with separate ones, which unmask cannot represent."
         )
 

@@ -5,6 +5,7 @@ Nothing here imports torch before a verb needs it, so that help and usage errors
 
 import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -60,7 +61,7 @@ def main() -> None:
         sys.exit(2)
     except UserError as error:
         if trace:
-            raise
+            traceback.print_exc()
         _say(str(error))
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
@@ -71,7 +72,7 @@ def main() -> None:
         sys.exit(130)
     except OSError as error:
         if trace:
-            raise
+            traceback.print_exc()
         _say(f"{error.filename or 'the system'}: {error.strerror or error}")
         sys.exit(1)
 

@@ -3,15 +3,14 @@
 import json
 import re
 import sys
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unmask.cli.progress import progress
-from unmask.errors import SettingsError, UserError, plural, unknown
+from unmask.errors import SettingsError, plural, unknown
+from unmask.text.vocabulary import refuse_unmasked
 from unmask.use import POOLS
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def embed(
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector."""
-    from unmask.data.readers import read_texts, refuse_empty
+    from unmask.data.readers import read_texts
 
     if out is not None and out.suffix not in (".npy", ".jsonl"):
         raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .npy or .jsonl.")
@@ -55,49 +54,15 @@ def embed(
         raise SettingsError(unknown("pool", pool, POOLS))
     if layer != "last4" and not re.fullmatch("-?[0-9]+", layer):
         raise SettingsError(f"--layer {layer}: need a number or last4.")
-    records = refuse_empty(file, read_texts(file, column=column))
+    read_texts(file, column=column)  # says what is wrong with the path before torch is imported
     loaded = _load(model)
-    from unmask.use.model import AHEAD, TextTooLong
+    from unmask.use.files import embed_file
 
     options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
-    places: deque[tuple[int, str]] = deque(maxlen=2 * AHEAD)  # where the latest texts stood
-    with progress("embedding", unit="texts") as advance:
-
-        def texts() -> Iterator[str]:
-            for number, record in enumerate(records, start=1):
-                places.append((number, record.where))
-                yield record.text
-                advance()
-
-        vectors = loaded.embeddings(texts(), normalize=normalize, truncate=truncate, **options)
-        try:
-            _write_vectors(vectors, out)
-        except TextTooLong as error:
-            where = dict(places).get(error.number)
-            raise TextTooLong(error.number, error.tokens, error.limit, where) from None
+    options |= {"normalize": normalize, "truncate": truncate}
+    with progress("embedding", "texts") as job:
+        embed_file(loaded, file, out, column=column, progress=job.advance, **options)
     _say_what_was_cut(loaded)
-
-
-def _write_vectors(vectors: Iterator[Any], out: Path | None) -> None:
-    """JSONL as they come; .npy at the end, under another name until it is whole."""
-    import numpy as np
-
-    if out is None:
-        for vector in vectors:
-            print(json.dumps([round(float(x), 7) for x in vector]))
-        return
-    unfinished = out.with_name(f".{out.name}.tmp")
-    try:
-        if out.suffix == ".npy":
-            with unfinished.open("wb") as file:
-                np.save(file, np.stack(list(vectors)))
-        else:
-            with unfinished.open("w") as lines:
-                for vector in vectors:
-                    lines.write(json.dumps([round(float(x), 7) for x in vector]) + "\n")
-        unfinished.rename(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def fill(
@@ -108,8 +73,7 @@ def fill(
     truncate: Truncate = True,
 ) -> None:
     """Guess the hidden tokens of a text."""
-    if "[MASK]" not in text:
-        raise UserError(f"'{text[:60]}': no [MASK] in it. Write [MASK] where a token is hidden.")
+    refuse_unmasked(text)
     loaded = _load(model)
     places = loaded.fill(text, top=top, truncate=truncate)
     if as_json:

@@ -30,6 +30,10 @@ def convert(
     out: Annotated[Path, typer.Option(help="The folder to write; must not exist.")],
 ) -> None:
     """Turn a BERT folder of any age into a safe one: safetensors, today's names, a manifest."""
+    from unmask.checkpoint.integrity import refuse_existing
+
+    refuse_existing(out)
+    _refuse_other_than_models(source)
     from unmask.checkpoint.convert import convert as run
 
     run(source, out)
@@ -64,14 +68,15 @@ def _installation() -> dict[str, str]:
 def _model(model: str) -> dict[str, str]:
     from unmask.checkpoint.fetch import locate
 
-    path = locate(model)  # a wrong name answers before torch is imported
+    path = locate(model)
+    _refuse_other_than_models(path)
     from unmask.checkpoint import names
     from unmask.checkpoint.folder import load_folder
     from unmask.model.network import count_parameters
 
     folder = load_folder(path)
     config, heads = folder.network.config, folder.network.heads
-    unusual = names.plain_bert(config)
+    unusual = names.departures(config)
     table = {
         "folder": str(folder.path),
         "kind": names.architecture(heads),
@@ -100,12 +105,21 @@ def _model(model: str) -> dict[str, str]:
     return table
 
 
+def _refuse_other_than_models(path: Path) -> None:
+    """Say at once, before torch is imported, that something is no model's folder."""
+    from unmask.errors import FolderError
+
+    if not (path / "config.json").is_file():
+        what = "no config.json in it" if path.is_dir() else "no such folder"
+        raise FolderError(f"{path}: {what}; need the folder of a model. Check the path.")
+
+
 def _settings(config: "ModelConfig") -> dict[str, str]:
     """The settings that this model uses; the others have no effect on it."""
-    unused = {"shaw": {"buckets", "rotary_base"}, "t5": {"rotary_base"}}
-    unused["rotary"] = {"reach", "buckets"}
-    hidden = unused.get(config.positions, {"reach", "buckets", "rotary_base"})
-    table = config.model_dump(exclude=hidden, exclude_none=True)
+    from unmask.model.config import READ_BY_SCHEME
+
+    unread = {name for name, by in READ_BY_SCHEME.items() if config.positions not in by}
+    table = config.model_dump(exclude=unread, exclude_none=True)
     return {key: str(value) for key, value in table.items()}
 
 

@@ -4,69 +4,96 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EVERY = 5.0  # seconds between plain lines
 PATIENCE = 2.0  # seconds before the first: a shorter job says nothing
 
 
-class Advance(Protocol):
-    """Called with what was just done, or with what is done so far and the new total."""
+@dataclass
+class Stage:
+    """One part of a job: what is counted, how far it is, how far it goes."""
 
-    def __call__(self, step: int = 1, *, done: int | None = None, total: int | None = None) -> None:
-        """Move on."""
+    what: str
+    unit: str
+    total: int | None = None
+    done: int = 0
+    begun: float = field(default_factory=time.monotonic)
+
+
+class Job:
+    """A job of one stage after the other; `show` is told whenever one moves on."""
+
+    def __init__(self, what: str, unit: str, total: int | None) -> None:
+        self.stage = Stage(what, unit, total)
+
+    def advance(self, step: int = 1) -> None:
+        """So much more is done."""
+        self.stage.done += step
+        self.show()
+
+    def reach(self, what: str, unit: str, done: int, total: int) -> None:
+        """Stage `what` is so far; a new name begins a new stage."""
+        if what != self.stage.what:
+            self.stage = Stage(what, unit)
+        self.stage.done, self.stage.total = done, total
+        self.show()
+
+    def show(self) -> None:
+        """Tell somebody."""
 
 
 @contextmanager
-def progress(what: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
     """Show a job's progress on standard error while the block runs."""
-    if sys.stderr.isatty():
-        with _bar(what, total, unit) as advance:
-            yield advance
-    else:
-        yield _Lines(what, total, unit)
-
-
-@contextmanager
-def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
+    if not sys.stderr.isatty():
+        yield _Lines(what, unit, total)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Left
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TextColumn(unit), Left(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total)
-
-        def advance(step: int = 1, *, done: int | None = None, total: int | None = None) -> None:
-            if done is None:
-                bar.advance(task, step)
-            else:
-                bar.update(task, completed=done, total=total)
-
-        yield advance
+    with Progress(
+        *columns, TextColumn("{task.fields[unit]}"), Left(), console=Console(stderr=True)
+    ) as bars:
+        yield _Bar(bars, what, unit, total)
 
 
-class _Lines:
-    def __init__(self, what: str, total: int | None, unit: str) -> None:
-        self.what, self.total, self.unit = what, total, unit
-        self.done = 0
-        self.begun = time.monotonic()
-        self.due = self.begun + PATIENCE
+class _Bar(Job):
+    def __init__(self, bars: "Progress", what: str, unit: str, total: int | None) -> None:
+        super().__init__(what, unit, total)
+        self.bars, self.tasks = bars, {what: bars.add_task(what, total=total, unit=unit)}
 
-    def __call__(self, step: int = 1, *, done: int | None = None, total: int | None = None) -> None:
-        self.done = self.done + step if done is None else done
-        self.total = total or self.total
+    def show(self) -> None:
+        stage = self.stage
+        if stage.what not in self.tasks:
+            self.tasks[stage.what] = self.bars.add_task(stage.what, total=None, unit=stage.unit)
+        self.bars.update(self.tasks[stage.what], completed=stage.done, total=stage.total)
+
+
+class _Lines(Job):
+    def __init__(self, what: str, unit: str, total: int | None) -> None:
+        super().__init__(what, unit, total)
+        self.due = time.monotonic() + PATIENCE
+
+    def show(self) -> None:
         now = time.monotonic()
         if now < self.due:
             return
         self.due = now + EVERY
-        rate = self.done / (now - self.begun)
-        of = f" of {self.total:,}" if self.total else ""
+        stage = self.stage
+        rate = stage.done / max(now - stage.begun, 1e-9)
+        of = f" of {stage.total:,}" if stage.total else ""
         left = ""
-        if self.total and rate:
-            left = f", {(self.total - self.done) / rate:,.0f} s left"
+        if stage.total and rate:
+            left = f", {(stage.total - stage.done) / rate:,.0f} s left"
         print(
-            f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f} a second{left}",
+            f"{stage.what}: {stage.done:,}{of} {stage.unit}, {rate:,.0f} a second{left}",
             file=sys.stderr,
             flush=True,
         )

@@ -32,11 +32,11 @@ def tokenize(
 ) -> None:
     """Show the tokens of a text, their ids, segments and places in the text."""
     from unmask.checkpoint.fetch import locate
-    from unmask.text.files import read_tokenizer
+    from unmask.checkpoint.vocabulary import load_tokenizer
 
     if pair and (texts is None or len(texts) != 2):
         raise UserError(f"--pair: {len(texts or [])} texts; need exactly two, each in quotes.")
-    tokenizer = read_tokenizer(locate(model))
+    tokenizer = load_tokenizer(locate(model))
     given: Iterable[list[str]] = [texts] if pair and texts else ([t] for t in texts or _stdin())
     for parts in given:
         encoded = tokenizer.encode(*parts, limit=limit)
@@ -65,9 +65,9 @@ def _print_table(
 
 
 def _stdin() -> Iterator[str]:
-    from unmask.data.readers import read_texts
+    from unmask.data.readers import read_texts, refuse_empty
 
-    return (record.text for record in read_texts("-"))
+    return (record.text for record in refuse_empty("standard input", read_texts("-")))
 
 
 @vocab.command("learn")
@@ -84,40 +84,31 @@ def vocab_learn(
     workers: Annotated[int, typer.Option(min=1, help="Processes that count words.")] = 1,
 ) -> None:
     """Learn a WordPiece vocabulary from text, the same for any number of workers."""
-    from unmask.checkpoint.integrity import publish, refuse_existing
-    from unmask.data.readers import read_texts, refuse_empty
+    from unmask.checkpoint.integrity import refuse_existing
+    from unmask.data.readers import read_texts
 
     if criterion not in CRITERIA:
         raise SettingsError(unknown("criterion", criterion, CRITERIA))
     refuse_existing(out)
-    readers = [(file, read_texts(file, column=column)) for file in files]
+    for file in files:
+        read_texts(file, column=column)  # says what is wrong with a path before numpy is imported
+    from unmask.checkpoint.vocabulary import learn_folder
+    from unmask.settings import build
+    from unmask.text.learn import LearnSettings
 
-    from unmask.settings import build  # numpy and the tokenizer only after the cheap checks
-    from unmask.text.count import count_words
-    from unmask.text.files import tokenizer_files
-    from unmask.text.learn import LearnSettings, learn, report
-    from unmask.text.tokenizer import Casing, Tokenizer
-
-    settings = build(
-        LearnSettings,
-        {"size": size, "criterion": criterion, "coverage": coverage},
-        where="vocab learn",
-    )
-    casing = Casing(lowercase=not cased)
-    texts = (record.text for file, records in readers for record in refuse_empty(file, records))
-    with progress("counting words", unit="characters") as advance:
-        words = count_words(texts, casing, workers=workers, progress=advance)
-    with progress("learning tokens", size, unit="tokens") as advance:
-        vocabulary = learn(
-            words, settings, progress=lambda done, total: advance(done=done, total=total)
+    table = {"size": size, "criterion": criterion, "coverage": coverage}
+    settings = build(LearnSettings, table, where="vocab learn")
+    with progress("counting words", "characters") as job:
+        result = learn_folder(
+            files,
+            out,
+            settings,
+            cased=cased,
+            column=column,
+            workers=workers,
+            counting=job.advance,
+            learning=lambda done, total: job.reach("learning tokens", "tokens", done, total),
         )
-    result = report(words, vocabulary, casing)
-    recipe = {"vocab learn": settings.model_dump() | {"cased": cased}}
-    about = {"recipe": recipe, "provenance": {"files": [Path(file).name for file in files]}}
-    with publish(out, about) as folder:
-        for name, contents in tokenizer_files(Tokenizer(vocabulary, casing)).items():
-            (folder / name).write_bytes(contents.encode("utf-8"))
-        (folder / "report.json").write_text(json.dumps(vars(result), indent=2) + "\n")
     if result.tokens < size:
         print(f"the text has no more than {result.tokens:,} tokens worth learning", file=sys.stderr)
     print(f"tokens              {result.tokens:>14,}")

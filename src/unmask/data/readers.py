@@ -115,27 +115,18 @@ def _cells(path: Path, kind: str, column: str | None) -> Iterator[Record]:
     else:
         rows = csv.reader(lines(), strict=True)
     try:
-        names = next(rows, None)
-        if not names:
-            raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
-        repeated = next((name for name in names if names.count(name) > 1), None)
-        if repeated is not None:
-            raise DataError(
-                f"{path}:1: the column '{repeated}' is given twice; need it once. Rename one."
-            )
+        names = next(rows, [])
         which = names.index(_column(path, names, column))
-        row = 0
         for cells in rows:
             if not cells:
                 continue
-            row += 1
             if len(cells) != len(names):
                 raise DataError(
                     f"{path}:{at}: the header has {len(names)} columns and this row {len(cells)}; "
                     "need as many. Mend it; a cell with the separator in it needs quotes."
                 )
             if cells[which].strip():
-                yield Record(cells[which], f"{path}: row {row}")
+                yield Record(cells[which], f"{path}:{at}")
     except csv.Error as error:
         raise DataError(
             f"{path}:{at}: a quote is never closed or stands alone ({error}); need pairs. Mend it."
@@ -168,6 +159,11 @@ def _parquet(path: Path, column: str | None) -> Iterator[Record]:
 
 
 def _column(path: Path, names: list[str], wanted: str | None) -> str:
+    if not names:
+        raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise DataError(f"{path}:1: the column '{repeated}' is given twice. Rename one of them.")
     if wanted is None and len(names) == 1:
         return names[0]
     if (wanted or "text") in names:

@@ -63,8 +63,10 @@ class Attention(nn.Module):
     def _weights(self, q: Tensor, k: Tensor, added: Tensor | None) -> Tensor:
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
         scores = scores if added is None else scores + added
-        # A query that may see nothing reads zero, as in the fused kernel; softmax gives NaN there.
-        weights = scores.softmax(dim=-1).masked_fill(scores == float("-inf"), 0.0)
+        # A query that may see nothing reads zero, as in the fused kernel. Softmax over -inf alone
+        # would be NaN, in the gradient too, so such a query gets any scores and loses its weights.
+        blind = (scores == float("-inf")).all(dim=-1, keepdim=True)
+        weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
         if self.listener is not None:
             weights = self.listener(self.layer, weights)
         return F.dropout(weights, self.dropout, self.training)

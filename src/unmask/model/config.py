@@ -20,6 +20,14 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
+TABLE_LIMIT = 2**23  # numbers of a table that is computed, not read: 32 MB
+READ_BY_SCHEME = {  # settings that only some positions read
+    "reach": ("shaw", "t5"),
+    "buckets": ("t5",),
+    "rotary_base": ("rotary",),
+}
+
+
 class ModelConfig(Settings):
     """Everything that decides which weights there are and what they compute."""
 
@@ -52,15 +60,23 @@ class ModelConfig(Settings):
                 f"width {self.width} is not a multiple of heads {self.heads}; every head takes an "
                 "equal share of the width. Change one of the two."
             )
-        if self.positions in ("rotary", "sinusoidal") and (self.width // self.heads) % 2:
+        for name in READ_BY_SCHEME:
+            default = type(self).model_fields[name].default
+            if getattr(self, name) != default and self.positions not in READ_BY_SCHEME[name]:
+                raise ValueError(
+                    f"{name} is set, but {self.positions} positions do not read it; only "
+                    f"{' and '.join(READ_BY_SCHEME[name])} do. Leave it out."
+                )
+        channels = {"sinusoidal": self.width, "rotary": self.head_width}.get(self.positions, 0)
+        if channels % 2:
             raise ValueError(
-                f"{self.positions} positions turn pairs of channels, and a head has "
-                f"{self.width // self.heads}; need an even number. Change width or heads."
+                f"{self.positions} positions use pairs of channels, and there are {channels}; "
+                "need an even number. Change width or heads."
             )
-        if self.positions in ("rotary", "sinusoidal") and self.max_length * self.width > 2**23:
+        if self.max_length * channels > TABLE_LIMIT:
             raise ValueError(
-                f"max_length {self.max_length} with width {self.width}; {self.positions} positions "
-                f"are a table of their product, at most {2**23:,}. Lower max_length."
+                f"max_length {self.max_length} times {channels} channels; the table of "
+                f"{self.positions} positions holds at most {TABLE_LIMIT:,}. Lower max_length."
             )
         if self.positions == "t5" and self.reach <= self.buckets // 2:
             raise ValueError(

@@ -28,10 +28,18 @@ class Encoder(nn.Module):
         self.last_norm = last if config.norm == "pre" else nn.Identity()
         self.apply(self._start)
 
-    def forward(self, tokens: Tensor, segments: Tensor, index: Tensor, owner: Tensor) -> Tensor:
-        """The ordinary pass, under the config's own mask.  4 x [B, S] -> [B, S, D]"""
+    def forward(
+        self,
+        tokens: Tensor,  # [B, S]
+        segments: Tensor,  # [B, S]
+        index: Tensor,  # [B, S]
+        owner: Tensor,  # [B, S]
+        *,
+        trace: list[Tensor] | None = None,
+    ) -> Tensor:  # [B, S, D]
+        """The ordinary pass, under the config's own mask."""
         allowed = masks.of(self.config, owner, index)
-        return self.run(self.embed(tokens, segments, index), allowed, index)
+        return self.run(self.embed(tokens, segments, index), allowed, index, trace=trace)
 
     def embed(self, tokens: Tensor, segments: Tensor, index: Tensor) -> Tensor:
         """3 x [B, S] -> [B, S, D]"""

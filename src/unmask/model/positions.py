@@ -10,6 +10,7 @@ Positions restart with each text of a row; what is computed between two texts is
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -188,17 +189,16 @@ def _angles(length: int, channels: int, base: float) -> Tensor:
         return (torch.arange(length, dtype=torch.float64)[:, None] * rate).float()
 
 
-SCHEMES: dict[Scheme, type[Positions]] = {
+SCHEMES: dict[Scheme, Callable[[ModelConfig], Positions]] = {
     "learned": Learned,
     "sinusoidal": Sinusoidal,
     "shaw": Shaw,
     "t5": Bucketed,
     "rotary": Rotary,
+    "none": lambda config: Positions(),
 }
 
 
 def build(config: ModelConfig) -> Positions:
     """Return the positions that a config names."""
-    if config.positions == "none":
-        return Positions()
     return SCHEMES[config.positions](config)

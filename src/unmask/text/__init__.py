@@ -1,3 +1,6 @@
 """Text -> tokens: vocabulary, WordPiece (fast, and a plain one to read), learning a vocabulary."""
 
-CRITERIA = ("frequency", "likelihood")  # here, where naming them needs no numpy
+from typing import Literal, get_args
+
+Criterion = Literal["frequency", "likelihood"]
+CRITERIA = get_args(Criterion)  # here, where naming them needs no numpy

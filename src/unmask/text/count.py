@@ -4,6 +4,7 @@ The counts are the same whatever the number of processes and however the texts a
 because a text is cut only at places that depend on that text alone, and sums commute.
 """
 
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -15,7 +16,9 @@ from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
 CHUNK = 2**20  # characters handed to a process at a time
-STRETCH = 2**18  # a longer text is cut before a space, to bound the engine's memory
+STRETCH = 2**17  # a longer text is cut before a space, to bound the engine's memory
+
+_SPACE = re.compile(r"\s")
 
 Progress = Callable[[int], None]  # called with the number of characters just counted
 
@@ -68,11 +71,11 @@ def _chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _stretches(text: str) -> Iterator[str]:
-    """Cut a very long text before a space; where there is none, at a fixed length."""
+    """Cut a very long text before white space; where there is none, at a fixed length."""
     begin = 0
-    while len(text) - begin > STRETCH:
-        end = text.rfind(" ", begin + 1, begin + STRETCH)
-        end = begin + STRETCH if end < 0 else end
+    while len(text) - begin > 2 * STRETCH:
+        space = _SPACE.search(text, begin + STRETCH, begin + 2 * STRETCH)
+        end = space.start() if space else begin + 2 * STRETCH
         yield text[begin:end]
         begin = end
     yield text[begin:]

@@ -11,7 +11,8 @@ from typing import Any
 from unmask.errors import FolderError
 from unmask.settings import read_json
 from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
-from unmask.text.vocabulary import CLS, CONTINUES, MASK, PAD, SEP, UNKNOWN, Vocabulary
+from unmask.text.vocabulary import CLS, CONTINUES, MASK, PAD, SEP, SPECIALS, UNKNOWN, Vocabulary
+from unmask.text.wordpiece import LONGEST_WORD
 
 VOCAB, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
@@ -88,9 +89,12 @@ def _from_table(table: dict[str, Any], path: Path) -> Tokenizer:
     model = _part(table, "model", "WordPiece", path, default="WordPiece")
     normalizer = _part(table, "normalizer", "BertNormalizer", path)
     _part(table, "pre_tokenizer", "BertPreTokenizer", path)
-    for key, need in (("unk_token", UNKNOWN), ("continuing_subword_prefix", CONTINUES)):
-        if model.get(key, need) != need:
-            raise FolderError(f"{path}: {key} is {model[key]!r:.60}; BERT's is '{need}'.")
+    ordinary: dict[str, object] = {"unk_token": UNKNOWN, "continuing_subword_prefix": CONTINUES}
+    ordinary |= {"max_input_chars_per_word": LONGEST_WORD, "clean_text": True}
+    for key, need in ordinary.items():
+        part = normalizer if key == "clean_text" else model
+        if part.get(key, need) != need:
+            raise FolderError(f"{path}: {key} is {part[key]!r:.60}; BERT's is {need!r}.")
     vocabulary = _vocabulary(model, table.get("added_tokens"), path)
     casing = _casing(
         path,
@@ -120,8 +124,13 @@ def _vocabulary(model: dict[str, Any], added: Any, path: Path) -> Vocabulary:
         raise FolderError(f"{path}: model.vocab is missing; need a table of tokens and their ids.")
     ids = dict(ids)
     for token in added if isinstance(added, list) else []:
-        if isinstance(token, dict) and isinstance(token.get("content"), str):
-            ids.setdefault(token["content"], token.get("id"))
+        content = token.get("content") if isinstance(token, dict) else None
+        if content not in SPECIALS:
+            raise FolderError(
+                f"{path}: the added token {str(content)[:60]!r} is none of {', '.join(SPECIALS)}; "
+                "unmask reads vocabularies without words of their own rule. Take it out."
+            )
+        ids.setdefault(content, token.get("id"))
     if {i for i in ids.values() if type(i) is int} != set(range(len(ids))):
         raise FolderError(
             f"{path}: the ids of {len(ids)} tokens are not 0 to {len(ids) - 1}, each once."

@@ -11,7 +11,7 @@ Ties go to the pair that comes first in the alphabet, so the result depends on t
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,10 @@ from pydantic import Field
 
 from unmask.errors import DataError
 from unmask.settings import Settings
+from unmask.text import Criterion
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.vocabulary import CONTINUES, SPECIALS, Vocabulary
 
-Criterion = Literal["frequency", "likelihood"]
 Counts = NDArray[np.int64]
 Progress = Callable[[int, int], None]  # tokens so far, tokens wanted
 
@@ -48,13 +48,13 @@ def learn(
     ]
     symbols = sorted({symbol for spelling, _ in spelled for symbol in spelling})
     symbols.sort(key=lambda symbol: symbol.startswith(CONTINUES))
-    joiner = Joiner(symbols, spelled, settings.criterion)
     room = settings.size - len(SPECIALS)
     if len(symbols) > room:
         raise DataError(
             f"size {settings.size}: the characters of the text alone need "
             f"{len(symbols) + len(SPECIALS)}. Give a larger size, or a lower coverage."
         )
+    joiner = Joiner(symbols, spelled, settings.criterion)
     while len(joiner.symbols) < room:
         if not joiner.join_best(settings.min_count):
             break  # the text is too small for so many tokens
@@ -194,9 +194,8 @@ class Report:
 def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> Report:
     """Measure a vocabulary on word counts."""
     tokenizer = Tokenizer(vocabulary, casing)
-    listed = list(words)
     pieces = unknown = spelled = characters = 0
-    for word, ids in zip(listed, tokenizer.ids(listed), strict=True):
+    for word, ids in tokenizer.ids_of_each(words):
         count = words[word]
         pieces += count * len(ids)
         characters += count * len(word)

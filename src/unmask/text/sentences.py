@@ -21,7 +21,10 @@ _NEVER_ALONE = frozenset(("e.g", "i.e", "a.m", "p.m", "c.f", "u.s", "u.k", "u.n"
 _CLOSING = "\"'”’»)\\]}」』）】》"
 _OPENING = "\"'“‘«(\\[{「『（【《"
 # A mark of Chinese, or a run of . ! ? ... before a space; each with what closes after it.
-_END = re.compile(rf"(?:[。！？]+|……|…(?=\s|$)|[.!?]+(?=[{_CLOSING}]*(?:\s|$)))[{_CLOSING}]*")
+# Possessive (++): a run of marks is tried once, not once for each of its marks.
+_END = re.compile(
+    rf"(?:[。！？]++|……|…(?=\s|$)|(?<![.!?])[.!?]++(?=[{_CLOSING}]*+(?:\s|$)))[{_CLOSING}]*+"
+)
 _BEGINS = re.compile(rf"\s*[{_OPENING}¿¡—–-]*\s?(?P<first>\S)?")
 _LAST_WORD = re.compile(r"(?P<word>[^\W_](?:[\w.]*\w)?)\.$")
 
@@ -65,12 +68,12 @@ def _is_end(line: str, match: re.Match[str], first: str) -> bool:
         return False
     if mark != "." or match[0].startswith(".."):
         return True
-    return not _abbreviated(line[: match.start() + 1], first)
+    return not _abbreviated(line[max(0, match.start() - 40) : match.start() + 1], first)
 
 
 def _abbreviated(before: str, first: str) -> bool:
     """Does the full stop at the end of `before` belong to its last word?"""
-    found = _LAST_WORD.search(before[-40:])
+    found = _LAST_WORD.search(before)
     if found is None:
         return False
     word = found["word"]

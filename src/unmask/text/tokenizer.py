@@ -23,6 +23,7 @@ from unmask.text.wordpiece import LONGEST_WORD
 Cut = Literal["longest", "second"]
 Offsets = tuple[int, int]
 
+AHEAD = 1024  # texts tokenised at a time, by all cores
 NOWHERE: Offsets = (0, 0)  # the offsets of [CLS] and [SEP], which stand for no text
 _SURROGATES = re.compile("[\ud800-\udfff]")  # half a character: no text file can hold one
 
@@ -103,6 +104,12 @@ class Tokenizer:
         )
         return [encoding.ids for encoding in encodings]
 
+    def ids_of_each(self, texts: Iterable[str]) -> Iterator[tuple[str, list[int]]]:
+        """Every text with its ids, in steady memory however many there are."""
+        texts = iter(texts)
+        while some := list(islice(texts, AHEAD)):
+            yield from zip(some, self.ids(some), strict=True)
+
     def encode(
         self,
         text: str,
@@ -124,11 +131,10 @@ class Tokenizer:
         *,
         limit: int | None = None,
         cut: Cut = "longest",
-        ahead: int = 1024,
     ) -> Iterator[Encoded]:
         """Texts (one string) or pairs (two) as the model reads them, tokenised in parallel."""
         texts = iter(texts)
-        while some := list(islice(texts, ahead)):
+        while some := list(islice(texts, AHEAD)):
             pieces = iter(self.pieces([part for parts in some for part in parts]))
             for parts in some:
                 first, *others = islice(pieces, len(parts))
@@ -167,11 +173,11 @@ class Tokenizer:
         pieces = self.pieces([text] if second is None else [text, second])
         fixed = len(pieces[0].ids) if second is not None else 0
         room = self._room(limit, second is not None) - fixed
-        if room <= stride:
+        if room <= stride or stride < 0:
             raise UserError(
                 f"windows of {limit} tokens that share {stride}: only {max(room, 0)} fit beside "
                 f"the first text ({fixed} tokens) and the special tokens; a window must be able "
-                "to advance. Raise the limit or lower the stride."
+                "to advance, and a stride is not negative. Change the limit or the stride."
             )
         long = pieces[-1]
         starts = range(0, max(len(long.ids) - stride, 1), room - stride)

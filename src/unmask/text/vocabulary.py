@@ -28,7 +28,6 @@ class Vocabulary:
                 f"{', '.join(SPECIALS)}. Add {'it' if len(missing) == 1 else 'them'}, a line each."
             )
         self.pad, self.unknown, self.cls, self.sep, self.mask = (self.ids[s] for s in SPECIALS)
-        self.special_ids = frozenset((self.pad, self.unknown, self.cls, self.sep, self.mask))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -78,6 +77,15 @@ class Vocabulary:
     def text(self) -> str:
         """The contents of vocab.txt."""
         return "".join(token + "\n" for token in self.tokens)
+
+
+def refuse_unmasked(text: str) -> None:
+    """A text without [MASK] has nothing to guess."""
+    if MASK not in text:
+        raise DataError(
+            f"'{text[:60]}': no {MASK} in it; nothing to guess. Write {MASK} where a token is "
+            f"hidden, as in 'The {MASK} sat.'"
+        )
 
 
 def _refuse_repeated(tokens: Iterable[str], where: str) -> None:

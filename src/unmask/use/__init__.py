@@ -1,3 +1,6 @@
 """Checkpoint -> answers: a loaded model, embeddings, hidden tokens, next sentences, attention."""
 
-POOLS = ("mean", "cls")  # here, where naming them needs no torch
+from typing import Literal, get_args
+
+Pool = Literal["mean", "cls"]
+POOLS = get_args(Pool)  # here, where naming them needs no torch

@@ -15,9 +15,8 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.errors import SettingsError, unknown
-from unmask.use import POOLS
+from unmask.use import POOLS, Pool
 
-Pool = Literal["mean", "cls"]
 Layer = int | Literal["last4"]  # 0 is the embeddings, -1 the last block
 Vector = NDArray[np.float32]
 
@@ -38,6 +37,11 @@ def reader(
         return list(vectors.float().cpu().numpy())
 
     return read
+
+
+def width_of(layer: Layer, width: int) -> int:
+    """How many numbers a vector has."""
+    return 4 * width if layer == "last4" else width
 
 
 def _layers(layer: Layer, layers: int) -> list[int]:

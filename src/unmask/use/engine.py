@@ -13,7 +13,6 @@ from torch import Tensor
 
 from unmask.data.batches import Batch, Example, collate
 from unmask.data.packing import pack
-from unmask.model import masks
 from unmask.model.network import Network
 
 GROUP = 4096  # texts that are sorted together: enough to find neighbours of equal length
@@ -49,15 +48,9 @@ def lay_out(examples: Sequence[E], *, pad_id: int) -> Batch:
 
 def states(network: Network, batch: Batch) -> list[Tensor]:
     """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""
-    encoder = network.encoder
-    batch = batch.to(encoder.tokens.weight.device)
+    batch = batch.to(network.encoder.tokens.weight.device)
     trace: list[Tensor] = []
-    encoder.run(
-        encoder.embed(batch.tokens, batch.segments, batch.index),
-        masks.of(network.config, batch.owner, batch.index),
-        batch.index,
-        trace=trace,
-    )
+    network.encoder(batch.tokens, batch.segments, batch.index, batch.owner, trace=trace)
     return trace
 
 

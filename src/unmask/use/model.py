@@ -12,18 +12,16 @@ from torch import Tensor
 
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.checkpoint.names import architecture
+from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
 from unmask.data.batches import Batch
-from unmask.errors import DataError, FolderError
+from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.attention import recording
 from unmask.text.tokenizer import Encoded, Tokenizer
-from unmask.text.vocabulary import MASK
-from unmask.use import engine
-from unmask.use.embed import Layer, Pool, Vector, reader
+from unmask.text.vocabulary import MASK, refuse_unmasked
+from unmask.use import Pool, engine
+from unmask.use.embed import Layer, Vector, reader, width_of
 
 Table = NDArray[np.float32]
-
-AHEAD = 1024  # texts tokenised at a time, by all cores
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -90,10 +88,13 @@ class Model:
     def embed(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Table:
         """One vector per text.  -> [N, D]"""
         vectors = list(self.embeddings(texts, **options))
-        return np.stack(vectors) if vectors else np.zeros((0, self.network.config.width), "float32")
+        width = width_of(options.get("layer", -1), self.network.config.width)
+        return np.stack(vectors) if vectors else np.zeros((0, width), np.float32)
 
     def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
         """The same one after another, in steady memory however many texts there are."""
+        if isinstance(texts, str):
+            raise SettingsError("texts is one string; need a list of them. Write [text].")
         read = reader(
             self.network.config.layers,
             pool=options.get("pool", "mean"),
@@ -107,13 +108,14 @@ class Model:
 
     def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK] of a text, best first."""
-        self._need("token_head", "guess hidden tokens", "BertForMaskedLM or BertForPreTraining")
+        self._need("token_head", "guess hidden tokens", f"{MASKED} or {PRETRAINING}")
+        refuse_unmasked(text)
         (example,) = self._examples([[text]], truncate=truncate)
         places = [i for i, id in enumerate(example.ids) if id == self.tokenizer.vocabulary.mask]
         if not places:
             raise DataError(
-                f"'{text[:60]}': no {MASK} in it (or it was cut off); nothing to guess. Write "
-                f"{MASK} where a token is hidden, as in 'The {MASK} sat.'"
+                f"'{text[:60]}': every {MASK} lies behind the {len(example)} tokens that the model "
+                "holds. Shorten the text before it."
             )
         batch, states = self._one(example)
         with torch.inference_mode():
@@ -127,7 +129,7 @@ class Model:
 
     def next(self, first: str, second: str, *, truncate: bool = True) -> float:
         """The probability that the second text is what followed the first."""
-        self._need("pair_head", "judge next sentences", "BertForPreTraining")
+        self._need("pair_head", "judge next sentences", PRETRAINING)
         (example,) = self._examples([[first, second]], truncate=truncate)
         batch, states = self._one(example)
         with torch.inference_mode():
@@ -156,7 +158,7 @@ class Model:
     def _examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
         """Texts or pairs -> what the model reads, tokenised ahead by all cores."""
         limit = self.network.config.max_length
-        encoded = self.tokenizer.encode_many(texts, limit=limit, ahead=AHEAD)
+        encoded = self.tokenizer.encode_many(texts, limit=limit)
         for number, example in enumerate(encoded, start=1):
             if example.cut and not truncate:
                 raise TextTooLong(number, len(example) + example.cut, limit)

@@ -1,0 +1,48 @@
+"""Vocabulary folders: learned from text files, written whole, read with their digests checked."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unmask.checkpoint.integrity import publish, refuse_existing, verify
+from unmask.data.readers import read_texts, refuse_empty
+from unmask.text.count import count_words
+from unmask.text.files import read_tokenizer, tokenizer_files
+from unmask.text.learn import LearnSettings, Report, learn, report
+from unmask.text.tokenizer import Casing, Tokenizer
+
+REPORT = "report.json"
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read the tokenizer of a model or vocabulary folder."""
+    verify(folder)
+    return read_tokenizer(folder)
+
+
+def learn_folder(
+    files: Sequence[str],
+    out: Path,
+    settings: LearnSettings,
+    *,
+    cased: bool = False,
+    column: str | None = None,
+    workers: int = 1,
+    counting: Callable[[int], None] | None = None,
+    learning: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Learn a vocabulary from text files and write it as a folder; say how well it fits."""
+    refuse_existing(out)
+    casing = Casing(lowercase=not cased)
+    readers = [(file, read_texts(file, column=column)) for file in files]
+    texts = (record.text for file, records in readers for record in refuse_empty(file, records))
+    words = count_words(texts, casing, workers=workers, progress=counting)
+    vocabulary = learn(words, settings, progress=learning)
+    result = report(words, vocabulary, casing)
+    recipe = {"vocab learn": settings.model_dump() | {"cased": cased}}
+    about = {"recipe": recipe, "provenance": {"files": [Path(file).name for file in files]}}
+    with publish(out, about) as folder:
+        for name, contents in tokenizer_files(Tokenizer(vocabulary, casing)).items():
+            (folder / name).write_bytes(contents.encode("utf-8"))
+        (folder / REPORT).write_text(json.dumps(vars(result), indent=2) + "\n")
+    return result
