@@ -18,19 +18,19 @@ def folder(tmp_path):
     result = learn_folder(
         files,
         tmp_path / "v",
-        LearnSettings(size=25, coverage=1.0),
+        LearnSettings(size=22, coverage=1.0),
         counting=counted.append,
         learning=lambda done, total: learned.append((done, total)),
     )
     assert sum(counted) == 5 * 22 + 11
-    assert learned[-1] == (20, 20)
+    assert learned[-1] == (17, 17)
     assert result.words == 33
     return tmp_path / "v"
 
 
 def test_what_was_learned_is_what_is_read(folder):
     tokens = load_tokenizer(folder).vocabulary.tokens
-    assert len(tokens) == 25
+    assert len(tokens) == 22
     assert "the" in tokens
     report = json.loads((folder / "report.json").read_text())
     assert report["unknown_words"] == 0.0
