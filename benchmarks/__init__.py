@@ -1,1 +1,1 @@
-"""Measurements for docs/results.md, each against its peer, interleaved in one run."""
+"""Measurements for docs/results.md, each beside its peer in one run; speed is interleaved."""

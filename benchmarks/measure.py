@@ -26,18 +26,22 @@ def interleaved(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str
     return seconds
 
 
-def matrix_peak(threads: int, size: int = 2048) -> float:
-    """What the machine's fp32 matrix product reaches, in GFLOP/s: the best of five."""
+MATRIX = 2048  # rows and columns of the product that shows what the machine can do
+PRODUCTS = 10
+
+
+def matrix_products() -> None:
+    """A side of its own: PRODUCTS fp32 matrix products, in the same rounds as the others."""
     import torch
 
-    torch.set_num_threads(threads)
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    best = float("inf")
-    for _ in range(5):
-        begun = time.perf_counter()
+    a, b = torch.ones(MATRIX, MATRIX), torch.ones(MATRIX, MATRIX)
+    for _ in range(PRODUCTS):
         a @ b
-        best = min(best, time.perf_counter() - begun)
-    return 2 * size**3 / best / 1e9
+
+
+def gflops(seconds: list[float]) -> float:
+    """What `matrix_products` reached, in GFLOP/s, at the median."""
+    return PRODUCTS * 2 * MATRIX**3 / statistics.median(seconds) / 1e9
 
 
 def ratio(seconds: dict[str, list[float]], ours: str, theirs: str) -> dict[str, float]:

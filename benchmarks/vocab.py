@@ -19,7 +19,7 @@ def texts() -> Iterator[str]:
     return (record.text for record in read_texts(CORPUS))
 
 
-def main(rounds: int = 1) -> None:
+def main() -> None:
     if not CORPUS.exists():
         raise SystemExit(f"{CORPUS} is not there: this measurement needs the development data")
     casing = Casing()

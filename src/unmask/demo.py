@@ -67,7 +67,7 @@ def shade(score: float) -> str:
     """A character as dark as a score between 0 and 1 is high.
 
     >>> shade(-0.3), shade(0.5), shade(1.0)
-    (' ', '+', '@')
+    (' ', '=', '@')
     """
     return SHADES[round(max(0.0, min(float(score), 1.0)) * (len(SHADES) - 1))]
 
