@@ -22,7 +22,8 @@ class Stage:
     unit: str
     total: int | None = None
     done: int = 0
-    begun: float = field(default_factory=time.monotonic)
+    before: int = 0  # done when it began
+    begun: float = field(default_factory=lambda: time.monotonic())
 
 
 class Job:
@@ -39,7 +40,7 @@ class Job:
     def reach(self, what: str, unit: str, done: int, total: int) -> None:
         """Stage `what` is so far; a new name begins a new stage."""
         if what != self.stage.what:
-            self.stage = Stage(what, unit)
+            self.stage = Stage(what, unit, before=done)
         self.stage.done, self.stage.total = done, total
         self.show()
 
@@ -82,12 +83,11 @@ class _Lines(Job):
         self.due = time.monotonic() + PATIENCE
 
     def show(self) -> None:
-        now = time.monotonic()
-        if now < self.due:
+        now, stage = time.monotonic(), self.stage
+        if now < max(self.due, stage.begun + PATIENCE):
             return
         self.due = now + EVERY
-        stage = self.stage
-        rate = stage.done / max(now - stage.begun, 1e-9)
+        rate = (stage.done - stage.before) / (now - stage.begun)
         of = f" of {stage.total:,}" if stage.total else ""
         left = ""
         if stage.total and rate:
