@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unmask.checkpoint.fetch import get
 from unmask.model.network import count_parameters
-from unmask.use.model import Attention, Model
+from unmask.use.model import AttentionMaps, Model
 
 SENTENCES = (
     "A man is eating a piece of bread.",
@@ -72,7 +72,7 @@ def shade(score: float) -> str:
     return SHADES[round(max(0.0, min(float(score), 1.0)) * (len(SHADES) - 1))]
 
 
-def attention_shares(attention: Attention) -> NDArray[np.float64]:
+def attention_shares(attention: AttentionMaps) -> NDArray[np.float64]:
     """Per layer, the mean share of attention on: separators, itself, neighbours, the rest.
 
     -> [layers, 4]
@@ -90,7 +90,7 @@ def attention_shares(attention: Attention) -> NDArray[np.float64]:
     return np.stack([(weights * kind).sum(-1).mean(-1) for kind in kinds], axis=-1)
 
 
-def show_attention(attention: Attention) -> None:
+def show_attention(attention: AttentionMaps) -> None:
     """Where the attention of each layer goes, and the head that looks most at one kind of place."""
     shares = attention_shares(attention)
     names = ("[CLS] and [SEP]", "itself", "its neighbours", "farther away")

@@ -1,6 +1,6 @@
 """Who may look at whom. A mask is boolean, [B or 1, 1, Q, K]; True means "may look".
 
-Masks are built here, joined with `both`, and turned into what attention adds to its scores by
+Masks are built here, joined with `all_of`, and turned into what attention adds to its scores by
 `as_scores`. None is the mask that lets everyone look at everything, and costs nothing.
 """
 
@@ -32,7 +32,7 @@ def window(index: Tensor, reach: int) -> Tensor:
     return ((index[:, :, None] - index[:, None, :]).abs() <= reach)[:, None]
 
 
-def both(*masks: Tensor | None) -> Tensor | None:
+def all_of(*masks: Tensor | None) -> Tensor | None:
     """What every one of the masks allows."""
     allowed: Tensor | None = None
     for mask in masks:
@@ -43,7 +43,7 @@ def both(*masks: Tensor | None) -> Tensor | None:
 
 def of(config: ModelConfig, owner: Tensor, index: Tensor) -> Tensor | None:
     """The mask that a config asks for.  [B, S], [B, S] -> [B, 1, S, S]"""
-    return both(
+    return all_of(
         same_text(owner),
         causal(index) if config.causal else None,
         window(index, config.window) if config.window else None,

@@ -42,7 +42,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionMaps:
     """What each head of each layer looks at: weights[layer][head][from, to]."""
 
     tokens: list[str]
@@ -140,7 +140,7 @@ class Model:
 
     def attention(
         self, text: str, second: str | None = None, *, truncate: bool = True
-    ) -> Attention:
+    ) -> AttentionMaps:
         """The attention weights of every layer and head for a text or a pair."""
         texts = [text] if second is None else [text, second]
         (example,) = self._examples([texts], truncate=truncate)
@@ -148,7 +148,7 @@ class Model:
             self._one(example)
         tokens = [self.tokenizer.vocabulary.tokens[i] for i in example.ids]
         stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
-        return Attention(tokens, example.segments, stacked)
+        return AttentionMaps(tokens, example.segments, stacked)
 
     def _one(self, example: Encoded) -> tuple[Batch, list[Tensor]]:
         batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
