@@ -213,8 +213,8 @@ def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
                 'Cut the longest instead (cut="longest"), or shorten the first text.'
             )
         return [first, room - first]
-    short, long = sorted((first, second))
-    kept_short = min(short, max(room // 2, room - long))
+    short = min(first, second)
+    kept_short = min(short, room // 2)  # the longer has room for all that is left
     kept = [kept_short, room - kept_short]
     return kept if first <= second else kept[::-1]
 
