@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.checkpoint import names, weights
-from unmask.checkpoint.integrity import publish, verify
+from unmask.checkpoint.integrity import CONFIG, publish, refuse_other_than_models, verify
 from unmask.errors import FolderError
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network, count_parameters
@@ -21,7 +21,7 @@ from unmask.settings import read_json
 from unmask.text.files import TOKENIZER, VOCAB, read_tokenizer, tokenizer_files
 from unmask.text.tokenizer import Tokenizer
 
-CONFIG, CARD = "config.json", "README.md"
+CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,7 @@ def outline(path: Path, unpickled: Path | None = None) -> Outline:
 
     `unpickled` are its weights as safetensors, where the folder itself has only a pickle.
     """
-    if not path.is_dir():
-        what = "a file" if path.exists() else "nothing there"
-        raise FolderError(f"{path}: {what}; need the folder of a model. Check the path.")
-    if not (path / CONFIG).is_file():
-        raise FolderError(f"{path}: no {CONFIG} in it; need the folder of a model.")
+    refuse_other_than_models(path)
     manifest = verify(path)
     table = read_json(path / CONFIG)
     config = names.our_config(table, path / CONFIG)

@@ -21,10 +21,10 @@ from unmask.errors import FolderError
 from unmask.settings import read_json
 from unmask.version import VERSION
 
-MANIFEST = "unmask.json"
+MANIFEST, CONFIG = "unmask.json", "config.json"
 FORMAT = 1  # of the manifest
 LOADED = (  # what reading a folder reads
-    "config.json",
+    CONFIG,
     "model.safetensors",
     "model.safetensors.index.json",
     "vocab.txt",
@@ -60,6 +60,14 @@ def refuse_existing(target: Path) -> None:
             f"{target}: exists already, {what}; it is never overwritten. Give another --out, or "
             "move it away first."
         )
+
+
+def refuse_other_than_models(path: Path) -> None:
+    """Say that something is no model's folder; here, where saying so needs no torch."""
+    if not (path / CONFIG).is_file():
+        what = "a file" if path.exists() else "no such folder"
+        what = f"no {CONFIG} in it" if path.is_dir() else what
+        raise FolderError(f"{path}: {what}; need the folder of a model. Check the path.")
 
 
 def verify(folder: Path) -> dict[str, Any] | None:

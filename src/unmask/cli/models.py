@@ -30,10 +30,10 @@ def convert(
     out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
 ) -> None:
     """Turn a BERT folder of any age into a safe one: safetensors, today's names, a manifest."""
-    from unmask.checkpoint.integrity import refuse_existing
+    from unmask.checkpoint.integrity import refuse_existing, refuse_other_than_models
 
     refuse_existing(out)
-    _refuse_other_than_models(source)
+    refuse_other_than_models(source)  # both before torch is imported
     from unmask.checkpoint.convert import convert as run
 
     run(source, out)
@@ -67,9 +67,10 @@ def _installation() -> dict[str, str]:
 
 def _model(model: str) -> dict[str, str]:
     from unmask.checkpoint.fetch import locate
+    from unmask.checkpoint.integrity import refuse_other_than_models
 
     path = locate(model)
-    _refuse_other_than_models(path)
+    refuse_other_than_models(path)  # before torch is imported
     from unmask.checkpoint import names
     from unmask.checkpoint.folder import load_folder
     from unmask.model.network import count_parameters
@@ -103,15 +104,6 @@ def _model(model: str) -> dict[str, str]:
             f"{key}: {value}".lstrip(": ") for key, value in facts.items()
         )
     return table
-
-
-def _refuse_other_than_models(path: Path) -> None:
-    """Say at once, before torch is imported, that something is no model's folder."""
-    from unmask.errors import FolderError
-
-    if not (path / "config.json").is_file():
-        what = "no config.json in it" if path.is_dir() else "no such folder"
-        raise FolderError(f"{path}: {what}; need the folder of a model. Check the path.")
 
 
 def _settings(config: "ModelConfig") -> dict[str, str]:
