@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.integrity import MANIFEST, digest, publish, refuse_existing, verify
+from unmask.checkpoint.integrity import MANIFEST, publish, refuse_existing, verify
+from unmask.disk import digest
 from unmask.errors import FolderError, UserError
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # FIPS 180-4

@@ -4,9 +4,10 @@ import tempfile
 from pathlib import Path
 
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.integrity import digest, refuse_existing
+from unmask.checkpoint.integrity import refuse_existing
 from unmask.checkpoint.pickled import unpickle
 from unmask.checkpoint.weights import INDEX, PICKLED, WEIGHTS
+from unmask.disk import digest
 from unmask.errors import FolderError
 
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.checkpoint.integrity import digest, publish, refuse_existing
+from unmask.checkpoint.integrity import publish, refuse_existing
+from unmask.disk import digest
 from unmask.errors import FetchError, FolderError, UserError, unknown
 from unmask.settings import read_json
 

@@ -5,18 +5,14 @@ sha256 of each, everything forced to disk, then one rename. A crash leaves the o
 new one. `verify` reads it all again and names what differs.
 """
 
-import errno
-import fcntl
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from unmask.disk import digest, disk_error, sweep, sync, unfinished
 from unmask.errors import FolderError
 from unmask.settings import read_json
 from unmask.version import VERSION
@@ -34,20 +30,23 @@ LOADED = (  # what reading a folder reads
 
 
 @contextmanager
-def publish(target: Path, about: dict[str, Any]) -> Iterator[Path]:
-    """Give a folder to write into; it appears as `target`, complete, when the block ends."""
+def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -> Iterator[Path]:
+    """Give a folder to write into; it appears as `target`, complete, when the block ends.
+
+    `needed` are the bytes it will have, for the message of a full disk.
+    """
     refuse_existing(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
-        with _unfinished(target) as temporary:
+        sweep(target.parent, f".{target.name}.tmp-*")
+        with unfinished(target) as temporary:
             yield temporary
             _seal(temporary, about)
             temporary.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
     except OSError as error:
         refuse_existing(target)  # somebody else has written it meanwhile
-        raise _disk_error(target, error) from error
+        raise disk_error(target, error, needed=needed) from error
 
 
 def refuse_existing(target: Path) -> None:
@@ -104,12 +103,6 @@ def verify(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
-def digest(path: Path) -> str:
-    """The sha256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _verify_file(path: Path, entry: dict[str, Any]) -> None:
     if not path.is_file():
         raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Restore the file.")
@@ -130,7 +123,7 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
     """Force every file to disk, then write the manifest that names them all."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        _sync(path)
+        sync(path)
         name = path.relative_to(folder).as_posix()
         files[name] = {"sha256": digest(path), "bytes": path.stat().st_size}
     manifest: dict[str, Any] = {"format": FORMAT, "unmask": VERSION, **about}
@@ -139,33 +132,7 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
     path = folder / MANIFEST
     path.write_bytes(_text(manifest))
     for part in (path, *(p for p in folder.rglob("*") if p.is_dir()), folder):
-        _sync(part)
-
-
-@contextmanager
-def _unfinished(target: Path) -> Iterator[Path]:
-    """A folder beside the target, locked while its writer lives and gone when the block ends."""
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
-    lock = os.open(temporary, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        temporary.chmod(0o755)
-        yield temporary
-    finally:
-        os.close(lock)
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _sweep(target: Path) -> None:
-    """Remove what writers of this folder that were killed have left: what nobody has locked."""
-    for left in target.parent.glob(f".{target.name}.tmp-*"):
-        with suppress(OSError):
-            lock = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
-            finally:
-                os.close(lock)
+        sync(part)
 
 
 def _text(manifest: dict[str, Any]) -> bytes:
@@ -178,22 +145,3 @@ def _self_digest(manifest: dict[str, Any]) -> str:
     """The sha256 of a manifest without the field that holds it."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Force a file, or the names in a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _disk_error(target: Path, error: OSError) -> FolderError:
-    remedy = "Give another --out."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-        above = next(path for path in target.resolve().parents if path.is_dir())
-        remedy = f"{shutil.disk_usage(above).free:,} bytes are free there. Make room. {remedy}"
-    return FolderError(
-        f"{target}: could not be written ({error.strerror}); nothing was left behind. {remedy}"
-    )

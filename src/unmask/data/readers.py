@@ -4,7 +4,8 @@
     .jsonl                   an object a line; the text is under "text", or --column
     .csv, .tsv, .parquet     the text is the column "text", the only column, or --column
 
-Each of them also as .gz or .zst. "-" is standard input, read as .txt.
+Each of them also as .gz or .zst. "-" is standard input, read as .txt. What is bad goes to a
+`Watcher`, who refuses it, or writes it down and lets reading go on.
 """
 
 import csv
@@ -32,21 +33,44 @@ class Record:
     where: str
 
 
-def read_texts(path: str | Path, *, column: str | None = None) -> Iterator[Record]:
+class Watcher:
+    """What a reader tells besides the texts. This one lets nothing bad pass."""
+
+    longest: int | None = None  # bytes of a line; None: any
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """A record, or the rest of a file, cannot be used; `raw` is what is there."""
+        raise error
+
+    def blank(self) -> None:
+        """A record has no text in it."""
+
+    def opened(self, path: str | Path, file: IO[bytes]) -> None:
+        """A file is being read; `file.tell()` says how far."""
+
+
+REFUSE = Watcher()
+
+
+def read_texts(
+    path: str | Path, *, column: str | None = None, watcher: Watcher = REFUSE
+) -> Iterator[Record]:
     """Yield the texts of a file in their order; blank ones are left out.
 
     What is wrong with the path itself is said at once, not when the first text is asked for.
     """
-    kind = _kind(path)
+    kind = kind_of(path)
     if kind == ".parquet":
-        return _parquet(Path(path), column)
+        return _parquet(Path(path), column, watcher)
     if kind in (".csv", ".tsv"):
-        return _cells(Path(path), kind, column)
+        return _cells(Path(path), kind, column, watcher)
     if kind == ".txt" and column:
         raise DataError(
             f"{path}: plain text has no column '{column}'. Leave --column out, or give a table."
         )
-    return _json_lines(path, column or "text") if kind == ".jsonl" else _plain(path)
+    return (
+        _json_lines(path, column or "text", watcher) if kind == ".jsonl" else _plain(path, watcher)
+    )
 
 
 def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record]:
@@ -58,7 +82,7 @@ def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record
         raise DataError(f"{path}: no text in it; need at least one. Is it the right file?")
 
 
-def _kind(path: str | Path) -> str:
+def kind_of(path: str | Path) -> str:
     """The format that a name tells: its ending, below .gz or .zst."""
     if str(path) == "-":
         return ".txt"
@@ -78,36 +102,47 @@ def _kind(path: str | Path) -> str:
     return kind
 
 
-def _plain(path: str | Path) -> Iterator[Record]:
-    for line, text in _lines(path):
+def _plain(path: str | Path, watcher: Watcher) -> Iterator[Record]:
+    for line, text in read_lines(path, watcher):
         if text.strip():
-            yield Record(text.removesuffix("\n").removesuffix("\r"), f"{path}:{line}")
+            yield Record(text, f"{path}:{line}")
 
 
-def _json_lines(path: str | Path, column: str) -> Iterator[Record]:
-    for line, text in _lines(path):
+def _json_lines(path: str | Path, column: str, watcher: Watcher) -> Iterator[Record]:
+    for line, text in read_lines(path, watcher):
         if not text.strip():
             continue
         where = f"{path}:{line}"
-        record = parse_json(text, where=where, kind=DataError)
-        if column not in record:
-            raise DataError(f"{where}: {unknown('column', column, record)} Choose with --column.")
-        value = record[column]
-        if not isinstance(value, str):
-            raise DataError(f"{where}: '{column}' is {value!r:.60}; need a text in quotes.")
+        try:
+            value = _json_text(text, column, where)
+        except DataError as error:
+            watcher.bad(error, text)
+            continue
         if value.strip():
             yield Record(value, where)
+        else:
+            watcher.blank()
 
 
-def _cells(path: Path, kind: str, column: str | None) -> Iterator[Record]:
+def _json_text(line: str, column: str, where: str) -> str:
+    record = parse_json(line, where=where, kind=DataError)
+    if column not in record:
+        raise DataError(f"{where}: {unknown('column', column, record)} Choose with --column.")
+    value = record[column]
+    if not isinstance(value, str):
+        raise DataError(f"{where}: '{column}' is {value!r:.60}; need a text in quotes.")
+    return value
+
+
+def _cells(path: Path, kind: str, column: str | None, watcher: Watcher) -> Iterator[Record]:
     """A table of text: every cell is a text, whatever it looks like."""
     csv.field_size_limit(2**31 - 1)
     at = 1
 
     def lines() -> Iterator[str]:
         nonlocal at
-        for at, text in _lines(path):  # noqa: B007
-            yield text.removesuffix("\n").removesuffix("\r") if kind == ".tsv" else text
+        for at, text in read_lines(path, watcher):  # noqa: B007
+            yield text if kind == ".tsv" else text + "\n"
 
     rows: Iterator[list[str]]
     if kind == ".tsv":  # GLUE's quotes are literal
@@ -121,41 +156,47 @@ def _cells(path: Path, kind: str, column: str | None) -> Iterator[Record]:
             if not cells:
                 continue
             if len(cells) != len(names):
-                raise DataError(
+                error = DataError(
                     f"{path}:{at}: the header has {len(names)} columns and this row {len(cells)}; "
                     "need as many. Mend it; a cell with the separator in it needs quotes."
                 )
-            if cells[which].strip():
+                watcher.bad(error, "\t".join(cells))
+            elif cells[which].strip():
                 yield Record(cells[which], f"{path}:{at}")
-    except csv.Error as error:
-        raise DataError(
-            f"{path}:{at}: a quote is never closed or stands alone ({error}); need pairs. Mend it."
-        ) from None
+            else:
+                watcher.blank()
+    except csv.Error as problem:  # where the next row would begin, nobody can say
+        error = DataError(
+            f"{path}:{at}: a quote is never closed or stands alone ({problem}); need pairs. Mend "
+            "it: the file cannot be read on from here."
+        )
+        watcher.bad(error, "")
 
 
-def _parquet(path: Path, column: str | None) -> Iterator[Record]:
+def _parquet(path: Path, column: str | None, watcher: Watcher) -> Iterator[Record]:
     import pyarrow as pa
     import pyarrow.parquet
 
     row = 0
     try:
-        with _opened(path) as file:
+        with _opened(path, watcher) as file:
             source = path if path.suffix.lower() not in PACKED else pa.BufferReader(file.read())
             table = pyarrow.parquet.ParquetFile(source)
             name = _column(path, table.schema_arrow.names, column)
             for piece in table.iter_batches(columns=[name], batch_size=4096):
                 for value in piece.column(0).to_pylist():
                     row += 1
+                    where = f"{path}: row {row}"
                     if value is not None and not isinstance(value, str):
-                        raise DataError(
-                            f"{path}: row {row}: '{name}' is {value!r:.60}; need a text."
-                        )
-                    if value is not None and value.strip():
-                        yield Record(value, f"{path}: row {row}")
-    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: not a readable parquet file: {_short(error)} Fetch it again."
-        ) from None
+                        error = DataError(f"{where}: '{name}' is {value!r:.60}; need a text.")
+                        watcher.bad(error, repr(value))
+                    elif value is not None and value.strip():
+                        yield Record(value, where)
+                    else:
+                        watcher.blank()
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as problem:
+        error = DataError(f"{path}: not a readable parquet file: {_short(problem)} Fetch it again.")
+        watcher.bad(error, "")
 
 
 def _column(path: Path, names: list[str], wanted: str | None) -> str:
@@ -171,34 +212,59 @@ def _column(path: Path, names: list[str], wanted: str | None) -> str:
     raise DataError(f"{path}: {unknown('column', wanted or 'text', names)} Choose with --column.")
 
 
-def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file, numbered from 1, split at \\n alone."""
-    offset = 0
-    with _opened(path) as file:
-        line = 0
+def read_lines(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file without their ends, numbered from 1, split at \\n alone."""
+    offset = line = 0
+    with _opened(path, watcher) as file:
         while True:
             try:
-                raw = file.readline()
-            except (OSError, EOFError, zlib.error) as error:
-                raise DataError(
-                    f"{path}:{line + 1}: cannot be read on from here: {_short(error)} The file "
+                raw, size = _next_line(file, watcher.longest)
+            except (OSError, EOFError, zlib.error) as problem:
+                error = DataError(
+                    f"{path}:{line + 1}: cannot be read on from here: {_short(problem)} The file "
                     "is cut off or damaged. Fetch it again."
-                ) from None
+                )
+                return watcher.bad(error, "")
             if not raw:
-                return
+                return None
             line += 1
             if line == 1 and raw.startswith(BOM):
-                raw, offset = raw[len(BOM) :], len(BOM)
+                raw, offset, size = raw[len(BOM) :], len(BOM), size - len(BOM)
             try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}:{line}: byte {offset + error.start} of the file is not UTF-8 "
-                    f"(0x{raw[error.start]:02x}); need UTF-8 text. Convert it, for instance with "
-                    f"iconv -f {_guess(raw)} -t UTF-8."
-                ) from None
-            offset += len(raw)
-            yield line, text
+                yield line, _decoded(raw, size, f"{path}:{line}", offset)
+            except DataError as error:
+                watcher.bad(error, raw[:10_000].decode("utf-8", "backslashreplace"))
+            offset += size
+
+
+def _next_line(file: IO[bytes], longest: int | None) -> tuple[bytes, int]:
+    """The next line, and its size; of one that is too long, only the beginning."""
+    raw = file.readline(-1 if longest is None else longest)
+    size = len(raw)
+    if longest is not None and size == longest and not raw.endswith(b"\n"):
+        while rest := file.readline(longest):
+            size += len(rest)
+            if rest.endswith(b"\n"):
+                break
+        size = max(size, longest + 1)
+    return raw, size
+
+
+def _decoded(raw: bytes, size: int, where: str, offset: int) -> str:
+    if size > len(raw):
+        raise DataError(
+            f"{where}: a line of {size:,} bytes; at most {len(raw):,} are read as one text. Put "
+            "line breaks between its documents or sentences."
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: byte {offset + error.start} of the file is not UTF-8 "
+            f"(0x{raw[error.start]:02x}); need UTF-8 text. Convert it, for instance with "
+            f"iconv -f {_guess(raw)} -t UTF-8."
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _guess(raw: bytes) -> str:
@@ -213,29 +279,29 @@ def _guess(raw: bytes) -> str:
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[IO[bytes]]:
+def _opened(path: str | Path, watcher: Watcher) -> Iterator[IO[bytes]]:
     """A file of bytes, unpacked on the way if its name ends in .gz or .zst."""
     if str(path) == "-":
         yield sys.stdin.buffer
         return
     path = Path(path)
     try:
-        if path.suffix.lower() not in PACKED:
-            with path.open("rb") as file:
+        with path.open("rb") as file:
+            watcher.opened(path, file)
+            if path.suffix.lower() == ".gz":
+                import gzip
+
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    yield unpacked  # type: ignore[misc]
+            elif path.suffix.lower() == ".zst":
+                import io
+
+                import pyarrow as pa
+
+                with pa.input_stream(file, compression="zstd") as stream:
+                    yield io.BufferedReader(stream)
+            else:
                 yield file
-            return
-        if path.suffix.lower() == ".gz":
-            import gzip
-
-            with gzip.open(path, "rb") as unpacked:
-                yield unpacked  # type: ignore[misc]
-            return
-        import io
-
-        import pyarrow as pa
-
-        with pa.input_stream(str(path), compression="zstd") as stream:
-            yield io.BufferedReader(stream)
     except PermissionError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}). Ask for the right to read it."

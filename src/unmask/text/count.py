@@ -5,12 +5,11 @@ because a text is cut only at places that depend on that text alone, and sums co
 """
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from functools import cache
-from multiprocessing import get_context
+from functools import cache, partial
 
+from unmask.processes import in_order
 from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
@@ -33,27 +32,12 @@ def count_words(
 ) -> Counter[str]:
     """Count words as the tokenizer splits them: lower-cased or not, punctuation apart."""
     loose: Counter[str] = Counter()  # between spaces, punctuation still on
-    for size, counted in _counted(_chunks(texts, chunk), casing, workers):
+    count = partial(_count_chunk, casing=casing)
+    for counted_texts, counted in in_order(count, _chunks(texts, chunk), workers):
         loose.update(counted)
         if progress:
-            progress(size)
+            progress(sum(map(len, counted_texts)))
     return _split_punctuation(loose, casing)
-
-
-def _counted(
-    chunks: Iterator[list[str]], casing: Casing, workers: int
-) -> Iterator[tuple[int, Counter[str]]]:
-    if workers <= 1:
-        yield from ((sum(map(len, chunk)), _count_chunk(chunk, casing)) for chunk in chunks)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting: deque[tuple[int, Future[Counter[str]]]] = deque()
-        for chunk in chunks:
-            waiting.append((sum(map(len, chunk)), pool.submit(_count_chunk, chunk, casing)))
-            if len(waiting) > 2 * workers:  # read no further ahead: memory stays bounded
-                size, future = waiting.popleft()
-                yield size, future.result()
-        yield from ((size, future.result()) for size, future in waiting)
 
 
 def _chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:

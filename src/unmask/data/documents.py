@@ -1,0 +1,148 @@
+"""Files -> documents: the lines or records that belong together, still as raw text.
+
+    .txt, a blank line between documents    a line is a sentence, unless lines hold several
+    .txt without blank lines                a line is a document
+    .jsonl, .csv, .tsv, .parquet            a record is a document
+
+What was inferred is told; `--lines` decides otherwise. Sentences are split later, by the workers.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Literal
+
+from unmask.data.readers import Watcher, kind_of, read_lines, read_texts
+from unmask.errors import DataError
+from unmask.text.sentences import split_sentences
+
+Lines = Literal["auto", "sentences", "documents"]
+LONGEST_LINE = 32 * 2**20  # bytes; a library's longest book has about a quarter of it
+LONGEST_DOCUMENT = 2**22  # characters; a longer one is cut, so that memory stays bounded
+SAMPLE = 2000  # lines that are looked at to tell how a file is laid out
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Raw text; its line breaks end sentences. `split`: a line may hold several sentences."""
+
+    text: str
+    split: bool
+    records: int  # lines or records of the input that it is made of
+
+    def sentences(self) -> Iterator[str]:
+        """The sentences, none blank."""
+        if self.split:
+            yield from split_sentences(self.text)
+        else:
+            yield from (line.strip() for line in self.text.split("\n") if line.strip())
+
+
+@dataclass
+class Skipper(Watcher):
+    """Counts what is read, and either refuses what is bad or writes it down."""
+
+    skip: bool = False
+    longest: int | None = LONGEST_LINE
+    skipped: list[str] = field(default_factory=list)  # JSON lines
+    blanks: int = 0
+    files: dict[str, str] = field(default_factory=dict)  # how each file was understood
+    before: int = 0  # bytes of the files that are finished
+    current: IO[bytes] | None = None
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """Refuse it, or keep it for the side file."""
+        if not self.skip:
+            raise DataError(f"{error} Or leave such records out: --on-bad skip") from None
+        entry = {"why": str(error), "text": raw[:10_000]}
+        self.skipped.append(json.dumps(entry, ensure_ascii=False))
+
+    def blank(self) -> None:
+        """Count it."""
+        self.blanks += 1
+
+    def opened(self, path: str | Path, file: IO[bytes]) -> None:
+        """Remember the file, for `position`."""
+        self.current = file
+
+    def finished(self, path: str) -> None:
+        """The file is read to its end."""
+        self.before += Path(path).stat().st_size if path != "-" else 0
+        self.current = None
+
+    @property
+    def position(self) -> int:
+        """Bytes of the input that are read; packed files count as they lie on disk."""
+        if self.current is None or self.current.closed:
+            return self.before
+        return self.before + self.current.tell()
+
+
+def read_documents(
+    files: Iterable[str], watcher: Skipper, *, column: str | None = None, lines: Lines = "auto"
+) -> Iterator[Document]:
+    """Yield the documents of all files in order."""
+    for file in files:
+        if kind_of(file) == ".txt" and column is None:
+            documents = _plain(file, watcher, lines)
+        else:
+            watcher.files[file] = "a record is a document, split into sentences"
+            records = read_texts(file, column=column, watcher=watcher)
+            documents = (Document(record.text, True, 1) for record in records)
+        empty = True
+        for document in documents:
+            empty = False
+            yield from _bounded(document)
+        if empty:
+            watcher.bad(DataError(f"{file}: no text in it; need at least one document."), "")
+        watcher.finished(file)
+
+
+def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
+    numbered = read_lines(file, watcher)
+    sample = list(islice(numbered, SAMPLE))
+    blocks, split = _layout([text for _, text in sample], lines)
+    watcher.files[file] = (
+        f"a blank line ends a document; a line is {'split into sentences' if split else 'a sentence'}"
+        if blocks
+        else "a line is a document, split into sentences"
+    )
+    texts = (text for _, text in chain(sample, numbered))
+    if not blocks:
+        yield from (Document(text, True, 1) for text in texts if text.strip())
+        return
+    block: list[str] = []
+    size = 0
+    for text in chain(texts, [""]):
+        if text.strip():
+            block.append(text)
+            size += len(text)
+        if block and (not text.strip() or size > LONGEST_DOCUMENT):
+            yield Document("\n".join(block), split, len(block))
+            block, size = [], 0
+
+
+def _layout(sample: list[str], lines: Lines) -> tuple[bool, bool]:
+    """Do blank lines end documents, and do lines hold more than a sentence?"""
+    full = [text for text in sample if text.strip()]
+    if not full or lines == "documents":
+        return False, True
+    if lines == "sentences":
+        return True, False
+    first, last = sample.index(full[0]), len(sample) - sample[::-1].index(full[-1])
+    blocks = any(not text.strip() for text in sample[first:last])
+    sentences = sum(1 for text in full for _ in split_sentences(text))
+    return blocks, sentences >= 1.5 * len(full)
+
+
+def _bounded(document: Document) -> Iterator[Document]:
+    """Cut a document that is longer than any should be, at a line break or a space."""
+    text, records = document.text, document.records
+    while len(text) > LONGEST_DOCUMENT:
+        cut = max(text.rfind("\n", 0, LONGEST_DOCUMENT), 0)
+        cut = cut or max(text.rfind(" ", 0, LONGEST_DOCUMENT), 0) or LONGEST_DOCUMENT
+        yield Document(text[:cut], document.split, 0)
+        text = text[cut:]
+    yield Document(text, document.split, records)

@@ -1,0 +1,116 @@
+"""Sentences and tokens -> what a corpus is like: counts that add up over shards, and a report.
+
+Duplicates are counted in constant memory: exact for the sentences that repeat most, and for the
+rest on a sample of the sentences, those whose hash ends in enough zeros (so that every repetition
+of a sampled sentence is sampled too).
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLED = 2048  # sentences of a shard whose hashes are kept
+MERGED = 2**17  # ... and of a whole corpus
+OFTEN = 10  # the most repeated sentences that are kept by name
+BINS = 32  # lengths are counted by powers of two
+
+
+@dataclass
+class Statistics:
+    """Sums over any part of a corpus."""
+
+    records: int = 0  # lines or records of the input
+    documents: int = 0
+    single: int = 0  # documents of one sentence
+    empty: int = 0  # documents and sentences without a token
+    sentences: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    characters: int = 0
+    sentence_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # by length in tokens
+    document_bins: list[int] = field(default_factory=lambda: [0] * BINS)
+    zeros: int = 0  # a hash is sampled if it ends in so many zero bits
+    sample: dict[str, int] = field(default_factory=dict)  # hash -> occurrences
+    often: dict[str, int] = field(default_factory=dict)  # sentence -> occurrences
+
+    def add(self, other: "Statistics") -> None:
+        """Add those of another part."""
+        for name in ("records", "documents", "single", "empty", "sentences", "tokens", "unknown"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.characters += other.characters
+        for name in ("sentence_bins", "document_bins"):
+            pairs = zip(getattr(self, name), getattr(other, name), strict=True)
+            setattr(self, name, [a + b for a, b in pairs])
+        self.zeros = max(self.zeros, other.zeros)
+        self.sample = dict(Counter(self.sample) + Counter(other.sample))
+        self._thin(MERGED)
+        often = Counter(self.often) + Counter(other.often)
+        self.often = dict(_most(often, 20 * OFTEN))
+
+    def note_sentences(self, counts: Counter[str]) -> None:
+        """Keep what tells duplicates: a sample of the hashes, and the sentences repeated most."""
+        hashes = {_hash(sentence): count for sentence, count in counts.items()}
+        self.sample = {f"{value:016x}": count for value, count in hashes.items()}
+        self._thin(SAMPLED)
+        repeated = Counter({s[:200]: count for s, count in counts.items() if count > 1})
+        self.often = dict(_most(repeated, OFTEN))
+
+    @property
+    def duplicate_share(self) -> float:
+        """The share of the sentences that have occurred before, about."""
+        if not self.sentences:
+            return 0.0
+        named = {f"{_hash(s):016x}" for s in self.often if len(s) < 200}
+        often = sum(count - 1 for s, count in self.often.items() if len(s) < 200)
+        rest = [count for key, count in self.sample.items() if key not in named]
+        sampled = sum(count - 1 for count in rest) * 2**self.zeros
+        return min((often + sampled) / self.sentences, 1.0)
+
+    def _thin(self, most: int) -> None:
+        def kept(key: str) -> bool:
+            return int(key, 16) & ((1 << self.zeros) - 1) == 0
+
+        self.sample = {key: count for key, count in self.sample.items() if kept(key)}
+        while len(self.sample) > most:
+            self.zeros += 1
+            self.sample = {key: count for key, count in self.sample.items() if kept(key)}
+
+    def report(self) -> dict[str, Any]:
+        """What a reader wants to know, by name."""
+        return {
+            "documents": self.documents,
+            "sentences": self.sentences,
+            "tokens": self.tokens,
+            "tokens a sentence": self.tokens / max(self.sentences, 1),
+            "unknown share": self.unknown / max(self.tokens, 1),
+            "single share": self.single / max(self.documents, 1),
+            "duplicate share": self.duplicate_share,
+            "often": sorted(self.often.items(), key=lambda item: (-item[1], item[0]))[:OFTEN],
+            "sentence lengths": self.sentence_bins,
+            "document lengths": self.document_bins,
+        }
+
+
+def length_bins(lengths: NDArray[Any]) -> list[int]:
+    """How many lengths are in [2^i, 2^(i+1)), for each i.
+
+    >>> length_bins(np.array([1, 2, 3, 4, 900]))[:3]
+    [1, 2, 1]
+    """
+    powers = np.log2(np.maximum(lengths, 1)).astype(np.int64)
+    return [int(count) for count in np.bincount(powers, minlength=BINS)]
+
+
+def _hash(sentence: str) -> int:
+    raw = sentence.encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big")
+
+
+def _most(counts: Counter[str], most: int) -> Iterable[tuple[str, int]]:
+    """The highest counts; ties by the sentence itself, so that the order of files is all."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]

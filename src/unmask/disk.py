@@ -1,0 +1,121 @@
+"""Bytes -> disk, so that a crash leaves the old state or the new one and nothing between.
+
+    written(path)      a file: another name, fsync, rename, fsync of the folder
+    unfinished(path)   a folder beside its place, locked while its writer lives; the caller renames
+    held(path)         a lock that one process holds and that dies with it
+
+It knows nothing of what the bytes mean.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from unmask.errors import FolderError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def write_file(path: Path, contents: bytes) -> None:
+    """Put a file in its place, whole or not at all; what was there stays until then."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise disk_error(path, error, needed=len(contents)) from error
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Force a file, or the names in a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def unfinished(target: Path) -> Iterator[Path]:
+    """A folder beside the target, locked while its writer lives and gone when the block ends."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+    lock = os.open(temporary, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        temporary.chmod(0o755)
+        yield temporary
+    finally:
+        os.close(lock)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sweep(folder: Path, pattern: str) -> None:
+    """Remove what writers that were killed have left: folders that nobody has locked."""
+    for left in folder.glob(pattern):
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+@contextmanager
+def held(path: Path, *, what: str) -> Iterator[None]:
+    """Hold a lock while the block runs; a second process is refused, with the number of the first.
+
+    The file stays, the lock goes with the process however it ends.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(lock, 100).decode("utf-8", "replace").strip() or "of unknown number"
+            raise FolderError(
+                f"{path.parent}: process {holder} is at work on {what}. Wait for it, stop it, or "
+                "give another --out."
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def disk_error(target: Path, error: OSError, *, needed: int | None = None) -> FolderError:
+    """Say what could not be written, and what is free and missing where the disk is full."""
+    remedy = "Give another --out."
+    if error.errno in FULL:
+        free = free_bytes(target)
+        remedy = f"{free:,} bytes are free there. Make room. {remedy}"
+        if needed is not None and needed > free:
+            remedy = f"{needed:,} bytes are needed, {needed - free:,} are missing: {remedy}"
+    return FolderError(
+        f"{target}: could not be written ({error.strerror}); nothing was left behind. {remedy}"
+    )
+
+
+def free_bytes(target: Path) -> int:
+    """What is free on the disk where something would be written."""
+    above = next(path for path in target.resolve().parents if path.is_dir())
+    return shutil.disk_usage(above).free
