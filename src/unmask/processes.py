@@ -1,5 +1,6 @@
 """Jobs -> results, in order, on several processes, never reading far ahead of the workers."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -20,7 +21,8 @@ def in_order(
     if workers <= 1:
         yield from ((job, work(job)) for job in jobs)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")  # a fork would copy the locks of running threads
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_use_one_thread) as pool:
         waiting: deque[tuple[Job, Future[Result]]] = deque()
         try:
             for job in jobs:
@@ -39,3 +41,8 @@ def in_order(
         finally:
             for _, future in waiting:
                 future.cancel()
+
+
+def _use_one_thread() -> None:
+    """The workers are as many as the cores: each keeps to one."""
+    os.environ["RAYON_NUM_THREADS"] = "1"  # the tokenizer's engine

@@ -104,8 +104,9 @@ def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
     numbered = read_lines(file, watcher)
     sample = list(islice(numbered, SAMPLE))
     blocks, split = _layout([text for _, text in sample], lines)
+    line = "a line is split into sentences" if split else "a line is a sentence"
     watcher.files[file] = (
-        f"a blank line ends a document; a line is {'split into sentences' if split else 'a sentence'}"
+        f"a blank line ends a document; {line}"
         if blocks
         else "a line is a document, split into sentences"
     )

@@ -36,13 +36,14 @@ def words(root: int, index: NDArray[Any] | Sequence[int]) -> Words:
 
 def uniform(root: int, index: NDArray[Any] | Sequence[int]) -> NDArray[np.float64]:
     """Numbers in [0, 1), one for each index."""
-    return (words(root, index) >> np.uint64(11)) * 2.0**-53
+    return (words(root, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(bound: NDArray[Any] | int, draws: NDArray[np.float64]) -> NDArray[np.int64]:
     """Turn draws in [0, 1) into whole numbers in [0, bound)."""
     top = np.asarray(bound)
-    return np.minimum((draws * top).astype(np.int64), top - 1)
+    drawn: NDArray[np.int64] = np.minimum((draws * top).astype(np.int64), top - 1)
+    return drawn
 
 
 def permutation(root: int, count: int) -> NDArray[np.int64]:

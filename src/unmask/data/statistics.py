@@ -68,7 +68,7 @@ class Statistics:
         named = {f"{_hash(s):016x}" for s in self.often if len(s) < 200}
         often = sum(count - 1 for s, count in self.often.items() if len(s) < 200)
         rest = [count for key, count in self.sample.items() if key not in named]
-        sampled = sum(count - 1 for count in rest) * 2**self.zeros
+        sampled = sum(count - 1 for count in rest) << self.zeros
         return min((often + sampled) / self.sentences, 1.0)
 
     def _thin(self, most: int) -> None:

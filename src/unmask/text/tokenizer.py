@@ -7,6 +7,7 @@ The `tokenizers` engine finds the pieces; what BERT puts around them is written 
 engine carries its own Unicode tables, so ids do not change with the version of Python.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -188,6 +189,11 @@ class Tokenizer:
         """Ids -> text: pieces glued to words, special tokens left out."""
         text = self.engine.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
         return str(text)
+
+    def digest(self) -> str:
+        """A sha256 of everything that decides ids."""
+        casing = (self.casing.lowercase, self.casing.strip_accents, self.casing.chinese_apart)
+        return hashlib.sha256(f"{casing}\n{self.vocabulary.text()}".encode()).hexdigest()
 
     def _room(self, limit: int, pair: bool) -> int:
         around = 3 if pair else 2

@@ -1,0 +1,107 @@
+"""The verb prepare: text files -> a corpus folder."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unmask.cli.progress import progress
+from unmask.errors import SettingsError, unknown
+
+ENGINES = ("processes", "ray")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb of this file."""
+    app.command()(prepare)
+
+
+def prepare(
+    files: Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")],
+    tokenizer: Annotated[str, typer.Option(help="A folder with a vocabulary, or a model.")],
+    out: Annotated[Path, typer.Option(help="The corpus folder: new, or one to go on with.")],
+    column: Annotated[str | None, typer.Option(help="Where a table has its text.")] = None,
+    lines: Annotated[str, typer.Option(help=".txt: sentences, documents or auto.")] = "auto",
+    words: Annotated[
+        str, typer.Option(help="For whole-word masking: pieces, or spaces if words are given.")
+    ] = "pieces",
+    on_bad: Annotated[str, typer.Option(help="stop, or skip: written to skipped.jsonl.")] = "stop",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores.")] = None,
+    task_id: Annotated[int, typer.Option(min=0, help="Which task this is, from 0.")] = 0,
+    num_tasks: Annotated[int, typer.Option(min=1, help="Tasks that share the work.")] = 1,
+    engine: Annotated[str, typer.Option(help="processes, or ray (an extra).")] = "processes",
+) -> None:
+    """Turn text into a corpus to pre-train on; a killed preparation goes on where it was."""
+    from unmask.checkpoint.fetch import locate
+    from unmask.checkpoint.vocabulary import load_tokenizer
+    from unmask.data.prepare import PrepareSettings, Task
+    from unmask.data.prepare import prepare as run
+    from unmask.data.readers import kind_of
+    from unmask.settings import build
+
+    if engine not in ENGINES:
+        raise SettingsError(unknown("engine", engine, ENGINES))
+    table = {"column": column, "lines": lines, "words": words, "on_bad": on_bad}
+    settings = build(PrepareSettings, table, where="prepare")
+    for file in files:
+        kind_of(file)  # says what is wrong with a path at once
+    made_by = load_tokenizer(locate(tokenizer))
+    cores = workers or os.cpu_count() or 1
+    if engine == "ray":
+        from unmask.data.ray import prepare_on_ray
+
+        manifest = prepare_on_ray(files, made_by, out, settings, tasks=num_tasks)
+    else:
+        task = Task(number=task_id, tasks=num_tasks)
+        with progress("preparing", "bytes") as job:
+            manifest = run(
+                files,
+                made_by,
+                out,
+                settings,
+                task=task,
+                workers=cores,
+                progress=lambda done, total: job.reach("preparing", "bytes", done, total),
+                notice=lambda line: print(line, file=sys.stderr),
+            )
+    if manifest is None:
+        print(f"task {task_id} of {num_tasks} is done; other tasks have shards to make yet")
+        return
+    show(manifest)
+    print(f"written to {out}")
+
+
+def show(manifest: dict[str, Any]) -> None:
+    """What the corpus is like, and what to look at before training on it."""
+    from unmask.data.statistics import Statistics
+
+    report = Statistics(**manifest["statistics"]).report()
+    records = manifest["records"]
+    print(f"read                {records['read']:>14,}   lines or records")
+    print(f"  used              {records['used']:>14,}")
+    print(f"  skipped           {records['skipped']:>14,}   in skipped.jsonl, each with its reason")
+    print(f"  blank             {records['blank']:>14,}")
+    print(f"documents           {report['documents']:>14,}")
+    print(f"  of one sentence   {report['single share']:>14.2%}   next sentences need two")
+    print(f"sentences           {report['sentences']:>14,}")
+    print(f"  seen before       {report['duplicate share']:>14.2%}   about")
+    for sentence, count in report["often"][:3]:
+        print(f"    {count:>8,} times  {sentence[:60]!r}")
+    print(f"tokens              {report['tokens']:>14,}")
+    print(f"  a sentence        {report['tokens a sentence']:>14.1f}")
+    print(f"  unknown           {report['unknown share']:>14.4%}")
+    print(f"sentence lengths    {_histogram(report['sentence lengths'])}")
+    print(f"document lengths    {_histogram(report['document lengths'])}")
+
+
+def _histogram(bins: list[int]) -> str:
+    """Shares by powers of two.
+
+    >>> _histogram([0, 0, 5, 15, 0])
+    '4-7: 25 %  8-15: 75 %'
+    """
+    total = sum(bins) or 1
+    shares = [(f"{2**i}-{2 ** (i + 1) - 1}", 100 * count / total) for i, count in enumerate(bins)]
+    return "  ".join(f"{name}: {share:.0f} %" for name, share in shares if share >= 0.5)

@@ -1,0 +1,160 @@
+"""A corpus folder: tokens in memory-mapped shards, with the starts of sentences and documents.
+
+    manifest.json        what it was made from and with, its statistics, the sha256 of every shard
+    tokenizer/           the tokenizer that made it
+    shard-00000.bin      ids, uint16 or uint32
+    shard-00000.idx      uint32: where each sentence begins, then where each document begins
+    shard-00000.wrd      one bit a token, where words were given: does it continue a word?
+    shard-00000.json     counts, statistics, digests; its being there says the shard is whole
+
+A corpus is read as one long row of tokens; a position counts through all shards.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data.statistics import Statistics
+from unmask.disk import digest
+from unmask.errors import FolderError
+from unmask.settings import read_json
+from unmask.text.files import read_tokenizer
+from unmask.text.tokenizer import Tokenizer
+
+MANIFEST, PLAN, TOKENIZER_FOLDER = "manifest.json", "plan.json", "tokenizer"
+SIDE_FILE = "skipped.jsonl"
+FORMAT = 1
+MANIFEST_LIMIT = 2**30  # bytes: a few hundred for each shard
+
+Ids = NDArray[np.int64]
+Bits = NDArray[np.bool_]
+
+
+def shard_path(folder: Path, number: int, ending: str) -> Path:
+    """Where a file of a shard lies."""
+    return folder / f"shard-{number:05d}.{ending}"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens, sentences and documents, numbered through all shards."""
+
+    path: Path
+    tokenizer: Tokenizer
+    manifest: dict[str, Any]
+    digest: str  # of the manifest, and so of everything
+    sentences: Ids  # [sentences + 1] the position of each one's first token
+    documents: Ids  # [documents + 1] the number of each one's first sentence
+    begins: list[int]  # the position of each shard's first token
+    shards: list[NDArray[Any]]
+    continues: list[NDArray[np.uint8]] | None  # packed bits, where words were given
+
+    def tokens(self, start: int, length: int) -> Ids:
+        """The ids from a position on; they lie in one shard, as a document does."""
+        shard = bisect_right(self.begins, start) - 1
+        at = start - self.begins[shard]
+        return self.shards[shard][at : at + length].astype(np.int64)
+
+    def continuing(self, start: int, length: int) -> Bits | None:
+        """Which of those tokens continue the word before them; None if words were not given."""
+        if self.continues is None:
+            return None
+        shard = bisect_right(self.begins, start) - 1
+        at = start - self.begins[shard]
+        packed = self.continues[shard][at // 8 : (at + length + 7) // 8]
+        return np.unpackbits(packed)[at % 8 : at % 8 + length].astype(bool)
+
+    @property
+    def statistics(self) -> Statistics:
+        """What it is like."""
+        return Statistics(**self.manifest["statistics"])
+
+    @property
+    def size(self) -> int:
+        """How many tokens it has."""
+        return int(self.sentences[-1])
+
+
+def open_corpus(
+    path: Path, *, check: bool = True, progress: Callable[[int], None] | None = None
+) -> Corpus:
+    """Map a corpus folder; `check` reads every byte of it and compares digests."""
+    manifest = read_manifest(path)
+    tokenizer = read_tokenizer(path / TOKENIZER_FOLDER)
+    if tokenizer.digest() != manifest["tokenizer"]:
+        raise FolderError(
+            f"{path / TOKENIZER_FOLDER}: is not the tokenizer that made this corpus (its sha256 "
+            f"differs from {MANIFEST}). Restore it, or prepare the corpus again."
+        )
+    kind = np.dtype(manifest["ids"])
+    sentences, documents, begins, shards, continues = [], [], [], [], []
+    tokens = count = 0
+    for number, entry in enumerate(manifest["shards"]):
+        _check_shard(path, number, entry, kind.itemsize, check)
+        index = np.fromfile(shard_path(path, number, "idx"), dtype="<u4").astype(np.int64)
+        sentences.append(index[: entry["sentences"]] + tokens)
+        documents.append(index[entry["sentences"] :] + count)
+        begins.append(tokens)
+        shards.append(_mapped(shard_path(path, number, "bin"), kind))
+        if manifest["words"] == "spaces":
+            continues.append(_mapped(shard_path(path, number, "wrd"), np.dtype("u1")))
+        tokens += entry["tokens"]
+        count += entry["sentences"]
+        if progress:
+            progress(entry["tokens"])
+    return Corpus(
+        path,
+        tokenizer,
+        manifest,
+        digest(path / MANIFEST),
+        np.concatenate([*sentences, [tokens]]),
+        np.concatenate([*documents, [count]]),
+        begins,
+        shards,
+        continues if manifest["words"] == "spaces" else None,
+    )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a finished corpus says of itself."""
+    if not (path / MANIFEST).is_file():
+        what = "no such folder"
+        if path.exists():
+            what = "a corpus that is not finished" if (path / PLAN).exists() else "no corpus"
+        raise FolderError(
+            f"{path}: {what}; need a folder that `unmask prepare` has finished. Run it, or run it "
+            "again: it goes on where it stopped."
+        )
+    manifest = read_json(path / MANIFEST, limit=MANIFEST_LIMIT)
+    if manifest.get("format") != FORMAT:
+        raise FolderError(
+            f"{path / MANIFEST}: format {manifest.get('format')!r:.20}; this version reads "
+            f"{FORMAT}. Prepare the corpus again."
+        )
+    return manifest
+
+
+def _check_shard(folder: Path, number: int, entry: dict[str, Any], width: int, full: bool) -> None:
+    """Compare the files of a shard with the manifest: their sizes, and their digests if asked."""
+    sizes = {"bin": entry["tokens"] * width, "idx": 4 * (entry["sentences"] + entry["documents"])}
+    for ending, sha256 in entry["sha256"].items():
+        path = shard_path(folder, number, ending)
+        if not path.is_file():
+            raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Prepare it again.")
+        size = path.stat().st_size
+        if size != sizes.get(ending, size) or (full and digest(path) != sha256):
+            raise FolderError(
+                f"{path}: was changed since it was written ({MANIFEST} says otherwise). Remove it "
+                f"with its .json and {MANIFEST}, and run `unmask prepare` again."
+            )
+
+
+def _mapped(path: Path, kind: np.dtype[Any]) -> NDArray[Any]:
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.empty(0, dtype=kind)
+    return np.memmap(path, dtype=kind, mode="r")

@@ -1,0 +1,212 @@
+"""Files -> a corpus folder: in constant memory, on several processes, restartable.
+
+The input is read in order and cut into chunks, one for each shard, at places that depend on the
+input alone. Workers turn chunks into shards; a shard that is there, made from the same text, is
+not made again. So a killed preparation goes on where it was, and N tasks on N machines that
+share a disk each make every N-th shard. Who finds all shards there writes the manifest.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from unmask.data.corpus import (
+    FORMAT,
+    MANIFEST,
+    PLAN,
+    SIDE_FILE,
+    TOKENIZER_FOLDER,
+    read_manifest,
+    shard_path,
+)
+from unmask.data.documents import Document, Lines, Skipper, read_documents
+from unmask.data.shards import Chunk, Words, id_type, write_shard
+from unmask.data.statistics import Statistics
+from unmask.disk import held, write_file
+from unmask.errors import DataError, FolderError
+from unmask.processes import in_order
+from unmask.settings import Settings, read_json
+from unmask.text.files import tokenizer_files
+from unmask.text.tokenizer import Tokenizer
+
+SHARD_LIMIT = 2**20  # bytes of a shard's .json
+Progress = Callable[[int, int], None]  # bytes of the input that are done, and all of them
+
+
+class PrepareSettings(Settings):
+    """How text becomes a corpus. Another value makes another corpus."""
+
+    column: str | None = None  # where a table has its text
+    lines: Lines = "auto"  # .txt: what a line is
+    words: Words = "pieces"  # for whole-word masking: words are glued pieces, or between spaces
+    on_bad: Literal["stop", "skip"] = "stop"
+    shard_characters: Annotated[int, Field(ge=1000, le=2**26)] = 2**22
+
+
+class Task(Settings):
+    """Which share of the shards is made here."""
+
+    number: Annotated[int, Field(ge=0)] = 0
+    tasks: Annotated[int, Field(ge=1)] = 1
+
+
+def prepare(
+    files: Sequence[str],
+    tokenizer: Tokenizer,
+    out: Path,
+    settings: PrepareSettings,
+    *,
+    task: Task | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] = print,
+) -> dict[str, Any] | None:
+    """Make a corpus, or go on making it; its manifest, or None while other tasks are at work."""
+    task = task or Task()
+    if task.number >= task.tasks:
+        raise FolderError(f"task {task.number} of {task.tasks}: they count from 0; give a lower.")
+    plan = _plan(files, tokenizer, settings)
+    _begin(out, plan, tokenizer)
+    with held(out / f".lock-{task.number}", what="this corpus"):
+        if (out / MANIFEST).exists():
+            notice(f"{out} is finished already; nothing to do")
+            return read_manifest(out)
+        skipper = Skipper(skip=settings.on_bad == "skip")
+        total = sum(entry["bytes"] for entry in plan["files"])
+        chunks = _Chunks(files, settings, out, skipper)
+        for chunk, _ in in_order(write_shard, chunks.missing(task), workers):
+            if progress:
+                progress(chunk.end, total)
+        for file, layout in skipper.files.items():
+            notice(f"{Path(file).name}: {layout}")
+        return _finish(out, plan, chunks.count, skipper)
+
+
+class _Chunks:
+    """The documents of the input in chunks, one for each shard."""
+
+    def __init__(
+        self, files: Sequence[str], settings: PrepareSettings, folder: Path, skipper: Skipper
+    ) -> None:
+        self.documents = read_documents(
+            files, skipper, column=settings.column, lines=settings.lines
+        )
+        self.settings, self.folder, self.skipper, self.count = settings, folder, skipper, 0
+
+    def missing(self, task: Task) -> Iterator[Chunk]:
+        """The chunks of a task whose shards are not there yet."""
+        for chunk in self._all():
+            if chunk.number % task.tasks == task.number and not _is_made(chunk):
+                yield chunk
+
+    def _all(self) -> Iterator[Chunk]:
+        held: list[Document] = []
+        size = 0
+        for document in self.documents:
+            held.append(document)
+            size += len(document.text)
+            if size >= self.settings.shard_characters:
+                yield self._chunk(held)
+                held, size = [], 0
+        if held:
+            yield self._chunk(held)
+
+    def _chunk(self, documents: list[Document]) -> Chunk:
+        self.count += 1
+        position = self.skipper.position
+        return Chunk(self.count - 1, documents, self.folder, self.settings.words, position)
+
+
+def _is_made(chunk: Chunk) -> bool:
+    """Is the shard there, and from this text? One from another text is refused."""
+    path = shard_path(chunk.folder, chunk.number, "json")
+    if not path.exists():
+        return False
+    if read_json(path, limit=SHARD_LIMIT).get("source") != chunk.digest():
+        raise FolderError(
+            f"{path}: was made from another text; the input has changed since. Prepare it into "
+            "another --out."
+        )
+    return True
+
+
+def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> dict[str, Any]:
+    """Everything that decides what the corpus will be."""
+    if "-" in files:
+        raise DataError(
+            "-: a preparation may have to be started again, and standard input cannot be read "
+            "again. Write it to a file first."
+        )
+    entries = [{"name": Path(file).name, "bytes": Path(file).stat().st_size} for file in files]
+    return {
+        "format": FORMAT,
+        "settings": settings.model_dump(),
+        "tokenizer": tokenizer.digest(),
+        "files": entries,
+    }
+
+
+def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Write the plan into a new folder, or compare it with the one that is there."""
+    path = out / PLAN
+    if path.exists():
+        _refuse_another(out, read_json(path), plan)
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
+    folder = out / TOKENIZER_FOLDER
+    folder.mkdir(exist_ok=True)
+    for name, text in tokenizer_files(tokenizer).items():
+        if not (folder / name).exists():
+            write_file(folder / name, text.encode("utf-8"))
+
+
+def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """A folder that was begun with something else is not gone on with."""
+    old = {**before.get("settings", {}), **before}
+    for name, value in {**now["settings"], **now}.items():
+        if name != "settings" and old.get(name) != value:
+            both = f" ({old.get(name)!r:.100} then, {value!r:.100} now)"
+            shown = "" if name == "tokenizer" else both
+            raise FolderError(
+                f"{out}: was begun with another '{name}'{shown}. Give the same, or another --out."
+            )
+
+
+def _finish(out: Path, plan: dict[str, Any], count: int, skipper: Skipper) -> dict[str, Any] | None:
+    """Join the shards' statistics into the manifest, if all shards are there."""
+    paths = [shard_path(out, number, "json") for number in range(count)]
+    if not all(path.exists() for path in paths):
+        return None
+    statistics, shards = Statistics(), []
+    for path in paths:
+        entry = read_json(path, limit=SHARD_LIMIT)
+        statistics.add(Statistics(**entry.pop("statistics")))
+        shards.append(entry)
+    if not statistics.tokens:
+        raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
+    if skipper.skipped:
+        write_file(out / SIDE_FILE, "".join(line + "\n" for line in skipper.skipped).encode())
+    vocabulary = read_json(out / TOKENIZER_FOLDER / "tokenizer.json", limit=2**24)["model"]["vocab"]
+    manifest = {
+        **{name: value for name, value in plan.items() if name != "settings"},
+        **plan["settings"],
+        "ids": id_type(len(vocabulary)),
+        "records": {
+            "read": statistics.records + len(skipper.skipped) + skipper.blanks,
+            "used": statistics.records,
+            "skipped": len(skipper.skipped),
+            "blank": skipper.blanks,
+        },
+        "layout": {Path(file).name: layout for file, layout in skipper.files.items()},
+        "statistics": vars(statistics),
+        "shards": shards,
+    }
+    raw = json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
+    write_file(out / MANIFEST, raw + b"\n")
+    return manifest

@@ -1,0 +1,54 @@
+"""Preparation on a Ray cluster, an extra: the tasks of `prepare`, handed out by Ray Data.
+
+Every task reads the input and makes its share of the shards, on whatever machine it lands; the
+files and the corpus folder must be on a disk that all machines see.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.data.prepare import PrepareSettings, Task, prepare
+from unmask.errors import UserError
+from unmask.text.files import read_tokenizer
+from unmask.text.tokenizer import Tokenizer
+
+
+def prepare_on_ray(
+    files: Sequence[str],
+    tokenizer: Tokenizer,
+    out: Path,
+    settings: PrepareSettings,
+    *,
+    tasks: int = 1,
+) -> dict[str, Any] | None:
+    """Make a corpus by tasks on Ray, the same to the byte; `tasks` 1 means one for each core."""
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise UserError(
+            "--engine ray: Ray is not installed. Install it: pip install 'unmask[ray]'"
+        ) from None
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    count = tasks if tasks > 1 else max(int(ray.cluster_resources().get("CPU", 1)), 1)
+    paths = [str(Path(file).resolve()) for file in files]
+    folder = out.resolve()
+    vocabulary = tokenizer.vocabulary
+
+    def run(row: dict[str, Any]) -> dict[str, Any]:
+        task = Task(number=int(row["id"]), tasks=count)
+        made_by = Tokenizer(vocabulary, tokenizer_casing)
+        finished = prepare(paths, made_by, folder, settings, task=task, notice=_quietly)
+        return {"task": task.number, "finished": finished is not None}
+
+    tokenizer_casing = tokenizer.casing
+    ray.data.range(count, override_num_blocks=count).map(run).materialize()
+    # Every shard is there: this writes the manifest if two tasks ended in the same moment.
+    return prepare(paths, read_tokenizer(folder / "tokenizer"), folder, settings, notice=_quietly)
+
+
+def _quietly(line: str) -> None:
+    """A task's notices would come from many machines."""
