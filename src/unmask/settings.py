@@ -1,14 +1,15 @@
-"""Tables -> checked settings: strict pydantic models, and JSON from strangers.
+"""Tables -> checked settings: strict pydantic models, TOML recipes, and JSON from strangers.
 
 It knows no component. Each component declares its own `Settings` beside what it configures, and
 `build` turns a plain table into one, saying in our words which key is wrong and what is near it.
 """
 
 import json
+import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,13 +31,97 @@ S = TypeVar("S", bound=Settings)
 
 def build(kind: type[S], table: Mapping[str, Any], *, where: str) -> S:
     """Check a table against its declaration; `where` opens the message of an error."""
-    for key in table:
-        if key not in kind.model_fields:
-            raise SettingsError(f"{where}: {unknown('key', key, kind.model_fields)}")
+    _refuse_unknown(kind, table, where)
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
         raise SettingsError(f"{where}: {_first(error, table)}") from None
+
+
+def _refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) -> None:
+    """Name a key that is not declared, in this table or in one inside it."""
+    for key, value in table.items():
+        if key not in kind.model_fields:
+            raise SettingsError(f"{where}: {unknown('key', key, kind.model_fields)}")
+        inner = kind.model_fields[key].annotation
+        inside = next((k for k in (inner, *get_args(inner)) if _is_settings(k)), None)
+        tables = value if isinstance(value, list) else [value]
+        for part in tables if inside else []:
+            if isinstance(part, Mapping):
+                _refuse_unknown(inside, part, f"{where} [{key}]")  # type: ignore[arg-type]
+
+
+def _is_settings(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a recipe."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}. Mend it.") from None
+
+
+def write_toml(table: Mapping[str, Any]) -> str:
+    """A table of settings as TOML; what is None is left out.
+
+    >>> print(write_toml({"seed": 1, "model": {"size": "mini"}, "phases": [{"length": 128}]}))
+    seed = 1
+    <BLANKLINE>
+    [model]
+    size = "mini"
+    <BLANKLINE>
+    [[phases]]
+    length = 128
+    <BLANKLINE>
+    """
+    plain = {k: v for k, v in table.items() if not _is_table(v) and v is not None}
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in plain.items())
+    for key, value in table.items():
+        if _is_table(value):
+            head = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
+            for part in value if isinstance(value, list) else [value]:
+                text += f"\n{head}\n{write_toml(part)}"
+    return text
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) or (
+        isinstance(value, list) and bool(value) and all(isinstance(v, Mapping) for v in value)
+    )
+
+
+def override(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """A table with some values replaced, each given as `name.name=value`.
+
+    >>> override({"model": {"size": "base"}}, ["model.size=mini", "seed=3"])
+    {'model': {'size': 'mini'}, 'seed': 3}
+    """
+    result = json.loads(json.dumps(table))
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"--set {assignment}: need name=value, as in model.size=mini.")
+        *path, last = name.strip().split(".")
+        place = result
+        for key in path:
+            inner = place[int(key)] if isinstance(place, list) and key.isdigit() else None
+            place = place.setdefault(key, {}) if isinstance(place, dict) else inner
+            if not isinstance(place, dict | list):
+                raise SettingsError(f"--set {assignment}: '{key}' is no table.")
+        place[int(last) if isinstance(place, list) else last] = _value(value.strip())
+    return dict(result)
+
+
+def _value(text: str) -> Any:
+    """A value as TOML writes it; a bare word is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _first(error: ValidationError, table: Mapping[str, Any]) -> str:
@@ -49,7 +134,7 @@ def _first(error: ValidationError, table: Mapping[str, Any]) -> str:
         return f"'{key}' is missing; give it a value."
     if not key:  # a rule between several keys, which names them itself
         return need
-    got = repr(table.get(key))
+    got = repr(detail.get("input"))
     return f"'{key}' is {got[:60]}; {need}."
 
 

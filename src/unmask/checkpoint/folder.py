@@ -8,6 +8,7 @@ been found to agree with each other.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,21 +89,29 @@ def save_folder(
     *,
     recipe: dict[str, Any] | None = None,
     provenance: dict[str, Any] | None = None,
+    beside: Callable[[Path], None] | None = None,
+    needed: int | None = None,
 ) -> None:
-    """Write a model folder, whole or not at all. A folder that exists is refused."""
+    """Write a model folder, whole or not at all. A folder that exists is refused.
+
+    `beside` writes what else belongs into it; `needed` are the bytes of it all.
+    """
     config, heads = network.config, network.heads
     if len(tokenizer.vocabulary) > config.vocab_size:
         raise FolderError(
             f"{path}: {len(tokenizer.vocabulary):,} tokens do not fit a model of "
             f"{config.vocab_size:,}; it would fail on its own vocabulary."
         )
-    with publish(path, {"recipe": recipe, "provenance": provenance}) as folder:
+    about = {"recipe": recipe, "provenance": provenance}
+    with publish(path, about, needed=needed) as folder:
         table = names.their_config(config, heads, tokenizer.vocabulary.pad)
         (folder / CONFIG).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n")
         for name, text in tokenizer_files(tokenizer, max_length=config.max_length).items():
             (folder / name).write_bytes(text.encode("utf-8"))
         (folder / CARD).write_text(model_card(path.name, network), encoding="utf-8")
         weights.write(network, folder)
+        if beside:
+            beside(folder)
 
 
 def model_card(name: str, network: Network) -> str:

@@ -5,28 +5,37 @@ segments  [B, S]   0 for the first text of a pair, 1 for the second
 index     [B, S]   the position of a token in its own text
 owner     [B, S]   which text of its row a token belongs to, -1 is padding
 row, start, length [N]   where each text lies
+
+labels    by name: what an objective or a task must answer, of any shape
+counts    by loss term: how many answers its sum is over
+
+For pre-training also: number [N], which random draws an example has; continues [B, S], whether a
+token continues the word before it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.packing import Rows
+
+Numbers = Sequence[int] | NDArray[np.int64]
 
 
 class Example(Protocol):
     """Anything with ids and segments of one length: one text or one pair."""
 
     @property
-    def ids(self) -> Sequence[int]:
+    def ids(self) -> Numbers:
         """The tokens."""
 
     @property
-    def segments(self) -> Sequence[int]:
+    def segments(self) -> Numbers:
         """0 for the first text of a pair, 1 for the second."""
 
 
@@ -41,10 +50,39 @@ class Batch:
     row: Tensor
     start: Tensor
     length: Tensor
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    number: Tensor | None = None
+    continues: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
-        return Batch(**{name: value.to(device) for name, value in vars(self).items()})
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)
+        }
+        labels = {name: value.to(device) for name, value in self.labels.items()}
+        return replace(self, **moved, labels=labels)
+
+    def with_examples(self, *, number: Tensor, pair: Tensor, continues: Tensor) -> "Batch":
+        """With what pre-training draws by: see the top of the file."""
+        return replace(self, number=number, continues=continues, labels={"pair": pair})
+
+    def with_labels(self, count: int, name: str, **labels: Tensor) -> "Batch":
+        """With the answers to one more loss term, and how many there are."""
+        return replace(self, labels={**self.labels, **labels}, counts={**self.counts, name: count})
+
+    def texts(self) -> Tensor:
+        """Which text each token belongs to, -1 is padding.  -> [B, S]"""
+        order = (self.row * self.tokens.shape[1] + self.start).argsort()  # as they lie in rows
+        before = torch.bincount(self.row, minlength=len(self.tokens)).cumsum(0).roll(1)
+        before[0] = 0
+        place = (before[:, None] + self.owner).clamp(min=0)
+        return order[place].where(self.owner >= 0, -1)
+
+    @property
+    def real(self) -> int:
+        """How many tokens are not padding."""
+        return int(self.length.sum())
 
 
 def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
@@ -65,5 +103,7 @@ def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
             owner[r, stretch] = which
             row[text], start[text] = r, at
             at += lengths[text]
-    parts = (tokens, segments, index, owner, row, start, lengths)
-    return Batch(*(torch.from_numpy(part) for part in parts))
+    parts = tokens, segments, index, owner, row, start, lengths
+    names = "tokens", "segments", "index", "owner", "row", "start", "length"
+    laid = {name: torch.from_numpy(part) for name, part in zip(names, parts, strict=True)}
+    return Batch(**laid)  # type: ignore[arg-type]

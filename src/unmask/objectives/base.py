@@ -1,0 +1,65 @@
+"""What the training loop asks of an objective or a task.
+
+An objective returns *sums*, one per loss term; the batch carries the *counts*. The loop divides
+once, over a whole group of batches and over all processes, so that neither the number of batches
+nor the number of processes changes anything but rounding.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+from unmask.data.batches import Batch
+from unmask.model.network import Network
+from unmask.settings import Settings
+from unmask.text.vocabulary import Vocabulary
+
+Sums = dict[str, Tensor]  # loss term -> [] summed loss, with gradient
+RIGHT = "_right"  # in evaluation also `term_right`: [] how many answers were right
+
+
+class Objective(Protocol):
+    """Anything that can be trained: it runs the encoder its own way and returns sums."""
+
+    def prepare(self, batch: Batch, root: int) -> Batch:
+        """Hide what must be guessed and say what the answers are: a function of its arguments."""
+
+    def __call__(self, network: Network, batch: Batch) -> Sums:
+        """Run the network and sum the losses."""
+
+
+class Reader(Protocol):
+    """An objective that is content with the ordinary pass of the encoder."""
+
+    heads: ClassVar[dict[str, Any]]  # what it needs on top of the encoder
+    settings: ClassVar[type[Settings]]
+
+    def __init__(self, settings: Any, vocabulary: Vocabulary) -> None: ...
+
+    def prepare(self, batch: Batch, root: int) -> Batch:
+        """See Objective."""
+
+    def read(self, network: Network, hidden: Tensor, batch: Batch) -> Sums:
+        """Sum the losses of what the encoder says.  hidden [B, S, D]"""
+
+
+class OnePass:
+    """Run the encoder once and let several readers score what it says: MLM + NSP is BERT."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.readers = readers
+
+    def prepare(self, batch: Batch, root: int) -> Batch:
+        """Let each reader hide and label in turn."""
+        for reader in self.readers:
+            batch = reader.prepare(batch, root)
+        return batch
+
+    def __call__(self, network: Network, batch: Batch) -> Sums:
+        """One pass, every reader's sums."""
+        hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
+        sums: Sums = {}
+        for reader in self.readers:
+            sums |= reader.read(network, hidden, batch)
+        return sums

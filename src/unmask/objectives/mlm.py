@@ -1,0 +1,146 @@
+"""Masked language modelling: hide some tokens and guess them (BERT, section 3.1).
+
+    tokens -> seen, answers    `corrupt`, when the batch is made
+    hidden -> logits -> loss   `MaskedLM`, when the batch is used
+
+Of the ordinary tokens of a text, 15 % are chosen, in a random order until there are enough; of
+the chosen, 80 % are shown as [MASK], 10 % as a random token of the whole vocabulary, 10 % as they
+are. With whole words, a word is chosen and treated as one.
+"""
+
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.data import draws
+from unmask.data.batches import Batch
+from unmask.model.network import Network
+from unmask.objectives.base import RIGHT, Sums
+from unmask.settings import Settings
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+
+_CHOOSE, _EDGE, _DICE, _NOISE = range(100, 104)  # one key per kind of draw
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class MaskSettings(Settings):
+    """How much to hide, and how."""
+
+    rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # share of ordinary tokens to guess
+    mask_share: Share = 0.8  # of those, shown as [MASK] ...
+    random_share: Share = 0.1  # ... or as a random token; the rest are shown as they are
+    whole_words: bool = False
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> "MaskSettings":
+        if self.mask_share + self.random_share > 1.0:
+            raise ValueError("mask_share and random_share are shares of one whole; lower one.")
+        return self
+
+
+class MaskedLM:
+    """Guess the hidden tokens from their contexts, on both sides.
+
+    Needs: labels mlm_places, where in the batch they are, and mlm_tokens, what they were.
+    Relations: `causal` guesses every token from one side; `permutation` sees both, at twice the
+    cost.
+    """
+
+    heads: ClassVar[dict[str, Any]] = {"tokens": True}
+    settings: ClassVar[type[Settings]] = MaskSettings
+
+    def __init__(self, settings: MaskSettings, vocabulary: Vocabulary) -> None:
+        self.how = settings
+        self.mask, self.size = vocabulary.mask, len(vocabulary)
+        self.special = np.zeros(self.size, dtype=bool)
+        self.special[[vocabulary.ids[token] for token in SPECIALS]] = True
+
+    def prepare(self, batch: Batch, root: int) -> Batch:
+        """Hide tokens; which ones depends on the example and the key alone."""
+        tokens = batch.tokens.numpy()
+        seen, chosen = self.corrupt(batch, root)
+        places = np.flatnonzero(chosen)
+        return replace(batch, tokens=torch.from_numpy(seen)).with_labels(
+            len(places),
+            "mlm",
+            mlm_places=torch.from_numpy(places),
+            mlm_tokens=torch.from_numpy(tokens.ravel()[places]),
+        )
+
+    def corrupt(self, batch: Batch, root: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """What the model will see, and which tokens it must guess.  -> 2 x [B, S]"""
+        tokens, text = batch.tokens.numpy(), batch.texts().numpy()
+        ordinary = np.flatnonzero((text >= 0) & ~self.special[tokens])  # places in the flat batch
+        number = _numbers(batch)[text.ravel()[ordinary]]
+        place = batch.index.numpy().ravel()[ordinary].astype(np.uint64)
+        word = self._words(batch, ordinary)  # the first of each token's word, in `ordinary`
+        where = number + place  # one counter for each token of each example
+        chosen = self._chosen(text.ravel()[ordinary], word, where, root)
+
+        dice = draws.uniform(draws.key(root, _DICE), where[word])
+        hide = chosen & (dice < self.how.mask_share)
+        swap = chosen & ~hide & (dice < self.how.mask_share + self.how.random_share)
+        noise = draws.below(self.size, draws.uniform(draws.key(root, _NOISE), where))
+        seen, marked = tokens.copy(), np.zeros(tokens.shape, dtype=bool)
+        seen.ravel()[ordinary[hide]] = self.mask
+        seen.ravel()[ordinary[swap]] = noise[swap]
+        marked.ravel()[ordinary[chosen]] = True
+        return seen, marked
+
+    def read(self, network: Network, hidden: Tensor, batch: Batch) -> Sums:
+        """Score the hidden places only.  hidden [B, S, D]"""
+        states = hidden.flatten(0, 1)[batch.labels["mlm_places"]]  # [N, D]
+        scores = network.guess(states)  # [N, V]
+        answers = batch.labels["mlm_tokens"]  # [N]
+        sums = {"mlm": F.cross_entropy(scores, answers, reduction="sum")}
+        if not network.training:
+            sums["mlm" + RIGHT] = (scores.argmax(dim=-1) == answers).sum()
+        return sums
+
+    def _words(self, batch: Batch, ordinary: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each ordinary token the first of its word; itself, if words are not kept whole."""
+        itself = np.arange(len(ordinary))
+        if not self.how.whole_words:
+            return itself
+        assert batch.continues is not None, "a batch for whole words says which tokens continue"
+        begins = ~batch.continues.numpy().ravel()[ordinary]
+        # A token whose word begins with something that is not ordinary begins a word itself.
+        begins |= np.diff(ordinary, prepend=-2) > 1
+        return np.maximum.accumulate(np.where(begins, itself, 0))
+
+    def _chosen(
+        self,
+        text: NDArray[np.int64],  # [N] which example a token is of
+        word: NDArray[np.int64],  # [N] the first token of its word
+        where: NDArray[np.uint64],  # [N] its counter
+        root: int,
+    ) -> NDArray[np.bool_]:  # [N]
+        """Take words in a random order, as many as make the rate; the last one by chance."""
+        score = draws.uniform(draws.key(root, _CHOOSE), where)[word]
+        order = np.lexsort((word, score, text))
+        texts = text[order]
+        begin = np.searchsorted(texts, texts)  # where each token's text begins in this order
+        rank = np.arange(len(order)) - begin
+        words = word[order]
+        first = np.maximum.accumulate(
+            np.where(np.diff(words, prepend=-1) != 0, np.arange(len(order)), 0)
+        )
+        size = np.bincount(word, minlength=len(word))[words]
+        wanted = self.how.rate * np.bincount(text, minlength=int(text.max(initial=0)) + 1)[texts]
+        edge = draws.uniform(draws.key(root, _EDGE), where[order][begin])
+        chosen = np.zeros(len(order), dtype=bool)
+        chosen[order] = rank[first] + edge * size < wanted
+        return chosen
+
+
+def _numbers(batch: Batch) -> NDArray[Any]:
+    """The number of each example, as a counter that may wrap round.  -> [N]"""
+    assert batch.number is not None, "a batch to hide tokens in has numbers"
+    return batch.number.numpy().view(np.uint64)

@@ -1,0 +1,1 @@
+"""Loss -> weights: recipes, the one loop, and everything that keeps a run safe and watched."""

@@ -1,0 +1,148 @@
+"""One process or many: the same loop, with sums over all of them.
+
+`unmask pretrain` is one process; `torchrun -m unmask pretrain` is many: gloo between processors,
+NCCL between GPUs, every process with a copy (DDP) or a share (FSDP2, --shard) of the weights. A
+step's batches are the same whatever the number of processes; only who computes them changes.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from unmask.errors import SettingsError
+
+TIMEOUT = timedelta(minutes=10)  # a process that is silent for longer has died
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009
+
+    @property
+    def first(self) -> bool:
+        """Does this process write and print?"""
+        return self.rank == 0
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Sums over all processes, the same on each."""
+        if self.world == 1:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        return [float(value) for value in sums.tolist()]
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def wrap(self, module: nn.Module, blocks: Sequence[nn.Module], *, shard: bool) -> nn.Module:
+        """Let gradients be averaged over the processes."""
+        module.to(self.device)
+        if self.world == 1:
+            if shard:
+                raise SettingsError("--shard: one process has nobody to share with. Use torchrun.")
+            return module
+        if not shard:
+            ids = [self.device.index] if self.device.type == "cuda" else None
+            return nn.parallel.DistributedDataParallel(module, device_ids=ids)
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(self.device.type, (self.world,))
+        for block in blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+        return module
+
+    @contextmanager
+    def syncing(self, module: nn.Module, now: bool) -> Iterator[None]:
+        """Exchange gradients in this pass, or only add them up here."""
+        if isinstance(module, nn.parallel.DistributedDataParallel) and not now:
+            with module.no_sync():
+                yield
+            return
+        share: Any = module
+        if hasattr(module, "set_requires_gradient_sync"):
+            share.set_requires_gradient_sync(now)
+        yield
+
+
+@contextmanager
+def processes() -> Iterator[Processes]:
+    """Join the other processes, if torchrun started several."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes(device=_device(0))
+        return
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    device = _device(local)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        store=_store(rank, world),
+        rank=rank,
+        world_size=world,
+        timeout=TIMEOUT,
+    )
+    try:
+        yield Processes(rank, world, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may lie in shares on several processes, whole; all of them must ask."""
+    shares: Any = tensor
+    full: Tensor = shares.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full
+
+
+def like(tensor: Tensor, model: Tensor) -> Tensor:
+    """A whole tensor laid out like another, in shares if that one is."""
+    shares: Any = model
+    if not hasattr(model, "placements") or tensor.shape != model.shape:
+        return tensor.to(model.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(model.device), shares.device_mesh, shares.placements)
+
+
+def _device(local: int) -> torch.device:
+    return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _store(rank: int, world: int) -> Any:
+    """Where processes find each other; each restart by torchrun has names of its own.
+
+    Under the same names, restarted workers would connect to the ports of the dead ones, fail, and
+    cost further restarts.
+    """
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        world,
+        is_master=rank == 0 and not by_agent,
+        timeout=TIMEOUT,
+    )
+    return PrefixStore(f"try-{restarts()}", store)
+
+
+def restarts() -> int:
+    """How often torchrun has restarted the workers of this run."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -1,0 +1,304 @@
+"""Loss -> weights. The only loop: whatever is trained, on one process or many, runs it.
+
+    batches of the step -> losses, gradients -> weights -> metrics -> evaluation -> checkpoint
+
+The state is a step, a cursor into the data and a clock, beside weights and optimizer; everything
+random is a function of them. So a run that was stopped anywhere goes on as if it had not been.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from unmask.checkpoint.folder import save_folder
+from unmask.checkpoint.state import State, newest_state, save_state
+from unmask.checkpoint.weights import empty
+from unmask.errors import UserError
+from unmask.model.network import Network
+from unmask.text.tokenizer import Tokenizer
+from unmask.train.distributed import Processes, like, whole
+from unmask.train.optim import (
+    OptimizerSettings,
+    ScheduleSettings,
+    make_optimizer,
+    read_moments,
+    set_rate,
+    write_moments,
+)
+from unmask.train.recipe import TrainSettings
+from unmask.train.run import MODEL, RunFolder
+from unmask.train.signals import Stopped, Wish, stop_wishes
+from unmask.train.step import Piece, Precision, Report, Trainee, take_step
+
+
+class Source(Protocol):
+    """Where the batches of a step come from."""
+
+    def pieces(
+        self, cursor: dict[str, int], step: int, progress: float
+    ) -> tuple[Sequence[Piece], dict[str, int]]:
+        """This process's batches of a step, and the cursor to go on from."""
+
+
+@dataclass
+class Position:
+    """How far a run is."""
+
+    step: int = 0
+    tokens: int = 0  # real ones, so far
+    seconds: float = 0.0  # of training, so far
+    bad: int = 0  # steps that were left out, as something was not finite
+    cursor: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Course:
+    """Everything a run is made of."""
+
+    network: Network
+    trainee: Trainee
+    source: Source
+    tokenizer: Tokenizer
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+    settings: TrainSettings
+    processes: Processes
+    folder: RunFolder
+    recipe: dict[str, Any]
+    provenance: dict[str, Any]
+    shard: bool = False
+    evaluate: Callable[[Position], dict[str, Any]] | None = None
+    watch: Callable[[Position, Report, float], None] | None = None  # after each step
+
+
+class Loop:
+    """A run in progress."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+        self.position = Position()
+        self.precision = choose_precision(course.settings.precision, course.processes.device)
+        course.network.train()
+        blocks = list(course.network.encoder.blocks)
+        self.module = course.processes.wrap(course.trainee, blocks, shard=course.shard)
+        self.optimizer = make_optimizer(course.trainee, course.optimizer)
+        self.saved_step, self.saved_at = -1, time.monotonic()
+        if course.settings.compile:
+            self.module = torch.compile(self.module)  # type: ignore[assignment]
+
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint; False if there is none yet."""
+        state = newest_state(self.course.folder.checkpoints, self.course.folder.say)
+        if state is None:
+            return False
+        self._restore(state)
+        self.course.folder.cut_back(self.position.step)
+        self.course.folder.say(f"going on from step {self.position.step}")
+        return True
+
+    def run(self) -> None:
+        """Train to the end; a signal ends it after a step, with everything saved."""
+        course, position = self.course, self.position
+        with stop_wishes() as wish:
+            if position.step == 0:
+                self._evaluate()
+            while self.progress < 1.0:
+                begun, before = time.monotonic(), self.progress
+                report = self._step()
+                self._clock(begun)
+                self._log(report, time.monotonic() - begun)
+                if self._evaluation_due(before):
+                    self._evaluate()
+                if self._stop_asked(wish):
+                    self.save()
+                    course.folder.say(
+                        f"stopped after step {position.step}; go on with the same command and "
+                        "--resume"
+                    )
+                    raise Stopped(wish.number or 15)
+                if self._save_due():
+                    self.save()
+            self.save()
+        self._publish()
+
+    @property
+    def progress(self) -> float:
+        """How much of the run is behind us."""
+        return self.course.schedule.progress(self.position.step, self.position.seconds)
+
+    def save(self) -> None:
+        """Publish a checkpoint, unless this step's is there."""
+        course, position = self.course, self.position
+        if self.saved_step == position.step:
+            return
+        network = self._whole_network()
+        moments = {k: whole(v) for k, v in read_moments(course.network, self.optimizer).items()}
+        if course.processes.first:
+            save_state(
+                course.folder.checkpoints,
+                network,
+                course.tokenizer,
+                moments,
+                asdict(position),
+                step=position.step,
+                keep=course.settings.keep,
+                recipe=course.recipe,
+                provenance={**course.provenance, "step": position.step},
+            )
+        course.processes.wait()
+        self.saved_step, self.saved_at = position.step, time.monotonic()
+
+    def _step(self) -> Report:
+        course, position = self.course, self.position
+        pieces, cursor = course.source.pieces(position.cursor, position.step, self.progress)
+        set_rate(self.optimizer, course.optimizer.rate * course.schedule.factor(self._next()))
+        report = take_step(
+            self.module,
+            pieces,
+            self.optimizer,
+            course.processes,
+            clip=course.optimizer.clip,
+            precision=self.precision,
+        )
+        position.cursor, position.step = cursor, position.step + 1
+        position.tokens += report.tokens
+        if not report.taken:
+            self._leave_out(report, pieces)
+        return report
+
+    def _next(self) -> float:
+        """The progress that decides the rate: with steps, the first has a rate above nothing."""
+        steps = self.course.schedule.steps
+        if steps is None:
+            return max(self.progress, 1e-3 * self.course.schedule.warmup)
+        return (self.position.step + 0.5) / steps
+
+    def _leave_out(self, report: Report, pieces: Sequence[Piece]) -> None:
+        """A step that was not finite: say all that helps to find out why, and stop in the end."""
+        position, settings = self.position, self.course.settings
+        position.bad += 1
+        numbers = [int(n) for p in pieces if p.batch.number is not None for n in p.batch.number[:3]]
+        said = (
+            f"step {position.step}: the loss or the gradient is not finite ("
+            f"{', '.join(f'{name} {value:.4g}' for name, value in report.losses.items())}, norm "
+            f"{report.norm:.4g}, rate {self.optimizer.param_groups[0]['lr']:.3g}, first examples "
+            f"{numbers[:3]}); the step was left out and the weights are as before"
+        )
+        self.course.folder.say(f"warning: {said}")
+        if position.bad > settings.bad_steps:
+            last = max(self.saved_step, 0)
+            raise UserError(
+                f"{said}. That is {position.bad} such steps, more than train.bad_steps = "
+                f"{settings.bad_steps}. The last good checkpoint is step {last} in "
+                f"{self.course.folder.checkpoints}. Begin again with a lower rate."
+            )
+
+    def _clock(self, begun: float) -> None:
+        """Add the time of a step; every process takes the first one's."""
+        passed = time.monotonic() - begun if self.course.processes.first else 0.0
+        if self.course.schedule.minutes is not None:
+            passed = self.course.processes.total([passed])[0]
+        self.position.seconds += passed
+
+    def _log(self, report: Report, seconds: float) -> None:
+        course, position = self.course, self.position
+        if position.step % course.settings.log_steps == 0 or self.progress >= 1.0:
+            course.folder.record(
+                {
+                    "kind": "train",
+                    "step": position.step,
+                    "loss": report.loss,
+                    **report.losses,
+                    "norm": report.norm,
+                    "rate": self.optimizer.param_groups[0]["lr"],
+                    "tokens": position.tokens,
+                    "seconds": round(position.seconds, 3),
+                    "tokens_a_second": round(report.tokens / max(seconds, 1e-9), 1),
+                }
+            )
+        if course.watch:
+            course.watch(position, report, self.progress)
+
+    def _evaluation_due(self, before: float) -> bool:
+        count = self.course.settings.evaluations
+        return count > 0 and int(before * count) != int(self.progress * count)
+
+    def _evaluate(self) -> None:
+        if self.course.evaluate is None or not self.course.settings.evaluations:
+            return
+        begun = time.monotonic()
+        self.course.network.eval()
+        found = self.course.evaluate(self.position)
+        self.course.network.train()
+        self._clock(begun)
+        position = self.position
+        self.course.folder.record({"kind": "eval", "step": position.step, **found})
+
+    def _stop_asked(self, wish: Wish) -> bool:
+        return self.course.processes.total([float(wish.number > 0)])[0] > 0
+
+    def _save_due(self) -> bool:
+        settings, step = self.course.settings, self.position.step
+        by_step = settings.save_steps is not None and step % settings.save_steps == 0
+        late = time.monotonic() - self.saved_at > 60 * settings.save_minutes
+        first = self.course.processes.first
+        return by_step or self.course.processes.total([float(late and first)])[0] > 0
+
+    def _whole_network(self) -> Network:
+        """The network with all its weights in this process, to be written."""
+        network = self.course.network
+        if not self.course.shard:
+            return network
+        plain = empty(network.config, network.heads)
+        state = {name: whole(p).cpu() for name, p in network.state_dict().items()}
+        plain.load_state_dict(state, assign=True)
+        return plain
+
+    def _restore(self, state: State) -> None:
+        network = self.course.network
+        stored = state.network.state_dict()
+        with torch.no_grad():
+            for name, tensor in network.state_dict().items():
+                tensor.copy_(like(stored[name], tensor))
+        parameters = dict(network.named_parameters())
+        moments = {
+            key: like(value, parameters[key.partition("/")[2]])
+            for key, value in state.optimizer.items()
+        }
+        write_moments(network, self.optimizer, moments)
+        self.position = Position(**state.facts)
+        self.saved_step = self.position.step
+
+    def _publish(self) -> None:
+        """Write the model of a finished run."""
+        course = self.course
+        network = self._whole_network()
+        target = course.folder.path / MODEL
+        if course.processes.first and not target.exists():
+            save_folder(
+                target,
+                network,
+                course.tokenizer,
+                recipe=course.recipe,
+                provenance={**course.provenance, "step": self.position.step},
+            )
+        course.processes.wait()
+
+
+def choose_precision(wanted: str, device: torch.device) -> Precision:
+    """bf16 where the hardware has it, unless told otherwise."""
+    if wanted != "auto":
+        return "bf16" if wanted == "bf16" else "fp32"
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return "bf16" if has() else "fp32"
+
+
+def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained."""
+    return [p for p in module.parameters() if p.requires_grad]

@@ -1,0 +1,167 @@
+"""Recipes -> settings: everything that decides a pre-training run, in one checked table.
+
+A recipe is a TOML file, or the name of one that comes with unmask; flags and `--set a.b=c` replace
+values. The resolved recipe is written beside the result.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from unmask.data.examples import ExampleSettings
+from unmask.errors import SettingsError, unknown
+from unmask.model.config import HeadsConfig, ModelConfig, sized
+from unmask.objectives import OBJECTIVES
+from unmask.objectives.base import OnePass, Reader
+from unmask.settings import Settings, build, read_toml
+from unmask.text.vocabulary import Vocabulary
+from unmask.train.optim import OptimizerSettings, ScheduleSettings
+
+Count = Annotated[int, Field(ge=1)]
+# What may be changed when a run is resumed: it decides nothing that is learned.
+FREE = ("save_minutes", "save_steps", "keep", "log_steps")
+
+
+class Phase(Settings):
+    """A part of a run with rows of one length."""
+
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of the run
+    length: Annotated[int, Field(ge=8, le=2**17)] = 128
+    batch_tokens: Count = 32_768  # of one step, over all processes
+
+    @property
+    def rows(self) -> int:
+        """Rows of one step."""
+        return max(self.batch_tokens // self.length, 1)
+
+
+class TrainSettings(Settings):
+    """How a run is carried out and watched."""
+
+    micro_tokens: Count = 2048  # computed at a time; the rest of a step is accumulated
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool = False
+    evaluations: Annotated[int, Field(ge=0)] = 20  # over the run
+    eval_tokens: Count = 100_000
+    log_steps: Count = 1
+    save_minutes: Annotated[float, Field(gt=0.0)] = 10.0
+    save_steps: Count | None = None
+    keep: Annotated[int, Field(ge=2)] = 2  # checkpoints
+    bad_steps: Annotated[int, Field(ge=0)] = 10  # steps that may be left out as not finite
+
+
+class Recipe(Settings):
+    """A pre-training run."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    model: dict[str, Any] = Field(default_factory=lambda: {"size": "base"})
+    examples: ExampleSettings = ExampleSettings()
+    objective: dict[str, Any] = Field(default_factory=lambda: {"name": "mlm"})
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings
+    phases: list[Phase] = Field(default_factory=lambda: [Phase()])
+    train: TrainSettings = TrainSettings()
+
+    @model_validator(mode="after")
+    def _phases_are_the_run(self) -> "Recipe":
+        total = sum(phase.share for phase in self.phases)
+        if abs(total - 1.0) > 1e-6:
+            raise ValueError(f"the shares of the phases make {total:g}; need 1. Change one.")
+        return self
+
+    def network(self, vocab_size: int) -> ModelConfig:
+        """The config of the network, for a vocabulary."""
+        table = dict(self.model)
+        named = sized(str(table.pop("size", "base")), vocab_size).model_dump()
+        longest = max(phase.length for phase in self.phases)
+        config = build(ModelConfig, {**named, **table}, where="recipe [model]")
+        if config.vocab_size != vocab_size:
+            raise SettingsError(
+                f"recipe [model]: vocab_size {config.vocab_size:,}; the corpus has a vocabulary of "
+                f"{vocab_size:,} and ids of its own. Leave vocab_size out."
+            )
+        if longest > config.max_length:
+            raise SettingsError(
+                f"recipe [[phases]]: rows of {longest} tokens; the network reads at most "
+                f"{config.max_length}. Lower length, or raise model.max_length."
+            )
+        return config
+
+    def readers(self, vocabulary: Vocabulary) -> list[Reader]:
+        """The objectives: the one that is named, and the order of pairs where there are pairs."""
+        table = dict(self.objective)
+        names = {str(table.pop("name", "mlm")): table}
+        if self.examples.pairs != "off":
+            names["pairs"] = {}
+        readers = []
+        for name, settings in names.items():
+            if name not in OBJECTIVES:
+                raise SettingsError(f"recipe [objective]: {unknown('objective', name, OBJECTIVES)}")
+            kind = OBJECTIVES[name]
+            readers.append(
+                kind(build(kind.settings, settings, where="recipe [objective]"), vocabulary)
+            )
+        return readers
+
+    def micro_rows(self, phase: Phase, world: int) -> int:
+        """Rows that are computed at a time: the most that fit and share out evenly."""
+        if phase.rows % world:
+            raise SettingsError(
+                f"recipe [[phases]]: a step of {phase.rows} rows cannot be shared evenly by {world} "
+                f"processes. Change batch_tokens to a multiple of {world * phase.length}."
+            )
+        most = max(self.train.micro_tokens // phase.length, 1)
+        fits = [m for m in range(1, most + 1) if phase.rows % (m * world) == 0]
+        return max(fits)
+
+
+def heads_for(readers: list[Reader]) -> HeadsConfig:
+    """What the objectives need on top of the encoder."""
+    table: dict[str, Any] = {"pooler": False}
+    for reader in readers:
+        table |= reader.heads
+    return HeadsConfig(**table)
+
+
+def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, HeadsConfig]:
+    """What the network is to learn, and the heads for it."""
+    readers = recipe.readers(vocabulary)
+    return OnePass(readers), heads_for(readers)
+
+
+def recipe_table(name: str) -> dict[str, Any]:
+    """A recipe by its path or, if it comes with unmask, by its name."""
+    if name.endswith(".toml"):
+        return read_toml(Path(name))
+    if name not in known_recipes():
+        raise SettingsError(unknown("recipe", name, known_recipes()))
+    return read_toml(known_recipes()[name])
+
+
+def known_recipes() -> dict[str, Path]:
+    """The recipes that come with unmask."""
+    package = Path(__file__).parents[1]
+    inside, checkout = package / "recipes", package.parents[1] / "recipes"
+    folder = inside if inside.is_dir() else checkout
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """The first setting that differs and may not, as `name (then, now)`; None if none does."""
+    old, new = _flat(before), _flat(now)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name) and name.rpartition(".")[2] not in FREE:
+            return f"{name} ({old.get(name)!r} then, {new.get(name)!r} now)"
+    return None
+
+
+def _flat(table: Any, name: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}; what is None is left out, as a TOML file does."""
+    if not isinstance(table, dict | list):
+        return {} if table is None else {name: table}
+    items = table.items() if isinstance(table, dict) else enumerate(table)
+    flat: dict[str, Any] = {}
+    for key, value in items:
+        flat |= _flat(value, f"{name}.{key}" if name else str(key))
+    return flat

@@ -1,0 +1,190 @@
+"""A run's folder: recipe, metrics, log, checkpoints, model; who may write into it, and when.
+
+    runs/x/ recipe.toml  facts.json  metrics.jsonl  log.txt  curves.svg  report.html
+            checkpoints/step-N/  model/
+
+One process at a time holds it. What is appended is cut back on resuming to the step that the
+checkpoint has, so that nothing is told twice.
+"""
+
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.disk import disk_error, held, write_file
+from unmask.errors import FolderError
+from unmask.settings import read_json, read_toml, write_toml
+from unmask.train.recipe import changed
+from unmask.version import VERSION
+
+RECIPE, FACTS, METRICS, LOG = "recipe.toml", "facts.json", "metrics.jsonl", "log.txt"
+CHECKPOINTS, MODEL = "checkpoints", "model"
+LOCK = ".lock"
+# Facts that decide what a run learns; another value is another run.
+BINDING = {"corpus": "corpus", "tokenizer": "tokenizer"}
+# Facts that decide the last bits; another value is announced.
+EXACT = ("torch", "threads", "processor", "processes", "shard", "device")
+
+
+@dataclass
+class RunFolder:
+    """Where a run writes. On processes other than the first, every writing does nothing."""
+
+    path: Path
+    notice: Callable[[str], None]
+    writes: bool = True
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the states are."""
+        return self.path / CHECKPOINTS
+
+    def say(self, line: str) -> None:
+        """Tell the user, and keep it."""
+        if self.writes:
+            self.notice(line)
+            self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+    def record(self, entry: dict[str, Any]) -> None:
+        """Add a line of metrics."""
+        if self.writes:
+            self._append(METRICS, json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def put(self, name: str, text: str) -> None:
+        """Write a file, whole."""
+        if self.writes:
+            write_file(self.path / name, text.encode("utf-8"))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of metrics that is whole."""
+        path = self.path / METRICS
+        lines = path.read_text("utf-8").split("\n") if path.exists() else []
+        found = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:  # the last line of a process that was killed
+                continue
+        return found
+
+    def cut_back(self, step: int) -> None:
+        """Forget the metrics of steps that will be taken again."""
+        if self.writes:
+            kept = [entry for entry in self.metrics() if entry["step"] <= step]
+            self.put(METRICS, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept))
+
+    def _append(self, name: str, text: str) -> None:
+        try:
+            with (self.path / name).open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise disk_error(self.path / name, error, needed=len(text)) from error
+
+
+@contextmanager
+def open_run(
+    path: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    writes: bool,
+    notice: Callable[[str], None],
+) -> Iterator[RunFolder]:
+    """Hold a run's folder while the block runs; what is in it is kept unless told otherwise."""
+    folder = RunFolder(path, notice, writes)
+    if not writes:
+        yield folder
+        return
+    begun = (path / RECIPE).exists()
+    if path.exists() and not path.is_dir():
+        raise FolderError(f"{path}: a file; need a folder for the run. Give another --out.")
+    if path.is_dir() and any(path.iterdir()) and not begun and not _only_lock(path):
+        raise FolderError(f"{path}: not empty, and no run. Give another --out.")
+    if begun and not resume and not overwrite:
+        raise FolderError(
+            f"{path}: a run is there already. Go on with it (--resume), begin it anew "
+            "(--overwrite), or give another --out."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    with held(path / LOCK, what="this run"):
+        if begun and overwrite and not resume:
+            for entry in path.iterdir():
+                if entry.name != LOCK:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        (path / CHECKPOINTS).mkdir(exist_ok=True)
+        yield folder
+
+
+def begin(folder: RunFolder, recipe: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write down what the run is; on resuming, compare, and refuse or announce differences."""
+    if not folder.writes:
+        return
+    if not (folder.path / RECIPE).exists():
+        folder.put(FACTS, json.dumps(facts, indent=1) + "\n")
+        folder.put(RECIPE, write_toml(recipe))
+        return
+    before = read_json(folder.path / FACTS)
+    for name, what in BINDING.items():
+        if before.get(name) != facts[name]:
+            raise FolderError(
+                f"{folder.path}: was begun with another {what} (sha256 {before.get(name)!s:.12}... "
+                f"then, {facts[name]!s:.12}... now). Resume it with that one, or begin another run."
+            )
+    difference = changed(read_toml(folder.path / RECIPE), recipe)
+    if difference:
+        raise FolderError(
+            f"{folder.path}: was begun with other settings: {difference}. Resume without changing "
+            "them, or begin another run with another --out."
+        )
+    for name in EXACT:
+        if before.get(name) != facts[name]:
+            folder.say(
+                f"warning: not bit-identical to an uninterrupted run, because {name} was "
+                f"{before.get(name)!r} and is {facts[name]!r}"
+            )
+
+
+def stored_recipe(path: Path) -> dict[str, Any]:
+    """The recipe of a run that was begun."""
+    if not (path / RECIPE).is_file():
+        raise FolderError(f"{path}: no run to resume ({RECIPE} is not there). Check the path.")
+    return read_toml(path / RECIPE)
+
+
+def environment(*, corpus: str, tokenizer: str, processes: int, shard: bool) -> dict[str, Any]:
+    """What a run depends on besides its recipe."""
+    return {
+        "unmask": VERSION,
+        "corpus": corpus,
+        "tokenizer": tokenizer,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "processor": _processor(),
+        "processes": processes,
+        "shard": shard,
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "begun": time.strftime("%Y-%m-%dT%H:%M:%S"),
+    }
+
+
+def _processor() -> str:
+    """The name of the processor, which decides the order of sums."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or os.uname().machine
+
+
+def _only_lock(path: Path) -> bool:
+    return all(entry.name in (LOCK, CHECKPOINTS) for entry in path.iterdir())

@@ -1,0 +1,106 @@
+"""Batches -> one step of the optimizer, as if they were one big batch.
+
+The losses of all batches, on all processes, are divided by the counts of all; a step whose loss or
+gradient is not finite is not taken.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from unmask.data.batches import Batch
+from unmask.model.network import Network
+from unmask.objectives.base import Objective, Sums
+from unmask.train.distributed import Processes, whole
+
+Precision = Literal["fp32", "bf16"]
+
+
+class Trainee(nn.Module):
+    """A network and what it is to learn, as one module, so that wrappers see one call."""
+
+    def __init__(self, network: Network, objective: Objective) -> None:
+        super().__init__()
+        self.network, self.objective = network, objective
+
+    def forward(self, batch: Batch) -> Sums:
+        """Summed losses."""
+        return self.objective(self.network, batch)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A batch of a step, and the seed of its dropout."""
+
+    batch: Batch
+    seed: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a step did."""
+
+    losses: dict[str, float]  # mean of each term
+    norm: float  # of the gradient, before it was clipped
+    tokens: int  # real ones, over all processes
+    taken: bool  # False: something was not finite, and the weights are as before
+
+    @property
+    def loss(self) -> float:
+        """The sum of the terms."""
+        return sum(self.losses.values())
+
+
+def take_step(
+    module: nn.Module,
+    pieces: Sequence[Piece],
+    optimizer: Optimizer,
+    processes: Processes,
+    *,
+    clip: float,
+    precision: Precision = "fp32",
+) -> Report:
+    """Run all batches, add up their gradients, clip, and move the weights."""
+    counts = _counts(pieces, processes)
+    terms = sorted(name for name in counts if name != "tokens")
+    sums: Counter[str] = Counter()
+    optimizer.zero_grad(set_to_none=True)
+    for number, piece in enumerate(pieces):
+        torch.manual_seed(piece.seed)  # of this batch alone, whoever computes it and when
+        with processes.syncing(module, number == len(pieces) - 1), _casting(precision, processes):
+            found = module(piece.batch.to(processes.device))
+            # Wrappers average the gradients of the processes, and we want their sum.
+            parts = [found[name] * (processes.world / max(counts[name], 1)) for name in terms]
+            torch.stack([part.float() for part in parts]).sum().backward()
+        sums.update({name: float(found[name].detach()) for name in terms})
+    totals = processes.total([sums[name] for name in terms])
+    losses = {name: s / max(counts[name], 1) for name, s in zip(terms, totals, strict=True)}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    norm = float(whole(clip_grad_norm_(parameters, clip)))
+    taken = math.isfinite(norm) and all(map(math.isfinite, losses.values()))
+    if taken:
+        optimizer.step()
+    return Report(losses, norm, int(counts["tokens"]), taken)
+
+
+def _counts(pieces: Sequence[Piece], processes: Processes) -> dict[str, float]:
+    """How many answers of each term there are in the whole step."""
+    counts: Counter[str] = Counter()
+    for piece in pieces:
+        counts.update({**piece.batch.counts, "tokens": piece.batch.real})
+    names = sorted(counts)
+    return dict(zip(names, processes.total([counts[name] for name in names]), strict=True))
+
+
+def _casting(precision: Precision, processes: Processes) -> torch.autocast | nullcontext[None]:
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(processes.device.type, dtype=torch.bfloat16)
