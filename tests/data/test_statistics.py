@@ -10,8 +10,7 @@ from unmask.data import statistics
 from unmask.data.corpus import open_corpus
 from unmask.data.statistics import BINS, OFTEN, SAMPLED, Statistics, length_bins
 
-# Two documents: "the cat sat" "the cat sat" "a dog !" and, alone, "爱" (tokens 3 3 3 and 1; the
-# word "zebra" is unknown). As .jsonl: a record each, and one that is blank.
+# Two documents, of 3 + 3 + 3 tokens (the word "zebra" is unknown) and of 1, and a blank record.
 TEXT = '{"text": "the cat sat\\nthe cat sat\\na zebra !"}\n{"text": " "}\n{"text": "爱"}\n'
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli import answers, corpus, models, story, text
+from unmask.cli import answers, corpus, models, story, text, training
 from unmask.errors import UserError
 from unmask.version import VERSION
 
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for family in (text, corpus, models, answers, story):
+for family in (text, corpus, training, models, answers, story):
     family.add_to(app)
 
 

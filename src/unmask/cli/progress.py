@@ -24,6 +24,7 @@ class Stage:
     done: int = 0
     before: int = 0  # done when it began
     begun: float = field(default_factory=lambda: time.monotonic())
+    note: str = ""  # what else is to be seen, as a loss
 
 
 class Job:
@@ -37,11 +38,11 @@ class Job:
         self.stage.done += step
         self.show()
 
-    def reach(self, what: str, unit: str, done: int, total: int) -> None:
+    def reach(self, what: str, unit: str, done: int, total: int | None, *, note: str = "") -> None:
         """Stage `what` is so far; a new name begins a new stage."""
         if what != self.stage.what:
             self.stage = Stage(what, unit, before=done)
-        self.stage.done, self.stage.total = done, total
+        self.stage.done, self.stage.total, self.stage.note = done, total, note
         self.show()
 
     def show(self) -> None:
@@ -60,7 +61,11 @@ def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
-        *columns, TextColumn("{task.fields[unit]}"), Left(), console=Console(stderr=True)
+        *columns,
+        TextColumn("{task.fields[unit]}"),
+        Left(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
     ) as bars:
         yield _Bar(bars, what, unit, total)
 
@@ -68,13 +73,15 @@ def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
 class _Bar(Job):
     def __init__(self, bars: "Progress", what: str, unit: str, total: int | None) -> None:
         super().__init__(what, unit, total)
-        self.bars, self.tasks = bars, {what: bars.add_task(what, total=total, unit=unit)}
+        self.bars, self.tasks = bars, {what: bars.add_task(what, total=total, unit=unit, note="")}
 
     def show(self) -> None:
         stage = self.stage
         if stage.what not in self.tasks:
-            self.tasks[stage.what] = self.bars.add_task(stage.what, total=None, unit=stage.unit)
-        self.bars.update(self.tasks[stage.what], completed=stage.done, total=stage.total)
+            new = self.bars.add_task(stage.what, total=None, unit=stage.unit, note="")
+            self.tasks[stage.what] = new
+        task = self.tasks[stage.what]
+        self.bars.update(task, completed=stage.done, total=stage.total, note=stage.note)
 
 
 class _Lines(Job):
@@ -89,11 +96,20 @@ class _Lines(Job):
         self.due = now + EVERY
         rate = (stage.done - stage.before) / (now - stage.begun)
         of = f" of {stage.total:,}" if stage.total else ""
-        left = ""
+        left, note = "", f"; {stage.note}" if stage.note else ""
         if stage.total and rate:
             left = f", {(stage.total - stage.done) / rate:,.0f} s left"
         print(
-            f"{stage.what}: {stage.done:,}{of} {stage.unit}, {rate:,.0f} a second{left}",
+            f"{stage.what}: {stage.done:,}{of} {stage.unit}, {_rate(rate)}{left}{note}",
             file=sys.stderr,
             flush=True,
         )
+
+
+def _rate(rate: float) -> str:
+    """So many a second, with digits where they are few.
+
+    >>> _rate(1234.5), _rate(0.25)
+    ('1,234 a second', '0.25 a second')
+    """
+    return f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2f} a second"

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 
 from unmask.checkpoint.folder import save_folder
 from unmask.checkpoint.state import State, newest_state, save_state
@@ -21,16 +20,10 @@ from unmask.errors import UserError
 from unmask.model.network import Network
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.distributed import Processes, like, whole
-from unmask.train.optim import (
-    OptimizerSettings,
-    ScheduleSettings,
-    make_optimizer,
-    read_moments,
-    set_rate,
-    write_moments,
-)
+from unmask.train.optim import make_optimizer, read_moments, set_rate, write_moments
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import MODEL, RunFolder
+from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 from unmask.train.signals import Stopped, Wish, stop_wishes
 from unmask.train.step import Piece, Precision, Report, Trainee, take_step
 
@@ -41,7 +34,7 @@ class Source(Protocol):
     def pieces(
         self, cursor: dict[str, int], step: int, progress: float
     ) -> tuple[Sequence[Piece], dict[str, int]]:
-        """This process's batches of a step, and the cursor to go on from."""
+        """The batches of a step that are this process's, and the cursor to go on from."""
 
 
 @dataclass
@@ -297,8 +290,3 @@ def choose_precision(wanted: str, device: torch.device) -> Precision:
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
     has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     return "bf16" if has() else "fp32"
-
-
-def parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are trained."""
-    return [p for p in module.parameters() if p.requires_grad]

@@ -4,6 +4,7 @@ A recipe is a TOML file, or the name of one that comes with unmask; flags and `-
 values. The resolved recipe is written beside the result.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,12 +12,9 @@ from pydantic import Field, model_validator
 
 from unmask.data.examples import ExampleSettings
 from unmask.errors import SettingsError, unknown
-from unmask.model.config import HeadsConfig, ModelConfig, sized
-from unmask.objectives import OBJECTIVES
-from unmask.objectives.base import OnePass, Reader
-from unmask.settings import Settings, build, read_toml
-from unmask.text.vocabulary import Vocabulary
-from unmask.train.optim import OptimizerSettings, ScheduleSettings
+from unmask.model.config import ModelConfig, sized
+from unmask.settings import Settings, build, override, read_toml
+from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
 Count = Annotated[int, Field(ge=1)]
 # What may be changed when a run is resumed: it decides nothing that is learned.
@@ -43,7 +41,7 @@ class TrainSettings(Settings):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
     evaluations: Annotated[int, Field(ge=0)] = 20  # over the run
-    eval_tokens: Count = 100_000
+    eval_tokens: Count = 40_000  # of each evaluation at most; a short run takes fewer
     log_steps: Count = 1
     save_minutes: Annotated[float, Field(gt=0.0)] = 10.0
     save_steps: Count | None = None
@@ -88,46 +86,26 @@ class Recipe(Settings):
             )
         return config
 
-    def readers(self, vocabulary: Vocabulary) -> list[Reader]:
-        """The objectives: the one that is named, and the order of pairs where there are pairs."""
-        table = dict(self.objective)
-        names = {str(table.pop("name", "mlm")): table}
-        if self.examples.pairs != "off":
-            names["pairs"] = {}
-        readers = []
-        for name, settings in names.items():
-            if name not in OBJECTIVES:
-                raise SettingsError(f"recipe [objective]: {unknown('objective', name, OBJECTIVES)}")
-            kind = OBJECTIVES[name]
-            readers.append(
-                kind(build(kind.settings, settings, where="recipe [objective]"), vocabulary)
-            )
-        return readers
+    def evaluated_tokens(self) -> int:
+        """Tokens of an evaluation: so many that all together cost a tenth of the run or less.
+
+        A token costs a third in evaluation, for there is no way back.
+        """
+        if self.schedule.steps is None or not self.train.evaluations:
+            return self.train.eval_tokens
+        run = sum(self.schedule.steps * p.share * p.rows * p.length for p in self.phases)
+        return min(self.train.eval_tokens, max(8192, round(0.3 * run / self.train.evaluations)))
 
     def micro_rows(self, phase: Phase, world: int) -> int:
         """Rows that are computed at a time: the most that fit and share out evenly."""
         if phase.rows % world:
             raise SettingsError(
-                f"recipe [[phases]]: a step of {phase.rows} rows cannot be shared evenly by {world} "
+                f"recipe [[phases]]: {phase.rows} rows a step cannot be shared evenly by {world} "
                 f"processes. Change batch_tokens to a multiple of {world * phase.length}."
             )
         most = max(self.train.micro_tokens // phase.length, 1)
         fits = [m for m in range(1, most + 1) if phase.rows % (m * world) == 0]
         return max(fits)
-
-
-def heads_for(readers: list[Reader]) -> HeadsConfig:
-    """What the objectives need on top of the encoder."""
-    table: dict[str, Any] = {"pooler": False}
-    for reader in readers:
-        table |= reader.heads
-    return HeadsConfig(**table)
-
-
-def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, HeadsConfig]:
-    """What the network is to learn, and the heads for it."""
-    readers = recipe.readers(vocabulary)
-    return OnePass(readers), heads_for(readers)
 
 
 def recipe_table(name: str) -> dict[str, Any]:
@@ -137,6 +115,32 @@ def recipe_table(name: str) -> dict[str, Any]:
     if name not in known_recipes():
         raise SettingsError(unknown("recipe", name, known_recipes()))
     return read_toml(known_recipes()[name])
+
+
+def compose(
+    name: str,
+    assignments: Iterable[str] = (),
+    *,
+    steps: int | None = None,
+    minutes: float | None = None,
+    length: int | None = None,
+    batch_tokens: int | None = None,
+) -> dict[str, Any]:
+    """A recipe with some of its settings replaced."""
+    table = recipe_table(name)
+    if steps is not None or minutes is not None:
+        if steps is not None and minutes is not None:
+            raise SettingsError("--steps and --minutes: a run has one length. Give one of them.")
+        schedule = dict(table.get("schedule", {}))
+        schedule.pop("steps", None), schedule.pop("minutes", None)
+        schedule |= {"steps": steps} if steps is not None else {"minutes": minutes}
+        table["schedule"] = schedule
+    phases = table.get("phases") or [{}]
+    if length is not None:
+        phases = [{**phases[0], "share": 1.0, "length": length}]
+    if batch_tokens is not None:
+        phases = [{**phase, "batch_tokens": batch_tokens} for phase in phases]
+    return override({**table, "phases": phases}, assignments)
 
 
 def known_recipes() -> dict[str, Path]:

@@ -107,7 +107,8 @@ def open_run(
     begun = (path / RECIPE).exists()
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path}: a file; need a folder for the run. Give another --out.")
-    if path.is_dir() and any(path.iterdir()) and not begun and not _only_lock(path):
+    ours = (path / LOCK).exists()  # killed before it had begun
+    if path.is_dir() and any(path.iterdir()) and not begun and not ours:
         raise FolderError(f"{path}: not empty, and no run. Give another --out.")
     if begun and not resume and not overwrite:
         raise FolderError(
@@ -184,7 +185,3 @@ def _processor() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor() or os.uname().machine
-
-
-def _only_lock(path: Path) -> bool:
-    return all(entry.name in (LOCK, CHECKPOINTS) for entry in path.iterdir())

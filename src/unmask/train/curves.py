@@ -1,0 +1,142 @@
+"""Numbers over steps -> SVG: small line charts that need no library and no network to be seen."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 640, 300
+LEFT, RIGHT, TOP, BOTTOM = 62, 150, 34, 42
+COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed")
+POINTS = 400  # of a line; more are averaged
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve; a dashed one is something to compare with."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    dashed: bool = False
+    faint: bool = False
+
+
+def chart(title: str, lines: Sequence[Line], *, percent: bool = False, across: str = "step") -> str:
+    """A chart of its own, as an <svg> element."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" role="img" aria-label="{escape(title)}" font-family="system-ui, '
+        f'sans-serif" font-size="12">{_inside(title, lines, percent, across)}</svg>'
+    )
+
+
+def column(charts: Sequence[tuple[str, Sequence[Line], bool]]) -> str:
+    """Several charts below each other, as one SVG file on white."""
+    height = HEIGHT * max(len(charts), 1)
+    body = "".join(
+        f'<g transform="translate(0 {HEIGHT * i})">{_inside(title, lines, percent, "step")}</g>'
+        for i, (title, lines, percent) in enumerate(charts)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" font-family="system-ui, sans-serif" font-size="12" color="#1f2937">'
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>{body}</svg>\n'
+    )
+
+
+def _inside(title: str, lines: Sequence[Line], percent: bool, across: str) -> str:
+    shown = [line for line in lines if len(line.ys)]
+    if not shown:
+        return f'<text x="{LEFT}" y="{TOP}" fill="currentColor">{escape(title)}: nothing yet</text>'
+    xs = [x for line in shown for x in line.xs]
+    ys = [y for line in shown for y in line.ys if math.isfinite(y)] or [0.0]
+    low_x, high_x = min(xs), max(max(xs), min(xs) + 1e-9)
+    ticks = _ticks(min(ys), max(ys))
+    low, high = min(ticks[0], min(ys)), max(ticks[-1], max(ys))
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (x - low_x) / (high_x - low_x) * (WIDTH - LEFT - RIGHT)
+        return across, HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [
+        f'<text x="{LEFT}" y="18" font-size="14" font-weight="600" fill="currentColor">'
+        f"{escape(title)}</text>"
+    ]
+    for tick in ticks:
+        y = at(low_x, tick)[1]
+        label = f"{100 * tick:g} %" if percent else f"{tick:g}"
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
+            'stroke="currentColor" stroke-opacity="0.12"/>'
+            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="currentColor" '
+            f'fill-opacity="0.7">{label}</text>'
+        )
+    for tick in _ticks(low_x, high_x):
+        if low_x <= tick <= high_x:
+            x = at(tick, low)[0]
+            parts.append(
+                f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" '
+                f'fill="currentColor" fill-opacity="0.7">{tick:,g}</text>'
+            )
+    parts.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle" '
+        f'fill="currentColor" fill-opacity="0.7">{escape(across)}</text>'
+    )
+    parts += _curves(shown, at)
+    return "".join(parts)
+
+
+def _curves(lines: Sequence[Line], at: object) -> list[str]:
+    """The lines, and their names at their right ends, moved apart where they would touch."""
+    assert callable(at)
+    parts: list[str] = []
+    labels: list[tuple[float, str, str]] = []
+    for number, line in enumerate(lines):
+        colour = "#6b7280" if line.dashed else COLOURS[number % len(COLOURS)]
+        points = [at(x, y) for x, y in _thinned(line)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dash = ' stroke-dasharray="5 4"' if line.dashed else ""
+        faint = ' stroke-opacity="0.35"' if line.faint else ""
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" '
+            f'stroke-width="2"{dash}{faint}/>'
+        )
+        if len(points) == 1:
+            parts.append(
+                f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>'
+            )
+        labels.append((points[-1][1], f"{line.name} {_short(line.ys[-1])}", colour))
+    last = -math.inf
+    for y, text, colour in sorted(labels):
+        last = max(y + 4, last + 15)
+        parts.append(
+            f'<text x="{WIDTH - RIGHT + 8}" y="{last:.1f}" fill="{colour}">{escape(text)}</text>'
+        )
+    return parts
+
+
+def _thinned(line: Line) -> list[tuple[float, float]]:
+    """At most POINTS points, each the mean of its stretch."""
+    pairs = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if math.isfinite(y)]
+    size = max(1, -(-len(pairs) // POINTS))
+    groups = [pairs[i : i + size] for i in range(0, len(pairs), size)]
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers that cover a range, about five of them.
+
+    >>> _ticks(0.0, 10.0)
+    [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    """
+    span = max(high - low, 1e-9 * max(abs(low), abs(high), 1e-3))
+    raw = span / 5
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next((m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999), 10 * power)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

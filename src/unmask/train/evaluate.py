@@ -1,0 +1,142 @@
+"""Held-out documents -> numbers: losses and accuracies, always at 15 %, beside plain baselines.
+
+The examples are the same for every run on a corpus: they have a seed of their own. The baselines
+say what knowing nothing (ln V), or only the frequency of words, would reach.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.data import draws
+from unmask.data.batches import Batch
+from unmask.data.corpus import Corpus
+from unmask.data.stream import Cursor, Stream
+from unmask.model.network import Network
+from unmask.objectives.base import RIGHT, Objective
+from unmask.text.vocabulary import SPECIALS
+from unmask.train.distributed import Processes
+
+SEED = 20181011  # of the examples that are evaluated on, in every run
+COUNTED = 20_000_000  # tokens that word frequencies are taken from
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What a guesser reaches who knows nothing, or only how frequent words are."""
+
+    ln_v: float
+    unigram_loss: float
+    unigram_accuracy: float
+
+
+class Evaluation:
+    """Held-out batches and how to score them."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        objective: Objective,
+        processes: Processes,
+        *,
+        tokens: int,
+        micro_rows: int,
+    ) -> None:
+        self.objective, self.processes = objective, processes
+        rows = min(max(tokens // stream.length, 1), len(stream.epoch(0)))
+        taken = [Cursor(0, row) for row in range(rows)]
+        groups = [taken[i : i + micro_rows] for i in range(0, rows, micro_rows)]
+        mine = groups[processes.rank :: processes.world]
+        self.batches = [objective.prepare(stream.batch(g), draws.key(SEED)) for g in mine]
+
+    def __call__(self, network: Network) -> dict[str, float]:
+        """Mean losses and accuracies by term: {"mlm": ..., "mlm_accuracy": ...}."""
+        sums: Counter[str] = Counter()
+        with torch.no_grad():
+            for batch in self.batches:
+                found = self.objective(network, batch.to(self.processes.device))
+                sums.update({name: float(value) for name, value in found.items()})
+                sums.update({f"count {name}": count for name, count in batch.counts.items()})
+        names = sorted(sums)
+        totals = dict(zip(names, self.processes.total([sums[n] for n in names]), strict=True))
+        scores: dict[str, float] = {}
+        for name in sorted(n.removeprefix("count ") for n in totals if n.startswith("count ")):
+            count = max(totals[f"count {name}"], 1.0)
+            scores[name] = totals.get(name, 0.0) / count
+            scores[f"{name}_accuracy"] = totals.get(name + RIGHT, 0.0) / count
+        return scores
+
+    def answers(self) -> NDArray[np.int64]:
+        """The hidden tokens of this process's batches."""
+        found = [batch.labels["mlm_tokens"].numpy() for batch in self.batches]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def baselines(corpus: Corpus, answers: NDArray[np.int64]) -> Baselines:
+    """Score the hidden tokens by how frequent each is in the corpus."""
+    size = len(corpus.tokenizer.vocabulary)
+    counts = np.zeros(size, dtype=np.float64)
+    for shard in corpus.shards:
+        counts += np.bincount(shard, minlength=size)
+        if counts.sum() > COUNTED:
+            break
+    counts[[corpus.tokenizer.vocabulary.ids[token] for token in SPECIALS]] = 0
+    shares = (counts + 0.5) / (counts + 0.5).sum()
+    loss = float(-np.log(shares[answers]).mean()) if len(answers) else math.nan
+    accuracy = float((answers == counts.argmax()).mean()) if len(answers) else math.nan
+    return Baselines(math.log(size), loss, accuracy)
+
+
+class Blanks:
+    """A few held-out sentences with one word hidden, guessed again and again."""
+
+    def __init__(self, evaluation: Evaluation, corpus: Corpus, count: int = 6) -> None:
+        self.tokenizer = corpus.tokenizer
+        self.cases = [
+            case for batch in evaluation.batches[:40] if (case := self._case(batch)) is not None
+        ][:count]
+
+    def __call__(self, network: Network, device: torch.device) -> list[dict[str, Any]]:
+        """The three best guesses for each blank."""
+        found = []
+        for ids, place, truth in self.cases:
+            tokens = torch.tensor([ids], device=device)
+            index = torch.arange(len(ids), device=device)[None]
+            nothing = torch.zeros_like(tokens)
+            with torch.no_grad():
+                hidden = network.encoder(tokens, nothing, index, nothing)
+                shares = network.guess(hidden[:, place]).softmax(dim=-1)[0]
+            best = shares.topk(3)
+            names = self.tokenizer.vocabulary.tokens
+            guesses = [
+                [names[i], round(p, 4)]
+                for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ]
+            shown = self.tokenizer.decode(ids[1:-1], keep_special=True)
+            found.append({"text": shown, "truth": names[truth], "guesses": guesses})
+        return found
+
+    def _case(self, batch: Batch) -> tuple[list[int], int, int] | None:
+        """The first whole word of a batch that is hidden among plain neighbours."""
+        vocabulary = self.tokenizer.vocabulary
+        width = batch.tokens.shape[1]
+        places, answers = (batch.labels[n].tolist() for n in ("mlm_places", "mlm_tokens"))
+        hidden = dict(zip(places, answers, strict=True))
+        tokens = batch.tokens.flatten().tolist()
+        for at, truth in hidden.items():
+            word = vocabulary.tokens[truth]
+            if tokens[at] != vocabulary.mask or not word.isalpha() or len(word) < 3:
+                continue
+            row = at // width * width
+            begin, end = max(row, at - 10), min(row + width, at + 8)
+            around = [hidden.get(i, tokens[i]) for i in range(begin, end)]
+            around[at - begin] = vocabulary.mask
+            if any(i in (vocabulary.cls, vocabulary.sep, vocabulary.pad) for i in around):
+                continue
+            return [vocabulary.cls, *around, vocabulary.sep], at - begin + 1, truth
+        return None

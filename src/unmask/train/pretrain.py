@@ -1,0 +1,261 @@
+"""Corpus -> a pre-trained model: everything a run needs, put together.
+
+The composition root: it knows the corpus, the network, the objectives and the loop, which do not
+know each other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.data import draws
+from unmask.data.corpus import Corpus, open_corpus
+from unmask.data.examples import split_documents
+from unmask.data.stream import Cursor, Stream
+from unmask.errors import DataError, SettingsError, unknown
+from unmask.model.config import HeadsConfig
+from unmask.model.network import Network, count_parameters
+from unmask.objectives import OBJECTIVES
+from unmask.objectives.base import OnePass, Reader
+from unmask.objectives.mlm import MaskedLM, MaskSettings
+from unmask.settings import build
+from unmask.text.vocabulary import Vocabulary
+from unmask.train.distributed import Processes, processes, restarts
+from unmask.train.evaluate import SEED, Baselines, Blanks, Evaluation, baselines
+from unmask.train.loop import Course, Loop, Position
+from unmask.train.preflight import preflight
+from unmask.train.recipe import Recipe
+from unmask.train.report import write_report
+from unmask.train.run import MODEL, RunFolder, begin, environment, open_run, stored_recipe
+from unmask.train.step import Piece, Report, Trainee
+from unmask.train.watch import Watch
+
+_WEIGHTS, _MASKS, _DROPOUT = range(200, 203)  # one key per kind of draw
+
+Show = Callable[[Position, Report, float], None]
+
+
+class CorpusSource:
+    """The batches of each step, by phase."""
+
+    def __init__(
+        self, corpus: Corpus, recipe: Recipe, objective: OnePass, processes: Processes
+    ) -> None:
+        self.recipe, self.objective, self.processes = recipe, objective, processes
+        documents, _ = split_documents(len(corpus.documents) - 1, recipe.examples.held_out)
+        self.streams = [
+            Stream(corpus, documents, recipe.examples, recipe.seed, phase.length)
+            for phase in recipe.phases
+        ]
+
+    def pieces(
+        self, cursor: dict[str, int], step: int, progress: float
+    ) -> tuple[Sequence[Piece], dict[str, int]]:
+        """The rows of a step that are this process's, in pieces that fit the cache."""
+        number = self._phase(progress)
+        phase, stream = self.recipe.phases[number], self.streams[number]
+        same = cursor.get("phase", 0) == number
+        at = Cursor(cursor.get("epoch", 0), cursor.get("row", 0)) if same else Cursor()
+        rows, then = stream.take(at, phase.rows)
+        size = self.recipe.micro_rows(phase, self.processes.world)
+        groups = [rows[i : i + size] for i in range(0, len(rows), size)]
+        root = draws.key(self.recipe.seed, _MASKS)
+        pieces = [
+            Piece(
+                self.objective.prepare(stream.batch(group), root),
+                draws.key(self.recipe.seed, _DROPOUT, step, place) % 2**63,
+            )
+            for place, group in enumerate(groups)
+            if place % self.processes.world == self.processes.rank
+        ]
+        return pieces, {"phase": number, "epoch": then.epoch, "row": then.row}
+
+    def _phase(self, progress: float) -> int:
+        """Which phase a moment of the run is in."""
+        reached = 0.0
+        for number, phase in enumerate(self.recipe.phases):
+            reached += phase.share
+            if progress < reached - 1e-9:
+                return number
+        return len(self.recipe.phases) - 1
+
+
+def pretrain(
+    corpus_path: Path,
+    out: Path,
+    table: dict[str, Any] | None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    shard: bool = False,
+    check: bool = True,
+    notice: Callable[[str], None] = print,
+    show: Show | None = None,
+) -> Path:
+    """Pre-train on a corpus; `table` is a recipe, None to resume with the one that is there.
+
+    Returns the folder of the model.
+    """
+    with processes() as group:
+        resume = resume or restarts() > 0  # torchrun has started the workers again
+        with open_run(
+            out, resume=resume, overwrite=overwrite, writes=group.first, notice=notice
+        ) as folder:
+            if table is None:
+                table = stored_recipe(out)
+            recipe = build(Recipe, table, where="recipe")
+            corpus = open_corpus(corpus_path, check=group.first)
+            return _train(folder, corpus, recipe, group, shard=shard, check=check, show=show)
+
+
+def _train(
+    folder: RunFolder,
+    corpus: Corpus,
+    recipe: Recipe,
+    group: Processes,
+    *,
+    shard: bool,
+    check: bool,
+    show: Show | None,
+) -> Path:
+    vocabulary = corpus.tokenizer.vocabulary
+    objective, heads = objective_for(recipe, vocabulary)
+    config = recipe.network(len(vocabulary))
+    facts = environment(
+        corpus=corpus.digest,
+        tokenizer=corpus.tokenizer.digest(),
+        processes=group.world,
+        shard=shard,
+    )
+    resolved = recipe.model_dump(exclude_none=True)
+    begin(folder, resolved, facts)
+    torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
+    network = Network(config, heads)
+    source = CorpusSource(corpus, recipe, objective, group)
+    evaluate = _Evaluate(folder, corpus, recipe, objective, group, network)
+    course = Course(
+        network,
+        Trainee(network, objective),
+        source,
+        corpus.tokenizer,
+        recipe.optimizer,
+        recipe.schedule,
+        recipe.train,
+        group,
+        folder,
+        resolved,
+        {"corpus": corpus.path.name, "corpus sha256": corpus.digest},
+        shard=shard,
+        evaluate=evaluate if evaluate.evaluation else None,
+        watch=evaluate.watching(show),
+    )
+    folder.say(
+        f"{count_parameters(network):,} parameters, {corpus.size:,} tokens, "
+        f"{recipe.phases[0].rows * recipe.phases[0].length:,} tokens a step"
+    )
+    fresh = not any(folder.checkpoints.glob("step-*"))
+    if check and fresh and group.first:
+        preflight(network, objective, source, corpus, evaluate.baselines, folder.say)
+    group.wait()
+    loop = Loop(course)
+    loop.resume()
+    loop.run()
+    evaluate.report()
+    return folder.path / MODEL
+
+
+def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, HeadsConfig]:
+    """What the network is to learn, and the heads for it.
+
+    The objective that the recipe names, and the order of pairs where its examples have pairs.
+    """
+    table = dict(recipe.objective)
+    wanted = {str(table.pop("name", "mlm")): table}
+    if recipe.examples.pairs != "off":
+        wanted["pairs"] = {}
+    readers: list[Reader] = []
+    heads: dict[str, Any] = {"pooler": False}
+    for name, settings in wanted.items():
+        if name not in OBJECTIVES:
+            raise SettingsError(f"recipe [objective]: {unknown('objective', name, OBJECTIVES)}")
+        kind = OBJECTIVES[name]
+        readers.append(kind(build(kind.settings, settings, where="recipe [objective]"), vocabulary))
+        heads |= kind.heads
+    return OnePass(readers), HeadsConfig(**heads)
+
+
+class _Evaluate:
+    """Scores on held-out documents, with baselines, blanks, warnings and pictures."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        corpus: Corpus,
+        recipe: Recipe,
+        objective: OnePass,
+        group: Processes,
+        network: Network,
+    ) -> None:
+        self.folder, self.corpus, self.recipe = folder, corpus, recipe
+        self.group, self.network = group, network
+        self.watch = Watch(folder.say)
+        self.evaluation: Evaluation | None = None
+        self.baselines: Baselines | None = None
+        if not recipe.examples.held_out or not recipe.train.evaluations:
+            return
+        _, held = split_documents(len(corpus.documents) - 1, recipe.examples.held_out)
+        if len(held) < 2:
+            raise DataError(
+                f"{corpus.path}: {len(corpus.documents) - 1} documents, of which one in "
+                f"{recipe.examples.held_out} is held out: {len(held)}; need two. Hold out more "
+                "(--set examples.held_out=5), or nothing (0)."
+            )
+        plain = MaskedLM(MaskSettings(), corpus.tokenizer.vocabulary)
+        readers = [plain if isinstance(r, MaskedLM) else r for r in objective.readers]
+        phase = recipe.phases[0]
+        self.evaluation = Evaluation(
+            Stream(corpus, held, recipe.examples, SEED, phase.length),
+            OnePass(readers),
+            group,
+            tokens=recipe.evaluated_tokens(),
+            micro_rows=recipe.micro_rows(phase, group.world),
+        )
+        self.baselines = baselines(corpus, self.evaluation.answers())
+        self.blanks = Blanks(self.evaluation, corpus)
+
+    def __call__(self, position: Position) -> dict[str, Any]:
+        """One evaluation, told and drawn."""
+        assert self.evaluation is not None
+        assert self.baselines is not None
+        scores = self.evaluation(self.network)
+        entry: dict[str, Any] = {**scores, **asdict(self.baselines), "tokens": position.tokens}
+        entry["seconds"] = round(position.seconds, 3)
+        if self.group.world == 1:
+            entry["blanks"] = self.blanks(self.network, self.group.device)
+        said = f"step {position.step}: held-out loss {scores['mlm']:.3f}"
+        said += f" (unigram {self.baselines.unigram_loss:.3f}, ln V {self.baselines.ln_v:.3f})"
+        said += f", accuracy {scores['mlm_accuracy']:.1%}"
+        if "pair" in scores:
+            said += f", pairs {scores['pair_accuracy']:.1%}"
+        self.folder.say(said)
+        self.watch.evaluated(position.step, scores, self.baselines)
+        self.report()
+        return entry
+
+    def watching(self, show: Show | None) -> Show:
+        """Look for signs of trouble after each step, then show it."""
+
+        def look(position: Position, report: Report, progress: float) -> None:
+            self.watch.stepped(position.step, report)
+            if show and self.group.first:
+                show(position, report, progress)
+
+        return look
+
+    def report(self) -> None:
+        """Draw the run so far."""
+        if self.folder.writes:
+            write_report(self.folder, self.recipe.model_dump(exclude_none=True), self.watch.said)

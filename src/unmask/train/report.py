@@ -1,0 +1,133 @@
+"""Metrics -> curves.svg and report.html: a run to look at, in one file that needs no network."""
+
+from html import escape
+from typing import Any
+
+from unmask.settings import write_toml
+from unmask.train.curves import Line, chart, column
+from unmask.train.run import RunFolder
+
+CURVES, REPORT = "curves.svg", "report.html"
+SMOOTH = 20  # points of the running mean of a training loss
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+.charts { display: flex; flex-wrap: wrap; gap: 1rem; } svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; } td, th { padding: .25rem .7rem; text-align: left;
+  border-bottom: 1px solid var(--line); vertical-align: top; } td.n { text-align: right;
+  font-variant-numeric: tabular-nums; } pre { overflow: auto; padding: 1rem; border: 1px solid
+  var(--line); border-radius: .4rem; } mark { padding: 0 .2em; border-radius: .2em; }
+.right { font-weight: 700; } .warn { border-left: 4px solid #d97706; padding-left: 1rem; }
+"""
+
+
+def write_report(folder: RunFolder, recipe: dict[str, Any], warnings: list[str]) -> None:
+    """Draw a run as far as it is."""
+    metrics = folder.metrics()
+    if metrics:
+        folder.put(CURVES, column(charts_of(metrics)[:3]))
+        folder.put(REPORT, page(folder.path.name, metrics, recipe, warnings))
+
+
+def charts_of(metrics: list[dict[str, Any]]) -> list[tuple[str, list[Line], bool]]:
+    """The curves of a run: title, lines, whether they are shares."""
+    train = [entry for entry in metrics if entry["kind"] == "train"]
+    held = [entry for entry in metrics if entry["kind"] == "eval"]
+    losses = [
+        Line("training", *_points(train, "mlm", smooth=True), faint=True),
+        Line("held out", *_points(held, "mlm")),
+        Line("unigram", *_points(held, "unigram_loss"), dashed=True),
+        Line("ln V", *_points(held, "ln_v"), dashed=True),
+    ]
+    accuracies = [
+        Line("held out", *_points(held, "mlm_accuracy")),
+        Line("unigram", *_points(held, "unigram_accuracy"), dashed=True),
+    ]
+    pairs = [Line("held out", *_points(held, "pair_accuracy"))]
+    if pairs[0].xs:
+        pairs.append(Line("chance", pairs[0].xs, [0.5] * len(pairs[0].xs), dashed=True))
+    found = [
+        ("Loss on hidden tokens", losses, False),
+        ("Hidden tokens guessed right", accuracies, True),
+        ("Pairs told right", pairs, True),
+        ("Tokens a second", [Line("tokens", *_points(train, "tokens_a_second"))], False),
+        ("Learning rate", [Line("rate", *_points(train, "rate"))], False),
+        ("Length of the gradient", [Line("norm", *_points(train, "norm"))], False),
+    ]
+    return [entry for entry in found if any(line.xs for line in entry[1])]
+
+
+def page(
+    name: str, metrics: list[dict[str, Any]], recipe: dict[str, Any], warnings: list[str]
+) -> str:
+    """report.html: curves, baselines, blanks filled over time, speed, the recipe."""
+    charts = "".join(
+        chart(title, lines, percent=percent) for title, lines, percent in charts_of(metrics)
+    )
+    warned = "".join(f'<p class="warn">{escape(line)}</p>' for line in warnings)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width"><title>{escape(name)}</title><style>{STYLE}</style></head>'
+        f"<body><h1>{escape(name)}</h1>{_summary(metrics)}{warned}"
+        f'<h2>Curves</h2><div class="charts">{charts}</div>{_blanks(metrics)}'
+        f"<h2>Recipe</h2><pre>{escape(write_toml(recipe))}</pre></body></html>\n"
+    )
+
+
+def _summary(metrics: list[dict[str, Any]]) -> str:
+    train = [entry for entry in metrics if entry["kind"] == "train"]
+    held = [entry for entry in metrics if entry["kind"] == "eval"]
+    rows: list[tuple[str, str, str]] = []
+    if train:
+        last = train[-1]
+        speed = last["tokens"] / max(last["seconds"], 1e-9)
+        rows.append(("steps", f"{last['step']:,}", f"{last['tokens']:,} tokens"))
+        rows.append(("time", f"{last['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens a second"))
+    if held:
+        last = held[-1]
+        known = f"unigram {last['unigram_loss']:.3f}, ln V {last['ln_v']:.3f}"
+        rows.append(("held-out loss", f"{last['mlm']:.3f}", known))
+        most = f"the most frequent token: {last['unigram_accuracy']:.1%}"
+        rows.append(("hidden tokens right", f"{last['mlm_accuracy']:.1%}", most))
+        if "pair_accuracy" in last:
+            rows.append(("pairs right", f"{last['pair_accuracy']:.1%}", "chance: 50 %"))
+    body = "".join(
+        f'<tr><th>{escape(a)}</th><td class="n">{escape(b)}</td><td>{escape(c)}</td></tr>'
+        for a, b, c in rows
+    )
+    return f"<table>{body}</table>"
+
+
+def _blanks(metrics: list[dict[str, Any]]) -> str:
+    """How the guesses for the same blanks changed over the run."""
+    held = [entry for entry in metrics if entry["kind"] == "eval" and entry.get("blanks")]
+    if not held:
+        return ""
+    picked = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
+    moments = [held[i] for i in picked]
+    heads = "".join(f"<th>step {entry['step']:,}</th>" for entry in moments)
+    rows = []
+    for i, case in enumerate(moments[-1]["blanks"]):
+        shown = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
+        cells = "".join(f"<td>{_guesses(entry['blanks'][i])}</td>" for entry in moments)
+        rows.append(f"<tr><td>{shown}<br><small>{escape(case['truth'])}</small></td>{cells}</tr>")
+    return f"<h2>Blanks, filled</h2><table><tr><th></th>{heads}</tr>{''.join(rows)}</table>"
+
+
+def _guesses(case: dict[str, Any]) -> str:
+    right = {True: ' class="right"', False: ""}
+    return "<br>".join(
+        f"<span{right[token == case['truth']]}>{escape(token)} {share:.0%}</span>"
+        for token, share in case["guesses"]
+    )
+
+
+def _points(
+    entries: list[dict[str, Any]], name: str, *, smooth: bool = False
+) -> tuple[list[float], list[float]]:
+    """Steps and values of one metric."""
+    found = [(float(e["step"]), float(e[name])) for e in entries if e.get(name) is not None]
+    xs, ys = [x for x, _ in found], [y for _, y in found]
+    if smooth:
+        ys = [sum(w) / len(w) for i in range(len(ys)) if (w := ys[max(0, i - SMOOTH + 1) : i + 1])]
+    return xs, ys

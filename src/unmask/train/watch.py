@@ -1,0 +1,91 @@
+"""Curves -> warnings: the known ways in which pre-training goes wrong, recognised early.
+
+Each is said once, with what was seen and what usually helps.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from unmask.train.evaluate import Baselines
+from unmask.train.step import Report
+
+WINDOW = 50  # steps whose mean counts as the loss
+RISE = 1.0  # above its best, a loss has gone wrong
+PLATEAU = 4  # evaluations
+
+
+class Watch:
+    """Looks at every step and every evaluation."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.said: list[str] = []
+        self.recent: deque[float] = deque(maxlen=WINDOW)
+        self.best = float("inf")
+        self.history: list[dict[str, float]] = []
+
+    def stepped(self, step: int, report: Report) -> None:
+        """After a step."""
+        if not report.taken:
+            return
+        self.recent.append(report.loss)
+        if len(self.recent) < WINDOW:
+            return
+        mean = sum(self.recent) / WINDOW
+        self.best = min(self.best, mean)
+        if mean > self.best + RISE:
+            self._warn(
+                step,
+                "diverged",
+                f"the loss has risen from {self.best:.2f} to {mean:.2f}: it diverges. Begin again "
+                "with a lower optimizer.rate or a longer schedule.warmup",
+            )
+        if report.norm == 0.0:
+            self._warn(step, "still", "the gradient is zero: nothing is learned any more")
+
+    def evaluated(self, step: int, scores: dict[str, float], plain: Baselines) -> None:
+        """After an evaluation."""
+        self.history.append(scores)
+        if len(self.history) <= PLATEAU:
+            return
+        losses = [s["mlm"] for s in self.history]
+        flat = max(losses[-PLATEAU:]) - min(losses[-PLATEAU:]) < 0.05
+        if flat and losses[-1] > plain.unigram_loss - 0.3:
+            self._warn(
+                step,
+                "unigram",
+                f"the held-out loss stays at {losses[-1]:.2f}, where knowing only word frequencies "
+                f"gives {plain.unigram_loss:.2f}: the model has learned those and no more. Usual "
+                "causes: batches too small, a rate too low or too high, thousands of equal lines, "
+                "too short a run",
+            )
+        if min(losses[:-PLATEAU]) < min(losses[-PLATEAU:]) - 0.02:
+            self._warn(
+                step,
+                "overfit",
+                f"the held-out loss was {min(losses):.2f} and is {losses[-1]:.2f}: the text is "
+                "learned by heart. Use more text, a smaller model or fewer steps",
+            )
+        if "pair_accuracy" in scores and len(self.history) > 2 * PLATEAU:
+            learned = losses[-1] < plain.unigram_loss - 0.5
+            chance = all(s["pair_accuracy"] < 0.53 for s in self.history[-PLATEAU:])
+            if learned and chance:
+                self._warn(
+                    step,
+                    "pairs",
+                    "tokens are learned but pairs stay at chance. Are documents apart (blank "
+                    "lines), and sentences in their order?",
+                )
+            if not learned and scores["pair_accuracy"] > 0.9:
+                self._warn(
+                    step,
+                    "cue",
+                    f"pairs are right at {scores['pair_accuracy']:.0%} while tokens are not "
+                    "learned: something gives the answer away, as two kinds of documents do",
+                )
+
+    def _warn(self, step: int, kind: str, text: str) -> None:
+        line = f"warning [{kind}]: {text}"
+        if not any(f"[{kind}]" in said for said in self.said):
+            self.said.append(f"step {step}: {line}")
+            self.say(f"step {step}: {line}")
