@@ -174,8 +174,9 @@ def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
     path = tmp_path / ".lock"
     with another_process(HOLD, path) as process:
         with (
-            pytest.raises(FolderError, match=f"^{tmp_path}: process {process.pid} on .* at work on")
-            as error,
+            pytest.raises(
+                FolderError, match=f"^{tmp_path}: process {process.pid} on .* at work on"
+            ) as error,
             held(path, what="this corpus"),
         ):
             pass

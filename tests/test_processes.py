@@ -37,16 +37,11 @@ def test_no_jobs_give_no_results(workers):
 
 
 def test_jobs_are_read_a_little_ahead_of_the_workers_however_many_there_are():
-    read, ahead = 0, []
-
-    def jobs():
-        nonlocal read
-        for read in count(1):  # noqa: B007
-            yield read
-
-    for done, (job, _) in enumerate(islice(in_order(abs, jobs(), 2), 20), start=1):
-        assert job == done
-        ahead.append(read - done)
+    read, ahead = [], []
+    jobs = (read.append(number) or number for number in count())
+    for done, (job, _) in enumerate(islice(in_order(abs, jobs, 2), 20), start=1):
+        assert job == done - 1
+        ahead.append(len(read) - done)
     assert max(ahead) <= 2 + 1  # one for each worker, and one that waits for the first free
 
 

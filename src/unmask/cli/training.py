@@ -1,5 +1,6 @@
 """The verb pretrain: a corpus folder -> a run folder with a model in it."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,7 +110,8 @@ def train_here(
             model = run(corpus, out, table, notice=_notice, show=show, **how)
         except Stopped as stopped:
             raise typer.Exit(stopped.exit_code) from None
-    print(f"the model is in {model}, the report in {out / 'report.html'}")
+    if os.environ.get("RANK", "0") == "0":  # torchrun's other processes keep quiet
+        print(f"the model is in {model}, the report in {out / 'report.html'}")
 
 
 def _notice(line: str) -> None:

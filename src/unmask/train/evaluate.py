@@ -77,7 +77,7 @@ class Evaluation:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
-def baselines(corpus: Corpus, answers: NDArray[np.int64]) -> Baselines:
+def baselines(corpus: Corpus, answers: NDArray[np.int64], processes: Processes) -> Baselines:
     """Score the hidden tokens by how frequent each is in the corpus."""
     size = len(corpus.tokenizer.vocabulary)
     counts = np.zeros(size, dtype=np.float64)
@@ -87,9 +87,10 @@ def baselines(corpus: Corpus, answers: NDArray[np.int64]) -> Baselines:
             break
     counts[[corpus.tokenizer.vocabulary.ids[token] for token in SPECIALS]] = 0
     shares = (counts + 0.5) / (counts + 0.5).sum()
-    loss = float(-np.log(shares[answers]).mean()) if len(answers) else math.nan
-    accuracy = float((answers == counts.argmax()).mean()) if len(answers) else math.nan
-    return Baselines(math.log(size), loss, accuracy)
+    loss = float(-np.log(shares[answers]).sum())
+    right = float((answers == counts.argmax()).sum())
+    loss, right, count = processes.total([loss, right, len(answers)])
+    return Baselines(math.log(size), loss / max(count, 1), right / max(count, 1))
 
 
 class Blanks:

@@ -64,7 +64,7 @@ class Course:
     recipe: dict[str, Any]
     provenance: dict[str, Any]
     shard: bool = False
-    evaluate: Callable[[Position], dict[str, Any]] | None = None
+    evaluate: Callable[[Position, Network], dict[str, Any]] | None = None
     watch: Callable[[Position, Report, float], None] | None = None  # after each step
 
 
@@ -224,8 +224,8 @@ class Loop:
         if self.course.evaluate is None or not self.course.settings.evaluations:
             return
         begun = time.monotonic()
-        self.course.network.eval()
-        found = self.course.evaluate(self.position)
+        network = self._whole_network().to(self.course.processes.device).eval()
+        found = self.course.evaluate(self.position, network)
         self.course.network.train()
         self._clock(begun)
         position = self.position

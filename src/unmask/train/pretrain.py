@@ -135,7 +135,7 @@ def _train(
     torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
     network = Network(config, heads)
     source = CorpusSource(corpus, recipe, objective, group)
-    evaluate = _Evaluate(folder, corpus, recipe, objective, group, network)
+    evaluate = _Evaluate(folder, corpus, recipe, objective, group)
     course = Course(
         network,
         Trainee(network, objective),
@@ -197,10 +197,8 @@ class _Evaluate:
         recipe: Recipe,
         objective: OnePass,
         group: Processes,
-        network: Network,
     ) -> None:
-        self.folder, self.corpus, self.recipe = folder, corpus, recipe
-        self.group, self.network = group, network
+        self.folder, self.corpus, self.recipe, self.group = folder, corpus, recipe, group
         self.watch = Watch(folder.say)
         self.evaluation: Evaluation | None = None
         self.baselines: Baselines | None = None
@@ -223,18 +221,18 @@ class _Evaluate:
             tokens=recipe.evaluated_tokens(),
             micro_rows=recipe.micro_rows(phase, group.world),
         )
-        self.baselines = baselines(corpus, self.evaluation.answers())
+        self.baselines = baselines(corpus, self.evaluation.answers(), group)
         self.blanks = Blanks(self.evaluation, corpus)
 
-    def __call__(self, position: Position) -> dict[str, Any]:
+    def __call__(self, position: Position, network: Network) -> dict[str, Any]:
         """One evaluation, told and drawn."""
         assert self.evaluation is not None
         assert self.baselines is not None
-        scores = self.evaluation(self.network)
+        scores = self.evaluation(network)
         entry: dict[str, Any] = {**scores, **asdict(self.baselines), "tokens": position.tokens}
         entry["seconds"] = round(position.seconds, 3)
-        if self.group.world == 1:
-            entry["blanks"] = self.blanks(self.network, self.group.device)
+        if self.group.first:
+            entry["blanks"] = self.blanks(network, self.group.device)
         said = f"step {position.step}: held-out loss {scores['mlm']:.3f}"
         said += f" (unigram {self.baselines.unigram_loss:.3f}, ln V {self.baselines.ln_v:.3f})"
         said += f", accuracy {scores['mlm_accuracy']:.1%}"
