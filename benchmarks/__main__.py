@@ -2,9 +2,9 @@
 
 import sys
 
-from benchmarks import embed, vocab
+from benchmarks import embed, prepare, vocab
 
-BENCHMARKS = {"embed": embed.main, "vocab": vocab.main}
+BENCHMARKS = {"embed": embed.main, "prepare": prepare.main, "vocab": vocab.main}
 
 
 def main() -> None:

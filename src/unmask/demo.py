@@ -1,127 +1,256 @@
-"""The story of the README's first command: real weights, what they know, what they look at, speed.
+"""The story of the README's first command: a BERT of your own, from text to answers, in minutes.
 
-It uses only what is in the box and one fetched model, and prints what it measured.
+The text is on every machine that runs this: the documentation inside Python's standard library and
+the installed packages, read from their source files. From it a vocabulary is learned, a small BERT
+is pre-trained, and what it has learned is put to use: which library does a sentence document?
 """
 
+import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from unmask.checkpoint.fetch import get
-from unmask.model.network import count_parameters
-from unmask.use.model import AttentionMaps, Model
+from unmask.checkpoint.folder import load_folder
+from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
+from unmask.data.docstrings import LIBRARIES, Module, read_library
+from unmask.data.labelled import Labelled
+from unmask.data.prepare import PrepareSettings, prepare
+from unmask.errors import FolderError
+from unmask.model.network import Network, count_parameters
+from unmask.tasks.classify import Classify
+from unmask.text.learn import LearnSettings
+from unmask.text.sentences import split_sentences
+from unmask.text.tokenizer import Tokenizer
+from unmask.train.curves import Line, chart
+from unmask.train.finetune import fine_tune
+from unmask.train.pretrain import Show, pretrain
+from unmask.train.report import REPORT, page
+from unmask.train.run import METRICS
 
-SENTENCES = (
-    "A man is eating a piece of bread.",
-    "Someone is having lunch.",
-    "The girl is playing the violin.",
-    "A child makes music.",
-    "The stock market fell sharply today.",
-    "Share prices dropped.",
-)
-STORY = (
-    "The river had risen in the night. By morning the bridge was gone, and with it the only road "
-    "to the village. Nobody had slept. The miller counted his sacks again and again, as if there "
-    "might be more of them, and his daughter watched the brown water carry whole trees to the sea."
-)
-SHADES = " .:-=+*#%@"  # light to dark, as strong as a similarity is
-TIMED_TEXTS = 256
+KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it
 
 
-def tell() -> None:
-    """Run the demonstration."""
+@dataclass(frozen=True)
+class Size:
+    """How much of everything: as much as the minutes deserve."""
+
+    characters: int  # of each library
+    vocabulary: int
+    minutes: float  # of pre-training
+    labelled: int  # sentences of each library to learn the labels from
+    steps: int  # of fine-tuning
+
+
+FULL = Size(characters=600_000, vocabulary=4096, minutes=2.0, labelled=150, steps=120)
+FAST = Size(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, steps=30)
+
+
+def tell(out: Path, *, fast: bool = False, show: Show | None = None) -> None:
+    """Tell the story, each step timed and with its number."""
+    if out.exists() and any(out.iterdir()):
+        raise FolderError(f"{out}: there is something in it. Give another --out, or remove it.")
+    size = FAST if fast else FULL
     begun = time.perf_counter()
-    get("minilm")
-    loading = time.perf_counter()
-    model = Model.load("minilm")
-    loaded = time.perf_counter() - loading
-    config = model.network.config
-    print(
-        f"\nall-MiniLM-L6-v2: a BERT of {config.layers} layers, width {config.width}, "
-        f"{config.heads} heads, {count_parameters(model.network):,} parameters"
-    )
-    print("\n1. What it knows: how close two sentences are (cosine of their vectors)\n")
-    show_similarities(SENTENCES, model.embed(SENTENCES))
-    print("\n2. What it looks at: where attention goes, by layer\n")
-    show_attention(model.attention(STORY))
-    print("\n3. How fast it is on this machine\n")
-    show_speed(model, loaded)
-    print(f"\ndone in {time.perf_counter() - begun:.1f} s. To go on:\n")
-    print('  unmask tokenize minilm "unaffable, she said"')
-    print("  unmask embed minilm YOUR.txt --out vectors.npy")
+    told: list[tuple[str, float, str]] = []
+
+    def step(title: str) -> None:
+        print(f"\n{len(told) + 1}. {title}\n", flush=True)
+
+    def done(what: str, since: float, result: str) -> None:
+        told.append((what, time.perf_counter() - since, result))
+
+    step("Text that is already here: what Python's libraries say about themselves")
+    since = time.perf_counter()
+    seen, unseen = gather(size.characters)
+    files = write_texts(seen, out)
+    characters = sum(module.characters for module in seen)
+    done("read", since, f"{characters:,} characters from {len(seen)} modules")
+
+    step("A vocabulary of its own")
+    since = time.perf_counter()
+    wanted = LearnSettings(size=size.vocabulary)
+    learned = learn_folder(files, out / "vocabulary", wanted)
+    tokenizer = load_tokenizer(out / "vocabulary")
+    show_tokens(tokenizer)
+    result = f"{learned.tokens:,} tokens, {learned.tokens_per_word:.2f} a word"
+    done("learn a vocabulary", since, result)
+
+    step("Text to tokens: sentences, documents, shards")
+    since = time.perf_counter()
+    manifest = prepare(files, tokenizer, out / "corpus", PrepareSettings(), notice=_quietly)
+    assert manifest is not None
+    facts = manifest["statistics"]
+    print(f"   {facts['documents']:,} documents, {facts['sentences']:,} sentences")
+    done("prepare", since, f"{facts['tokens']:,} tokens")
+
+    step(f"Pre-training for {60 * size.minutes:.0f} seconds: hidden words and next sentences")
+    since = time.perf_counter()
+    model = pretrain(out / "corpus", out / "pretrain", recipe(size), notice=_indented, show=show)
+    metrics = read_metrics(out / "pretrain")
+    last = [entry for entry in metrics if entry["kind"] == "eval"][-1]
+    result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
+    done("pre-train", since, result)
+    show_blanks(metrics)
+
+    step("What pre-training buys: which library does a sentence document?")
+    since = time.perf_counter()
+    accuracies = compare(model, tokenizer, seen, unseen, size, out)
+    done("fine-tune twice", since, " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
+    write_page(out, metrics)
+    show_table(told, time.perf_counter() - begun, out)
+
+
+def gather(limit: int) -> tuple[list[Module], list[Module]]:
+    """The modules of all libraries: to learn from, and kept out for the test."""
+    seen, unseen = [], []
+    for library in LIBRARIES:
+        modules = list(read_library(library, limit))
+        characters = sum(module.characters for module in modules)
+        print(
+            f"   {library:<10} {len(modules):>4} modules  {characters:>9,} characters", flush=True
+        )
+        unseen += modules[KEPT_OUT - 1 :: KEPT_OUT]
+        seen += [m for i, m in enumerate(modules) if i % KEPT_OUT != KEPT_OUT - 1]
+    return seen, unseen
+
+
+def write_texts(modules: Sequence[Module], out: Path) -> list[str]:
+    """One JSON line for each module, as a user's own text might come."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "text.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for module in modules:
+            name = f"{module.library}.{module.name}"
+            line = {"text": "\n".join(module.paragraphs), "module": name}
+            file.write(json.dumps(line) + "\n")
+    return [str(path)]
+
+
+def recipe(size: Size) -> dict[str, Any]:
+    """A BERT as small as the minutes deserve; everything else as in the paper."""
+    return {
+        "model": {"size": "tiny", "max_length": 128},
+        "examples": {"held_out": 12},
+        "optimizer": {"rate": 2e-3},
+        "schedule": {"minutes": size.minutes, "warmup": 0.1},
+        "phases": [{"share": 1.0, "length": 128, "batch_tokens": 4096}],
+        "train": {"evaluations": 8, "eval_tokens": 16_000},
+    }
+
+
+def compare(
+    model: Path,
+    tokenizer: Tokenizer,
+    seen: Sequence[Module],
+    unseen: Sequence[Module],
+    size: Size,
+    out: Path,
+) -> dict[str, float]:
+    """Fine-tune the pre-trained network and the same one untrained; accuracy on unseen modules."""
+    train = label_sentences(seen, tokenizer, size.labelled)
+    dev = label_sentences(unseen, tokenizer, 100)
+    task = Classify(LIBRARIES)
+    trained = load_folder(model).network
+    torch.manual_seed(0)
+    fresh = Network(trained.config, trained.heads)
+    print(f"   {len(train)} labelled sentences to learn from, {len(dev)} of unseen modules to test")
+    print(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
+    accuracies = {}
+    for name, start in {"pre-trained": trained, "from nothing": fresh}.items():
+        found = fine_tune(
+            start,
+            tokenizer,
+            task,
+            train,
+            dev,
+            out / f"classify-{name.replace(' ', '-')}",
+            steps=size.steps,
+            rate=5e-4,
+            notice=_quietly,
+        )
+        accuracies[name] = found["accuracy"]
+        print(f"   {name:<14} {found['accuracy']:>6.1%}", flush=True)
+    print(f"   {'guessing':<14} {1 / len(LIBRARIES):>6.1%}")
+    return accuracies
+
+
+def label_sentences(modules: Sequence[Module], tokenizer: Tokenizer, each: int) -> list[Labelled]:
+    """So many sentences of every library, with its number; a library's own name is left out."""
+    found: list[Labelled] = []
+    for number, library in enumerate(LIBRARIES):
+        sentences = (
+            sentence
+            for module in modules
+            if module.library == library
+            for paragraph in module.paragraphs[:: max(1, len(module.paragraphs) // 20)]
+            for sentence in split_sentences(paragraph)
+            if 40 <= len(sentence) <= 300 and library not in sentence.lower()
+        )
+        for sentence in islice(sentences, each):
+            encoded = tokenizer.encode(sentence, limit=128)
+            found.append(Labelled(encoded.ids, encoded.segments, number))
+    return found
+
+
+def show_tokens(tokenizer: Tokenizer) -> None:
+    """A sentence in its tokens."""
+    text = "Return a new array of the given shape."
+    tokens = [tokenizer.vocabulary.tokens[i] for i in tokenizer.encode(text).ids]
+    print(f"   {text}\n   {' '.join(tokens)}")
+
+
+def show_blanks(metrics: Sequence[dict[str, Any]]) -> None:
+    """What the model says about hidden words of sentences it has not seen."""
+    held = [entry for entry in metrics if entry["kind"] == "eval" and entry.get("blanks")]
+    if not held:
+        return
+    print("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
+    for case in held[-1]["blanks"]:
+        guesses = ", ".join(f"{token} {share:.0%}" for token, share in case["guesses"])
+        print(f"   {case['text'].replace('[MASK]', '____')}\n      {case['truth']}:  {guesses}")
+
+
+def show_table(told: Sequence[tuple[str, float, str]], seconds: float, out: Path) -> None:
+    """The last thing on screen."""
+    print(f"\n{'':3}{'step':<22}{'seconds':>8}   result")
+    for what, spent, result in told:
+        print(f"{'':3}{what:<22}{spent:>8.1f}   {result}")
+    print(f"{'':3}{'all':<22}{seconds:>8.1f}")
+    print(f"\nThe curves, the blanks and the recipe: open {out / REPORT} in a browser. To go on:\n")
+    model = out / "pretrain" / "model"
+    print(f'  unmask fill {model} "Return the [MASK] of the array."')
+    print(f'  unmask next {model} "Sort the list in place." "The sort is stable."')
     print("  unmask vocab learn YOUR.txt --size 8000 --out my-vocabulary")
 
 
-def show_similarities(texts: tuple[str, ...], vectors: NDArray[np.float32]) -> None:
-    """A matrix of numbers with a shade each, darker where two texts are closer."""
-    scores = vectors @ vectors.T
-    width = max(map(len, texts))
-    print(" " * (width + 5) + "".join(f"{i:>9}" for i in range(1, len(texts) + 1)))
-    for i, (text, row) in enumerate(zip(texts, scores, strict=True), start=1):
-        cells = "".join(f"{score:>6.2f} {shade(score) * 2}" for score in row)
-        print(f"  {i}  {text:<{width}}{cells}")
+def write_page(out: Path, metrics: list[dict[str, Any]]) -> None:
+    """The report of the pre-training, and what it bought."""
+    lines = []
+    for name in ("pre-trained", "from nothing"):
+        run = read_metrics(out / f"classify-{name.replace(' ', '-')}")
+        held = [entry for entry in run if entry["kind"] == "eval"]
+        lines.append(Line(name, [e["step"] for e in held], [e["accuracy"] for e in held]))
+    ends = [0, lines[0].xs[-1]]
+    lines.append(Line("guessing", ends, [1 / len(LIBRARIES)] * 2, dashed=True))
+    picture = chart("Which library? Accuracy on unseen modules", lines, percent=True)
+    extra = f"<h2>What pre-training buys</h2>{picture}"
+    text = page("unmask demo", metrics, {}, [], extra=extra)
+    (out / REPORT).write_text(text, encoding="utf-8")
 
 
-def shade(score: float) -> str:
-    """A character as dark as a score between 0 and 1 is high.
-
-    >>> shade(-0.3), shade(0.5), shade(1.0)
-    (' ', '=', '@')
-    """
-    return SHADES[round(max(0.0, min(float(score), 1.0)) * (len(SHADES) - 1))]
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Every line of a run's metrics."""
+    return [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
 
 
-def attention_shares(attention: AttentionMaps) -> NDArray[np.float64]:
-    """Per layer, the mean share of attention on: separators, itself, neighbours, the rest.
-
-    -> [layers, 4]
-    """
-    weights = attention.weights.mean(axis=1).astype(np.float64)  # [layers, S, S]
-    places = np.arange(len(attention.tokens))
-    special = np.isin(attention.tokens, ["[CLS]", "[SEP]"])[None, :]
-    distance = np.abs(places[:, None] - places[None, :])
-    kinds = (
-        special & (distance >= 0),
-        ~special & (distance == 0),
-        ~special & (distance == 1),
-        ~special & (distance > 1),
-    )
-    return np.stack([(weights * kind).sum(-1).mean(-1) for kind in kinds], axis=-1)
+def _indented(line: str) -> None:
+    print(f"   {line}", flush=True)
 
 
-def show_attention(attention: AttentionMaps) -> None:
-    """Where the attention of each layer goes, and the head that looks most at one kind of place."""
-    shares = attention_shares(attention)
-    names = ("[CLS] and [SEP]", "itself", "its neighbours", "farther away")
-    print("  layer" + "".join(f"{name:>18}" for name in names))
-    for number, row in enumerate(shares, start=1):
-        print(f"  {number:>5}" + "".join(f"{share:>18.0%}" for share in row))
-    before = np.stack(
-        [np.diagonal(heads, -1, axis1=-2, axis2=-1).mean(-1) for heads in attention.weights]
-    )  # [layers, H]
-    layer, head = divmod(int(before.argmax()), before.shape[1])
-    print(
-        f"\n  Head {head + 1} of layer {layer + 1} looks at the previous token with "
-        f"{before[layer, head]:.0%} of its attention.\n"
-        "  (Where a head looks is not yet why the model answers as it does.)"
-    )
-
-
-def show_speed(model: Model, loaded: float) -> None:
-    """Loading, one sentence, and many, timed here and now."""
-    texts = [" ".join(STORY.split()[: 5 + i % 60]) for i in range(TIMED_TEXTS)]
-    model.embed(texts[:16])  # the first call pays for what later ones share
-    single = []
-    for text in texts[:20]:
-        begun = time.perf_counter()
-        model.embed([text])
-        single.append(time.perf_counter() - begun)
-    begun = time.perf_counter()
-    model.embed(texts)
-    many = time.perf_counter() - begun
-    tokens = sum(map(len, model.tokenizer.ids(texts)))
-    print(f"  loading, digests checked    {loaded:>8.2f} s")
-    print(f"  one sentence (median)       {1000 * float(np.median(single)):>8.1f} ms")
-    print(f"  {TIMED_TEXTS} texts                   {TIMED_TEXTS / many:>8,.0f} texts a second")
-    print(f"                              {tokens / many:>8,.0f} tokens a second")
+def _quietly(line: str) -> None:
+    """The story says it in its own words."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 
 import pytest
 
@@ -257,9 +256,9 @@ def test_standard_input_is_refused_because_it_cannot_be_read_again(tokenizer, tm
 
 def test_two_preparations_of_one_corpus_are_impossible(prepared, tmp_path):
     prepared(TEXT)
-    lock = partial(held, what="it")
+    lock = held(tmp_path / "corpus" / ".lock-0", what="it")
     says = f"process {os.getpid()} on .* is at work on this corpus"
-    with lock(tmp_path / "corpus" / ".lock-0"), pytest.raises(FolderError, match=says):
+    with lock, pytest.raises(FolderError, match=says):
         prepared(TEXT)
 
 
@@ -326,12 +325,21 @@ def test_progress_counts_the_bytes_of_the_input(tokenizer, tmp_path):
     path.write_text(prose(10_000))
     seen = []
     settings = PrepareSettings(shard_characters=10_000)
-    told = partial(prepare, [str(path)], tokenizer, tmp_path / "corpus", settings)
-    told(progress=lambda *reached: seen.append(reached), notice=lambda line: None)
+    told = {"progress": lambda *reached: seen.append(reached), "notice": lambda line: None}
+    prepare([str(path)], tokenizer, tmp_path / "corpus", settings, **told)
     done, totals = zip(*seen, strict=True)
     assert len(done) > 10
     assert list(done) == sorted(done)
     assert set(totals) == {path.stat().st_size} == {done[-1]}
+
+
+def test_a_shard_ends_with_the_document_that_fills_it(prepared):
+    sizes = [len(line) for line in TEXT["a.txt"].split("\n") if line]
+    folder = prepared({"a.txt": TEXT["a.txt"]}, lines="documents")
+    for path in sorted(folder.glob("shard-*.json"))[:-1]:
+        made = json.loads(path.read_text())["statistics"]
+        mine, sizes = sizes[: made["documents"]], sizes[made["documents"] :]
+        assert sum(mine) == made["characters"] >= 1000 > sum(mine[:-1])
 
 
 def test_a_document_is_in_one_shard(prepared):

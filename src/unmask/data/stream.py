@@ -132,7 +132,7 @@ class Epoch:
         self.plan = plan
         # What masking is drawn by: of an example, not of its row, so packing changes nothing.
         self.numbers = draws.words(draws.key(root, _NUMBER), plan.first).view(np.int64)
-        self.members, self.starts = _rows(plan.lengths, length, order)
+        self.members, self.starts = shuffled_rows(plan.lengths, length, order)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -142,7 +142,7 @@ class Epoch:
         return self.members[self.starts[number] : self.starts[number + 1]]
 
 
-def _rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
+def shuffled_rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
     """Put all examples into rows, in a random order: the members, and where each row begins."""
     order = draws.permutation(root, len(lengths))
     members: list[int] = []

@@ -58,9 +58,17 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[tuple[str, list[Line], bool
 
 
 def page(
-    name: str, metrics: list[dict[str, Any]], recipe: dict[str, Any], warnings: list[str]
+    name: str,
+    metrics: list[dict[str, Any]],
+    recipe: dict[str, Any],
+    warnings: list[str],
+    *,
+    extra: str = "",
 ) -> str:
-    """report.html: curves, baselines, blanks filled over time, speed, the recipe."""
+    """report.html: curves, baselines, blanks filled over time, speed, the recipe.
+
+    `extra` is HTML of the caller's own, put below the blanks.
+    """
     charts = "".join(
         chart(title, lines, percent=percent) for title, lines, percent in charts_of(metrics)
     )
@@ -69,7 +77,7 @@ def page(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width"><title>{escape(name)}</title><style>{STYLE}</style></head>'
         f"<body><h1>{escape(name)}</h1>{_summary(metrics)}{warned}"
-        f'<h2>Curves</h2><div class="charts">{charts}</div>{_blanks(metrics)}'
+        f'<h2>Curves</h2><div class="charts">{charts}</div>{_blanks(metrics)}{extra}'
         f"<h2>Recipe</h2><pre>{escape(write_toml(recipe))}</pre></body></html>\n"
     )
 

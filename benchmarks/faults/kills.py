@@ -1,0 +1,92 @@
+"""SIGKILL at random moments, SIGTERM and SIGINT too: nothing lost, the same bits in the end."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from benchmarks.faults.world import World, digest_of, end_of, fork, newest_step, run_here
+
+
+def random_kills(world: World, kills: int, *, seed: int = 0) -> dict[str, object]:
+    """Run after run, each killed again and again until it ends; every end must be the same."""
+    dice = random.Random(seed)
+    begun = time.monotonic()
+    undisturbed = _time_of_a_run(world)
+    done = runs = identical = lost = 0
+    while done < kills:
+        out = world.path / f"killed-{runs}"
+        while True:
+            before = newest_step(out)
+            pid = fork(lambda out=out: run_here(world.corpus, out))
+            killed = _kill_after(pid, dice.uniform(0.0, 0.6) * undisturbed)
+            lost += newest_step(out) < before
+            if not killed:
+                break
+            done += 1
+        runs += 1
+        identical += digest_of(out) == world.reference
+        shutil.rmtree(out)
+    return {
+        "kills": done,
+        "runs": runs,
+        "identical": identical,
+        "lost": lost,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def gentle_signals(world: World, signals: int, *, seed: int = 0) -> dict[str, object]:
+    """SIGTERM or SIGINT at random moments: saved and stopped with the right exit code."""
+    dice = random.Random(seed)
+    undisturbed = _time_of_a_run(world)
+    done = right = identical = runs = 0
+    slowest = 0.0
+    while done < signals:
+        out = world.path / f"stopped-{runs}"
+        while True:
+            pid = fork(lambda out=out: run_here(world.corpus, out))
+            time.sleep(dice.uniform(0.05, 0.6) * undisturbed)
+            number = dice.choice([signal.SIGTERM, signal.SIGINT])
+            sent = time.monotonic()
+            os.kill(pid, number)
+            code = end_of(pid)
+            if code == 0:
+                break
+            done += 1
+            slowest = max(slowest, time.monotonic() - sent)
+            # Before the loop has begun there is nothing to save, and the default ends it.
+            right += code in (128 + number, -number) or (number == signal.SIGINT and code == 1)
+        runs += 1
+        identical += digest_of(out) == world.reference
+        shutil.rmtree(out)
+    return {
+        "signals": done,
+        "right": right,
+        "runs": runs,
+        "identical": identical,
+        "slowest_seconds": round(slowest, 2),
+    }
+
+
+def _time_of_a_run(world: World) -> float:
+    out: Path = world.path / "timed"
+    begun = time.monotonic()
+    assert end_of(fork(lambda: run_here(world.corpus, out))) == 0
+    shutil.rmtree(out)
+    return time.monotonic() - begun
+
+
+def _kill_after(pid: int, seconds: float) -> bool:
+    """Kill a child after a while; False if it had ended well before."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            assert os.waitstatus_to_exitcode(status) == 0, "a run failed by itself"
+            return False
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    return end_of(pid) != 0

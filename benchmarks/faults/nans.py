@@ -1,0 +1,89 @@
+"""Numbers that are none: put into states, losses and gradients at random steps. None is saved."""
+
+import math
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from benchmarks.faults.world import STEPS, World, recipe
+from unmask.errors import UserError
+from unmask.model.network import Network
+from unmask.objectives.base import Sums
+from unmask.objectives.mlm import MaskedLM
+from unmask.train.pretrain import pretrain
+
+KINDS = ("states", "loss", "gradient", "infinite", "bf16", "rate")
+
+
+def injections(world: World, count: int, *, seed: int = 0) -> dict[str, object]:
+    """So many runs, each with one poisoned step; look at every checkpoint that was ever saved."""
+    dice = random.Random(seed)
+    finished = stopped = left_out = poisoned = 0
+    for number in range(count):
+        kind, step = KINDS[number % len(KINDS)], dice.randrange(STEPS)
+        out = world.path / f"poisoned-{number}"
+        train = {"keep": 50, "save_steps": 1, "bad_steps": 3}
+        table = recipe(train=train | ({"precision": "bf16"} if kind == "bf16" else {}))
+        if kind == "rate":
+            table = recipe(train=train, optimizer={"rate": 1e20})
+        said: list[str] = []
+        try:
+            with _poison(kind, step):
+                pretrain(world.corpus, out, table, check=False, notice=said.append)
+            finished += 1
+        except UserError:
+            stopped += 1
+        left_out += any("left out" in line for line in said)
+        poisoned += _count_poisoned(out)
+        shutil.rmtree(out)
+    return {
+        "injections": count,
+        "finished": finished,
+        "stopped": stopped,
+        "left_out": left_out,
+        "poisoned_checkpoints": poisoned,
+    }
+
+
+@contextmanager
+def _poison(kind: str, step: int) -> Iterator[None]:
+    """Spoil the reading of one training step."""
+    read = MaskedLM.read
+    calls = 0
+
+    def spoiled(self: MaskedLM, network: Network, hidden: Tensor, batch) -> Sums:  # noqa: ANN001
+        nonlocal calls
+        now = network.training and calls == 2 * step  # two batches make a step
+        calls += network.training
+        if not now or kind == "rate":
+            return read(self, network, hidden, batch)
+        if kind == "states":
+            hidden = hidden * math.nan
+        sums = read(self, network, hidden, batch)
+        if kind in ("loss", "bf16"):
+            sums["mlm"] = sums["mlm"] * math.nan
+        if kind == "infinite":
+            sums["mlm"] = sums["mlm"] * math.inf
+        if kind == "gradient":
+            sums["mlm"].register_hook(lambda gradient: gradient * math.nan)
+        return sums
+
+    MaskedLM.read = spoiled  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MaskedLM.read = read  # type: ignore[method-assign]
+
+
+def _count_poisoned(out: Path) -> int:
+    files = [*out.glob("checkpoints/*/*.safetensors"), *out.glob("model/*.safetensors")]
+    return sum(
+        not all(bool(torch.isfinite(tensor).all()) for tensor in load_file(file).values())
+        for file in files
+    )

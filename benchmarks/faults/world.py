@@ -1,0 +1,120 @@
+"""A world small enough to be destroyed hundreds of times: a corpus, a recipe, and forked lives."""
+
+import hashlib
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.data.prepare import PrepareSettings, prepare
+from unmask.errors import UserError
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.pretrain import pretrain
+from unmask.train.signals import Stopped
+
+WORDS = [a + b for a in "ba ce di fo gu ha ki lo mu ne".split() for b in "ra st tel mo n".split()]
+STEPS = 24
+
+
+@dataclass(frozen=True)
+class World:
+    """Where it lies, its corpus, and what an undisturbed run ends with."""
+
+    path: Path
+    corpus: Path
+    reference: str  # digest of weights and optimizer
+
+
+def recipe(**changes: Any) -> dict[str, Any]:
+    """A run of some dozen milliseconds a step, with dropout, pairs, evaluations and many saves."""
+    sizes = {"size": "tiny", "width": 32, "layers": 1, "heads": 2, "inner_width": 64}
+    table: dict[str, Any] = {
+        "seed": 1,
+        "model": {**sizes, "max_length": 32},
+        "examples": {"held_out": 10},
+        "optimizer": {"rate": 1e-3},
+        "schedule": {"steps": STEPS, "warmup": 0.1},
+        "phases": [{"share": 1.0, "length": 32, "batch_tokens": 256}],
+        "train": {"save_steps": 3, "evaluations": 2, "eval_tokens": 256, "micro_tokens": 128},
+    }
+    for name, value in changes.items():
+        table[name] = {**table[name], **value} if isinstance(value, dict) else value
+    return table
+
+
+def make_world(path: Path) -> World:
+    """Write a corpus, run once undisturbed; this also imports all that a fork should not."""
+    torch.set_num_threads(1)
+    path.mkdir(parents=True, exist_ok=True)
+    text = path / "text.txt"
+    dice = random.Random(0)
+    documents = (
+        "\n".join(" ".join(dice.choices(WORDS, k=dice.randint(4, 12))) + "." for _ in range(8))
+        for _ in range(60)
+    )
+    text.write_text("\n\n".join(documents) + "\n")
+    corpus = path / "corpus"
+    tokenizer = Tokenizer(Vocabulary([*SPECIALS, *WORDS, "."]))
+    prepare([str(text)], tokenizer, corpus, PrepareSettings(), notice=quietly)
+    run_here(corpus, path / "undisturbed")
+    return World(path, corpus, digest_of(path / "undisturbed"))
+
+
+def run_here(corpus: Path, out: Path, table: dict[str, Any] | None = None) -> None:
+    """Begin or go on with a run in this process."""
+    pretrain(corpus, out, table or recipe(), resume=True, check=False, notice=quietly)
+
+
+def digest_of(run: Path) -> str:
+    """The sha256 of the final weights and of the optimizer's tensors."""
+    last = max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
+    files = [run / "model" / "model.safetensors", last / "optimizer.safetensors"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def newest_step(run: Path) -> int:
+    """The newest published step, -1 if there is none."""
+    steps = [int(p.name[5:]) for p in (run / "checkpoints").glob("step-*")]
+    return max(steps, default=-1)
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Do something in a child that owes its speed to the imports of its parent; its pid."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        torch.set_num_threads(1)
+        work()
+        code = 0
+    except Stopped as stopped:
+        code = stopped.exit_code
+    except UserError as error:
+        print(error, flush=True)
+        code = 2
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def end_of(pid: int) -> int:
+    """The exit code of a child, negative if a signal ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def quietly(line: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,84 @@
+"""Python source files -> documents in English: text that every installation already has.
+
+Files are parsed, never imported. A document is what one module says about itself and its classes
+and functions, without examples, tables and lists of parameters.
+"""
+
+import ast
+import inspect
+import re
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LIBRARIES = ("python", "torch", "numpy", "sympy", "networkx")  # all that unmask needs is there
+SKIPPED = ("test", "tests", "testing", "_vendor", "idlelib", "lib2to3", "site-packages")
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_MARKUP = re.compile(
+    r":[\w:]+:`~?([^`<]*?)(?:\s*<[^`>]*>)?`|``([^`]*)``|`([^`]*)`_?|\*\*?([^*\n]+)\*\*?"
+)
+_PROSE = re.compile(r"[A-Z][^\n]*[.!?:]$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Module:
+    """The prose of one source file: a paragraph each, in the order of the file."""
+
+    library: str
+    name: str
+    paragraphs: list[str]
+
+    @property
+    def characters(self) -> int:
+        """How long it is."""
+        return sum(map(len, self.paragraphs))
+
+
+def read_library(library: str, limit: int) -> Iterator[Module]:
+    """The modules of a library that has prose, until about `limit` characters were read."""
+    read = 0
+    for path in _files(library):
+        for name, paragraphs in _sections(path):
+            module = Module(library, name, paragraphs)
+            if module.characters > 300:
+                yield module
+                read += module.characters
+            if read > limit:
+                return
+
+
+def _files(library: str) -> list[Path]:
+    """Its source files; the ones with most to say first, as far as their size tells."""
+    places = sysconfig.get_paths()
+    root = Path(places["stdlib"]) if library == "python" else Path(places["purelib"]) / library
+    found = [
+        path for path in root.rglob("*.py") if not set(path.relative_to(root).parts) & set(SKIPPED)
+    ]
+    return sorted(found, key=lambda path: (-path.stat().st_size, str(path)))
+
+
+def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """What a file says: as one section or, of pydoc's topics, one for each topic."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError, RecursionError):
+        return
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [ast.get_docstring(n) or "" for n in ast.walk(tree) if isinstance(n, documented)]
+    yield path.stem, [paragraph for text in texts for paragraph in _prose(text)]
+    if path.parent.name == "pydoc_data":
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield "topics", list(_prose(inspect.cleandoc(node.value)))
+
+
+def _prose(text: str) -> Iterator[str]:
+    """The paragraphs that are sentences, with their line breaks and markup gone."""
+    for raw in _PARAGRAPH.split(text):
+        if any(sign in raw for sign in (">>>", "::", "---", "===", "+--", "|", "\t", "{", "= ")):
+            continue
+        line = " ".join(raw.split())
+        line = _MARKUP.sub(lambda match: next((g for g in match.groups() if g), ""), line)
+        if 40 <= len(line) <= 1500 and _PROSE.match(line) and line.count(" ") >= 6:
+            yield line
