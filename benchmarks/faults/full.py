@@ -19,7 +19,6 @@ def small_file_system(world: World, sizes: list[int]) -> dict[str, object]:
         read, write = os.pipe()
 
         def work(size: int = size, write: int = write) -> None:
-            os.close(read)
             os.write(write, _on_tmpfs(world, size).encode())
 
         pid = fork(work)

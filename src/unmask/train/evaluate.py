@@ -19,7 +19,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network
 from unmask.objectives.base import RIGHT, Objective
-from unmask.text.vocabulary import SPECIALS
+from unmask.text.vocabulary import CONTINUES, SPECIALS
 from unmask.train.distributed import Processes
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
@@ -131,13 +131,15 @@ class Blanks:
         tokens = batch.tokens.flatten().tolist()
         for at, truth in hidden.items():
             word = vocabulary.tokens[truth]
-            if tokens[at] != vocabulary.mask or not word.isalpha() or len(word) < 3:
-                continue
             row = at // width * width
-            begin, end = max(row, at - 10), min(row + width, at + 8)
+            begin, end = at - 12, at + 10
+            if tokens[at] != vocabulary.mask or begin <= row or end >= row + width:
+                continue
             around = [hidden.get(i, tokens[i]) for i in range(begin, end)]
             around[at - begin] = vocabulary.mask
-            if any(i in (vocabulary.cls, vocabulary.sep, vocabulary.pad) for i in around):
-                continue
-            return [vocabulary.cls, *around, vocabulary.sep], at - begin + 1, truth
+            whole = word.isalpha() and not any(
+                vocabulary.tokens[around[i]].startswith(CONTINUES) for i in (0, at - begin + 1)
+            )
+            if whole and not {vocabulary.cls, vocabulary.sep, vocabulary.pad} & set(around):
+                return [vocabulary.cls, *around, vocabulary.sep], at - begin + 1, truth
         return None

@@ -1,0 +1,140 @@
+"""Pre-training against transformers: the same losses and, after steps of AdamW, the same weights.
+
+Ours reads packed rows; theirs reads every example in a row of its own, with padding.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.conftest import tiny_network
+from tests.corpora import chatter, corpus_of
+from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.data.batches import Batch
+from unmask.data.examples import UNSAID, ExampleSettings
+from unmask.data.stream import Cursor, Stream
+from unmask.model.config import HeadsConfig
+from unmask.objectives.base import OnePass
+from unmask.objectives.mlm import MaskedLM, MaskSettings
+from unmask.objectives.pairs import PairOrder, PairSettings
+from unmask.train.distributed import Processes
+from unmask.train.optim import make_optimizer
+from unmask.train.schedule import OptimizerSettings
+from unmask.train.step import Piece, Trainee, take_step
+
+transformers = pytest.importorskip("transformers")
+
+LENGTH, ROWS, STEPS = 64, 8, 3
+RULES = OptimizerSettings(rate=1e-4, decay=0.1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return corpus_of(tmp_path_factory.mktemp("parity"), [*chatter(40), ["w0 w1 w2"]])
+
+
+@pytest.fixture(scope="module")
+def objective(corpus):
+    vocabulary = corpus.tokenizer.vocabulary
+    mlm = MaskedLM(MaskSettings(), vocabulary)
+    return OnePass([mlm, PairOrder(PairSettings(), vocabulary)])
+
+
+@pytest.fixture(scope="module")
+def batches(corpus, objective) -> list[Batch]:
+    """The batches of a few steps, as a run would read them."""
+    stream = Stream(corpus, np.arange(41), ExampleSettings(), 0, LENGTH)
+    found = [
+        objective.prepare(stream.batch([Cursor(0, ROWS * i + j) for j in range(ROWS)]), 1)
+        for i in range(STEPS)
+    ]
+    labels = torch.cat([batch.labels["pair"] for batch in found])
+    assert set(labels.tolist()) == {0, 1, UNSAID}
+    assert any(len(batch.row) > len(batch.tokens) for batch in found), "rows hold several texts"
+    return found
+
+
+@pytest.fixture
+def both(corpus, tmp_path):
+    """Our network and theirs, with the same weights and no dropout."""
+    size = len(corpus.tokenizer.vocabulary)
+    sizes = {"vocab_size": size, "max_length": 64, "width": 32, "init_std": 0.1}
+    heads = HeadsConfig(tokens=True, pair=True)
+    ours = tiny_network(heads, **sizes, dropout=0.0, attention_dropout=0.0)
+    save_folder(tmp_path / "ours", ours, corpus.tokenizer)
+    theirs = transformers.BertForPreTraining.from_pretrained(tmp_path / "ours")
+    return ours.train(), theirs.train()
+
+
+def apart(batch: Batch) -> dict[str, torch.Tensor]:
+    """Every example of a batch in a row of its own, as transformers wants it."""
+    count, longest = len(batch.row), int(batch.length.max())
+    rows = {
+        "input_ids": torch.zeros(count, longest, dtype=torch.long),
+        "token_type_ids": torch.zeros(count, longest, dtype=torch.long),
+        "attention_mask": torch.zeros(count, longest, dtype=torch.long),
+        "labels": torch.full((count, longest), -100),
+    }
+    answers = torch.full((batch.tokens.numel(),), -100)
+    answers[batch.labels["mlm_places"]] = batch.labels["mlm_tokens"]
+    answers = answers.view_as(batch.tokens)
+    for i in range(count):
+        length = int(batch.length[i])
+        stretch = (batch.row[i], slice(int(batch.start[i]), int(batch.start[i]) + length))
+        rows["input_ids"][i, :length] = batch.tokens[stretch]
+        rows["token_type_ids"][i, :length] = batch.segments[stretch]
+        rows["attention_mask"][i, :length] = 1
+        rows["labels"][i, :length] = answers[stretch]
+    return {**rows, "next_sentence_label": batch.labels["pair"]}  # theirs, too: 0 is "follows"
+
+
+def test_the_losses_of_a_packed_batch_are_those_of_transformers(both, batches, objective):
+    ours, theirs = both
+    for batch in batches:
+        rows = apart(batch)
+        answer = theirs(**rows)
+        token_scores = answer.prediction_logits.flatten(0, 1)
+        mlm = F.cross_entropy(token_scores, rows["labels"].flatten())
+        pair = F.cross_entropy(answer.seq_relationship_logits, rows["next_sentence_label"])
+        torch.testing.assert_close(mlm + pair, answer.loss)
+        sums = objective(ours, batch)
+        found = {name: sums[name] / batch.counts[name] for name in ("mlm", "pair")}
+        torch.testing.assert_close(found["mlm"], mlm, atol=1e-5, rtol=0)
+        torch.testing.assert_close(found["pair"], pair, atol=1e-5, rtol=0)
+
+
+def their_optimizer(model):
+    """AdamW as transformers' examples make it: biases and norms, by their names, do not decay."""
+    plain = [n for n, _ in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+    named = dict(model.named_parameters())
+    groups = [
+        {"params": [p for n, p in named.items() if n not in plain], "weight_decay": RULES.decay},
+        {"params": [named[n] for n in plain], "weight_decay": 0.0},
+    ]
+    betas = (RULES.beta1, RULES.beta2)
+    return torch.optim.AdamW(groups, lr=RULES.rate, betas=betas, eps=RULES.epsilon)
+
+
+def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, objective, tmp_path):
+    ours, theirs = both
+    before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
+    trainee = Trainee(ours, objective)
+    optimizer, other = make_optimizer(trainee, RULES), their_optimizer(theirs)
+    for seed, batch in enumerate(batches):
+        report = take_step(trainee, [Piece(batch, seed)], optimizer, Processes(), clip=RULES.clip)
+        other.zero_grad()
+        answer = theirs(**apart(batch))
+        answer.loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), RULES.clip)
+        other.step()
+        assert report.loss == pytest.approx(answer.loss.item(), abs=1e-5)
+        assert report.norm == pytest.approx(norm.item(), rel=1e-4)
+        assert report.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
+    theirs.save_pretrained(tmp_path / "theirs")
+    back = load_folder(tmp_path / "theirs").network.state_dict()
+    moved = 0.0
+    for name, tensor in ours.state_dict().items():
+        torch.testing.assert_close(tensor, back[name], atol=1e-5, rtol=0, msg=name)
+        moved = max(moved, (tensor - before[name]).abs().max().item())
+    assert moved > RULES.rate
