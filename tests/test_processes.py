@@ -77,7 +77,6 @@ def test_every_worker_keeps_to_one_thread():
     assert list(in_order(os.getenv, ["RAYON_NUM_THREADS"], 2)) == [("RAYON_NUM_THREADS", "1")]
 
 
-@pytest.mark.xfail(strict=True, reason="workers whose parent was killed wait for jobs for ever")
 def test_workers_end_with_the_process_that_started_them():
     program = "import time, itertools\nfrom unmask.processes import in_order\n"
     program += "for _ in in_order(time.sleep, itertools.repeat(0.01), 2): print(1, flush=True)"

@@ -24,7 +24,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def write_file(path: Path, contents: bytes) -> None:
     """Put a file in its place, whole or not at all; what was there stays until then."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with temporary.open("wb") as file:
             file.write(contents)

@@ -1,6 +1,9 @@
 """Jobs -> results, in order, on several processes, never reading far ahead of the workers."""
 
+import ctypes
 import os
+import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -10,6 +13,7 @@ from typing import TypeVar
 
 from unmask.errors import UserError
 
+_PR_SET_PDEATHSIG = 1
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -22,7 +26,9 @@ def in_order(
         yield from ((job, work(job)) for job in jobs)
         return
     spawn = get_context("spawn")  # a fork would copy the locks of running threads
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_use_one_thread) as pool:
+    with ProcessPoolExecutor(
+        workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),)
+    ) as pool:
         waiting: deque[tuple[Job, Future[Result]]] = deque()
         try:
             for job in jobs:
@@ -43,6 +49,10 @@ def in_order(
                 future.cancel()
 
 
-def _use_one_thread() -> None:
-    """The workers are as many as the cores: each keeps to one."""
+def _begin(parent: int) -> None:
+    """A worker keeps to one thread, for there is one for each core, and dies with its parent."""
     os.environ["RAYON_NUM_THREADS"] = "1"  # the tokenizer's engine
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we could ask to be told
+        os._exit(1)

@@ -72,12 +72,12 @@ def test_no_text_gives_an_empty_batch():
 
 
 def test_every_tensor_holds_whole_numbers(batch):
-    assert {tensor.dtype for tensor in vars(batch).values()} == {torch.int64}
+    assert {tensor.dtype for tensor in batch.tensors().values()} == {torch.int64}
 
 
 def test_another_device_changes_no_number(batch):
     moved = batch.to(torch.device("cpu"))
-    assert all(torch.equal(value, getattr(moved, name)) for name, value in vars(batch).items())
+    assert all(torch.equal(value, getattr(moved, name)) for name, value in batch.tensors().items())
 
 
 @settings(deadline=None)
@@ -115,4 +115,4 @@ def test_the_texts_of_a_row_are_owned_from_zero_up_without_a_gap(of):
 @given(texts)
 def test_the_same_texts_give_the_same_batch(of):
     one, other = laid_out(of), laid_out(of)
-    assert all(torch.equal(value, getattr(other, name)) for name, value in vars(one).items())
+    assert all(torch.equal(value, getattr(other, name)) for name, value in one.tensors().items())

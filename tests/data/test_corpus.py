@@ -11,6 +11,7 @@ from tests.data.conftest import prose
 from unmask.data.corpus import MANIFEST, PLAN, open_corpus
 from unmask.data.shards import id_type
 from unmask.errors import FolderError, UserError
+from unmask.manifest import sealed
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -211,7 +212,7 @@ def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
 
 def test_a_corpus_of_another_format_is_refused(folder):
     path = folder / MANIFEST
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    path.write_bytes(sealed({**json.loads(path.read_text()), "format": 2}))
     with pytest.raises(FolderError, match=r"manifest\.json: format 2; this version reads 1"):
         open_corpus(folder)
 
@@ -229,14 +230,11 @@ def test_an_altered_digest_in_the_manifest_names_the_shard(folder):
     path = folder / MANIFEST
     table = json.loads(path.read_text())
     table["shards"][1]["sha256"]["bin"] = "0" * 64
-    path.write_text(json.dumps(table))
+    path.write_bytes(sealed(table))
     with pytest.raises(FolderError, match=r"shard-00001\.bin: was changed"):
         open_corpus(folder)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the keys and kinds of the manifest's values are not checked: KeyError"
-)
 def test_a_manifest_with_any_flipped_bit_is_refused_or_harmless(prepared):
     folder = prepared({"a.txt": "the cat\na dog\n"})
     path, draw = folder / MANIFEST, random.Random(0)

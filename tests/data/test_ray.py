@@ -36,7 +36,6 @@ def test_ray_makes_the_same_bytes(local_ray, prepared, tokenizer, tmp_path, task
     assert contents(tmp_path / "ray") == expected
 
 
-@pytest.mark.xfail(strict=True, reason="what a task refuses comes as Ray's own exception")
 def test_a_bad_text_on_ray_is_refused_with_its_place(local_ray, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\nt\xffo\n")
     with pytest.raises(DataError, match=r"a\.txt:2: byte 5 of the file is not UTF-8"):

@@ -88,10 +88,6 @@ def test_a_sentence_that_two_shards_have_is_a_duplicate():
     assert whole.duplicate_share == 1 / 4
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a sentence that is named by one shard and occurs once in another is counted too low",
-)
 def test_duplicates_of_shards_are_those_of_the_whole():
     whole = noted(*["a"] * 6, "b")
     parts = joined(noted(*["a"] * 5), noted("a", "b"))

@@ -5,8 +5,6 @@ sha256 of each, everything forced to disk, then one rename. A crash leaves the o
 new one. `verify` reads it all again and names what differs.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 from unmask.disk import digest, disk_error, sweep, sync, unfinished
 from unmask.errors import FolderError
-from unmask.settings import read_json
+from unmask.manifest import read_sealed, sealed
 from unmask.version import VERSION
 
 MANIFEST, CONFIG = "unmask.json", "config.json"
@@ -77,9 +75,7 @@ def verify(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     if not path.exists():
         return None
-    manifest = read_json(path)
-    if manifest.get("sha256") != _self_digest(manifest) or path.read_bytes() != _text(manifest):
-        raise FolderError(f"{path}: was changed since it was written (its own sha256 differs).")
+    manifest = read_sealed(path)
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "
@@ -128,20 +124,7 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
         files[name] = {"sha256": digest(path), "bytes": path.stat().st_size}
     manifest: dict[str, Any] = {"format": FORMAT, "unmask": VERSION, **about}
     manifest["files"] = files
-    manifest["sha256"] = _self_digest(manifest)
     path = folder / MANIFEST
-    path.write_bytes(_text(manifest))
+    path.write_bytes(sealed(manifest))
     for part in (path, *(p for p in folder.rglob("*") if p.is_dir()), folder):
         sync(part)
-
-
-def _text(manifest: dict[str, Any]) -> bytes:
-    """The manifest as it is written, to the byte."""
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    return text.encode("utf-8", "backslashreplace")
-
-
-def _self_digest(manifest: dict[str, Any]) -> str:
-    """The sha256 of a manifest without the field that holds it."""
-    rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

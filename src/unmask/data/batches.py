@@ -55,6 +55,11 @@ class Batch:
     number: Tensor | None = None
     continues: Tensor | None = None
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name; labels by theirs."""
+        own = {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
+        return {**own, **self.labels}
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
         moved: dict[str, Any] = {

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from unmask.data.statistics import Statistics
 from unmask.disk import digest
 from unmask.errors import FolderError
-from unmask.settings import read_json
+from unmask.manifest import read_sealed
 from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
 
@@ -130,7 +130,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path}: {what}; need a folder that `unmask prepare` has finished. Run it, or run it "
             "again: it goes on where it stopped."
         )
-    manifest = read_json(path / MANIFEST, limit=MANIFEST_LIMIT)
+    manifest = read_sealed(path / MANIFEST, limit=MANIFEST_LIMIT)
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path / MANIFEST}: format {manifest.get('format')!r:.20}; this version reads "
@@ -141,13 +141,17 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def _check_shard(folder: Path, number: int, entry: dict[str, Any], width: int, full: bool) -> None:
     """Compare the files of a shard with the manifest: their sizes, and their digests if asked."""
-    sizes = {"bin": entry["tokens"] * width, "idx": 4 * (entry["sentences"] + entry["documents"])}
+    sizes = {
+        "bin": entry["tokens"] * width,
+        "idx": 4 * (entry["sentences"] + entry["documents"]),
+        "wrd": -(-entry["tokens"] // 8),
+    }
     for ending, sha256 in entry["sha256"].items():
         path = shard_path(folder, number, ending)
         if not path.is_file():
             raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Prepare it again.")
         size = path.stat().st_size
-        if size != sizes.get(ending, size) or (full and digest(path) != sha256):
+        if size != sizes[ending] or (full and digest(path) != sha256):
             raise FolderError(
                 f"{path}: was changed since it was written ({MANIFEST} says otherwise). Remove it "
                 f"with its .json and {MANIFEST}, and run `unmask prepare` again."

@@ -21,7 +21,8 @@ from unmask.text.sentences import split_sentences
 Lines = Literal["auto", "sentences", "documents"]
 LONGEST_LINE = 32 * 2**20  # bytes; a library's longest book has about a quarter of it
 LONGEST_DOCUMENT = 2**22  # characters; a longer one is cut, so that memory stays bounded
-SAMPLE = 2000  # lines that are looked at to tell how a file is laid out
+SAMPLE = 2000  # lines that are looked at to tell how a file is laid out ...
+SAMPLE_CHARACTERS = 2**20  # ... and their characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Skipper(Watcher):
     skip: bool = False
     longest: int | None = LONGEST_LINE
     skipped: list[str] = field(default_factory=list)  # JSON lines
+    records: int = 0  # lines and records that documents were made of
     blanks: int = 0
     files: dict[str, str] = field(default_factory=dict)  # how each file was understood
     before: int = 0  # bytes of the files that are finished
@@ -91,18 +93,18 @@ def read_documents(
             watcher.files[file] = "a record is a document, split into sentences"
             records = read_texts(file, column=column, watcher=watcher)
             documents = (Document(record.text, True, 1) for record in records)
-        empty = True
+        before = watcher.records + len(watcher.skipped)
         for document in documents:
-            empty = False
+            watcher.records += document.records
             yield from _bounded(document)
-        if empty:
+        if before == watcher.records + len(watcher.skipped):
             watcher.bad(DataError(f"{file}: no text in it; need at least one document."), "")
         watcher.finished(file)
 
 
 def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
     numbered = read_lines(file, watcher)
-    sample = list(islice(numbered, SAMPLE))
+    sample = _sample(numbered)
     blocks, split = _layout([text for _, text in sample], lines)
     line = "a line is split into sentences" if split else "a line is a sentence"
     watcher.files[file] = (
@@ -123,6 +125,17 @@ def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
         if block and (not text.strip() or size > LONGEST_DOCUMENT):
             yield Document("\n".join(block), split, len(block))
             block, size = [], 0
+
+
+def _sample(numbered: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The first lines, as many as tell how a file is laid out."""
+    sample, size = [], 0
+    for line, text in islice(numbered, SAMPLE):
+        sample.append((line, text))
+        size += len(text)
+        if size > SAMPLE_CHARACTERS:
+            break
+    return sample
 
 
 def _layout(sample: list[str], lines: Lines) -> tuple[bool, bool]:

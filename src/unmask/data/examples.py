@@ -25,9 +25,8 @@ from unmask.settings import Settings
 
 Pairs = Literal["nsp", "sop", "off"]
 FOLLOWS, DIFFERS, UNSAID = 0, 1, -100  # labels of a pair; the last is no label
-_TARGET, _SHORT, _SPLIT, _COIN, _OTHER, _PLACE, _FIRST, _SECOND = range(
-    8
-)  # one key per kind of draw
+# One key per kind of draw.
+_TARGET, _SHORT, _SPLIT, _COIN, _OTHER, _PLACE, _ROUND, _FIRST, _SECOND = range(9)
 ATTEMPTS = 8  # to find a second text that is not, by accident, the true one
 
 
@@ -88,7 +87,8 @@ def plan_examples(
     if pairs == "nsp":
         other = coin & (second_length > 0)
         where = np.flatnonzero(other)
-        found = _others(corpus, walk, starts[where], cuts[where], second_length[where])
+        cut = (first_length + second_length)[where] >= room
+        found = _others(corpus, walk, starts[where], cuts[where], second_length[where], cut)
         second[where], second_length[where] = found
         label[where] = np.where(second_length[where] > 0, DIFFERS, UNSAID)
     elif pairs == "sop":
@@ -171,32 +171,39 @@ class _Walk:
         return np.where(coin & (cuts < ends), cuts, ends)
 
 
-def _others(corpus: Corpus, walk: _Walk, starts: Ids, cuts: Ids, wanted: Ids) -> tuple[Ids, Ids]:
+def _others(
+    corpus: Corpus, walk: _Walk, starts: Ids, cuts: Ids, wanted: Ids, full: NDArray[np.bool_]
+) -> tuple[Ids, Ids]:
     """A second segment from another document for each example: its position and length.
 
-    It is as long as the one it replaces, so that a length tells nothing. Length 0 where every
-    attempt gave the words of the true one, as in a corpus of copies.
+    It is about as long as the one it replaces, and at least so long where the example is full, so
+    that a length tells nothing. Length 0 where every attempt gave the words of the true one, as in
+    a corpus of copies.
     """
     own = np.searchsorted(walk.heads, starts, side="right") - 1  # the document of each
     rank = np.searchsorted(walk.chosen, own)
     position, length = np.zeros_like(starts), np.zeros_like(starts)
-    open_ = np.arange(len(starts))
+    left = np.arange(len(starts))  # those that have none yet, or one that is too short
     for attempt in range(ATTEMPTS):
-        pick = draws.uniform(draws.key(walk.root, _OTHER, attempt), starts[open_])
+        pick = draws.uniform(draws.key(walk.root, _OTHER, attempt), starts[left])
         drawn = draws.below(len(walk.chosen) - 1, pick)
-        document = walk.chosen[drawn + (drawn >= rank[open_])]
-        begin, end = _stretch(walk, document, starts[open_], wanted[open_], attempt)
-        position[open_], length[open_] = walk.units[begin], walk.units[end] - walk.units[begin]
-        same = _same_beginning(corpus, walk.units, begin, cuts[open_])
-        length[open_[same]] = 0
-        open_ = open_[same]
-        if not len(open_):
+        document = walk.chosen[drawn + (drawn >= rank[left])]
+        begin, end = _stretch(walk, document, starts[left], wanted[left], attempt)
+        less = _one_less(walk, begin, end, starts[left], wanted[left], attempt)
+        end = np.where(full[left], end, less)
+        found = walk.units[end] - walk.units[begin]
+        found[_same_beginning(corpus, walk.units, begin, cuts[left])] = 0
+        longer = found > length[left]
+        position[left[longer]], length[left[longer]] = walk.units[begin[longer]], found[longer]
+        whole = walk.units[walk.heads[document + 1]] - walk.units[walk.heads[document]]
+        left = left[(found == 0) | (whole < wanted[left])]
+        if not len(left):
             break
     return position, length
 
 
 def _stretch(walk: _Walk, document: Ids, starts: Ids, wanted: Ids, attempt: int) -> tuple[Ids, Ids]:
-    """Sentences of a document that fill what is wanted, from a random place that leaves enough."""
+    """Sentences of a document, about as many tokens as wanted, from a place that leaves enough."""
     head, tail = walk.heads[document], walk.heads[document + 1]
     latest = np.searchsorted(walk.units, walk.units[tail] - wanted, side="right") - 1
     latest = np.clip(latest, head, tail - 1)
@@ -204,6 +211,14 @@ def _stretch(walk: _Walk, document: Ids, starts: Ids, wanted: Ids, attempt: int)
     begin = head + draws.below(latest - head + 1, draw)
     end = np.searchsorted(walk.units, walk.units[begin] + wanted)
     return begin, np.clip(end, begin + 1, tail)
+
+
+def _one_less(walk: _Walk, begin: Ids, end: Ids, starts: Ids, wanted: Ids, attempt: int) -> Ids:
+    """Take one sentence less, or not, so that on average it is exactly as long as wanted."""
+    before = np.maximum(end - 1, begin + 1)
+    over, last = walk.units[end] - walk.units[begin] - wanted, walk.units[end] - walk.units[before]
+    chance = draws.uniform(draws.key(walk.root, _ROUND, attempt), starts)
+    return np.where(chance * last < over, before, end)
 
 
 def _same_beginning(corpus: Corpus, units: Ids, begin: Ids, true: Ids) -> NDArray[np.bool_]:

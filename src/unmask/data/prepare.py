@@ -27,6 +27,7 @@ from unmask.data.shards import Chunk, Words, id_type, write_shard
 from unmask.data.statistics import Statistics
 from unmask.disk import held, write_file
 from unmask.errors import DataError, FolderError
+from unmask.manifest import sealed
 from unmask.processes import in_order
 from unmask.settings import Settings, read_json
 from unmask.text.files import tokenizer_files
@@ -72,29 +73,49 @@ def prepare(
     _begin(out, plan, tokenizer)
     with held(out / f".lock-{task.number}", what="this corpus"):
         if (out / MANIFEST).exists():
-            notice(f"{out} is finished already; nothing to do")
-            return read_manifest(out)
+            return _finished(out, files, notice)
         skipper = Skipper(skip=settings.on_bad == "skip")
-        total = sum(entry["bytes"] for entry in plan["files"])
-        chunks = _Chunks(files, settings, out, skipper)
+        total = sum(Path(file).stat().st_size for file in files)
+        chunks = _Chunks(files, settings, out, skipper, plan["tokenizer"])
         for chunk, _ in in_order(write_shard, chunks.missing(task), workers):
             if progress:
                 progress(chunk.end, total)
         for file, layout in skipper.files.items():
             notice(f"{Path(file).name}: {layout}")
-        return _finish(out, plan, chunks.count, skipper)
+        sizes = [Path(file).stat().st_size for file in files]
+        return _finish(out, plan, chunks.count, skipper, id_type(len(tokenizer.vocabulary)), sizes)
+
+
+def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) -> dict[str, Any]:
+    """Nothing is left to do, unless the input is not what it was."""
+    manifest = read_manifest(out)
+    for file, before in zip(files, manifest["bytes"], strict=True):
+        now = Path(file).stat().st_size
+        if now != before:
+            raise FolderError(
+                f"{out}: is finished, and {file} has changed since ({before:,} bytes then, "
+                f"{now:,} now). Prepare it into another --out."
+            )
+    notice(f"{out} is finished already; nothing to do")
+    return manifest
 
 
 class _Chunks:
     """The documents of the input in chunks, one for each shard."""
 
     def __init__(
-        self, files: Sequence[str], settings: PrepareSettings, folder: Path, skipper: Skipper
+        self,
+        files: Sequence[str],
+        settings: PrepareSettings,
+        folder: Path,
+        skipper: Skipper,
+        tokenizer: str,
     ) -> None:
         self.documents = read_documents(
             files, skipper, column=settings.column, lines=settings.lines
         )
         self.settings, self.folder, self.skipper, self.count = settings, folder, skipper, 0
+        self.tokenizer = tokenizer
 
     def missing(self, task: Task) -> Iterator[Chunk]:
         """The chunks of a task whose shards are not there yet."""
@@ -117,7 +138,14 @@ class _Chunks:
     def _chunk(self, documents: list[Document]) -> Chunk:
         self.count += 1
         position = self.skipper.position
-        return Chunk(self.count - 1, documents, self.folder, self.settings.words, position)
+        return Chunk(
+            self.count - 1,
+            documents,
+            self.folder,
+            self.tokenizer,
+            self.settings.words,
+            position,
+        )
 
 
 def _is_made(chunk: Chunk) -> bool:
@@ -140,12 +168,11 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
             "-: a preparation may have to be started again, and standard input cannot be read "
             "again. Write it to a file first."
         )
-    entries = [{"name": Path(file).name, "bytes": Path(file).stat().st_size} for file in files]
     return {
         "format": FORMAT,
-        "settings": settings.model_dump(),
+        "settings": settings.model_dump(exclude={"on_bad"}),
         "tokenizer": tokenizer.digest(),
-        "files": entries,
+        "files": [Path(file).name for file in files],
     }
 
 
@@ -154,7 +181,7 @@ def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     path = out / PLAN
     if path.exists():
         _refuse_another(out, read_json(path), plan)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or any(e.name[0] != "." for e in out.iterdir())):
         raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
     else:
         out.mkdir(parents=True, exist_ok=True)
@@ -178,7 +205,14 @@ def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> N
             )
 
 
-def _finish(out: Path, plan: dict[str, Any], count: int, skipper: Skipper) -> dict[str, Any] | None:
+def _finish(
+    out: Path,
+    plan: dict[str, Any],
+    count: int,
+    skipper: Skipper,
+    ids: str,
+    sizes: list[int],
+) -> dict[str, Any] | None:
     """Join the shards' statistics into the manifest, if all shards are there."""
     paths = [shard_path(out, number, "json") for number in range(count)]
     if not all(path.exists() for path in paths):
@@ -192,13 +226,20 @@ def _finish(out: Path, plan: dict[str, Any], count: int, skipper: Skipper) -> di
         raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
     if skipper.skipped:
         write_file(out / SIDE_FILE, "".join(line + "\n" for line in skipper.skipped).encode())
-    vocabulary = read_json(out / TOKENIZER_FOLDER / "tokenizer.json", limit=2**24)["model"]["vocab"]
+    if skipper.records != statistics.records:
+        raise FolderError(
+            f"{out}: {skipper.records:,} records were read and {statistics.records:,} are in the "
+            "shards; the input has changed while it was read. Prepare it into another --out."
+        )
+    for left in out.glob(".shard-*.tmp-*"):  # of writers that were killed
+        left.unlink(missing_ok=True)
     manifest = {
         **{name: value for name, value in plan.items() if name != "settings"},
         **plan["settings"],
-        "ids": id_type(len(vocabulary)),
+        "ids": ids,
+        "bytes": sizes,  # of each file
         "records": {
-            "read": statistics.records + len(skipper.skipped) + skipper.blanks,
+            "read": skipper.records + len(skipper.skipped) + skipper.blanks,
             "used": statistics.records,
             "skipped": len(skipper.skipped),
             "blank": skipper.blanks,
@@ -207,6 +248,5 @@ def _finish(out: Path, plan: dict[str, Any], count: int, skipper: Skipper) -> di
         "statistics": vars(statistics),
         "shards": shards,
     }
-    raw = json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
-    write_file(out / MANIFEST, raw + b"\n")
+    write_file(out / MANIFEST, sealed(manifest))
     return manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.prepare import PrepareSettings, Task, prepare
-from unmask.errors import UserError
+from unmask.errors import DataError, UserError
 from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
 
@@ -41,11 +41,17 @@ def prepare_on_ray(
     def run(row: dict[str, Any]) -> dict[str, Any]:
         task = Task(number=int(row["id"]), tasks=count)
         made_by = Tokenizer(vocabulary, tokenizer_casing)
-        finished = prepare(paths, made_by, folder, settings, task=task, notice=_quietly)
-        return {"task": task.number, "finished": finished is not None}
+        try:
+            prepare(paths, made_by, folder, settings, task=task, notice=_quietly)
+        except UserError as error:
+            return {"task": task.number, "error": str(error)}
+        return {"task": task.number, "error": ""}
 
     tokenizer_casing = tokenizer.casing
-    ray.data.range(count, override_num_blocks=count).map(run).materialize()
+    ends = ray.data.range(count, override_num_blocks=count).map(run).take_all()
+    wrong = [end["error"] for end in ends if end["error"]]
+    if wrong:
+        raise DataError(wrong[0])
     # Every shard is there: this writes the manifest if two tasks ended in the same moment.
     return prepare(paths, read_tokenizer(folder / "tokenizer"), folder, settings, notice=_quietly)
 

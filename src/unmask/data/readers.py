@@ -95,6 +95,8 @@ def kind_of(path: str | Path) -> str:
         raise DataError(f"{path}: no such file. Check the path.")
     if path.is_dir():
         raise DataError(f"{path}: a folder; need a file. Name the files in it one by one.")
+    if not path.is_file():  # a pipe would be waited for, a device has no end
+        raise DataError(f"{path}: no ordinary file. Write the text to a file first.")
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     kind = next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), ".txt")
     if kind not in FORMATS:
@@ -151,6 +153,9 @@ def _cells(path: Path, kind: str, column: str | None, watcher: Watcher) -> Itera
         rows = csv.reader(lines(), strict=True)
     try:
         names = next(rows, [])
+        if not names:
+            error = DataError(f"{path}: empty; need a header and a row. Is it the right file?")
+            return watcher.bad(error, "")
         which = names.index(_column(path, names, column))
         for cells in rows:
             if not cells:

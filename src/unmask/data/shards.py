@@ -29,6 +29,7 @@ class Chunk:
     number: int
     documents: list[Document]
     folder: Path
+    tokenizer: str  # its digest
     words: Words
     end: int  # bytes of the input that were read
 
@@ -48,7 +49,7 @@ def id_type(vocab_size: int) -> str:
 
 def write_shard(chunk: Chunk) -> None:
     """Make a shard and put it in its place; its .json comes last and says that it is whole."""
-    tokenizer = _tokenizer(chunk.folder)
+    tokenizer = _tokenizer(chunk.folder, chunk.tokenizer)
     texts = _tokenised(chunk, tokenizer)
     kind = id_type(len(tokenizer.vocabulary))
     contents = {
@@ -154,6 +155,6 @@ def _statistics(texts: _Texts, chunk: Chunk, tokenizer: Tokenizer) -> Statistics
 
 
 @cache
-def _tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of this worker, read once."""
+def _tokenizer(folder: Path, digest: str) -> Tokenizer:
+    """The tokenizer of this worker, read once for each digest."""
     return read_tokenizer(folder / TOKENIZER_FOLDER)

@@ -65,8 +65,9 @@ class Statistics:
         """The share of the sentences that have occurred before, about."""
         if not self.sentences:
             return 0.0
-        named = {f"{_hash(s):016x}" for s in self.often if len(s) < 200}
-        often = sum(count - 1 for s, count in self.often.items() if len(s) < 200)
+        named = {f"{_hash(s):016x}": count for s, count in self.often.items() if len(s) < 200}
+        # One that is sampled is counted in every shard, also where it is not among the often.
+        often = sum(self.sample.get(key, count) - 1 for key, count in named.items())
         rest = [count for key, count in self.sample.items() if key not in named]
         sampled = sum(count - 1 for count in rest) << self.zeros
         return min((often + sampled) / self.sentences, 1.0)

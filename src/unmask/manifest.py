@@ -1,0 +1,32 @@
+"""A table <-> JSON that vouches for itself: one of its fields is the sha256 of all the others."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import FolderError
+from unmask.settings import JSON_LIMIT, read_json
+
+
+def sealed(table: dict[str, Any]) -> bytes:
+    """The table with its own digest, as it is written, to the byte."""
+    return _text({**table, "sha256": _digest(table)})
+
+
+def read_sealed(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
+    """Read it back, and refuse it if a byte was changed."""
+    table = read_json(path, limit=limit)
+    if table.get("sha256") != _digest(table) or path.read_bytes() != _text(table):
+        raise FolderError(f"{path}: was changed since it was written (its own sha256 differs).")
+    return table
+
+
+def _text(table: dict[str, Any]) -> bytes:
+    text = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _digest(table: dict[str, Any]) -> str:
+    rest = {key: value for key, value in table.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,92 @@
+"""Runs so small that they take a fraction of a second, and what they leave behind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.corpora import chatter, corpus_of
+from unmask.data.corpus import Corpus
+from unmask.settings import build
+from unmask.train.pretrain import pretrain
+from unmask.train.recipe import Recipe
+
+LENGTH = 32
+TABLE: dict[str, Any] = {
+    "model": {
+        "size": "tiny",
+        "width": 32,
+        "layers": 1,
+        "heads": 2,
+        "inner_width": 64,
+        "max_length": 64,
+    },
+    "examples": {"held_out": 10},
+    "optimizer": {"rate": 1e-3},
+    "schedule": {"steps": 12, "warmup": 0.1},
+    "phases": [{"length": LENGTH, "batch_tokens": 8 * LENGTH}],
+    "train": {"micro_tokens": 2 * LENGTH, "evaluations": 2, "precision": "fp32"},
+}
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Corpus:
+    """Eighty documents of a few sentences; about a hundred words."""
+    return corpus_of(tmp_path_factory.mktemp("train"), chatter(80))
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    """The table of a small run, with some of it changed: table(train={"keep": 3}, seed=1)."""
+    result = json.loads(json.dumps(TABLE))
+    for name, value in changes.items():
+        known = isinstance(value, dict) and isinstance(result.get(name), dict)
+        result[name] = {**result[name], **value} if known else value
+    return result
+
+
+def recipe(**changes: Any) -> Recipe:
+    return build(Recipe, table(**changes), where="recipe")
+
+
+@pytest.fixture
+def run(corpus, tmp_path) -> Run:
+    """Train in a folder below tmp_path; `said` hears what is told. No preflight, unless asked."""
+
+    def start(
+        name: str = "run", *, said: list[str] | None = None, on: Corpus = corpus, **how: Any
+    ) -> Path:
+        changes = {key: how.pop(key) for key in list(how) if key in Recipe.model_fields}
+        heard = said if said is not None else []
+        pretrain(
+            on.path,
+            tmp_path / name,
+            how.pop("recipe", table(**changes)),
+            notice=heard.append,
+            **{"check": False, **how},
+        )
+        return tmp_path / name
+
+    return start
+
+
+def metrics(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [entry for line in lines if (entry := json.loads(line))["kind"] == kind]
+
+
+def steps_saved(folder: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
+
+
+def state(folder: Path, step: int) -> tuple[bytes, bytes, dict[str, Any]]:
+    """Weights and optimizer to the byte, and where the run was, but for the clock."""
+    at = folder / "checkpoints" / f"step-{step}"
+    facts = json.loads((at / "state.json").read_text())
+    del facts["seconds"]
+    names = "model.safetensors", "optimizer.safetensors"
+    weights, moments = ((at / name).read_bytes() for name in names)
+    return weights, moments, facts

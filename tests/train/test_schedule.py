@@ -1,0 +1,79 @@
+"""The rate over a run, worked out by hand."""
+
+import pytest
+
+from unmask.errors import SettingsError
+from unmask.settings import build
+from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+
+
+def schedule(**settings) -> ScheduleSettings:
+    return ScheduleSettings(**{"steps": 100, "warmup": 0.0, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "factors"),
+    [
+        ({}, {0.0: 1.0, 0.25: 0.75, 0.5: 0.5, 1.0: 0.0}),
+        ({"warmup": 0.1}, {0.0: 0.0, 0.05: 0.5, 0.1: 1.0, 0.55: 0.5, 0.91: 0.1, 1.0: 0.0}),
+        ({"warmup": 1.0}, {0.0: 0.0, 0.5: 0.5, 1.0: 1.0}),
+        ({"floor": 0.2}, {0.0: 1.0, 0.5: 0.6, 1.0: 0.2}),
+        ({"floor": 0.2, "warmup": 0.5}, {0.25: 0.5, 0.5: 1.0, 0.75: 0.6, 1.0: 0.2}),
+        ({"kind": "cosine"}, {0.0: 1.0, 0.25: 0.8535534, 0.5: 0.5, 0.75: 0.1464466, 1.0: 0.0}),
+        ({"kind": "cosine", "warmup": 0.2}, {0.1: 0.5, 0.2: 1.0, 0.6: 0.5, 1.0: 0.0}),
+        ({"kind": "cosine", "floor": 0.1}, {0.0: 1.0, 0.5: 0.55, 1.0: 0.1}),
+        ({"kind": "constant", "warmup": 0.1}, {0.05: 0.5, 0.1: 1.0, 0.9: 1.0, 1.0: 1.0}),
+    ],
+    ids=str,
+)
+def test_what_the_rate_is_multiplied_with_by_hand(settings, factors):
+    found = {progress: schedule(**settings).factor(progress) for progress in factors}
+    assert found == pytest.approx(factors, abs=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant"])
+def test_the_rate_rises_to_the_end_of_warm_up_and_never_after(kind):
+    rates = [schedule(kind=kind, warmup=0.3).factor(i / 100) for i in range(101)]
+    assert rates[:31] == sorted(rates[:31])
+    assert rates[30:] == sorted(rates[30:], reverse=True)
+    assert max(rates) == 1.0
+
+
+def test_progress_counts_steps_whatever_the_clock_says():
+    half = schedule(steps=40)
+    assert half.progress(0, 1e6) == 0.0
+    assert half.progress(10, 0.0) == 0.25
+    assert half.progress(50, 0.0) == 1.0
+
+
+def test_progress_by_the_clock_counts_no_steps():
+    timed = ScheduleSettings(minutes=2.0)
+    assert timed.progress(10**6, 0.0) == 0.0
+    assert timed.progress(0, 30.0) == 0.25
+    assert timed.progress(0, 121.0) == 1.0
+
+
+@pytest.mark.parametrize("lengths", [{}, {"steps": 10, "minutes": 1.0}])
+def test_a_run_has_one_length(lengths):
+    with pytest.raises(SettingsError, match="x: a run has steps or minutes; give one of the two"):
+        build(ScheduleSettings, lengths, where="x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "says"),
+    [
+        (ScheduleSettings, {"steps": 0}, "'steps' is 0; "),
+        (ScheduleSettings, {"minutes": 0.0}, "'minutes' is 0.0; "),
+        (ScheduleSettings, {"steps": 9, "warmup": 1.1}, "'warmup' is 1.1; "),
+        (ScheduleSettings, {"steps": 9, "floor": -0.1}, "'floor' is -0.1; "),
+        (ScheduleSettings, {"steps": 9, "kind": "linar"}, "'kind' is 'linar'; "),
+        (OptimizerSettings, {"rate": 0.0}, "'rate' is 0.0; "),
+        (OptimizerSettings, {"rate": float("nan")}, "'rate' is nan; "),
+        (OptimizerSettings, {"beta2": 1.0}, "'beta2' is 1.0; "),
+        (OptimizerSettings, {"clip": 0.0}, "'clip' is 0.0; "),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(kind, table, says):
+    with pytest.raises(SettingsError) as error:
+        build(kind, table, where="x")
+    assert str(error.value).startswith(f"x: {says}")
