@@ -87,8 +87,10 @@ def plan_examples(
     if pairs == "nsp":
         other = coin & (second_length > 0)
         where = np.flatnonzero(other)
-        cut = (first_length + second_length)[where] >= room
-        found = _others(corpus, walk, starts[where], cuts[where], second_length[where], cut)
+        full = (first_length + second_length)[where] >= room
+        left = np.maximum(room - first_length[where], 1)  # what fills it; the rest will be cut off
+        wanted = np.where(full, left, second_length[where])
+        found = _others(corpus, walk, starts[where], cuts[where], wanted, full)
         second[where], second_length[where] = found
         label[where] = np.where(second_length[where] > 0, DIFFERS, UNSAID)
     elif pairs == "sop":
