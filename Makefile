@@ -3,12 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test full check lint format bench clean
+.PHONY: help demo test full faults check lint format bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 16
 
-demo: .venv/core  ## set up, then show what unmask does with real weights
+demo: .venv/core  ## set up, then pre-train a small BERT and use it, in five minutes
 	$(BIN)/unmask demo
 
 test: .venv/test  ## set up, then run the test suite, a few minutes
@@ -16,6 +16,9 @@ test: .venv/test  ## set up, then run the test suite, a few minutes
 
 full: .venv/test  ## the tests that take many minutes: all data, all sizes
 	$(BIN)/python -m pytest -q -s -m full
+
+faults: .venv/test  ## kills, full disks, dead workers, NaN: hundreds of each, about fifteen minutes
+	$(BIN)/python -m benchmarks faults
 
 check: lint  ## lint, types, layers, and the quick tests
 	$(BIN)/python -m pytest -q -m "not slow and not full"

@@ -3,8 +3,14 @@
 import sys
 
 from benchmarks import embed, prepare, vocab
+from benchmarks.faults import main as faults
 
-BENCHMARKS = {"embed": embed.main, "prepare": prepare.main, "vocab": vocab.main}
+BENCHMARKS = {
+    "embed": embed.main,
+    "faults": faults.main,
+    "prepare": prepare.main,
+    "vocab": vocab.main,
+}
 
 
 def main() -> None:

@@ -1,15 +1,30 @@
-"""The demo's own sums."""
+"""The demo: the story is told to its end, and its files are what it says."""
 
-import numpy as np
+import re
 
-from unmask.demo import attention_shares
-from unmask.use.model import AttentionMaps
+import pytest
+
+import unmask
+from unmask.demo import gather, tell
 
 
-def test_shares_of_attention_by_hand():
-    tokens = ["[CLS]", "a", "b", "[SEP]"]
-    uniform = np.full((1, 1, 4, 4), 0.25, np.float32)
-    # Of four tokens two are special: half. Itself: only a and b have one, 2 x 1/4 over 4 rows.
-    # Neighbours: [CLS]-a, a-b, b-a, [SEP]-b, each 1/4. The rest is [CLS]-b and [SEP]-a.
-    shares = attention_shares(AttentionMaps(tokens, [0, 0, 0, 0], uniform))
-    np.testing.assert_allclose(shares, [[0.5, 0.125, 0.25, 0.125]])
+@pytest.mark.slow
+def test_the_fast_demo_tells_the_whole_story(tmp_path, capsys):
+    tell(tmp_path / "demo", fast=True)
+    told = capsys.readouterr().out
+    for chapter in ("Text that is already here", "A vocabulary", "Pre-training", "What pre-train"):
+        assert chapter in told
+    assert re.search(r"pre-train +\d+\.\d +loss \d\.\d\d; word frequencies alone \d\.\d\d", told)
+    model = unmask.load(tmp_path / "demo" / "pretrain" / "model")
+    assert len(model.fill("Return the [MASK] of the array.")) > 0
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "What pre-training buys" in page
+    assert not re.search(r"(src|href)=", page)  # nothing is loaded from anywhere
+
+
+def test_modules_for_the_test_are_not_learned_from(capsys):
+    seen, unseen = gather(20_000)
+    assert unseen
+    learned = {paragraph for module in seen for paragraph in module.paragraphs}
+    held = [p for module in unseen for p in module.paragraphs]
+    assert sum(p in learned for p in held) <= len(held) // 10  # a phrase may stand in two places

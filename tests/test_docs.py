@@ -68,14 +68,3 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} -> {target}"
-
-
-@pytest.mark.slow
-def test_the_demo_tells_its_story(minilm, capsys):
-    from unmask.demo import tell
-
-    tell()
-    told = capsys.readouterr().out
-    assert "22,713,216 parameters" in told
-    assert "looks at the previous token" in told
-    assert "tokens a second" in told

@@ -66,7 +66,7 @@ def test_a_wrong_key_is_named_however_deep_it_is(table, says):
 @pytest.mark.parametrize(
     "table",
     [
-        {"seed": 1, "rate": 1e-06, "big": 1e300, "on": True, "name": "a \"b\" \\ é\n"},
+        {"seed": 1, "rate": 1e-06, "big": 1e300, "on": True, "name": 'a "b" \\ é\n'},
         {"sizes": [1, 2], "none": []},
         {"model": {"size": "mini"}, "seed": 3},
         {"phases": [{"length": 128}, {"length": 512}], "schedule": {"steps": 5}},

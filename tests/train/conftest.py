@@ -1,11 +1,13 @@
 """Runs so small that they take a fraction of a second, and what they leave behind."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.corpora import chatter, corpus_of
 from unmask.data.corpus import Corpus
@@ -13,7 +15,7 @@ from unmask.settings import build
 from unmask.train.pretrain import pretrain
 from unmask.train.recipe import Recipe
 
-LENGTH = 32
+LENGTH, STEPS = 32, 8
 TABLE: dict[str, Any] = {
     "model": {
         "size": "tiny",
@@ -25,12 +27,12 @@ TABLE: dict[str, Any] = {
     },
     "examples": {"held_out": 10},
     "optimizer": {"rate": 1e-3},
-    "schedule": {"steps": 12, "warmup": 0.1},
+    "schedule": {"steps": STEPS, "warmup": 0.1},
     "phases": [{"length": LENGTH, "batch_tokens": 8 * LENGTH}],
-    "train": {"micro_tokens": 2 * LENGTH, "evaluations": 2, "precision": "fp32"},
+    "train": {"micro_tokens": 4 * LENGTH, "evaluations": 2, "precision": "fp32"},
 }
 
-Run = Callable[..., Path]
+Run = Callable[..., Path]  # run(name, said=..., seed=1, train={...}, resume=True) -> its folder
 
 
 @pytest.fixture(scope="session")
@@ -52,9 +54,8 @@ def recipe(**changes: Any) -> Recipe:
     return build(Recipe, table(**changes), where="recipe")
 
 
-@pytest.fixture
-def run(corpus, tmp_path) -> Run:
-    """Train in a folder below tmp_path; `said` hears what is told. No preflight, unless asked."""
+def runner(corpus: Corpus, place: Path) -> Run:
+    """Train in a folder below a place; `said` hears what is told. No preflight, unless asked."""
 
     def start(
         name: str = "run", *, said: list[str] | None = None, on: Corpus = corpus, **how: Any
@@ -63,14 +64,37 @@ def run(corpus, tmp_path) -> Run:
         heard = said if said is not None else []
         pretrain(
             on.path,
-            tmp_path / name,
+            place / name,
             how.pop("recipe", table(**changes)),
             notice=heard.append,
             **{"check": False, **how},
         )
-        return tmp_path / name
+        return place / name
 
     return start
+
+
+@pytest.fixture
+def run(corpus, tmp_path) -> Run:
+    return runner(corpus, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def whole(corpus, tmp_path_factory) -> Path:
+    """A run that nobody disturbed, to compare with; it may not be changed."""
+    with single_threaded():
+        return runner(corpus, tmp_path_factory.mktemp("whole"))("whole")
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """As every test is; for what is made for several of them, before one has begun."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def metrics(folder: Path, kind: str = "train") -> list[dict[str, Any]]:

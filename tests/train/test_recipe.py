@@ -276,7 +276,9 @@ def test_rows_at_a_time_share_a_step_evenly_by_hand(rows, micro, world, expected
 
 def test_rows_that_processes_cannot_share_are_refused():
     made = recipe(phases=[{"length": 32, "batch_tokens": 9 * 32}])
-    says = "9 rows a step cannot be shared evenly by 2 processes. Change batch_tokens to a multi.*64"
+    says = (
+        "9 rows a step cannot be shared evenly by 2 processes. Change batch_tokens to a multi.*64"
+    )
     with pytest.raises(SettingsError, match=says):
         made.micro_rows(made.phases[0], 2)
 
@@ -317,7 +319,7 @@ def test_two_phases_count_by_their_shares():
         ({"model": {"layers": 2}}, "model.layers (1 then, 2 now)"),
         ({"model": {"norm": "pre"}}, "model.norm (None then, 'pre' now)"),
         ({"phases": [{"length": 16}]}, "phases.0.batch_tokens (256 then, 32768 now)"),
-        ({"train": {"micro_tokens": 999}}, "train.micro_tokens (64 then, 999 now)"),
+        ({"train": {"micro_tokens": 999}}, "train.micro_tokens (128 then, 999 now)"),
     ],
     ids=str,
 )

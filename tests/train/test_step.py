@@ -104,12 +104,13 @@ def test_a_gradient_is_followed_no_farther_than_the_clip(corpus, stream, objecti
 
 
 def test_a_step_forgets_the_gradient_of_the_one_before(corpus, stream, objective):
-    once, twice = trainee(corpus, objective), trainee(corpus, objective)
+    module = trainee(corpus, objective)
     parts = pieces(stream, objective, [8])
-    still = torch.optim.SGD(twice.parameters(), lr=0.0)
-    first = step(twice, parts, still)
-    again = step(twice, parts, still)
-    assert first.norm == again.norm == step(once, parts).norm
+    still = torch.optim.SGD(module.parameters(), lr=0.0)
+    assert step(module, parts, still).norm == step(module, parts, still).norm
+
+
+ZERO = torch.tensor([0])
 
 
 class Poisoned:
@@ -129,9 +130,6 @@ class Poisoned:
         if self.armed and self.how == "one weight":
             network.encoder.norm.weight.register_hook(lambda g: g.index_fill(0, ZERO, torch.nan))
         return sums
-
-
-ZERO = torch.tensor([0])
 
 
 @pytest.mark.parametrize("how", ["nan", "infinity", "gradient", "one weight"])
@@ -203,10 +201,8 @@ def test_dropout_of_a_batch_does_not_depend_on_its_mates(corpus, stream, objecti
 
 
 def test_a_step_without_one_pair_to_answer_is_taken(corpus, stream, objective):
-    (part,) = pieces(stream, objective, [4])
-    labels = {**part.batch.labels, "pair": torch.full_like(part.batch.labels["pair"], UNSAID)}
     unlabelled = stream.batch([Cursor(0, row) for row in range(4)])
-    unlabelled.labels.update(pair=labels["pair"])
+    unlabelled.labels["pair"].fill_(UNSAID)
     batch = objective.prepare(unlabelled, 1)
     assert batch.counts["pair"] == 0
     report = step(trainee(corpus, objective), [Piece(batch, 0)])

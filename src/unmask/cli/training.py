@@ -20,71 +20,92 @@ def add_to(app: typer.Typer) -> None:
     app.command()(pretrain)
 
 
+Arguments = Annotated[
+    list[str], typer.Argument(metavar="[RECIPE] CORPUS", help="A recipe, bert if left out.")
+]
+Out = Annotated[Path, typer.Option(help="The run's folder.")]
+Size = Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base or large.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="How many steps.")]
+Minutes = Annotated[
+    float | None, typer.Option(help="How many minutes; the rate ends with them.")
+]
+Length = Annotated[int | None, typer.Option(help="One phase with rows so long.")]
+BatchTokens = Annotated[int | None, typer.Option(help="Tokens a step.")]
+Rate = Annotated[float | None, typer.Option(help="The highest learning rate.")]
+Warmup = Annotated[float | None, typer.Option(help="Share of the run until then.")]
+Pairs = Annotated[str | None, typer.Option(help="nsp, sop or off.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: examples.held_out=10")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin it anew.")]
+Shard = Annotated[bool, typer.Option("--shard", help="Share the weights among processes (FSDP2).")]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="RUN/tensorboard too (an extra).")]
+NoPreflight = Annotated[bool, typer.Option("--no-preflight", help="Do not check that it is sane.")]
+
+
 def pretrain(
-    arguments: Annotated[
-        list[str], typer.Argument(metavar="[RECIPE] CORPUS", help="A recipe, bert if left out.")
-    ],
-    out: Annotated[Path, typer.Option(help="The run's folder.")],
-    size: Annotated[
-        str | None, typer.Option(help="tiny, mini, small, medium, base or large.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="How many steps.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="How many minutes; the schedule ends with them.")
-    ] = None,
-    length: Annotated[int | None, typer.Option(help="One phase with rows so long.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens a step.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Share of the run until then.")] = None,
-    pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting: examples.held_out=10")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin it anew.")] = False,
-    shard: Annotated[
-        bool, typer.Option("--shard", help="Share the weights among processes (FSDP2).")
-    ] = False,
-    no_preflight: Annotated[
-        bool, typer.Option("--no-preflight", help="Do not check that the run is sane.")
-    ] = False,
+    arguments: Arguments,
+    out: Out,
+    size: Size = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    length: Length = None,
+    batch_tokens: BatchTokens = None,
+    rate: Rate = None,
+    warmup: Warmup = None,
+    pairs: Pairs = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    set_: Set = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    shard: Shard = False,
+    tensorboard: Tensorboard = False,
+    no_preflight: NoPreflight = False,
 ) -> None:
     """Train a BERT on a corpus of your own: hidden words and next sentences.
 
     `torchrun --nproc-per-node 2 -m unmask pretrain ...` trains on several processes.
     """
-    if len(arguments) > 2:
-        raise UserError(f"{len(arguments)} arguments; need a corpus, or a recipe and a corpus.")
-    from unmask.data.corpus import read_manifest
-    from unmask.model.config import sized
-    from unmask.settings import build
-    from unmask.train.recipe import Recipe, compose
-
-    corpus = Path(arguments[-1])
-    read_manifest(corpus)  # what can be said is said before torch is imported
     flags = {"model.size": size, "optimizer.rate": rate, "schedule.warmup": warmup}
     flags |= {"examples.pairs": pairs, "seed": seed}
     changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    changes += set_ or []
     lengths = {"steps": steps, "minutes": minutes, "length": length, "batch_tokens": batch_tokens}
-    table = None
-    given = len(arguments) == 2 or changes or any(lengths.values())
-    if given or not (resume and (out / "recipe.toml").exists()):
-        name = arguments[0] if len(arguments) == 2 else "bert"
-        table = compose(name, changes, **lengths)  # type: ignore[arg-type]
-        sized(str(build(Recipe, table, where="recipe").model.get("size", "base")))
+    begun = resume and (out / "recipe.toml").exists()
     train_here(
-        corpus,
+        Path(arguments[-1]),
         out,
-        table,
+        _recipe(arguments, [*changes, *(set_ or [])], lengths, begun),
         threads=threads,
         resume=resume,
         overwrite=overwrite,
         shard=shard,
         check=not no_preflight,
+        tensorboard=tensorboard,
     )
+
+
+def _recipe(
+    arguments: list[str], changes: list[str], lengths: dict[str, Any], begun: bool
+) -> dict[str, Any] | None:
+    """The recipe that was asked for; None if a run that was begun has its own and nothing was.
+
+    What can be said about the arguments is said here, before torch is imported.
+    """
+    if len(arguments) > 2:
+        raise UserError(f"{len(arguments)} arguments; need a corpus, or a recipe and a corpus.")
+    from unmask.data.corpus import read_manifest
+    from unmask.settings import build
+    from unmask.train.recipe import Recipe, compose
+
+    read_manifest(Path(arguments[-1]))
+    given = len(arguments) == 2 or changes or any(value is not None for value in lengths.values())
+    if begun and not given:
+        return None
+    table = compose(arguments[0] if len(arguments) == 2 else "bert", changes, **lengths)
+    build(Recipe, table, where="recipe").network(2**15)
+    return table
 
 
 def train_here(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 LIBRARIES = ("python", "torch", "numpy", "sympy", "networkx")  # all that unmask needs is there
 SKIPPED = ("test", "tests", "testing", "_vendor", "idlelib", "lib2to3", "site-packages")
+SHORTEST = 300  # characters of a module worth reading
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _MARKUP = re.compile(
     r":[\w:]+:`~?([^`<]*?)(?:\s*<[^`>]*>)?`|``([^`]*)``|`([^`]*)`_?|\*\*?([^*\n]+)\*\*?"
@@ -41,7 +42,7 @@ def read_library(library: str, limit: int) -> Iterator[Module]:
     for path in _files(library):
         for name, paragraphs in _sections(path):
             module = Module(library, name, paragraphs)
-            if module.characters > 300:
+            if module.characters >= SHORTEST:
                 yield module
                 read += module.characters
             if read > limit:

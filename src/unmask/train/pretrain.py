@@ -23,6 +23,7 @@ from unmask.objectives.base import OnePass, Reader
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.settings import build
 from unmask.text.vocabulary import Vocabulary
+from unmask.train.board import Board
 from unmask.train.distributed import Processes, processes, restarts
 from unmask.train.evaluate import SEED, Baselines, Blanks, Evaluation, baselines
 from unmask.train.loop import Course, Loop, Position
@@ -92,6 +93,7 @@ def pretrain(
     overwrite: bool = False,
     shard: bool = False,
     check: bool = True,
+    tensorboard: bool = False,
     notice: Callable[[str], None] = print,
     show: Show | None = None,
 ) -> Path:
@@ -104,6 +106,8 @@ def pretrain(
         with open_run(
             out, resume=resume, overwrite=overwrite, writes=group.first, notice=notice
         ) as folder:
+            if tensorboard and group.first:
+                folder.listener = Board(out / "tensorboard")
             if table is None:
                 table = stored_recipe(out)
             recipe = build(Recipe, table, where="recipe")

@@ -42,6 +42,7 @@ class RunFolder:
     path: Path
     notice: Callable[[str], None]
     writes: bool = True
+    listener: Callable[[dict[str, Any]], None] | None = None  # is told every line of metrics
 
     @property
     def checkpoints(self) -> Path:
@@ -58,6 +59,8 @@ class RunFolder:
         """Add a line of metrics."""
         if self.writes:
             self._append(METRICS, json.dumps(entry, ensure_ascii=False) + "\n")
+            if self.listener:
+                self.listener(entry)
 
     def put(self, name: str, text: str) -> None:
         """Write a file, whole."""

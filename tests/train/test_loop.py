@@ -1,0 +1,514 @@
+"""The loop: a run that was stopped, anywhere, goes on as if it had not been.
+
+Runs are compared with runs of the same test, to the byte; nothing is pinned.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+
+from tests.faults.test_damage import flipped
+from tests.train.conftest import LENGTH, STEPS, metrics, runner, single_threaded, state, steps_saved
+from unmask.checkpoint.folder import load_folder
+from unmask.checkpoint.state import load_state, newest_state
+from unmask.errors import FolderError, UserError
+from unmask.objectives.mlm import MaskedLM
+from unmask.train.loop import choose_precision
+from unmask.train.recipe import Recipe
+from unmask.train.schedule import ScheduleSettings
+from unmask.train.signals import Stopped
+
+def stop_after(step, number=signal.SIGTERM):
+    """What is called after each step: it sends this process a signal after one of them."""
+
+    def show(position, report, progress):
+        if position.step == step:
+            os.kill(os.getpid(), number)
+
+    return show
+
+
+def stopped(run, name, step, **how):
+    with pytest.raises(Stopped):
+        run(name, show=stop_after(step), **how)
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_stopped_after_any_step_a_run_goes_on_to_the_same_bits(run, whole, step):
+    stopped(run, "again", step)
+    folder = run("again", resume=True)
+    assert state(folder, STEPS) == state(whole, STEPS)
+
+
+def test_a_run_stopped_again_and_again_goes_on_to_the_same_bits(run, whole):
+    stopped(run, "again", 2)
+    for step in (3, 4, 7):
+        stopped(run, "again", step, resume=True)
+    assert state(run("again", resume=True), STEPS) == state(whole, STEPS)
+
+
+def test_dropout_and_the_objective_are_on_so_that_equality_means_something(run, whole):
+    other = run("other", seed=1)
+    assert state(other, STEPS)[0] != state(whole, STEPS)[0]
+    dry = run("dry", model={"dropout": 0.0, "attention_dropout": 0.0})
+    assert state(dry, STEPS)[0] != state(whole, STEPS)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_granted_after_the_step_with_everything_saved(run, number):
+    said = []
+    with pytest.raises(Stopped, match=signal.Signals(number).name) as wish:
+        run(show=stop_after(5, number), said=said)
+    assert wish.value.exit_code == 128 + number
+    assert said[-1] == "stopped after step 5; go on with the same command and --resume"
+
+
+def test_a_run_stopped_has_saved_its_step(run, tmp_path):
+    stopped(run, "run", 5)
+    assert steps_saved(tmp_path / "run") == [5]
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_signals_are_the_callers_again_when_a_run_has_ended(run):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    stopped(run, "run", 2)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_second_signal_leaves_at_once(run, tmp_path, whole):
+    def twice(position, report, progress):
+        if position.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            run("twice", show=twice, train={"save_steps": 2})
+        finally:
+            os._exit(77)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM
+    assert steps_saved(tmp_path / "twice") == [2]
+    assert state(run("twice", resume=True), STEPS) == state(whole, STEPS)
+
+
+def test_each_step_is_in_the_metrics_once_after_a_resumption(run, whole):
+    stopped(run, "again", 5)
+    folder = run("again", resume=True)
+    assert [entry["step"] for entry in metrics(folder)] == list(range(1, STEPS + 1))
+    assert [entry["step"] for entry in metrics(folder, "eval")] == [0, 4, 8]
+    timed = {"seconds", "tokens_a_second"}
+    for kind in ("train", "eval"):
+        for one, other in zip(metrics(folder, kind), metrics(whole, kind), strict=True):
+            assert {k: v for k, v in one.items() if k not in timed} == {
+                k: v for k, v in other.items() if k not in timed
+            }
+
+
+def killed_after(run, name, step, **how):
+    """A run in a process of its own that is killed without notice."""
+
+    def show(position, report, progress):
+        if position.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            run(name, show=show, **how)
+        finally:
+            os._exit(77)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+def test_steps_that_were_lost_are_told_once(run, tmp_path, whole):
+    killed_after(run, "killed", 7, train={"save_steps": 5})
+    assert [entry["step"] for entry in metrics(tmp_path / "killed")] == list(range(1, 8))
+    folder = run("killed", resume=True, train={"save_steps": 5})
+    assert [entry["step"] for entry in metrics(folder)] == list(range(1, STEPS + 1))
+    assert state(folder, STEPS) == state(whole, STEPS)
+
+
+# FAILS TODAY: without a checkpoint nothing is cut back, and steps 0 to 4 stand there twice.
+def test_steps_that_were_lost_before_the_first_checkpoint_are_told_once(run, whole):
+    killed_after(run, "killed", 4)
+    folder = run("killed", resume=True)
+    assert state(folder, STEPS) == state(whole, STEPS)
+    assert [entry["step"] for entry in metrics(folder)] == list(range(1, STEPS + 1))
+    assert [entry["step"] for entry in metrics(folder, "eval")] == [0, 4, 8]
+
+
+def test_a_line_of_metrics_that_was_cut_off_is_passed_over(run, tmp_path):
+    stopped(run, "run", 5)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    folder = run(resume=True)
+    assert [entry["step"] for entry in metrics(folder)] == list(range(1, STEPS + 1))
+
+
+def test_a_run_resumed_after_its_end_changes_nothing(run, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+
+    def contents():
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return {p: p.read_bytes() for p in files if p.suffix in (".safetensors", ".jsonl")}
+
+    before = contents()
+    assert len(before) == 4
+    run(resume=True)
+    assert contents() == before
+
+
+def damage(folder, step, name="model.safetensors"):
+    path = folder / "checkpoints" / f"step-{step}" / name
+    path.write_bytes(flipped(path.read_bytes(), 8 * 1000 % (8 * path.stat().st_size)))
+
+
+@pytest.fixture(scope="module")
+def original(corpus, tmp_path_factory):
+    place = tmp_path_factory.mktemp("original")
+    with single_threaded():
+        stopped(runner(corpus, place), "run", 6, train={"save_steps": 3})
+    assert steps_saved(place / "run") == [3, 6]
+    return place / "run"
+
+
+@pytest.fixture
+def cut_short(original, tmp_path):
+    """A run stopped after step 6, with checkpoints of steps 3 and 6."""
+    return shutil.copytree(original, tmp_path / "run")
+
+
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "config.json", "unmask.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_checkpoint_is_announced_and_the_one_before_it_used(cut_short, name):
+    damage(cut_short, 6, name)
+    said = []
+    found = newest_state(cut_short / "checkpoints", said.append)
+    assert found.path.name == "step-3"
+    (line,) = said
+    assert f"step-6/{name}: " in line
+    assert line.startswith("warning: ")
+    assert line.endswith("Going on from the one before it.")
+
+
+# FAILS TODAY: at step 6 the damaged folder is in the way ("exists already"), and the run ends.
+def test_from_the_checkpoint_before_a_damaged_one_a_run_goes_on_to_the_same_bits(
+    run, cut_short, whole
+):
+    damage(cut_short, 6)
+    said = []
+    run(resume=True, train={"save_steps": 3}, said=said)
+    assert "going on from step 3" in said
+    assert state(cut_short, STEPS) == state(whole, STEPS)
+    assert [entry["step"] for entry in metrics(cut_short)] == list(range(1, STEPS + 1))
+
+
+def test_with_every_checkpoint_damaged_a_run_does_not_begin_again_in_silence(run, cut_short):
+    damage(cut_short, 3)
+    damage(cut_short, 6)
+    with pytest.raises(FolderError, match=f"^{cut_short}/checkpoints: every checkpoint is damaged"):
+        run(resume=True, train={"save_steps": 3})
+    assert steps_saved(cut_short) == [3, 6]
+
+
+@pytest.mark.parametrize("name", ["optimizer.safetensors", "state.json", "unmask.json"])
+def test_a_checkpoint_of_which_a_file_is_missing_is_no_checkpoint(cut_short, name):
+    at = cut_short / "checkpoints" / "step-6"
+    (at / name).unlink()
+    with pytest.raises(FolderError, match="step-6"):
+        load_state(at)
+
+
+def test_a_half_written_checkpoint_is_swept_away(run, cut_short):
+    left = cut_short / "checkpoints" / ".step-7.tmp-xyz"
+    shutil.copytree(cut_short / "checkpoints" / "step-6", left)
+    run(resume=True, train={"save_steps": 3})
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("keep", [2, 3])
+def test_the_newest_checkpoints_are_kept(run, keep):
+    folder = run(train={"save_steps": 2, "keep": keep})
+    assert steps_saved(folder) == list(range(2, STEPS + 1, 2))[-keep:]
+
+
+# FAILS TODAY: "step-2-mine" counts as a checkpoint of step 2, and is removed as an old one.
+def test_a_folder_of_another_name_is_left_alone(run, tmp_path):
+    stopped(run, "run", 4, train={"save_steps": 2})
+    mine = tmp_path / "run" / "checkpoints" / "step-2-mine"
+    shutil.copytree(tmp_path / "run" / "checkpoints" / "step-2", mine)
+    run(resume=True, train={"save_steps": 2})
+    assert mine.exists()
+
+
+def test_a_checkpoint_is_a_model_with_its_recipe_and_where_it_came_from(run, corpus):
+    folder = run(train={"save_steps": 4})
+    for path, step in ((folder / "checkpoints" / "step-4", 4), (folder / "model", STEPS)):
+        found = load_folder(path)
+        assert found.manifest["provenance"]["step"] == step
+        assert found.manifest["provenance"]["corpus sha256"] == corpus.digest
+        assert Recipe(**found.manifest["recipe"]).schedule.steps == STEPS
+        assert found.tokenizer.digest() == corpus.tokenizer.digest()
+    last = (folder / "checkpoints" / f"step-{STEPS}" / "model.safetensors").read_bytes()
+    assert (folder / "model" / "model.safetensors").read_bytes() == last
+
+
+def test_a_run_saves_when_the_time_has_come(run):
+    folder = run(train={"save_minutes": 1e-9, "keep": 50})
+    assert steps_saved(folder) == list(range(1, STEPS + 1))
+
+
+def test_the_rate_of_every_step_is_the_schedules(run):
+    folder = run(schedule={"steps": 10, "warmup": 0.2}, optimizer={"rate": 0.01})
+    rates = [entry["rate"] for entry in metrics(folder)]
+    expected = [0.0025, 0.0075, *(0.01 * (1 - (i + 0.5 - 2) / 8) for i in range(2, 10))]
+    assert rates == pytest.approx(expected)  # at the middle of each step
+    assert rates == pytest.approx(
+        [0.01 * ScheduleSettings(steps=10, warmup=0.2).factor((i + 0.5) / 10) for i in range(10)]
+    )
+
+
+def test_the_tokens_so_far_are_counted(run):
+    entries = metrics(run())
+    tokens = [entry["tokens"] for entry in entries]
+    assert tokens == sorted(tokens)
+    assert 0.8 * 8 * LENGTH < tokens[0] <= 8 * LENGTH
+
+
+def test_only_every_so_many_steps_are_told_and_the_last(run):
+    assert [entry["step"] for entry in metrics(run(train={"log_steps": 3}))] == [3, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "steps"), [(0, []), (1, [0, 8]), (4, [0, 2, 4, 6, 8]), (3, [0, 3, 6, 8])]
+)
+def test_evaluations_are_spread_over_the_run_from_before_its_first_step(run, evaluations, steps):
+    folder = run(train={"evaluations": evaluations})
+    assert [entry["step"] for entry in metrics(folder, "eval")] == steps
+
+
+def test_evaluating_changes_nothing_that_is_learned(run, whole):
+    often = run("often", train={"evaluations": 8})
+    assert state(often, STEPS)[0] == state(whole, STEPS)[0]
+
+
+def test_a_run_of_minutes_ends_in_time_with_its_rate_at_the_end(run):
+    begun = time.monotonic()
+    folder = run(schedule={"steps": None, "minutes": 0.05}, train={"evaluations": 2})
+    assert 3.0 <= time.monotonic() - begun < 8.0
+    entries = metrics(folder)
+    assert 3.0 <= entries[-1]["seconds"] < 3.5
+    assert entries[-1]["rate"] < 0.2 * max(entry["rate"] for entry in entries)
+    assert entries[0]["rate"] > 0.0
+    assert (folder / "model").exists()
+
+
+def test_a_run_of_minutes_that_was_stopped_has_as_long_to_go_as_it_had(run, tmp_path):
+    def soon(position, report, progress):
+        if progress > 0.5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    timed = {"schedule": {"steps": None, "minutes": 0.02}}
+    with pytest.raises(Stopped):
+        run(show=soon, **timed)
+    (step,) = steps_saved(tmp_path / "run")
+    time.sleep(0.5)  # which is not training
+    folder = run(resume=True, **timed)
+    seconds = [e["seconds"] for e in metrics(folder)]
+    assert seconds == sorted(seconds)
+    assert len([s for s in seconds if s > seconds[step - 1]]) > 5
+    assert 1.2 <= seconds[-1] < 1.5
+
+
+@pytest.fixture(scope="module")
+def in_two_phases():
+    """Ten steps, the last of them on rows twice as long."""
+    phases = [
+        {"share": 0.9, "length": LENGTH, "batch_tokens": 8 * LENGTH},
+        {"share": 0.1, "length": 2 * LENGTH, "batch_tokens": 8 * LENGTH},
+    ]
+    return {"phases": phases, "schedule": {"steps": 10}, "train": {"save_steps": 9}}
+
+
+def test_the_second_phase_begins_where_its_share_does(run, in_two_phases, monkeypatch):
+    widths = []
+    plain = MaskedLM.read
+
+    def read(self, network, hidden, batch):
+        if network.training:
+            widths.append(tuple(hidden.shape[:2]))
+        return plain(self, network, hidden, batch)
+
+    monkeypatch.setattr(MaskedLM, "read", read)
+    folder = run(**in_two_phases)
+    assert steps_saved(folder) == [9, 10]
+    first, second = widths[: 9 * 2], widths[9 * 2 :]
+    assert all(rows == 4 and width <= LENGTH for rows, width in first)
+    assert len(second) == 2
+    assert all(rows == 2 and LENGTH < width <= 2 * LENGTH for rows, width in second)
+    cursors = [state(folder, step)[2]["cursor"] for step in (9, 10)]
+    assert [cursor["phase"] for cursor in cursors] == [0, 1]
+    assert cursors[1] == {"phase": 1, "epoch": 0, "row": 4}
+
+
+@pytest.mark.parametrize("step", [8, 9])
+def test_stopped_where_phases_meet_a_run_goes_on_to_the_same_bits(run, in_two_phases, step):
+    whole = run("whole", **in_two_phases)
+    stopped(run, "again", step, **in_two_phases)
+    assert state(run("again", resume=True, **in_two_phases), 10) == state(whole, 10)
+
+
+def test_a_run_over_many_epochs_goes_on_to_the_same_bits(run):
+    """So small a corpus that it is read several times."""
+    often = {
+        "phases": [{"length": LENGTH, "batch_tokens": 64 * LENGTH}],
+        "schedule": {"steps": 6},
+        "train": {"micro_tokens": 64 * LENGTH},
+    }
+    whole = run("whole", **often)
+    assert state(whole, 6)[2]["cursor"]["epoch"] >= 2
+    stopped(run, "again", 3, **often)
+    assert state(run("again", resume=True, **often), 6) == state(whole, 6)
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """From now on, the loss of chosen steps is not a number."""
+
+    def at(*steps, value=float("nan"), pieces=2):
+        plain, calls = MaskedLM.read, iter(range(10**9))
+
+        def read(self, network, hidden, batch):
+            sums = plain(self, network, hidden, batch)
+            if network.training and next(calls) // pieces + 1 in steps:
+                sums["mlm"] = sums["mlm"] * value
+            return sums
+
+        monkeypatch.setattr(MaskedLM, "read", read)
+
+    return at
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_step_that_is_not_finite_is_left_out_and_told(run, poison, value):
+    poison(3, 6, value=value)
+    said = []
+    folder = run(said=said)
+    warned = [line for line in said if "is not finite" in line]
+    assert [line.partition(":")[0] for line in warned] == ["warning"] * 2
+    assert warned[0].startswith("warning: step 3: the loss or the gradient is not finite (mlm ")
+    assert warned[1].startswith("warning: step 6: ")
+    for word in ("norm ", "rate ", "first examples [", "the weights are as before"):
+        assert word in warned[0]
+    weights, _, facts = state(folder, STEPS)
+    assert facts["bad"] == 2
+    assert facts["step"] == STEPS
+    network = load_folder(folder / "model").network
+    assert all(torch.isfinite(tensor).all() for tensor in network.state_dict().values())
+
+
+def test_a_step_that_is_left_out_changes_neither_weights_nor_optimizer(run, poison):
+    poison(3)
+    folder = run(train={"save_steps": 1, "keep": 20})
+    assert state(folder, 3)[:2] == state(folder, 2)[:2]
+    assert state(folder, 4)[0] != state(folder, 3)[0]
+    assert state(folder, 3)[2]["cursor"] != state(folder, 2)[2]["cursor"], "its batch is passed by"
+
+
+def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_state(
+    run, poison, tmp_path
+):
+    poison(*range(5, 9))
+    folder = tmp_path / "run"
+    with pytest.raises(UserError) as error:
+        run(train={"save_steps": 4, "bad_steps": 2})
+    message = str(error.value)
+    assert message.startswith("step 7: the loss or the gradient is not finite")
+    assert "That is 3 such steps, more than train.bad_steps = 2." in message
+    assert f"The last good checkpoint is step 4 in {folder / 'checkpoints'}." in message
+    assert message.endswith("Begin again with a lower rate.")
+    assert steps_saved(folder) == [4]
+    assert load_state(folder / "checkpoints" / "step-4").facts["bad"] == 0
+
+
+# FAILS TODAY: "The last good checkpoint is step 0 in ...", where no checkpoint is.
+def test_without_a_checkpoint_none_is_named(run, poison, tmp_path):
+    poison(*range(1, 10))
+    with pytest.raises(UserError) as error:
+        run(train={"bad_steps": 0})
+    assert steps_saved(tmp_path / "run") == []
+    assert "checkpoint is step" not in str(error.value)
+
+
+def test_a_rate_far_too_high_poisons_no_checkpoint(run, tmp_path):
+    with pytest.raises(UserError, match="not finite|NaN or infinity"):
+        run(optimizer={"rate": 1e30, "clip": 1e30}, train={"save_steps": 1, "bad_steps": 2})
+    for step in steps_saved(tmp_path / "run"):
+        found = load_state(tmp_path / "run" / "checkpoints" / f"step-{step}")
+        tensors = [*found.network.state_dict().values(), *found.optimizer.values()]
+        assert all(torch.isfinite(tensor).all() for tensor in tensors)
+
+
+@pytest.mark.parametrize("where", ["weight", "moment"])
+def test_what_is_not_finite_is_never_saved(run, tmp_path, monkeypatch, where):
+    def spoil(position, report, progress):
+        if position.step == 6:
+            seen["loop"].spoil()
+
+    from unmask.train import loop as module
+
+    seen = {}
+    plain = module.Loop.__init__
+
+    def begin(self, course):
+        plain(self, course)
+        seen["loop"] = self
+
+        def hurt():
+            parameter = course.network.encoder.norm.weight
+            kept = self.optimizer.state[parameter]["exp_avg"]
+            (parameter.data if where == "weight" else kept)[0] = float("inf")
+
+        self.spoil = hurt
+
+    monkeypatch.setattr(module.Loop, "__init__", begin)
+    folder = tmp_path / "run"
+    name = "encoder.norm.weight" if where == "weight" else "exp_avg/encoder.norm.weight"
+    says = f"^{folder}/checkpoints: '{name}' holds NaN or infinity; it is not saved.* lower rate"
+    with pytest.raises(FolderError, match=says):
+        run(show=spoil, train={"save_steps": 3})
+    assert steps_saved(folder) == [3]
+
+
+@pytest.mark.parametrize(("wanted", "found"), [("fp32", "fp32"), ("bf16", "bf16")])
+def test_a_precision_that_was_asked_for_is_used(wanted, found):
+    assert choose_precision(wanted, torch.device("cpu")) == found
+
+
+def test_a_run_in_half_precision_keeps_whole_weights(run):
+    folder = run(train={"precision": "bf16"})
+    network = load_folder(folder / "model").network
+    assert {tensor.dtype for tensor in network.state_dict().values()} == {torch.float32}
+
+
+def test_state_json_says_how_far_the_run_is(run):
+    folder = run()
+    facts = json.loads((folder / "checkpoints" / f"step-{STEPS}" / "state.json").read_text())
+    assert set(facts) == {"step", "tokens", "seconds", "bad", "cursor"}
+    assert facts["tokens"] == metrics(folder)[-1]["tokens"]
+
+
+def test_a_run_learns(run):
+    folder = run(schedule={"steps": 60}, optimizer={"rate": 5e-3})
+    first, *_, last = metrics(folder, "eval")
+    assert last["mlm"] < first["mlm"] - 0.3
