@@ -13,6 +13,7 @@ from tests.corpora import chatter, corpus_of, counted, random_lengths, tokenizer
 from unmask.data import stream as module
 from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID, ExampleSettings
 from unmask.data.stream import Cursor, Stream
+from unmask.errors import DataError
 from unmask.objectives.base import OnePass
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.settings import build
@@ -290,3 +291,11 @@ def test_a_corpus_of_many_shards_is_read_as_one(tmp_path):
     for row in range(len(stream_of(one).epoch(0))):
         at = [Cursor(0, row)]
         assert examples_of(stream_of(one), at) == examples_of(stream_of(many), at)
+
+
+# FAILS TODAY: it looks for a row in one empty epoch after the other, for ever.
+@pytest.mark.timeout(2)
+def test_a_stream_of_no_documents_is_refused(corpus):
+    nobody = Stream(corpus, np.arange(0), ExampleSettings(pairs="off"), 0, LENGTH)
+    with pytest.raises(DataError):
+        nobody.take(Cursor(), 1)

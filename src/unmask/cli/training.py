@@ -26,9 +26,7 @@ Arguments = Annotated[
 Out = Annotated[Path, typer.Option(help="The run's folder.")]
 Size = Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base or large.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="How many steps.")]
-Minutes = Annotated[
-    float | None, typer.Option(help="How many minutes; the rate ends with them.")
-]
+Minutes = Annotated[float | None, typer.Option(help="How many minutes; the rate ends with them.")]
 Length = Annotated[int | None, typer.Option(help="One phase with rows so long.")]
 BatchTokens = Annotated[int | None, typer.Option(help="Tokens a step.")]
 Rate = Annotated[float | None, typer.Option(help="The highest learning rate.")]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 640, 300
+WIDTH, HEIGHT = 580, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 150, 34, 42
 COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed")
 POINTS = 400  # of a line; more are averaged
@@ -65,7 +65,7 @@ def _inside(title: str, lines: Sequence[Line], percent: bool, across: str) -> st
     ]
     for tick in ticks:
         y = at(low_x, tick)[1]
-        label = f"{100 * tick:g} %" if percent else f"{tick:g}"
+        label = f"{100 * tick:g} %" if percent else f"{tick:,g}"
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             'stroke="currentColor" stroke-opacity="0.12"/>'
@@ -83,11 +83,11 @@ def _inside(title: str, lines: Sequence[Line], percent: bool, across: str) -> st
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle" '
         f'fill="currentColor" fill-opacity="0.7">{escape(across)}</text>'
     )
-    parts += _curves(shown, at)
+    parts += _curves(shown, at, percent)
     return "".join(parts)
 
 
-def _curves(lines: Sequence[Line], at: object) -> list[str]:
+def _curves(lines: Sequence[Line], at: object, percent: bool) -> list[str]:
     """The lines, and their names at their right ends, moved apart where they would touch."""
     assert callable(at)
     parts: list[str] = []
@@ -106,7 +106,7 @@ def _curves(lines: Sequence[Line], at: object) -> list[str]:
             parts.append(
                 f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>'
             )
-        labels.append((points[-1][1], f"{line.name} {_short(line.ys[-1])}", colour))
+        labels.append((points[-1][1], f"{line.name} {_short(line.ys[-1], percent)}", colour))
     last = -math.inf
     for y, text, colour in sorted(labels):
         last = max(y + 4, last + 15)
@@ -138,5 +138,12 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
 
 
-def _short(value: float) -> str:
-    return f"{value:.3g}"
+def _short(value: float, percent: bool) -> str:
+    """A number as it is said.
+
+    >>> _short(0.5, True), _short(16312.4, False), _short(6.7901, False), _short(0.00138, False)
+    ('50.0 %', '16,312', '6.79', '0.00138')
+    """
+    if percent:
+        return f"{100 * value:.1f} %"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -11,7 +11,7 @@ CURVES, REPORT = "curves.svg", "report.html"
 SMOOTH = 20  # points of the running mean of a training loss
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; }
 .charts { display: flex; flex-wrap: wrap; gap: 1rem; } svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; } td, th { padding: .25rem .7rem; text-align: left;
   border-bottom: 1px solid var(--line); vertical-align: top; } td.n { text-align: right;

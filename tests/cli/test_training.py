@@ -1,0 +1,202 @@
+"""`unmask pretrain` as a user runs it: mistakes at once, signals, and the same command to go on."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import best_of_three, said
+from tests.corpora import chatter, corpus_of
+from unmask.checkpoint.folder import load_folder
+from unmask.checkpoint.state import load_state
+
+SMALL = "--size tiny --length 32 --batch-tokens 256 --threads 1 --no-preflight".split()
+SETTINGS = "model.width=32 model.layers=1 model.heads=2 model.inner_width=64 examples.held_out=10"
+SMALL += [word for setting in SETTINGS.split() for word in ("--set", setting)]
+
+# What is typed after `unmask pretrain`, and what the one line of the answer must say.
+MISTAKES = {
+    "unknown size": (
+        ["CORPUS", "--out", "RUN", "--size", "tinny"],
+        r"unknown size 'tinny'; did you mean 'tiny'\?",
+    ),
+    "unknown recipe": (
+        ["brt", "CORPUS", "--out", "RUN"],
+        r"unknown recipe 'brt'; did you mean 'bert'\?",
+    ),
+    "missing recipe": (["no.toml", "CORPUS", "--out", "RUN"], r"no\.toml: cannot be read \(No su"),
+    "missing corpus": (
+        ["nowhere", "--out", "RUN"],
+        r"nowhere: no such folder; need a folder that `unmask prepare` has finished",
+    ),
+    "folder that is no corpus": (["/", "--out", "RUN"], r"/: no corpus; need a folder that"),
+    "two lengths": (
+        ["CORPUS", "--out", "RUN", "--steps", "5", "--minutes", "1"],
+        r"--steps and --minutes: a run has one length\. Give one of them",
+    ),
+    "no steps": (["CORPUS", "--out", "RUN", "--steps", "0"], r"--steps.*greater than or equal to 1"),
+    "no minutes": (["CORPUS", "--out", "RUN", "--minutes", "0"], r"'schedule\.minutes' is 0\.0"),
+    "three arguments": (["a", "b", "CORPUS", "--out", "RUN"], r"3 arguments; need a corpus, or a"),
+    "no folder": (["CORPUS"], r"[Mm]issing option '--out'"),
+    "misspelled flag": (["CORPUS", "--out", "RUN", "--stepps", "3"], r"--stepps.*--steps"),
+    "misspelled setting": (
+        ["CORPUS", "--out", "RUN", "--set", "train.save_step=3"],
+        r"recipe \[train\]: unknown key 'save_step'; did you mean 'save_steps'\?",
+    ),
+    "misspelled setting of the model": (
+        ["CORPUS", "--out", "RUN", "--set", "model.widht=3"],
+        r"recipe \[model\]: unknown key 'widht'; did you mean 'width'\?",
+    ),
+    "setting without a value": (
+        ["CORPUS", "--out", "RUN", "--set", "seed"],
+        r"--set seed: need name=value, as in model\.size=mini",
+    ),
+    "misspelled pairs": (["CORPUS", "--out", "RUN", "--pairs", "nps"], r"'examples\.pairs' is 'n"),
+    "impossible rate": (["CORPUS", "--out", "RUN", "--rate", "-1"], r"'optimizer\.rate' is -1"),
+    "rows too long": (
+        ["CORPUS", "--out", "RUN", "--length", "1024"],
+        r"rows of 1024 tokens; the network reads at most 512",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    return corpus_of(tmp_path_factory.mktemp("prepared"), chatter(80)).path
+
+
+@pytest.fixture(scope="module")
+def answers(unmask, prepared, tmp_path_factory):
+    """Seconds and answer of each mistake, made once."""
+    run = tmp_path_factory.mktemp("mistakes") / "run"
+    places = {"CORPUS": str(prepared), "RUN": str(run)}
+
+    def make(mistake):
+        arguments = [places.get(word, word) for word in MISTAKES[mistake][0]]
+        seconds, done = best_of_three(unmask, "pretrain", *arguments)
+        assert not run.exists(), "a mistake begins no run"
+        return seconds, done
+
+    return cache(make)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_in_one_line(answers, mistake):
+    message = said(answers(mistake)[1])
+    assert re.search(MISTAKES[mistake][1], message), message
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_within_half_a_second(answers, mistake):
+    assert answers(mistake)[0] < 0.5
+
+
+def test_a_mistake_is_found_without_importing_torch(prepared):
+    arguments = ["-X", "importtime", "-m", "unmask", "pretrain", str(prepared), "--out", "x"]
+    done = subprocess.run(
+        [sys.executable, *arguments, "--size", "tinny"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert re.search(r"\| +unmask\.train\.recipe$", done.stderr, re.MULTILINE)
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+
+
+def command(prepared, out, *flags) -> list[str]:
+    words = ["-m", "unmask", "pretrain", prepared, "--out", out, *SMALL, *flags]
+    return [sys.executable, *map(str, words)]
+
+
+def at_work(arguments, folder, step):
+    """A run in a process of its own that has gone beyond a step."""
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while reached(folder) <= step:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return process
+
+
+def reached(folder) -> int:
+    """The last step of the metrics, -1 before the first."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return max((json.loads(line)["step"] for line in lines), default=-1)
+
+
+def saved(folder) -> list[int]:
+    return sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
+
+
+def test_a_run_stopped_by_signals_is_gone_on_with_by_the_same_command(prepared, tmp_path, unmask):
+    out = tmp_path / "run"
+    endless = command(prepared, out, "--steps", 100_000, "--set", "train.evaluations=0")
+
+    first = at_work(endless, out, 3)
+    refused = said(unmask(*endless[3:], "--resume"))
+    assert f"{out}: process {first.pid} on " in refused
+    assert "is at work on this run" in refused
+    first.send_signal(signal.SIGTERM)
+    _, told = first.communicate(timeout=30)
+    assert first.returncode == 143
+    (step,) = saved(out)
+    assert f"stopped after step {step}; go on with the same command and --resume" in told
+    assert "Traceback" not in told
+
+    second = at_work([*endless, "--resume"], out, step)
+    second.send_signal(signal.SIGINT)
+    _, told = second.communicate(timeout=30)
+    assert second.returncode == 130
+    assert f"going on from step {step}" in told
+    assert "warning" not in told
+    assert saved(out)[-1] > step
+    assert load_state(out / "checkpoints" / f"step-{saved(out)[-1]}")
+
+
+@pytest.fixture(scope="module")
+def finished(prepared, tmp_path_factory):
+    """A run of four steps, and what it printed."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    made = command(prepared, out, "--steps", 4, "--set", "train.evaluations=2", "--seed", 3)
+    done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return out, done
+
+
+def test_a_run_says_where_its_model_and_its_report_are(finished):
+    out, done = finished
+    assert done.stdout == f"the model is in {out / 'model'}, the report in {out / 'report.html'}\n"
+    assert (out / "report.html").exists()
+    assert load_folder(out / "model").manifest["provenance"]["step"] == 4
+
+
+def test_flags_are_settings(finished):
+    out, _ = finished
+    recipe = load_folder(out / "model").manifest["recipe"]
+    assert recipe["seed"] == 3
+    assert recipe["schedule"] == {"kind": "linear", "warmup": 0.01, "floor": 0.0, "steps": 4}
+    assert recipe["phases"] == [{"share": 1.0, "length": 32, "batch_tokens": 256}]
+    assert (recipe["model"]["size"], recipe["model"]["width"]) == ("tiny", 32)
+    assert json.loads((out / "facts.json").read_text())["threads"] == 1
+
+
+def test_what_a_run_says_goes_to_standard_error(finished):
+    _, done = finished
+    assert "parameters, " in done.stderr
+    assert "held-out loss" in done.stderr
+
+
+def test_a_run_that_is_there_can_be_resumed_without_its_flags(finished, prepared, unmask):
+    out, _ = finished
+    done = unmask("pretrain", prepared, "--out", out, "--resume", "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 4" in done.stderr

@@ -1,0 +1,261 @@
+"""Evaluation: the same examples for every run, always at 15 %, beside baselines done by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.corpora import corpus_of
+from tests.train.conftest import LENGTH, metrics, recipe
+from unmask.data.examples import UNSAID, split_documents
+from unmask.data.stream import Stream
+from unmask.model.network import Network
+from unmask.train.distributed import Processes
+from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
+from unmask.train.pretrain import objective_for
+from unmask.train.run import RunFolder
+
+ALL = 10**9  # tokens: every row that there is
+
+
+@pytest.fixture(scope="module")
+def held(corpus):
+    """The stream of the held-out documents."""
+    made = recipe(examples={"held_out": 4})
+    _, documents = split_documents(len(corpus.documents) - 1, 4)
+    return Stream(corpus, documents, made.examples, SEED, LENGTH)
+
+
+@pytest.fixture(scope="module")
+def objective(corpus):
+    return objective_for(recipe(), corpus.tokenizer.vocabulary)[0]
+
+
+@pytest.fixture(scope="module")
+def network(corpus):
+    made = recipe(model={"init_std": 0.2})
+    heads = objective_for(made, corpus.tokenizer.vocabulary)[1]
+    torch.manual_seed(0)
+    return Network(made.network(len(corpus.tokenizer.vocabulary)), heads).eval()
+
+
+def evaluation(held, objective, *, tokens=ALL, micro_rows=2, processes=None):
+    where = processes or Processes()
+    return Evaluation(held, objective, where, tokens=tokens, micro_rows=micro_rows)
+
+
+def test_unigram_baseline_by_hand(tmp_path):
+    corpus = corpus_of(tmp_path, [["a a a b", "a a b"], ["a b c"]])  # 6 a, 3 b, 1 c
+    ids = corpus.tokenizer.vocabulary.ids
+    found = baselines(corpus, np.array([ids["a"], ids["b"], ids["b"], ids["c"]]), Processes())
+    whole = 6.5 + 3.5 + 1.5 + 5 * 0.5  # half a token more for each of eight, also the special ones
+    logs = [math.log(6.5 / whole), 2 * math.log(3.5 / whole), math.log(1.5 / whole)]
+    assert found.unigram_loss == pytest.approx(-sum(logs) / 4)
+    assert found.unigram_accuracy == 0.25  # always "a"
+    assert found.ln_v == pytest.approx(math.log(8))
+
+
+def test_special_tokens_are_not_guessed_by_frequency(tmp_path):
+    corpus = corpus_of(tmp_path, [["x y [MASK] [MASK] [MASK] [UNK] [UNK] [UNK] x"], ["y"]])
+    ids = corpus.tokenizer.vocabulary.ids
+    found = baselines(corpus, np.array([ids["x"]]), Processes())
+    assert found.unigram_accuracy == 1.0
+    assert found.unigram_loss == pytest.approx(-math.log(2.5 / (2.5 + 2.5 + 5 * 0.5)))
+
+
+def test_no_answer_at_all_is_no_division_by_zero(corpus):
+    found = baselines(corpus, np.zeros(0, dtype=np.int64), Processes())
+    assert (found.unigram_loss, found.unigram_accuracy) == (0.0, 0.0)
+
+
+def test_scores_are_means_over_all_answers_spelled_out(held, objective, network):
+    found = evaluation(held, objective, micro_rows=3)
+    logs, right, count = 0.0, 0, 0
+    with torch.no_grad():
+        for batch in found.batches:
+            hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
+            scores = network.guess(hidden).flatten(0, 1)
+            places = zip(
+                batch.labels["mlm_places"].tolist(),
+                batch.labels["mlm_tokens"].tolist(),
+                strict=True,
+            )
+            for place, token in places:
+                logs -= scores[place].log_softmax(-1)[token].item()
+                right += scores[place].argmax().item() == token
+                count += 1
+    scores = found(network)
+    assert scores["mlm"] == pytest.approx(logs / count, rel=1e-5)
+    assert scores["mlm_accuracy"] == right / count
+    assert count > 30
+
+
+def test_pairs_are_scored_over_those_that_have_an_answer(held, objective, network):
+    found = evaluation(held, objective)
+    labels = torch.cat([batch.labels["pair"] for batch in found.batches])
+    asked = int((labels != UNSAID).sum())
+    assert 0 < asked < len(labels)
+    share = found(network)["pair_accuracy"]
+    assert share * asked == pytest.approx(round(share * asked))
+
+
+def test_rows_at_a_time_change_nothing(held, objective, network):
+    one, other = (evaluation(held, objective, micro_rows=m) for m in (1, 7))
+    assert np.array_equal(one.answers(), other.answers())
+    assert one(network) == pytest.approx(other(network), rel=1e-5)
+
+
+def test_an_untrained_network_is_near_ln_v(held, objective, corpus):
+    made = recipe()
+    heads = objective_for(made, corpus.tokenizer.vocabulary)[1]
+    size = len(corpus.tokenizer.vocabulary)
+    fresh = Network(made.network(size), heads).eval()
+    assert evaluation(held, objective)(fresh)["mlm"] == pytest.approx(math.log(size), rel=0.05)
+
+
+def test_tokens_bound_the_rows(held, objective):
+    rows = sum(len(b.tokens) for b in evaluation(held, objective, tokens=5 * LENGTH).batches)
+    assert rows == 5
+    assert sum(len(b.tokens) for b in evaluation(held, objective, tokens=1).batches) == 1
+    everything = sum(len(b.tokens) for b in evaluation(held, objective).batches)
+    assert everything == len(held.epoch(0))
+
+
+def test_processes_share_the_batches(held, objective):
+    whole = evaluation(held, objective).batches
+    shares = [evaluation(held, objective, processes=Processes(r, 2)).batches for r in (0, 1)]
+    numbers = sorted(int(n) for batch in whole for n in batch.number)
+    shared = sorted(int(n) for share in shares for batch in share for n in batch.number)
+    assert numbers == shared
+
+
+def first_evaluation(folder):
+    return metrics(folder, "eval")[0]
+
+
+def test_the_examples_are_the_same_for_every_run_on_a_corpus(run):
+    """Whatever the seed and the masking, so that numbers of runs can be compared."""
+    short = {"schedule": {"steps": 1}, "train": {"evaluations": 1}}
+    plain = first_evaluation(run("a", **short))
+    seeded = first_evaluation(run("b", seed=7, **short))
+    masking = {"objective": {"name": "mlm", "rate": 0.4, "whole_words": True, "mask_share": 0.2}}
+    masked = first_evaluation(run("c", **masking, **short))
+    assert plain["mlm"] != seeded["mlm"], "other weights"
+    for other in (seeded, masked):
+        assert other["unigram_loss"] == plain["unigram_loss"]
+        assert [case["text"] for case in other["blanks"]] == [c["text"] for c in plain["blanks"]]
+    assert masked["mlm"] == pytest.approx(plain["mlm"], rel=1e-6), "the same weights and examples"
+
+
+def test_what_is_evaluated_on_is_held_out(run, corpus, monkeypatch):
+    """A corpus whose held-out documents have words of their own, which training never sees."""
+    from unmask.data import stream as module
+
+    seen = {"train": set(), "eval": set()}
+    plain = module.Stream.batch
+
+    def batch(self, rows):
+        made = plain(self, rows)
+        seen["eval" if self.seed == SEED else "train"] |= set(made.tokens.flatten().tolist())
+        return made
+
+    monkeypatch.setattr(module.Stream, "batch", batch)
+    documents = [
+        [f"h{i} h{i + 1} h{i + 2}", f"h{i + 3} h{i}"] if i % 10 == 9 else [f"t{i} t{i + 1}", f"t{i}"]
+        for i in range(100)
+    ]
+    folder = corpus.path.parent.parent / "apart"
+    apart = corpus_of(folder, documents)
+    run("apart", on=apart, schedule={"steps": 20}, check=True)
+    names = apart.tokenizer.vocabulary.tokens
+    first = {kind: {names[i][0] for i in ids} - {"["} for kind, ids in seen.items()}
+    assert first == {"train": {"t"}, "eval": {"h"}}
+
+
+def test_a_run_says_its_scores_beside_the_baselines(run):
+    said = []
+    folder = run(said=said, schedule={"steps": 2}, train={"evaluations": 1})
+    entry = first_evaluation(folder)
+    assert any(
+        line.startswith(
+            f"step 0: held-out loss {entry['mlm']:.3f} (unigram {entry['unigram_loss']:.3f}, "
+            f"ln V {entry['ln_v']:.3f}), accuracy {entry['mlm_accuracy']:.1%}, pairs "
+        )
+        for line in said
+    )
+
+
+def test_too_few_held_out_documents_are_refused_with_what_to_do(run, corpus):
+    with pytest.raises(ValueError) as error:
+        run(examples={"held_out": 60})
+    assert str(error.value) == (
+        f"{corpus.path}: 80 documents, of which one in 60 is held out: 1; need two. Hold out more "
+        "(--set examples.held_out=5), or nothing (0)."
+    )
+
+
+def test_without_held_out_documents_nothing_is_evaluated(run):
+    folder = run(examples={"held_out": 0}, schedule={"steps": 2})
+    assert metrics(folder, "eval") == []
+    assert len(metrics(folder)) == 2
+
+
+@pytest.fixture
+def speaking(tmp_path, objective):
+    """A corpus of words, with blanks to fill: whole words far from the ends of their texts."""
+    words = "the old river carried whole trees down to a quiet sea while nobody slept that".split()
+    documents = [[" ".join(words[i % 5 :] + words[: i % 5]) for i in range(8)] for _ in range(20)]
+    corpus = corpus_of(tmp_path, documents)
+    made = recipe(phases=[{"length": 64, "batch_tokens": 512}], model={"init_std": 0.2})
+    reader, heads = objective_for(made, corpus.tokenizer.vocabulary)
+    stream = Stream(corpus, np.arange(20), made.examples, SEED, 64)
+    found = Evaluation(stream, reader, Processes(), tokens=ALL, micro_rows=4)
+    torch.manual_seed(0)
+    network = Network(made.network(len(corpus.tokenizer.vocabulary)), heads).eval()
+    return corpus, found, network
+
+
+def test_blanks_are_filled_with_the_three_best_guesses(speaking):
+    corpus, found, network = speaking
+    blanks = Blanks(found, corpus, count=3)
+    cases = blanks(network, torch.device("cpu"))
+    assert len(cases) == 3
+    names, ids = corpus.tokenizer.vocabulary.tokens, corpus.tokenizer.vocabulary.ids
+    for case, (tokens, place, truth) in zip(cases, blanks.cases, strict=True):
+        assert case["text"].count("[MASK]") == 1
+        assert tokens.count(ids["[MASK]"]) == 1
+        assert tokens[place] == ids["[MASK]"]
+        assert case["truth"] == names[truth]
+        row = torch.tensor([tokens])
+        index = torch.arange(len(tokens))[None]
+        with torch.no_grad():
+            hidden = network.encoder(row, row * 0, index, row * 0)
+            shares = network.guess(hidden)[0, place].softmax(-1)
+        best = sorted(range(len(names)), key=lambda i: -shares[i])[:3]
+        assert [token for token, _ in case["guesses"]] == [names[i] for i in best]
+        for i, (_, share) in zip(best, case["guesses"], strict=True):
+            assert share == pytest.approx(shares[i].item(), abs=1e-4)
+
+
+def test_a_blank_shows_the_true_neighbours(speaking):
+    """Other hidden tokens of the text are shown as they were: one blank at a time."""
+    corpus, found, _ = speaking
+    sentences = " ".join(corpus.tokenizer.decode(corpus.tokens(0, corpus.size)).split())
+    for tokens, place, truth in Blanks(found, corpus).cases:
+        whole = [truth if i == place else token for i, token in enumerate(tokens)]
+        said = corpus.tokenizer.decode(whole[1:-1])
+        assert said.split()[0] in sentences
+        middle = " ".join(said.split()[place - 4 : place + 3])
+        assert middle in sentences
+
+
+def test_a_report_is_drawn_at_every_evaluation(run, tmp_path):
+    seen = []
+
+    def show(position, report, progress):
+        seen.append((tmp_path / "run" / "report.html").exists())
+
+    folder = run(show=show)
+    assert seen[-1]
+    assert RunFolder(folder, print).metrics()
