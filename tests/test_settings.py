@@ -111,7 +111,6 @@ def test_an_assignment_replaces_one_value_and_leaves_the_rest_and_the_table_itse
     assert table["phases"][1]["length"] == 2
 
 
-# FAILS TODAY for the three of phases: ValueError and IndexError, which a user sees as a traceback.
 @pytest.mark.parametrize(
     "assignment",
     ["seed", "=3", " =3", "seed.x=1", "phases.length=3", "phases.2.length=3", "phases.7=3"],

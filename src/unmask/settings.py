@@ -108,12 +108,25 @@ def override(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any
         *path, last = name.strip().split(".")
         place = result
         for key in path:
-            inner = place[int(key)] if isinstance(place, list) and key.isdigit() else None
-            place = place.setdefault(key, {}) if isinstance(place, dict) else inner
-            if not isinstance(place, dict | list):
-                raise SettingsError(f"--set {assignment}: '{key}' is no table.")
-        place[int(last) if isinstance(place, list) else last] = _value(value.strip())
+            if isinstance(place, dict):
+                place.setdefault(key, {})
+            place = place[_key(place, key, assignment)]
+        place[_key(place, last, assignment)] = _value(value.strip())
     return dict(result)
+
+
+def _key(place: Any, key: str, assignment: str) -> Any:
+    """What a name means inside a table, or a number inside a list of tables."""
+    if isinstance(place, dict):
+        return key
+    if not isinstance(place, list):
+        raise SettingsError(f"--set {assignment}: there is no table for '{key}' to be in.")
+    if not key.isdigit() or int(key) >= len(place):
+        raise SettingsError(
+            f"--set {assignment}: '{key}' in a list of {len(place)}; need a number from 0 to "
+            f"{len(place) - 1}, as in phases.0.length=128."
+        )
+    return int(key)
 
 
 def _value(text: str) -> Any:

@@ -40,7 +40,10 @@ MISTAKES = {
         ["CORPUS", "--out", "RUN", "--steps", "5", "--minutes", "1"],
         r"--steps and --minutes: a run has one length\. Give one of them",
     ),
-    "no steps": (["CORPUS", "--out", "RUN", "--steps", "0"], r"--steps.*greater than or equal to 1"),
+    "no steps": (
+        ["CORPUS", "--out", "RUN", "--steps", "0"],
+        r"--steps.*greater than or equal to 1",
+    ),
     "no minutes": (["CORPUS", "--out", "RUN", "--minutes", "0"], r"'schedule\.minutes' is 0\.0"),
     "three arguments": (["a", "b", "CORPUS", "--out", "RUN"], r"3 arguments; need a corpus, or a"),
     "no folder": (["CORPUS"], r"[Mm]issing option '--out'"),

@@ -293,7 +293,6 @@ def test_a_corpus_of_many_shards_is_read_as_one(tmp_path):
         assert examples_of(stream_of(one), at) == examples_of(stream_of(many), at)
 
 
-# FAILS TODAY: it looks for a row in one empty epoch after the other, for ever.
 @pytest.mark.timeout(2)
 def test_a_stream_of_no_documents_is_refused(corpus):
     nobody = Stream(corpus, np.arange(0), ExampleSettings(pairs="off"), 0, LENGTH)

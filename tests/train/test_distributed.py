@@ -122,7 +122,9 @@ def test_shared_weights_learn_what_whole_ones_do(corpus, one, tmp_path):
     finished(started(corpus, tmp_path, "shard", "--shard", **short))
     close(alone, tmp_path / "shard", "train", ["mlm", "pair", "norm"])
     close(alone, tmp_path / "shard", "eval", ["mlm", "pair"])
-    whole, shared = (load_state(tmp_path / n / "checkpoints" / "step-10") for n in ("alone", "shard"))
+    whole, shared = (
+        load_state(tmp_path / n / "checkpoints" / "step-10") for n in ("alone", "shard")
+    )
     assert whole.optimizer.keys() == shared.optimizer.keys()
     for name, tensor in whole.network.state_dict().items():
         torch.testing.assert_close(shared.network.state_dict()[name], tensor, atol=1e-3, rtol=0)

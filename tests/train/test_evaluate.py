@@ -162,7 +162,9 @@ def test_what_is_evaluated_on_is_held_out(run, corpus, monkeypatch):
 
     monkeypatch.setattr(module.Stream, "batch", batch)
     documents = [
-        [f"h{i} h{i + 1} h{i + 2}", f"h{i + 3} h{i}"] if i % 10 == 9 else [f"t{i} t{i + 1}", f"t{i}"]
+        [f"h{i} h{i + 1} h{i + 2}", f"h{i + 3} h{i}"]
+        if i % 10 == 9
+        else [f"t{i} t{i + 1}", f"t{i}"]
         for i in range(100)
     ]
     folder = corpus.path.parent.parent / "apart"

@@ -23,6 +23,7 @@ from unmask.train.recipe import Recipe
 from unmask.train.schedule import ScheduleSettings
 from unmask.train.signals import Stopped
 
+
 def stop_after(step, number=signal.SIGTERM):
     """What is called after each step: it sends this process a signal after one of them."""
 
@@ -136,7 +137,6 @@ def test_steps_that_were_lost_are_told_once(run, tmp_path, whole):
     assert state(folder, STEPS) == state(whole, STEPS)
 
 
-# FAILS TODAY: without a checkpoint nothing is cut back, and steps 0 to 4 stand there twice.
 def test_steps_that_were_lost_before_the_first_checkpoint_are_told_once(run, whole):
     killed_after(run, "killed", 4)
     folder = run("killed", resume=True)
@@ -201,7 +201,6 @@ def test_a_damaged_checkpoint_is_announced_and_the_one_before_it_used(cut_short,
     assert line.endswith("Going on from the one before it.")
 
 
-# FAILS TODAY: at step 6 the damaged folder is in the way ("exists already"), and the run ends.
 def test_from_the_checkpoint_before_a_damaged_one_a_run_goes_on_to_the_same_bits(
     run, cut_short, whole
 ):
@@ -242,7 +241,6 @@ def test_the_newest_checkpoints_are_kept(run, keep):
     assert steps_saved(folder) == list(range(2, STEPS + 1, 2))[-keep:]
 
 
-# FAILS TODAY: "step-2-mine" counts as a checkpoint of step 2, and is removed as an old one.
 def test_a_folder_of_another_name_is_left_alone(run, tmp_path):
     stopped(run, "run", 4, train={"save_steps": 2})
     mine = tmp_path / "run" / "checkpoints" / "step-2-mine"
@@ -441,7 +439,6 @@ def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_sta
     assert load_state(folder / "checkpoints" / "step-4").facts["bad"] == 0
 
 
-# FAILS TODAY: "The last good checkpoint is step 0 in ...", where no checkpoint is.
 def test_without_a_checkpoint_none_is_named(run, poison, tmp_path):
     poison(*range(1, 10))
     with pytest.raises(UserError) as error:

@@ -77,7 +77,9 @@ def test_documents_of_one_sentence_each_are_refused(tmp_path):
 def test_pairs_that_are_not_balanced_are_refused(tmp_path):
     """Equal documents of two equal sentences: another text is never to be found."""
     equal = corpus_of(tmp_path, [["w0 w1 w2 w3", "w0 w1 w2 w3"]] * 200)
-    says = r"^preflight: 0\.0% of the pairs are wrong ones; need half\. Few or equal documents do th"
+    says = (
+        r"^preflight: 0\.0% of the pairs are wrong ones; need half\. Few or equal documents do th"
+    )
     with pytest.raises(PreflightError, match=says):
         checked(equal)
 
@@ -107,7 +109,9 @@ def test_an_untrained_loss_far_from_ln_v_is_refused(corpus):
 
 def test_a_network_that_cannot_learn_is_refused(corpus, monkeypatch):
     monkeypatch.setattr(module, "HEART_STEPS", 1)  # as if thirty did no more than one
-    says = r"^preflight: 1 steps on one batch lowered its loss only from 4.\d\d to 4.\d\d; need less"
+    says = (
+        r"^preflight: 1 steps on one batch lowered its loss only from 4.\d\d to 4.\d\d; need less"
+    )
     with pytest.raises(PreflightError, match=says):
         checked(corpus)
 
@@ -117,7 +121,9 @@ def test_hidden_special_tokens_are_refused(corpus):
     usual, _ = objective_for(recipe(), vocabulary)
     broken = [r for r in usual.readers if isinstance(r, MaskedLM)][0]
     broken.special[:] = False
-    with pytest.raises(PreflightError, match="preflight: special tokens are hidden; a fault of ours"):
+    with pytest.raises(
+        PreflightError, match="preflight: special tokens are hidden; a fault of ours"
+    ):
         checked(corpus, objective=OnePass(usual.readers))
 
 

@@ -144,7 +144,10 @@ OTHER = {
     "layers": ({"model": {"layers": 2}}, r"model.layers \(1 then, 2 now\)"),
     "pairs": ({"examples": {"pairs": "off"}}, r"examples.pairs \('nsp' then, 'off' now\)"),
     "held out": ({"examples": {"held_out": 5}}, r"examples.held_out \(10 then, 5 now\)"),
-    "masking": ({"objective": {"name": "mlm", "rate": 0.2}}, r"objective.rate \(None then, 0.2 now\)"),
+    "masking": (
+        {"objective": {"name": "mlm", "rate": 0.2}},
+        r"objective.rate \(None then, 0.2 now\)",
+    ),
     "rate": ({"optimizer": {"rate": 0.5}}, r"optimizer.rate \(0.001 then, 0.5 now\)"),
     "steps": ({"schedule": {"steps": 3}}, r"schedule.steps \(2 then, 3 now\)"),
     "length": (
@@ -169,7 +172,9 @@ def test_another_setting_is_refused_by_name(run, finished, what):
 
 def test_another_corpus_is_refused(run, finished, tmp_path):
     other = corpus_of(tmp_path / "other", chatter(80, seed=1))
-    says = rf"^{finished}: was begun with another corpus \(sha256 \w{{12}}... then, \w{{12}}... now\)"
+    says = (
+        rf"^{finished}: was begun with another corpus \(sha256 \w{{12}}... then, \w{{12}}... now\)"
+    )
     with pytest.raises(FolderError, match=says):
         run(resume=True, on=other, **SHORT)
 
@@ -281,9 +286,7 @@ def test_a_disk_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_the_environment_is_the_same_twice_but_for_the_time():
-    one, other = (
-        environment(corpus="c", tokenizer="t", processes=2, shard=True) for _ in range(2)
-    )
+    one, other = (environment(corpus="c", tokenizer="t", processes=2, shard=True) for _ in range(2))
     one.pop("begun"), other.pop("begun")
     assert one == other
     assert (one["processes"], one["shard"]) == (2, True)
@@ -298,8 +301,6 @@ def test_a_wrong_recipe_begins_no_run(run, corpus, tmp_path):
     assert steps_saved(run(**SHORT)) == [2], "so the mended one can begin in the same place"
 
 
-# FAILS TODAY for all three: the recipe is written down before these are found out, so that the
-# mended command meets "a run is there already" or "was begun with other settings".
 @pytest.mark.parametrize(
     ("how", "says"),
     [

@@ -9,6 +9,7 @@ older ones removed after; one that was damaged since is passed over, and said to
 
 import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -84,22 +85,29 @@ def save_state(
 
 def checkpoints(folder: Path) -> list[Path]:
     """The published states of a run, newest first."""
-    found = [(int(m[1]), path) for path in folder.glob("step-*") if (m := _STEP.match(path.name))]
+    found = [
+        (int(m[1]), path) for path in folder.glob("step-*") if (m := _STEP.fullmatch(path.name))
+    ]
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
     """The newest state that is intact; None where no state has been published yet."""
     sweep(folder, ".step-*.tmp-*")
-    damaged: FolderError | None = None
+    damaged: list[Path] = []
+    last: FolderError | None = None
     for path in checkpoints(folder):
         try:
-            return load_state(path)
+            state = load_state(path)
         except FolderError as error:
             notice(f"warning: {error} Going on from the one before it.")
-            damaged = error
-    if damaged:
-        raise FolderError(f"{folder}: every checkpoint is damaged. The last: {damaged}")
+            damaged, last = [*damaged, path], error
+            continue
+        for bad in damaged:  # kept, but not in the way of the same step
+            bad.rename(bad.with_name(f"damaged-{bad.name}-{os.urandom(3).hex()}"))
+        return state
+    if last:
+        raise FolderError(f"{folder}: every checkpoint is damaged. The last: {last}")
     return None
 
 

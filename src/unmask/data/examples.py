@@ -65,17 +65,22 @@ def split_documents(count: int, held_out: int) -> tuple[Ids, Ids]:
     return numbers[~held], numbers[held]
 
 
-def plan_examples(
-    corpus: Corpus, chosen: Ids, settings: ExampleSettings, *, length: int, root: int
-) -> Plan:
-    """All examples of the chosen documents, at most `length` tokens each, for one key."""
-    pairs = settings.pairs
-    if pairs == "nsp" and len(chosen) < 2:
+def refuse_too_few(corpus: Corpus, chosen: Ids, settings: ExampleSettings) -> None:
+    """Wrong second segments need another document."""
+    if settings.pairs == "nsp" and len(chosen) < 2:
         raise DataError(
             f"{corpus.path}: {len(chosen)} documents to take pairs from; the next-sentence "
             "objective needs at least two, as its negatives are from other documents. Separate "
             'documents by blank lines, or train without it: --set examples.pairs="off" (or "sop")'
         )
+
+
+def plan_examples(
+    corpus: Corpus, chosen: Ids, settings: ExampleSettings, *, length: int, root: int
+) -> Plan:
+    """All examples of the chosen documents, at most `length` tokens each, for one key."""
+    refuse_too_few(corpus, chosen, settings)
+    pairs = settings.pairs
     room = length - (2 if pairs == "off" else 3)
     units, heads = _units(corpus, room)
     walk = _Walk(units, heads, chosen, settings, room, root)

@@ -16,6 +16,7 @@ from unmask.data.batches import Batch, collate
 from unmask.data.corpus import Corpus, Ids
 from unmask.data.examples import ExampleSettings, Plan, plan_examples
 from unmask.data.packing import pack
+from unmask.errors import DataError
 
 WINDOW = 4096  # examples that may share rows: neighbours in the random order
 _EXAMPLES, _ORDER, _ROWS, _NUMBER = range(4)  # one key per kind of draw
@@ -59,6 +60,11 @@ class Stream:
     def take(self, cursor: Cursor, rows: int) -> tuple[list[Cursor], Cursor]:
         """The next so many rows, over the end of an epoch if need be, and where to go on."""
         taken: list[Cursor] = []
+        if not len(self.epoch(cursor.epoch)):
+            raise DataError(
+                f"{self.corpus.path}: no example in {len(self.documents)} documents; need text to "
+                "train on. Is it the right corpus?"
+            )
         while len(taken) < rows:
             left = len(self.epoch(cursor.epoch)) - cursor.row
             some = min(left, rows - len(taken))

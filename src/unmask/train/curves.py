@@ -46,7 +46,7 @@ def column(charts: Sequence[tuple[str, Sequence[Line], bool]]) -> str:
 
 
 def _inside(title: str, lines: Sequence[Line], percent: bool, across: str) -> str:
-    shown = [line for line in lines if len(line.ys)]
+    shown = [line for line in lines if any(map(math.isfinite, line.ys))]
     if not shown:
         return f'<text x="{LEFT}" y="{TOP}" fill="currentColor">{escape(title)}: nothing yet</text>'
     xs = [x for line in shown for x in line.xs]
@@ -106,12 +106,13 @@ def _curves(lines: Sequence[Line], at: object, percent: bool) -> list[str]:
             parts.append(
                 f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>'
             )
-        labels.append((points[-1][1], f"{line.name} {_short(line.ys[-1], percent)}", colour))
-    last = -math.inf
+        last = next(y for y in reversed(line.ys) if math.isfinite(y))
+        labels.append((points[-1][1], f"{line.name} {_short(last, percent)}", colour))
+    above = -math.inf
     for y, text, colour in sorted(labels):
-        last = max(y + 4, last + 15)
+        above = max(y + 4, above + 15)
         parts.append(
-            f'<text x="{WIDTH - RIGHT + 8}" y="{last:.1f}" fill="{colour}">{escape(text)}</text>'
+            f'<text x="{WIDTH - RIGHT + 8}" y="{above:.1f}" fill="{colour}">{escape(text)}</text>'
         )
     return parts
 
@@ -130,7 +131,9 @@ def _ticks(low: float, high: float) -> list[float]:
     >>> _ticks(0.0, 10.0)
     [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     """
-    span = max(high - low, 1e-9 * max(abs(low), abs(high), 1e-3))
+    span = high - low
+    if span <= 1e-9 * max(abs(low), abs(high)):  # one value: room around it
+        span = abs(high) or 1.0
     raw = span / 5
     power = 10.0 ** math.floor(math.log10(raw))
     step = next((m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999), 10 * power)

@@ -87,6 +87,7 @@ class Loop:
         """Go on from the newest checkpoint; False if there is none yet."""
         state = newest_state(self.course.folder.checkpoints, self.course.folder.say)
         if state is None:
+            self.course.folder.cut_back(-1)
             return False
         self._restore(state)
         self.course.folder.cut_back(self.position.step)
@@ -183,11 +184,12 @@ class Loop:
         )
         self.course.folder.say(f"warning: {said}")
         if position.bad > settings.bad_steps:
-            last = max(self.saved_step, 0)
+            last = f"step {self.saved_step} in {self.course.folder.checkpoints}"
             raise UserError(
                 f"{said}. That is {position.bad} such steps, more than train.bad_steps = "
-                f"{settings.bad_steps}. The last good checkpoint is step {last} in "
-                f"{self.course.folder.checkpoints}. Begin again with a lower rate."
+                f"{settings.bad_steps}. The last good checkpoint is "
+                f"{last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
+                "rate."
             )
 
     def _clock(self, begun: float) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from unmask.data import draws
 from unmask.data.corpus import Corpus, open_corpus
-from unmask.data.examples import split_documents
+from unmask.data.examples import refuse_too_few, split_documents
 from unmask.data.stream import Cursor, Stream
 from unmask.errors import DataError, SettingsError, unknown
 from unmask.model.config import HeadsConfig
@@ -47,6 +47,7 @@ class CorpusSource:
     ) -> None:
         self.recipe, self.objective, self.processes = recipe, objective, processes
         documents, _ = split_documents(len(corpus.documents) - 1, recipe.examples.held_out)
+        refuse_too_few(corpus, documents, recipe.examples)
         self.streams = [
             Stream(corpus, documents, recipe.examples, recipe.seed, phase.length)
             for phase in recipe.phases
@@ -135,7 +136,6 @@ def _train(
         shard=shard,
     )
     resolved = recipe.model_dump(exclude_none=True)
-    begin(folder, resolved, facts)
     torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
     network = Network(config, heads)
     source = CorpusSource(corpus, recipe, objective, group)
@@ -165,6 +165,7 @@ def _train(
         preflight(network, objective, source, corpus, evaluate.baselines, folder.say)
     group.wait()
     loop = Loop(course)
+    begin(folder, resolved, facts)  # only now: a run that cannot be leaves no trace
     loop.resume()
     loop.run()
     evaluate.report()
