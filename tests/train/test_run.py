@@ -1,4 +1,4 @@
-"""A run's folder: one process at a time, nothing overwritten unasked, nothing resumed as another."""
+"""The folder of a run: one process at a time, nothing overwritten unasked or resumed as another."""
 
 import json
 import os

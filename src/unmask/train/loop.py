@@ -129,6 +129,7 @@ class Loop:
         course, position = self.course, self.position
         if self.saved_step == position.step:
             return
+        begun = time.monotonic()
         network = self._whole_network()
         moments = {k: whole(v) for k, v in read_moments(course.network, self.optimizer).items()}
         if course.processes.first:
@@ -144,6 +145,7 @@ class Loop:
                 provenance={**course.provenance, "step": position.step},
             )
         course.processes.wait()
+        self._clock(begun)
         self.saved_step, self.saved_at = position.step, time.monotonic()
 
     def _step(self) -> Report:
