@@ -71,6 +71,7 @@ def _save_under_strace(
     """Save in a child while strace waits for its N-th call; its code, and whether it struck."""
     assert STRACE, "strace is not installed"
     said = out.parent / "said.txt"
+    ready, tell = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # in the child from its first moment
 
     def work() -> None:
@@ -78,6 +79,7 @@ def _save_under_strace(
         tokenizer = _tokenizer(scene.state)
         with said.open("w") as file:
             os.dup2(file.fileno(), 1)
+        os.write(tell, b"x")
         signal.sigwait([signal.SIGUSR1])  # a call that is not among those that are struck
         save_state(
             out,
@@ -92,6 +94,9 @@ def _save_under_strace(
         )
 
     pid = fork(work)
+    os.close(tell)
+    assert os.read(ready, 1), "the child did not get as far as the save"
+    os.close(ready)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
     log = out.parent / "strace.txt"
     inject = f"inject={calls}:{fault}:when={number}"

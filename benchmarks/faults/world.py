@@ -104,6 +104,8 @@ def fork(work: Callable[[], object]) -> int:
     except UserError as error:
         print(error, flush=True)
         code = 2
+    except KeyboardInterrupt:  # before there was anything to save
+        code = 130
     except BaseException:
         traceback.print_exc()
     finally:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,9 @@ def save_state(
         beside=write,
         needed=size + 2**20,
     )
-    for old in checkpoints(folder)[keep:]:
-        _remove(old)
+    with suppress(OSError):  # the new one stands; the old ones may go another time
+        for old in checkpoints(folder)[keep:]:
+            _remove(old)
     return target
 
 
