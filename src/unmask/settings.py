@@ -66,7 +66,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def write_toml(table: Mapping[str, Any]) -> str:
-    """A table of settings as TOML; what is None is left out.
+    """A table of settings, and tables inside it, as TOML; what is None is left out.
 
     >>> print(write_toml({"seed": 1, "model": {"size": "mini"}, "phases": [{"length": 128}]}))
     seed = 1
@@ -79,7 +79,10 @@ def write_toml(table: Mapping[str, Any]) -> str:
     <BLANKLINE>
     """
     plain = {k: v for k, v in table.items() if not _is_table(v) and v is not None}
-    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in plain.items())
+    # TOML has JSON's strings, but no pairs of surrogates: characters stand for themselves.
+    text = "".join(
+        f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in plain.items()
+    )
     for key, value in table.items():
         if _is_table(value):
             head = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"

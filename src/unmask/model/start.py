@@ -17,6 +17,9 @@ def start(module: nn.Module, std: float) -> None:
     """
     if not isinstance(module, nn.Linear | nn.Embedding) or module.weight.is_meta:
         return
-    nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+    if std:
+        nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+    else:
+        nn.init.zeros_(module.weight)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)

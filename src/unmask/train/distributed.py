@@ -2,7 +2,8 @@
 
 `unmask pretrain` is one process; `torchrun -m unmask pretrain` is many: gloo between processors,
 NCCL between GPUs, every process with a copy (DDP) or a share (FSDP2, --shard) of the weights. A
-step's batches are the same whatever the number of processes; only who computes them changes.
+step's batches are the same whatever the number of processes; only who computes them changes, as
+long as a step has a piece for each of them.
 """
 
 import os

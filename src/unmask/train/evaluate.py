@@ -53,6 +53,8 @@ class Evaluation:
         groups = [taken[i : i + micro_rows] for i in range(0, rows, micro_rows)]
         mine = groups[processes.rank :: processes.world]
         self.batches = [objective.prepare(stream.batch(g), draws.key(SEED)) for g in mine]
+        first = self.batches[0] if mine else objective.prepare(stream.batch(groups[0]), 0)
+        self.terms = sorted(first.counts)  # the same on a process that has no row
 
     def __call__(self, network: Network) -> dict[str, float]:
         """Mean losses and accuracies by term: {"mlm": ..., "mlm_accuracy": ...}."""
@@ -62,13 +64,13 @@ class Evaluation:
                 found = self.objective(network, batch.to(self.processes.device))
                 sums.update({name: float(value) for name, value in found.items()})
                 sums.update({f"count {name}": count for name, count in batch.counts.items()})
-        names = sorted(sums)
+        names = [n for t in self.terms for n in (t, t + RIGHT, f"count {t}")]
         totals = dict(zip(names, self.processes.total([sums[n] for n in names]), strict=True))
         scores: dict[str, float] = {}
-        for name in sorted(n.removeprefix("count ") for n in totals if n.startswith("count ")):
-            count = max(totals[f"count {name}"], 1.0)
-            scores[name] = totals.get(name, 0.0) / count
-            scores[f"{name}_accuracy"] = totals.get(name + RIGHT, 0.0) / count
+        for term in self.terms:
+            count = max(totals[f"count {term}"], 1.0)
+            scores[term] = totals[term] / count
+            scores[f"{term}_accuracy"] = totals[term + RIGHT] / count
         return scores
 
     def answers(self) -> NDArray[np.int64]:
