@@ -135,7 +135,7 @@ def recipe(size: Size) -> dict[str, Any]:
     """A BERT as small as the minutes deserve.
 
     Many small steps, no dropout, and weights that start as wide as a narrow network wants them:
-    with the paper's 0.02, meant for a width of 768, such a short run hardly leaves word frequencies.
+    with the paper's 0.02, meant for a width of 768, a short run hardly leaves word frequencies.
     """
     short = {"dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.06}
     return {

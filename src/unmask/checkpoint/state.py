@@ -106,7 +106,8 @@ def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
             damaged, last = [*damaged, path], error
             continue
         for bad in damaged:  # kept, but not in the way of the same step
-            bad.rename(bad.with_name(f"damaged-{bad.name}-{os.urandom(3).hex()}"))
+            with suppress(FileNotFoundError):  # another process of the run was quicker
+                bad.rename(bad.with_name(f"damaged-{bad.name}-{os.urandom(3).hex()}"))
         return state
     if last:
         raise FolderError(f"{folder}: every checkpoint is damaged. The last: {last}")

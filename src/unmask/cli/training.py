@@ -70,11 +70,11 @@ def pretrain(
     flags |= {"examples.pairs": pairs, "seed": seed}
     changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
     lengths = {"steps": steps, "minutes": minutes, "length": length, "batch_tokens": batch_tokens}
-    begun = resume and (out / "recipe.toml").exists()
+    table = _recipe(arguments, [*changes, *(set_ or [])], lengths, out if resume else None)
     train_here(
         Path(arguments[-1]),
         out,
-        _recipe(arguments, [*changes, *(set_ or [])], lengths, begun),
+        table,
         threads=threads,
         resume=resume,
         overwrite=overwrite,
@@ -85,9 +85,9 @@ def pretrain(
 
 
 def _recipe(
-    arguments: list[str], changes: list[str], lengths: dict[str, Any], begun: bool
+    arguments: list[str], changes: list[str], lengths: dict[str, Any], resumed: Path | None
 ) -> dict[str, Any] | None:
-    """The recipe that was asked for; None if a run that was begun has its own and nothing was.
+    """The recipe that was asked for; None if a run that is resumed has its own and nothing was.
 
     What can be said about the arguments is said here, before torch is imported.
     """
@@ -99,7 +99,12 @@ def _recipe(
 
     read_manifest(Path(arguments[-1]))
     given = len(arguments) == 2 or changes or any(value is not None for value in lengths.values())
-    if begun and not given:
+    if resumed and not given:
+        if not (resumed / "recipe.toml").exists():
+            raise UserError(
+                f"{resumed}: no run to resume is there. Check --out; to begin one, say what it is "
+                "to be (a recipe, --size, --steps, ...)."
+            )
         return None
     table = compose(arguments[0] if len(arguments) == 2 else "bert", changes, **lengths)
     build(Recipe, table, where="recipe").network(2**15)
