@@ -14,11 +14,10 @@ from typing import Any
 import torch
 
 from unmask.data.prepare import PrepareSettings, prepare
-from unmask.errors import UserError
+from unmask.errors import Stopped, UserError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.pretrain import pretrain
-from unmask.train.signals import Stopped
 
 WORDS = [a + b for a in "ba ce di fo gu ha ki lo mu ne".split() for b in "ra st tel mo n".split()]
 STEPS = 24

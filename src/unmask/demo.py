@@ -101,7 +101,7 @@ def tell(out: Path, *, fast: bool = False, show: Show | None = None) -> None:
     since = time.perf_counter()
     accuracies = compare(model, tokenizer, seen, unseen, size, out)
     done("fine-tune twice", since, " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
-    write_page(out, metrics)
+    write_page(out, metrics, recipe(size))
     show_table(told, time.perf_counter() - begun, out)
 
 
@@ -233,7 +233,7 @@ def show_table(told: Sequence[tuple[str, float, str]], seconds: float, out: Path
     print("  unmask vocab learn YOUR.txt --size 8000 --out my-vocabulary")
 
 
-def write_page(out: Path, metrics: list[dict[str, Any]]) -> None:
+def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) -> None:
     """The report of the pre-training, and what it bought."""
     lines = []
     for name in ("pre-trained", "from nothing"):
@@ -244,7 +244,7 @@ def write_page(out: Path, metrics: list[dict[str, Any]]) -> None:
     lines.append(Line("guessing", ends, [1 / len(LIBRARIES)] * 2, dashed=True))
     picture = chart("Which library? Accuracy on unseen modules", lines, percent=True)
     extra = f"<h2>What pre-training buys</h2>{picture}"
-    text = page("unmask demo", metrics, {}, [], extra=extra)
+    text = page("unmask demo", metrics, table, [], extra=extra)
     (out / REPORT).write_text(text, encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """Bytes -> disk, so that a crash leaves the old state or the new one and nothing between.
 
-    written(path)      a file: another name, fsync, rename, fsync of the folder
+    write_file(path)   a file: another name, fsync, rename, fsync of the folder
     unfinished(path)   a folder beside its place, locked while its writer lives; the caller renames
     held(path)         a lock that one process holds and that dies with it
 

@@ -4,6 +4,7 @@ UserError is the base; its kinds say which part of the user's world is meant. Ev
 cannot mend is an ordinary exception, and a fault of ours.
 """
 
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -26,6 +27,14 @@ class FolderError(UserError):
 
 class FetchError(UserError):
     """Something that could not be brought from a package index or a hub."""
+
+
+class Stopped(Exception):
+    """A run was asked to stop by a signal, has saved its state, and did."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
 
 
 def unknown(what: str, got: str, allowed: Iterable[str]) -> str:

@@ -112,11 +112,12 @@ def test_lines_hold_several_sentences_if_there_are_three_for_two_lines(read, sev
     assert {document.split for document in found} == {split}
 
 
-def test_the_first_lines_decide_for_the_whole_file(read, monkeypatch):
+def test_a_blank_line_below_the_sample_ends_documents_too(read, monkeypatch):
     contents = "The cat sat. It ran.\nA dog sat. It ran.\n\nA mat.\n"
     assert layout(read(contents)[1]) == PARAGRAPHS
     monkeypatch.setattr(documents, "SAMPLE", 2)
-    assert layout(read(contents)[1]) == LINES
+    assert layout(read(contents)[1]) == PARAGRAPHS
+    assert layout(read(contents.replace("\n\n", "\n"))[1]) == LINES
 
 
 def test_lines_may_be_declared_sentences_whatever_is_in_them(read):
@@ -216,14 +217,14 @@ def test_what_is_bad_stops_reading_and_says_how_to_go_on(read):
 def test_what_is_bad_may_be_left_out_and_is_written_down(read):
     found, watcher = read(b"one\nt\xffo\nthree\n", skip=True)
     assert sentences(found) == [["one"], ["three"]]
-    (entry,) = map(json.loads, watcher.skipped)
+    (entry,) = map(json.loads, watcher.lines())
     assert entry["why"].partition(": ")[0].endswith("a.txt:2")
     assert entry["text"] == "t\\xffo\n"
 
 
 def test_what_is_written_down_of_a_bad_record_is_bounded(read):
     _, watcher = read("one\n" + '{"text": 7} ' * 9999, "a.jsonl", skip=True)
-    lengths = [len(json.loads(line)["text"]) for line in watcher.skipped]
+    lengths = [len(json.loads(line)["text"]) for line in watcher.lines()]
     assert lengths[:2] == [3, 10_000]
 
 
@@ -231,7 +232,7 @@ def test_a_line_that_is_too_long_is_left_out_and_the_next_is_read(tmp_path):
     path = written(tmp_path, "a.txt", b"one\n" + b"x" * 100 + b"\ntwo\n")
     watcher = Skipper(skip=True, longest=10)
     assert sentences(list(read_documents([str(path)], watcher))) == [["one"], ["two"]]
-    (entry,) = map(json.loads, watcher.skipped)
+    (entry,) = map(json.loads, watcher.lines())
     assert ":2: a line of 101 bytes; at most 10 are read as one text" in entry["why"]
 
 
@@ -240,7 +241,7 @@ def test_a_file_without_text_is_bad(read, contents):
     with pytest.raises(DataError, match=r"a\.txt: no text in it; need at least one document\. Or"):
         read(contents)
     found, watcher = read(contents, skip=True)
-    assert (found, len(watcher.skipped)) == ([], 1)
+    assert (found, watcher.skipped) == ([], 1)
 
 
 def test_the_position_rises_to_the_size_of_the_files_as_they_lie_on_disk(tmp_path):

@@ -16,12 +16,11 @@ from tests.faults.test_damage import flipped
 from tests.train.conftest import LENGTH, STEPS, metrics, runner, single_threaded, state, steps_saved
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state, newest_state
-from unmask.errors import FolderError, UserError
+from unmask.errors import FolderError, Stopped, UserError
 from unmask.objectives.mlm import MaskedLM
 from unmask.train.loop import choose_precision
 from unmask.train.recipe import Recipe
 from unmask.train.schedule import ScheduleSettings
-from unmask.train.signals import Stopped
 
 
 def stop_after(step, number=signal.SIGTERM):
@@ -81,7 +80,20 @@ def test_signals_are_the_callers_again_when_a_run_has_ended(run):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_second_signal_leaves_at_once(run, tmp_path, whole):
+def test_the_same_wish_passed_on_twice_is_one(run, tmp_path):
+    def twice(position, report, progress):
+        if position.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        run("twice", show=twice)
+    assert steps_saved(tmp_path / "twice") == [3]
+
+
+def test_a_second_signal_leaves_at_once(run, tmp_path, whole, monkeypatch):
+    monkeypatch.setattr("unmask.train.signals.SAME", -1.0)
+
     def twice(position, report, progress):
         if position.step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -409,7 +421,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_told(run, poison, value):
     for word in ("norm ", "rate ", "first examples [", "the weights are as before"):
         assert word in warned[0]
     weights, _, facts = state(folder, STEPS)
-    assert facts["bad"] == 2
+    assert facts["bad"] == 0, "they count in a row"
     assert facts["step"] == STEPS
     network = load_folder(folder / "model").network
     assert all(torch.isfinite(tensor).all() for tensor in network.state_dict().values())
@@ -432,7 +444,7 @@ def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_sta
         run(train={"save_steps": 4, "bad_steps": 2})
     message = str(error.value)
     assert message.startswith("step 7: the loss or the gradient is not finite")
-    assert "That is 3 such steps, more than train.bad_steps = 2." in message
+    assert "That is 3 such steps in a row, more than train.bad_steps = 2." in message
     assert f"The last good checkpoint is step 4 in {folder / 'checkpoints'}." in message
     assert message.endswith("Begin again with a lower rate.")
     assert steps_saved(folder) == [4]

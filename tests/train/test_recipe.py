@@ -147,7 +147,7 @@ def test_settings_of_the_model_replace_those_of_its_size():
 
 
 def test_the_vocabulary_is_the_corpuss():
-    says = r"^recipe \[model\]: vocab_size 50; the corpus has a vocabulary of 99 .* Leave vocab_siz"
+    says = r"^recipe \[model\]: vocab_size is 50; the corpus brings its own .* Leave vocab_size out"
     with pytest.raises(SettingsError, match=says):
         recipe(model={"vocab_size": 50}).network(99)
 

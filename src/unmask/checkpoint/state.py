@@ -145,5 +145,5 @@ def _refuse_poison(network: Network, optimizer: dict[str, Tensor], folder: Path)
         if not bool(torch.isfinite(tensor).all()):
             raise FolderError(
                 f"{folder}: '{name}' holds NaN or infinity; it is not saved, and the last "
-                "checkpoint stands. Resume from it with a lower rate."
+                "checkpoint stands. Begin again with a lower rate."
             )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli import answers, corpus, models, story, text, training
-from unmask.errors import UserError
+from unmask.errors import Stopped, UserError
 from unmask.version import VERSION
 
 app = typer.Typer(
@@ -64,6 +64,8 @@ def main() -> None:
             traceback.print_exc()
         _say(str(error))
         sys.exit(2)
+    except Stopped as stopped:  # a run, after it has saved
+        sys.exit(stopped.exit_code)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

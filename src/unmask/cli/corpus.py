@@ -43,6 +43,8 @@ def prepare(
 
     if engine not in ENGINES:
         raise SettingsError(unknown("engine", engine, ENGINES))
+    if engine == "ray" and (task_id or workers):
+        raise SettingsError("--engine ray: Ray decides who works; leave out --task-id, --workers.")
     table = {"column": column, "lines": lines, "words": words, "on_bad": on_bad}
     settings = build(PrepareSettings, table, where="prepare")
     for file in files:
@@ -86,6 +88,7 @@ def show(manifest: dict[str, Any]) -> None:
     print(f"documents           {report['documents']:>14,}")
     print(f"  of one sentence   {report['single share']:>14.2%}   next sentences need two")
     print(f"sentences           {report['sentences']:>14,}")
+    print(f"  without a token   {report['empty']:>14,}   left out")
     print(f"  seen before       {report['duplicate share']:>14.2%}   about")
     for sentence, count in report["often"][:3]:
         print(f"    {count:>8,} times  {sentence[:60]!r}")

@@ -2,12 +2,13 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.progress import progress
+from unmask.cli.progress import Job, progress
 from unmask.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def pretrain(
     flags |= {"examples.pairs": pairs, "seed": seed}
     changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
     lengths = {"steps": steps, "minutes": minutes, "length": length, "batch_tokens": batch_tokens}
+    if resume and overwrite:
+        raise UserError("--resume and --overwrite: a run goes on or begins anew. Give one of them.")
     table = _recipe(arguments, [*changes, *(set_ or [])], lengths, out if resume else None)
     train_here(
         Path(arguments[-1]),
@@ -114,27 +117,24 @@ def _recipe(
 def train_here(
     corpus: Path, out: Path, table: dict[str, Any] | None, *, threads: int | None, **how: bool
 ) -> None:
-    """Train with a bar, and turn a signal into its exit code."""
+    """Train with a bar, shown by the first of several processes."""
     import torch
 
     from unmask.train.pretrain import pretrain as run
-    from unmask.train.signals import Stopped
 
     if threads:
         torch.set_num_threads(threads)
     total = (table or {}).get("schedule", {}).get("steps")
-    with progress("training", "steps", total) as job:
+    first = os.environ.get("RANK", "0") == "0"  # torchrun's other processes keep quiet
+    with progress("training", "steps", total) if first else nullcontext(Job("", "", 0)) as job:
 
         def show(position: "Position", report: "Report", done: float) -> None:
             steps = round(position.step / max(done, 1e-9))
             note = f"loss {report.loss:.3f}, {done:.0%}"
             job.reach("training", "steps", position.step, steps, note=note)
 
-        try:
-            model = run(corpus, out, table, notice=_notice, show=show, **how)
-        except Stopped as stopped:
-            raise typer.Exit(stopped.exit_code) from None
-    if os.environ.get("RANK", "0") == "0":  # torchrun's other processes keep quiet
+        model = run(corpus, out, table, notice=_notice, show=show, **how)
+    if first:
         print(f"the model is in {model}, the report in {out / 'report.html'}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import IO, Literal
 
 from unmask.data.readers import Watcher, kind_of, read_lines, read_texts
@@ -19,8 +20,11 @@ from unmask.errors import DataError
 from unmask.text.sentences import split_sentences
 
 Lines = Literal["auto", "sentences", "documents"]
+SPOOLED = 2**20  # characters of skipped records that are held in memory; more go to disk
+SHOWN = 10_000  # characters of each that are kept
 LONGEST_LINE = 32 * 2**20  # bytes; a library's longest book has about a quarter of it
 LONGEST_DOCUMENT = 2**22  # characters; a longer one is cut, so that memory stays bounded
+SEVERAL = 1.5  # sentences a line, on average: then lines are split
 SAMPLE = 2000  # lines that are looked at to tell how a file is laid out ...
 SAMPLE_CHARACTERS = 2**20  # ... and their characters
 
@@ -47,7 +51,8 @@ class Skipper(Watcher):
 
     skip: bool = False
     longest: int | None = LONGEST_LINE
-    skipped: list[str] = field(default_factory=list)  # JSON lines
+    skipped: int = 0  # records, and files or rests of files
+    side: IO[str] = field(default_factory=lambda: SpooledTemporaryFile(SPOOLED, "w+"))  # noqa: SIM115
     records: int = 0  # lines and records that documents were made of
     blanks: int = 0
     files: dict[str, str] = field(default_factory=dict)  # how each file was understood
@@ -58,8 +63,16 @@ class Skipper(Watcher):
         """Refuse it, or keep it for the side file."""
         if not self.skip:
             raise DataError(f"{error} Or leave such records out: --on-bad skip") from None
-        entry = {"why": str(error), "text": raw[:10_000]}
-        self.skipped.append(json.dumps(entry, ensure_ascii=False))
+        entry: dict[str, object] = {"why": str(error), "text": raw[:SHOWN]}
+        if len(raw) > SHOWN:
+            entry["cut"] = f"the first {SHOWN:,} of {len(raw):,} characters"
+        self.side.write(json.dumps(entry) + "\n")
+        self.skipped += 1
+
+    def lines(self) -> Iterator[str]:
+        """What was skipped, one JSON object each."""
+        self.side.seek(0)
+        yield from self.side
 
     def blank(self) -> None:
         """Count it."""
@@ -93,11 +106,11 @@ def read_documents(
             watcher.files[file] = "a record is a document, split into sentences"
             records = read_texts(file, column=column, watcher=watcher)
             documents = (Document(record.text, True, 1) for record in records)
-        before = watcher.records + len(watcher.skipped)
+        before = watcher.records + watcher.skipped
         for document in documents:
             watcher.records += document.records
             yield from _bounded(document)
-        if before == watcher.records + len(watcher.skipped):
+        if before == watcher.records + watcher.skipped:
             watcher.bad(DataError(f"{file}: no text in it; need at least one document."), "")
         watcher.finished(file)
 
@@ -106,6 +119,9 @@ def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
     numbered = read_lines(file, watcher)
     sample = _sample(numbered)
     blocks, split = _layout([text for _, text in sample], lines)
+    if lines == "auto" and not blocks and len(sample) > 1 and _blank_lines_further_on(file):
+        blocks = True  # a first document that is longer than the sample
+        split = _sentences_a_line([text for _, text in sample]) >= SEVERAL
     line = "a line is split into sentences" if split else "a line is a sentence"
     watcher.files[file] = (
         f"a blank line ends a document; {line}"
@@ -147,8 +163,25 @@ def _layout(sample: list[str], lines: Lines) -> tuple[bool, bool]:
         return True, False
     first, last = sample.index(full[0]), len(sample) - sample[::-1].index(full[-1])
     blocks = any(not text.strip() for text in sample[first:last])
-    sentences = sum(1 for text in full for _ in split_sentences(text))
-    return blocks, sentences >= 1.5 * len(full)
+    return blocks, _sentences_a_line(full) >= SEVERAL
+
+
+def _sentences_a_line(lines: list[str]) -> float:
+    full = [text for text in lines if text.strip()]
+    return sum(1 for text in full for _ in split_sentences(text)) / max(len(full), 1)
+
+
+def _blank_lines_further_on(file: str) -> bool:
+    """Is there a blank line with text on both sides, anywhere?"""
+    text_before = blank = False
+    for _, text in read_lines(file, Skipper(skip=True)):
+        if not text.strip():
+            blank = text_before
+        elif blank:
+            return True
+        else:
+            text_before = True
+    return False
 
 
 def _bounded(document: Document) -> Iterator[Document]:

@@ -6,9 +6,8 @@ a first and a second segment at a random sentence. Half of the time the second i
 Where a stretch has a single sentence there is no second segment and nothing to say about it, so
 the two answers stay even; "sop" swaps the segments half of the time, "off" makes one segment.
 
-Every draw is a function of the key and the place in the corpus, so all are made at once, for
-every sentence an example could begin with; following them from sentence to sentence is what is
-left to do.
+Every draw is a function of the key and the place in the corpus. All documents are walked through at
+once, one example of each at a time.
 """
 
 from dataclasses import dataclass

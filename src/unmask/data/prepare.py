@@ -7,6 +7,7 @@ share a disk each make every N-th shard. Who finds all shards there writes the m
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +26,7 @@ from unmask.data.corpus import (
 from unmask.data.documents import Document, Lines, Skipper, read_documents
 from unmask.data.shards import Chunk, Words, id_type, write_shard
 from unmask.data.statistics import Statistics
-from unmask.disk import held, write_file
+from unmask.disk import held, sync, write_file
 from unmask.errors import DataError, FolderError
 from unmask.manifest import sealed
 from unmask.processes import in_order
@@ -181,9 +182,9 @@ def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     path = out / PLAN
     if path.exists():
         _refuse_another(out, read_json(path), plan)
-    elif out.exists() and (not out.is_dir() or any(e.name[0] != "." for e in out.iterdir())):
+    elif _is_taken(out) and not path.exists():  # it may have come from another task meanwhile
         raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
-    else:
+    elif not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
     folder = out / TOKENIZER_FOLDER
@@ -191,6 +192,10 @@ def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     for name, text in tokenizer_files(tokenizer).items():
         if not (folder / name).exists():
             write_file(folder / name, text.encode("utf-8"))
+
+
+def _is_taken(out: Path) -> bool:
+    return out.exists() and (not out.is_dir() or any(e.name[0] != "." for e in out.iterdir()))
 
 
 def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -225,7 +230,7 @@ def _finish(
     if not statistics.tokens:
         raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
     if skipper.skipped:
-        write_file(out / SIDE_FILE, "".join(line + "\n" for line in skipper.skipped).encode())
+        _write_side(out / SIDE_FILE, skipper)
     if skipper.records != statistics.records:
         raise FolderError(
             f"{out}: {skipper.records:,} records were read and {statistics.records:,} are in the "
@@ -239,9 +244,9 @@ def _finish(
         "ids": ids,
         "bytes": sizes,  # of each file
         "records": {
-            "read": skipper.records + len(skipper.skipped) + skipper.blanks,
+            "read": skipper.records + skipper.skipped + skipper.blanks,
             "used": statistics.records,
-            "skipped": len(skipper.skipped),
+            "skipped": skipper.skipped,
             "blank": skipper.blanks,
         },
         "layout": {Path(file).name: layout for file, layout in skipper.files.items()},
@@ -250,3 +255,12 @@ def _finish(
     }
     write_file(out / MANIFEST, sealed(manifest))
     return manifest
+
+
+def _write_side(path: Path, skipper: Skipper) -> None:
+    """What was left out, however much it is."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(skipper.lines())
+    sync(temporary)
+    temporary.replace(path)

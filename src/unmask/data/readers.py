@@ -238,7 +238,7 @@ def read_lines(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[tuple[in
             try:
                 yield line, _decoded(raw, size, f"{path}:{line}", offset)
             except DataError as error:
-                watcher.bad(error, raw[:10_000].decode("utf-8", "backslashreplace"))
+                watcher.bad(error, raw.decode("utf-8", "backslashreplace"))
             offset += size
 
 

@@ -27,7 +27,7 @@ class Statistics:
     records: int = 0  # lines or records of the input
     documents: int = 0
     single: int = 0  # documents of one sentence
-    empty: int = 0  # documents and sentences without a token
+    empty: int = 0  # sentences without a token, which are left out
     sentences: int = 0
     tokens: int = 0
     unknown: int = 0
@@ -86,6 +86,7 @@ class Statistics:
         return {
             "documents": self.documents,
             "sentences": self.sentences,
+            "empty": self.empty,
             "tokens": self.tokens,
             "tokens a sentence": self.tokens / max(self.sentences, 1),
             "unknown share": self.unknown / max(self.tokens, 1),

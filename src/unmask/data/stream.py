@@ -17,6 +17,7 @@ from unmask.data.corpus import Corpus, Ids
 from unmask.data.examples import ExampleSettings, Plan, plan_examples
 from unmask.data.packing import pack
 from unmask.errors import DataError
+from unmask.text.vocabulary import CONTINUES
 
 WINDOW = 4096  # examples that may share rows: neighbours in the random order
 _EXAMPLES, _ORDER, _ROWS, _NUMBER = range(4)  # one key per kind of draw
@@ -51,9 +52,10 @@ class Stream:
     _epochs: dict[int, "Epoch"] = field(default_factory=dict)
 
     def epoch(self, number: int) -> "Epoch":
-        """The plan of an epoch; the last one asked for is kept."""
+        """The plan of an epoch; two are kept, for a step may reach over the end of one."""
         if number not in self._epochs:
-            self._epochs.clear()
+            for old in sorted(self._epochs)[:-1]:
+                del self._epochs[old]
             self._epochs[number] = self._planned(number)
         return self._epochs[number]
 
@@ -128,7 +130,7 @@ class Stream:
     @cached_property
     def _glued(self) -> NDArray[np.bool_]:
         """Which tokens of the vocabulary continue a word."""
-        return np.array([t.startswith("##") for t in self.corpus.tokenizer.vocabulary.tokens])
+        return np.array([t.startswith(CONTINUES) for t in self.corpus.tokenizer.vocabulary.tokens])
 
 
 class Epoch:

@@ -49,8 +49,7 @@ class MaskedLM:
     """Guess the hidden tokens from their contexts, on both sides.
 
     Needs: labels mlm_places, where in the batch they are, and mlm_tokens, what they were.
-    Relations: `causal` guesses every token from one side; `permutation` sees both, at twice the
-    cost.
+    Relations: beside it `pairs` reads the same pass.
     """
 
     heads: ClassVar[dict[str, Any]] = {"tokens": True}

@@ -43,6 +43,16 @@ class Processes:
         dist.all_reduce(sums)
         return [float(value) for value in sums.tolist()]
 
+    def refuse_difference(self, value: float, what: str) -> None:
+        """All processes must have come to the same number."""
+        mean = self.total([value])[0] / self.world
+        worst = self.total([abs(value - mean)])[0]
+        if worst > 0:
+            raise SettingsError(
+                f"{what} is not the same on all {self.world} processes. They must see the same "
+                "corpus and the same --out, on a disk that all machines share."
+            )
+
     def wait(self) -> None:
         """Until all processes are here."""
         if self.world > 1:

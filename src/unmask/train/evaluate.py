@@ -23,7 +23,7 @@ from unmask.text.vocabulary import CONTINUES, SPECIALS
 from unmask.train.distributed import Processes
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
-COUNTED = 20_000_000  # tokens that word frequencies are taken from
+COUNTED = 50_000_000  # tokens that word frequencies are taken from
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,11 @@ class Evaluation:
 
 
 def baselines(corpus: Corpus, answers: NDArray[np.int64], processes: Processes) -> Baselines:
-    """Score the hidden tokens by how frequent each is in the corpus."""
+    """Score the hidden tokens by how frequent each is in the corpus, held-out text included."""
     size = len(corpus.tokenizer.vocabulary)
     counts = np.zeros(size, dtype=np.float64)
-    for shard in corpus.shards:
+    for shard in corpus.shards[:: -(-corpus.size // COUNTED)]:  # from all parts of the corpus
         counts += np.bincount(shard, minlength=size)
-        if counts.sum() > COUNTED:
-            break
     counts[[corpus.tokenizer.vocabulary.ids[token] for token in SPECIALS]] = 0
     shares = (counts + 0.5) / (counts + 0.5).sum()
     loss = float(-np.log(shares[answers]).sum())

@@ -6,6 +6,7 @@ The state is a step, a cursor into the data and a clock, beside weights and opti
 random is a function of them. So a run that was stopped anywhere goes on as if it had not been.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ import torch
 from unmask.checkpoint.folder import save_folder
 from unmask.checkpoint.state import State, newest_state, save_state
 from unmask.checkpoint.weights import empty
-from unmask.errors import UserError
+from unmask.errors import Stopped, UserError
 from unmask.model.network import Network
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.distributed import Processes, like, whole
@@ -24,7 +25,7 @@ from unmask.train.optim import make_optimizer, read_moments, set_rate, write_mom
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import MODEL, RunFolder
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
-from unmask.train.signals import Stopped, Wish, stop_wishes
+from unmask.train.signals import Wish, stop_wishes
 from unmask.train.step import Piece, Precision, Report, Trainee, take_step
 
 
@@ -44,7 +45,8 @@ class Position:
     step: int = 0
     tokens: int = 0  # real ones, so far
     seconds: float = 0.0  # of training, so far
-    bad: int = 0  # steps that were left out, as something was not finite
+    bad: int = 0  # steps in a row that were left out, as something was not finite
+    evaluated: int = -1  # the step of the last evaluation
     cursor: dict[str, int] = field(default_factory=dict)
 
 
@@ -65,6 +67,7 @@ class Course:
     provenance: dict[str, Any]
     shard: bool = False
     evaluate: Callable[[Position, Network], dict[str, Any]] | None = None
+    report: Callable[[], None] | None = None  # after each evaluation was recorded
     watch: Callable[[Position, Report, float], None] | None = None  # after each step
 
 
@@ -86,6 +89,8 @@ class Loop:
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none yet."""
         state = newest_state(self.course.folder.checkpoints, self.course.folder.say)
+        found = -1.0 if state is None else float(state.facts["step"])
+        self.course.processes.refuse_difference(found, "the newest checkpoint that each finds")
         if state is None:
             self.course.folder.cut_back(-1)
             return False
@@ -116,6 +121,8 @@ class Loop:
                     raise Stopped(wish.number or 15)
                 if self._save_due():
                     self.save()
+            if position.evaluated != position.step:
+                self._evaluate()
             self.save()
         self._publish()
 
@@ -162,7 +169,9 @@ class Loop:
         )
         position.cursor, position.step = cursor, position.step + 1
         position.tokens += report.tokens
-        if not report.taken:
+        if report.taken:
+            position.bad = 0
+        else:
             self._leave_out(report, pieces)
         return report
 
@@ -188,7 +197,7 @@ class Loop:
         if position.bad > settings.bad_steps:
             last = f"step {self.saved_step} in {self.course.folder.checkpoints}"
             raise UserError(
-                f"{said}. That is {position.bad} such steps, more than train.bad_steps = "
+                f"{said}. That is {position.bad} such steps in a row, more than train.bad_steps = "
                 f"{settings.bad_steps}. The last good checkpoint is "
                 f"{last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
                 "rate."
@@ -208,9 +217,9 @@ class Loop:
                 {
                     "kind": "train",
                     "step": position.step,
-                    "loss": report.loss,
-                    **report.losses,
-                    "norm": report.norm,
+                    **{name: _finite(value) for name, value in report.losses.items()},
+                    "loss": _finite(report.loss),
+                    "norm": _finite(report.norm),
                     "rate": self.optimizer.param_groups[0]["lr"],
                     "tokens": position.tokens,
                     "seconds": round(position.seconds, 3),
@@ -232,8 +241,10 @@ class Loop:
         found = self.course.evaluate(self.position, network)
         self.course.network.train()
         self._clock(begun)
-        position = self.position
-        self.course.folder.record({"kind": "eval", "step": position.step, **found})
+        self.position.evaluated = self.position.step
+        self.course.folder.record({"kind": "eval", "step": self.position.step, **found})
+        if self.course.report:
+            self.course.report()
 
     def _stop_asked(self, wish: Wish) -> bool:
         return self.course.processes.total([float(wish.number > 0)])[0] > 0
@@ -284,6 +295,11 @@ class Loop:
                 provenance={**course.provenance, "step": self.position.step},
             )
         course.processes.wait()
+
+
+def _finite(value: float) -> float | None:
+    """A number that JSON has; None for those it has not."""
+    return value if math.isfinite(value) else None
 
 
 def choose_precision(wanted: str, device: torch.device) -> Precision:

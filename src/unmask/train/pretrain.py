@@ -113,6 +113,7 @@ def pretrain(
                 table = stored_recipe(out)
             recipe = build(Recipe, table, where="recipe")
             corpus = open_corpus(corpus_path, check=group.first)
+            group.refuse_difference(float(int(corpus.digest[:12], 16)), "the corpus")
             return _train(folder, corpus, recipe, group, shard=shard, check=check, show=show)
 
 
@@ -154,6 +155,7 @@ def _train(
         {"corpus": corpus.path.name, "corpus sha256": corpus.digest},
         shard=shard,
         evaluate=evaluate if evaluate.evaluation else None,
+        report=evaluate.report,
         watch=evaluate.watching(show),
     )
     folder.say(
@@ -165,7 +167,7 @@ def _train(
         preflight(network, objective, source, corpus, evaluate.baselines, folder.say)
     group.wait()
     loop = Loop(course)
-    begin(folder, resolved, facts)  # only now: a run that cannot be leaves no trace
+    begin(folder, resolved, facts)  # only now: what cannot be trained is not a run
     loop.resume()
     loop.run()
     evaluate.report()
@@ -205,6 +207,7 @@ class _Evaluate:
     ) -> None:
         self.folder, self.corpus, self.recipe, self.group = folder, corpus, recipe, group
         self.watch = Watch(folder.say)
+        self.watch.remember(folder.metrics())
         self.evaluation: Evaluation | None = None
         self.baselines: Baselines | None = None
         if not recipe.examples.held_out or not recipe.train.evaluations:
@@ -245,7 +248,6 @@ class _Evaluate:
             said += f", pairs {scores['pair_accuracy']:.1%}"
         self.folder.say(said)
         self.watch.evaluated(position.step, scores, self.baselines)
-        self.report()
         return entry
 
     def watching(self, show: Show | None) -> Show:

@@ -18,7 +18,7 @@ from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
 Count = Annotated[int, Field(ge=1)]
 # What may be changed when a run is resumed: it decides nothing that is learned.
-FREE = ("save_minutes", "save_steps", "keep", "log_steps")
+FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps")
 
 
 class Phase(Settings):
@@ -46,7 +46,7 @@ class TrainSettings(Settings):
     save_minutes: Annotated[float, Field(gt=0.0)] = 10.0
     save_steps: Count | None = None
     keep: Annotated[int, Field(ge=2)] = 2  # checkpoints
-    bad_steps: Annotated[int, Field(ge=0)] = 10  # steps that may be left out as not finite
+    bad_steps: Annotated[int, Field(ge=0)] = 10  # in a row that may be left out as not finite
 
 
 class Recipe(Settings):
@@ -73,12 +73,12 @@ class Recipe(Settings):
         table = dict(self.model)
         named = sized(str(table.pop("size", "base")), vocab_size).model_dump()
         longest = max(phase.length for phase in self.phases)
-        config = build(ModelConfig, {**named, **table}, where="recipe [model]")
-        if config.vocab_size != vocab_size:
+        if table.get("vocab_size", vocab_size) != vocab_size:
             raise SettingsError(
-                f"recipe [model]: vocab_size {config.vocab_size:,}; the corpus has a vocabulary of "
-                f"{vocab_size:,} and ids of its own. Leave vocab_size out."
+                f"recipe [model]: vocab_size is {table['vocab_size']!r}; the corpus brings its own "
+                "vocabulary. Leave vocab_size out."
             )
+        config = build(ModelConfig, {**named, **table}, where="recipe [model]")
         if longest > config.max_length:
             raise SettingsError(
                 f"recipe [[phases]]: rows of {longest} tokens; the network reads at most "

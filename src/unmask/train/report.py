@@ -115,9 +115,10 @@ def _blanks(metrics: list[dict[str, Any]]) -> str:
     moments = [held[i] for i in picked]
     heads = "".join(f"<th>step {entry['step']:,}</th>" for entry in moments)
     rows = []
-    for i, case in enumerate(moments[-1]["blanks"]):
+    for case in moments[-1]["blanks"]:
         shown = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
-        cells = "".join(f"<td>{_guesses(entry['blanks'][i])}</td>" for entry in moments)
+        same = [next((b for b in e["blanks"] if b["text"] == case["text"]), None) for e in moments]
+        cells = "".join(f"<td>{_guesses(found) if found else ''}</td>" for found in same)
         rows.append(f"<tr><td>{shown}<br><small>{escape(case['truth'])}</small></td>{cells}</tr>")
     return f"<h2>Blanks, filled</h2><table><tr><th></th>{heads}</tr>{''.join(rows)}</table>"
 

@@ -2,29 +2,30 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
-class Stopped(Exception):
-    """A run was asked to stop, has saved its state, and did."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.exit_code = 128 + number
+SAME = 2.0  # seconds
 
 
 class Wish:
     """The signal that came, 0 if none did."""
 
     number = 0
+    came = 0.0
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first; leave at once on the second, which loses no published state."""
-        if self.number:
+        """Remember the first; leave at once on the second, which loses no published state.
+
+        A scheduler and torchrun may both pass on the same wish: what comes within SAME is one.
+        """
+        now = time.monotonic()
+        if not self.number:
+            self.number, self.came = number, now
+        elif now - self.came > SAME:
             os._exit(128 + number)
-        self.number = number
 
 
 @contextmanager

@@ -4,7 +4,8 @@ Each is said once, with what was seen and what usually helps.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from unmask.train.evaluate import Baselines
 from unmask.train.step import Report
@@ -22,7 +23,11 @@ class Watch:
         self.said: list[str] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.best = float("inf")
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, Any]] = []
+
+    def remember(self, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Take up the evaluations of a run that is resumed, without warning again."""
+        self.history = [dict(e) for e in metrics if e.get("kind") == "eval" and "mlm" in e]
 
     def stepped(self, step: int, report: Report) -> None:
         """After a step."""
