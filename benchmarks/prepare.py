@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.measure import save
 from unmask.checkpoint.fetch import locate
-from unmask.data.corpus import MANIFEST
+from unmask.data.layout import MANIFEST
 from unmask.data.readers import read_texts
 from unmask.disk import digest
 

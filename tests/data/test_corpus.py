@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import prose
-from unmask.data.corpus import MANIFEST, PLAN, open_corpus
+from unmask.data.corpus import open_corpus
+from unmask.data.layout import MANIFEST, PLAN
 from unmask.data.shards import id_type
 from unmask.errors import FolderError, UserError
 from unmask.manifest import sealed

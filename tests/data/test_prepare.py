@@ -13,7 +13,8 @@ import time
 import pytest
 
 from tests.data.conftest import contents, prose
-from unmask.data.corpus import MANIFEST, PLAN, SIDE_FILE, open_corpus
+from unmask.data.corpus import open_corpus
+from unmask.data.layout import MANIFEST, PLAN, SIDE_FILE
 from unmask.data.prepare import PrepareSettings, Task, prepare
 from unmask.disk import held
 from unmask.errors import DataError, FolderError

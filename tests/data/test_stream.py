@@ -11,7 +11,8 @@ import torch
 
 from tests.corpora import chatter, corpus_of, counted, random_lengths, tokenizer_for
 from unmask.data import stream as module
-from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID, ExampleSettings
+from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID
+from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
 from unmask.errors import DataError
 from unmask.objectives.base import OnePass

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import tiny_network
 from tests.corpora import corpus_of
 from tests.objectives.conftest import CLS, MASK, PAD, SEP, UNKNOWN, around, batch_of, letters
-from unmask.data.examples import ExampleSettings
+from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
 from unmask.model.config import HeadsConfig
 from unmask.objectives.mlm import MaskedLM, MaskSettings

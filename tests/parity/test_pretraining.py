@@ -12,7 +12,8 @@ from tests.conftest import tiny_network
 from tests.corpora import chatter, corpus_of
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.batches import Batch
-from unmask.data.examples import UNSAID, ExampleSettings
+from unmask.data.examples import UNSAID
+from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
 from unmask.model.config import HeadsConfig
 from unmask.objectives.base import OnePass

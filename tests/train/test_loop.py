@@ -513,7 +513,7 @@ def test_a_run_in_half_precision_keeps_whole_weights(run):
 def test_state_json_says_how_far_the_run_is(run):
     folder = run()
     facts = json.loads((folder / "checkpoints" / f"step-{STEPS}" / "state.json").read_text())
-    assert set(facts) == {"step", "tokens", "seconds", "bad", "cursor"}
+    assert set(facts) == {"step", "tokens", "seconds", "bad", "evaluated", "cursor"}
     assert facts["tokens"] == metrics(folder)[-1]["tokens"]
 
 

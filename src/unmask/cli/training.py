@@ -96,7 +96,7 @@ def _recipe(
     """
     if len(arguments) > 2:
         raise UserError(f"{len(arguments)} arguments; need a corpus, or a recipe and a corpus.")
-    from unmask.data.corpus import read_manifest
+    from unmask.data.layout import read_manifest
     from unmask.settings import build
     from unmask.train.recipe import Recipe, compose
 

@@ -19,25 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.data.layout import MANIFEST, TOKENIZER_FOLDER, read_manifest, shard_path
 from unmask.data.statistics import Statistics
 from unmask.disk import digest
 from unmask.errors import FolderError
-from unmask.manifest import read_sealed
 from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
 
-MANIFEST, PLAN, TOKENIZER_FOLDER = "manifest.json", "plan.json", "tokenizer"
-SIDE_FILE = "skipped.jsonl"
-FORMAT = 1
-MANIFEST_LIMIT = 2**30  # bytes: a few hundred for each shard
-
 Ids = NDArray[np.int64]
 Bits = NDArray[np.bool_]
-
-
-def shard_path(folder: Path, number: int, ending: str) -> Path:
-    """Where a file of a shard lies."""
-    return folder / f"shard-{number:05d}.{ending}"
 
 
 @dataclass(frozen=True)
@@ -118,25 +108,6 @@ def open_corpus(
         shards,
         continues if manifest["words"] == "spaces" else None,
     )
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """What a finished corpus says of itself."""
-    if not (path / MANIFEST).is_file():
-        what = "no such folder"
-        if path.exists():
-            what = "a corpus that is not finished" if (path / PLAN).exists() else "no corpus"
-        raise FolderError(
-            f"{path}: {what}; need a folder that `unmask prepare` has finished. Run it, or run it "
-            "again: it goes on where it stopped."
-        )
-    manifest = read_sealed(path / MANIFEST, limit=MANIFEST_LIMIT)
-    if manifest.get("format") != FORMAT:
-        raise FolderError(
-            f"{path / MANIFEST}: format {manifest.get('format')!r:.20}; this version reads "
-            f"{FORMAT}. Prepare the corpus again."
-        )
-    return manifest
 
 
 def _check_shard(folder: Path, number: int, entry: dict[str, Any], width: int, full: bool) -> None:

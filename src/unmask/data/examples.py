@@ -11,31 +11,19 @@ once, one example of each at a time.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from unmask.data import draws
 from unmask.data.corpus import Corpus, Ids
+from unmask.data.kinds import ExampleSettings
 from unmask.errors import DataError
-from unmask.settings import Settings
 
-Pairs = Literal["nsp", "sop", "off"]
 FOLLOWS, DIFFERS, UNSAID = 0, 1, -100  # labels of a pair; the last is no label
 # One key per kind of draw.
 _TARGET, _SHORT, _SPLIT, _COIN, _OTHER, _PLACE, _ROUND, _FIRST, _SECOND = range(9)
 ATTEMPTS = 8  # to find a second text that is not, by accident, the true one
-
-
-class ExampleSettings(Settings):
-    """What an example is made of."""
-
-    pairs: Pairs = "nsp"
-    short_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1  # examples of a random length
-    copies: Annotated[int, Field(ge=0)] = 0  # 0: new ones every epoch; k: k versions in turn
-    held_out: Annotated[int, Field(ge=0)] = 50  # one document in so many is only evaluated on
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from unmask.data.corpus import (
+from unmask.data.documents import Document, Lines, Skipper, read_documents
+from unmask.data.layout import (
     FORMAT,
     MANIFEST,
     PLAN,
@@ -23,7 +24,6 @@ from unmask.data.corpus import (
     read_manifest,
     shard_path,
 )
-from unmask.data.documents import Document, Lines, Skipper, read_documents
 from unmask.data.shards import Chunk, Words, id_type, write_shard
 from unmask.data.statistics import Statistics
 from unmask.disk import held, sync, write_file

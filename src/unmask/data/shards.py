@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.data.corpus import TOKENIZER_FOLDER, shard_path
 from unmask.data.documents import Document
+from unmask.data.layout import TOKENIZER_FOLDER, shard_path
 from unmask.data.statistics import Statistics, length_bins
 from unmask.disk import write_file
 from unmask.text.files import read_tokenizer

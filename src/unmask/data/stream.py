@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from unmask.data import draws
 from unmask.data.batches import Batch, collate
 from unmask.data.corpus import Corpus, Ids
-from unmask.data.examples import ExampleSettings, Plan, plan_examples
+from unmask.data.examples import Plan, plan_examples
+from unmask.data.kinds import ExampleSettings
 from unmask.data.packing import pack
 from unmask.errors import DataError
 from unmask.text.vocabulary import CONTINUES

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from unmask.data.examples import ExampleSettings
+from unmask.data.kinds import ExampleSettings
 from unmask.errors import SettingsError, unknown
 from unmask.model.config import ModelConfig, sized
 from unmask.settings import Settings, build, override, read_toml
