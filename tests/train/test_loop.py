@@ -38,11 +38,17 @@ def stopped(run, name, step, **how):
         run(name, show=stop_after(step), **how)
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
+@pytest.mark.parametrize("step", range(1, STEPS))
 def test_stopped_after_any_step_a_run_goes_on_to_the_same_bits(run, whole, step):
     stopped(run, "again", step)
     folder = run("again", resume=True)
     assert state(folder, STEPS) == state(whole, STEPS)
+
+
+def test_a_signal_after_the_last_step_lets_the_run_end(run, whole):
+    folder = run("again", show=stop_after(STEPS))
+    assert state(folder, STEPS) == state(whole, STEPS)
+    assert (folder / "model").exists()
 
 
 def test_a_run_stopped_again_and_again_goes_on_to_the_same_bits(run, whole):

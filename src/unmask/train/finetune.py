@@ -19,6 +19,7 @@ from unmask.train.loop import Course, Loop, Position
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import begin, environment, open_run
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.signals import stop_wishes
 from unmask.train.step import Piece, Trainee
 
 ROW = 128  # tokens of a row; short texts share one
@@ -80,7 +81,10 @@ def fine_tune(
 
     settings = {"steps": steps, "rate": rate, "rows": rows, "seed": seed, "labels": len(task.names)}
     facts = environment(corpus="", tokenizer=tokenizer.digest(), processes=1, shard=False)
-    with open_run(out, resume=False, overwrite=False, writes=True, notice=notice) as folder:
+    with (
+        stop_wishes() as wish,
+        open_run(out, resume=False, overwrite=False, writes=True, notice=notice) as folder,
+    ):
         begin(folder, settings, facts)
         course = Course(
             network,
@@ -94,6 +98,7 @@ def fine_tune(
             folder,
             settings,
             {"task": "classify"},
+            wish=wish,
             evaluate=evaluate,
         )
         Loop(course).run()

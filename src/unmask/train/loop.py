@@ -7,6 +7,7 @@ random is a function of them. So a run that was stopped anywhere goes on as if i
 """
 
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,7 +26,7 @@ from unmask.train.optim import make_optimizer, read_moments, set_rate, write_mom
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import MODEL, RunFolder
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
-from unmask.train.signals import Wish, stop_wishes
+from unmask.train.signals import Wish
 from unmask.train.step import Piece, Precision, Report, Trainee, take_step
 
 
@@ -65,6 +66,7 @@ class Course:
     folder: RunFolder
     recipe: dict[str, Any]
     provenance: dict[str, Any]
+    wish: Wish = field(default_factory=Wish)
     shard: bool = False
     evaluate: Callable[[Position, Network], dict[str, Any]] | None = None
     report: Callable[[], None] | None = None  # after each evaluation was recorded
@@ -101,29 +103,22 @@ class Loop:
 
     def run(self) -> None:
         """Train to the end; a signal ends it after a step, with everything saved."""
-        course, position = self.course, self.position
-        with stop_wishes() as wish:
-            if position.step == 0:
+        position = self.position
+        if position.evaluated < 0:
+            self._evaluate()
+        while self.progress < 1.0:
+            self._stop_if_asked()
+            begun, before = time.monotonic(), self.progress
+            report = self._step()
+            self._clock(begun)
+            self._log(report, time.monotonic() - begun)
+            if self._evaluation_due(before):
                 self._evaluate()
-            while self.progress < 1.0:
-                begun, before = time.monotonic(), self.progress
-                report = self._step()
-                self._clock(begun)
-                self._log(report, time.monotonic() - begun)
-                if self._evaluation_due(before):
-                    self._evaluate()
-                if self._stop_asked(wish):
-                    self.save()
-                    course.folder.say(
-                        f"stopped after step {position.step}; go on with the same command and "
-                        "--resume"
-                    )
-                    raise Stopped(wish.number or 15)
-                if self._save_due():
-                    self.save()
-            if position.evaluated != position.step:
-                self._evaluate()
-            self.save()
+            if self._save_due():
+                self.save()
+        if position.evaluated != position.step:
+            self._evaluate()
+        self.save()
         self._publish()
 
     @property
@@ -246,8 +241,17 @@ class Loop:
         if self.course.report:
             self.course.report()
 
-    def _stop_asked(self, wish: Wish) -> bool:
-        return self.course.processes.total([float(wish.number > 0)])[0] > 0
+    def _stop_if_asked(self) -> None:
+        """Grant a wish that came to any of the processes."""
+        number, step = self.course.wish.number, self.position.step
+        if not self.course.processes.total([float(number > 0)])[0]:
+            return
+        if step:
+            self.save()
+        self.course.folder.say(
+            f"stopped after step {step}; go on with the same command and --resume"
+        )
+        raise Stopped(number or signal.SIGTERM)
 
     def _save_due(self) -> bool:
         settings, step = self.course.settings, self.position.step

@@ -31,6 +31,7 @@ from unmask.train.preflight import preflight
 from unmask.train.recipe import Recipe
 from unmask.train.report import write_report
 from unmask.train.run import MODEL, RunFolder, begin, environment, open_run, stored_recipe
+from unmask.train.signals import Wish, stop_wishes
 from unmask.train.step import Piece, Report, Trainee
 from unmask.train.watch import Watch
 
@@ -102,7 +103,7 @@ def pretrain(
 
     Returns the folder of the model.
     """
-    with processes() as group:
+    with stop_wishes() as wish, processes() as group:
         resume = resume or restarts() > 0  # torchrun has started the workers again
         with open_run(
             out, resume=resume, overwrite=overwrite, writes=group.first, notice=notice
@@ -114,7 +115,7 @@ def pretrain(
             recipe = build(Recipe, table, where="recipe")
             corpus = open_corpus(corpus_path, check=group.first)
             group.refuse_difference(float(int(corpus.digest[:12], 16)), "the corpus")
-            return _train(folder, corpus, recipe, group, shard=shard, check=check, show=show)
+            return _train(folder, corpus, recipe, group, wish, shard=shard, check=check, show=show)
 
 
 def _train(
@@ -122,6 +123,7 @@ def _train(
     corpus: Corpus,
     recipe: Recipe,
     group: Processes,
+    wish: Wish,
     *,
     shard: bool,
     check: bool,
@@ -153,6 +155,7 @@ def _train(
         folder,
         resolved,
         {"corpus": corpus.path.name, "corpus sha256": corpus.digest},
+        wish=wish,
         shard=shard,
         evaluate=evaluate if evaluate.evaluation else None,
         report=evaluate.report,
