@@ -13,12 +13,11 @@ from unmask.data.examples import (
     DIFFERS,
     FOLLOWS,
     UNSAID,
-    Pairs,
     Plan,
     plan_examples,
     split_documents,
 )
-from unmask.data.kinds import ExampleSettings
+from unmask.data.kinds import ExampleSettings, Pairs
 from unmask.data.stream import Stream
 from unmask.errors import DataError
 from unmask.settings import build
