@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 EVERY = 5.0  # seconds between plain lines
 PATIENCE = 2.0  # seconds before the first: a shorter job says nothing
@@ -25,6 +25,11 @@ class Stage:
     before: int = 0  # done when it began
     begun: float = field(default_factory=lambda: time.monotonic())
     note: str = ""  # what else is to be seen, as a loss
+
+    @property
+    def rate(self) -> float:
+        """How much is done in a second."""
+        return (self.done - self.before) / max(time.monotonic() - self.begun, 1e-9)
 
 
 class Job:
@@ -63,6 +68,7 @@ def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
     with Progress(
         *columns,
         TextColumn("{task.fields[unit]}"),
+        TextColumn("{task.fields[rate]}"),
         Left(),
         TextColumn("{task.fields[note]}"),
         console=Console(stderr=True),
@@ -73,15 +79,26 @@ def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
 class _Bar(Job):
     def __init__(self, bars: "Progress", what: str, unit: str, total: int | None) -> None:
         super().__init__(what, unit, total)
-        self.bars, self.tasks = bars, {what: bars.add_task(what, total=total, unit=unit, note="")}
+        self.bars, self.tasks = (
+            bars,
+            {what: bars.add_task(what, total=total, unit=unit, note="", rate="")},
+        )
 
     def show(self) -> None:
         stage = self.stage
         if stage.what not in self.tasks:
-            new = self.bars.add_task(stage.what, total=None, unit=stage.unit, note="")
-            self.tasks[stage.what] = new
+            self.tasks[stage.what] = self._task(self.bars, stage.what, stage.unit, None)
         task = self.tasks[stage.what]
-        self.bars.update(task, completed=stage.done, total=stage.total, note=stage.note)
+        self.bars.update(
+            task,
+            completed=stage.done,
+            total=stage.total,
+            note=stage.note,
+            rate=_rate(stage.rate),
+        )
+
+    def _task(self, bars: "Progress", what: str, unit: str, total: int | None) -> "TaskID":
+        return bars.add_task(what, total=total, unit=unit, note="", rate="")
 
 
 class _Lines(Job):
@@ -94,7 +111,7 @@ class _Lines(Job):
         if now < max(self.due, stage.begun + PATIENCE):
             return
         self.due = now + EVERY
-        rate = (stage.done - stage.before) / (now - stage.begun)
+        rate = stage.rate
         of = f" of {stage.total:,}" if stage.total else ""
         left, note = "", f"; {stage.note}" if stage.note else ""
         if stage.total and rate:
