@@ -79,15 +79,13 @@ def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
 class _Bar(Job):
     def __init__(self, bars: "Progress", what: str, unit: str, total: int | None) -> None:
         super().__init__(what, unit, total)
-        self.bars, self.tasks = (
-            bars,
-            {what: bars.add_task(what, total=total, unit=unit, note="", rate="")},
-        )
+        self.bars = bars
+        self.tasks = {what: self._task(what, unit, total)}
 
     def show(self) -> None:
         stage = self.stage
         if stage.what not in self.tasks:
-            self.tasks[stage.what] = self._task(self.bars, stage.what, stage.unit, None)
+            self.tasks[stage.what] = self._task(stage.what, stage.unit, None)
         task = self.tasks[stage.what]
         self.bars.update(
             task,
@@ -97,8 +95,8 @@ class _Bar(Job):
             rate=_rate(stage.rate),
         )
 
-    def _task(self, bars: "Progress", what: str, unit: str, total: int | None) -> "TaskID":
-        return bars.add_task(what, total=total, unit=unit, note="", rate="")
+    def _task(self, what: str, unit: str, total: int | None) -> "TaskID":
+        return self.bars.add_task(what, total=total, unit=unit, note="", rate="")
 
 
 class _Lines(Job):
