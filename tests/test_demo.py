@@ -23,7 +23,7 @@ def test_the_fast_demo_tells_the_whole_story(tmp_path, capsys):
 
 
 def test_modules_for_the_test_are_not_learned_from(capsys):
-    seen, unseen = gather(20_000)
+    seen, unseen = gather(150_000)
     assert unseen
     learned = {paragraph for module in seen for paragraph in module.paragraphs}
     held = [p for module in unseen for p in module.paragraphs]

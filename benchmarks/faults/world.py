@@ -101,7 +101,7 @@ def fork(work: Callable[[], object]) -> int:
     except Stopped as stopped:
         code = stopped.exit_code
     except UserError as error:
-        print(error, flush=True)
+        os.write(1, f"{error}\n".encode())  # to the descriptor, whatever stands for stdout
         code = 2
     except KeyboardInterrupt:  # before there was anything to save
         code = 130

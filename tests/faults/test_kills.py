@@ -32,7 +32,7 @@ def test_a_signal_saves_and_stops_with_its_own_exit_code(world):
 
 @pytest.mark.skipif(saves.STRACE is None, reason="strace is not installed")
 def test_a_kill_at_any_system_call_of_a_save_leaves_the_old_state_or_the_new_one(world):
-    found = saves.kill_at_every_call(world, every=9)
+    found = saves.kill_at_every_call(world, every=4)
     assert found["calls"] > 10
     assert found["bad"] == 0
     assert found["before"] + found["after"] == found["calls"]
@@ -44,7 +44,7 @@ def test_an_error_at_any_writing_call_leaves_a_whole_state_and_says_what_is_free
     for error, found in saves.errors_at_every_call(world, every=9).items():
         assert found["calls"] > 3, error
         assert found["bad"] == 0, error
-        assert "bytes are free" in found["messages"][0], error
+        assert any("bytes are free" in said for said in found["messages"]), error
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
