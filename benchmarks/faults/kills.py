@@ -27,8 +27,7 @@ def random_kills(world: World, kills: int, *, seed: int = 0) -> dict[str, object
                 break
             done += 1
         runs += 1
-        identical += digest_of(out) == world.reference
-        shutil.rmtree(out)
+        identical += _ended_the_same(world, out)
     return {
         "kills": done,
         "runs": runs,
@@ -60,8 +59,7 @@ def gentle_signals(world: World, signals: int, *, seed: int = 0) -> dict[str, ob
             # Before the loop has begun there is nothing to save, and the default ends it.
             right += code in (128 + number, -number)
         runs += 1
-        identical += digest_of(out) == world.reference
-        shutil.rmtree(out)
+        identical += _ended_the_same(world, out)
     return {
         "signals": done,
         "right": right,
@@ -69,6 +67,13 @@ def gentle_signals(world: World, signals: int, *, seed: int = 0) -> dict[str, ob
         "identical": identical,
         "slowest_seconds": round(slowest, 2),
     }
+
+
+def _ended_the_same(world: World, out: Path) -> bool:
+    """Compare what a run ended with, and clear it away."""
+    same = digest_of(out) == world.reference
+    shutil.rmtree(out)
+    return same
 
 
 def _time_of_a_run(world: World) -> float:

@@ -30,7 +30,7 @@ from unmask.train.curves import Line, chart
 from unmask.train.finetune import fine_tune
 from unmask.train.pretrain import Show, pretrain
 from unmask.train.report import REPORT, page
-from unmask.train.run import METRICS
+from unmask.train.run import read_metrics
 
 KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it
 
@@ -246,11 +246,6 @@ def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) 
     extra = f"<h2>What pre-training buys</h2>{picture}"
     text = page("unmask demo", metrics, table, [], extra=extra)
     (out / REPORT).write_text(text, encoding="utf-8")
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Every line of a run's metrics."""
-    return [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
 
 
 def _indented(line: str) -> None:

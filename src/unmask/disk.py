@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,12 +22,16 @@ from unmask.errors import FolderError
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def write_file(path: Path, contents: bytes) -> None:
-    """Put a file in its place, whole or not at all; what was there stays until then."""
+def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
+    """Put a file in its place, whole or not at all; what was there stays until then.
+
+    Contents in pieces are written as they come, so that they need not fit into memory.
+    """
+    pieces = [contents] if isinstance(contents, bytes) else contents
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with temporary.open("wb") as file:
-            file.write(contents)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -35,7 +39,8 @@ def write_file(path: Path, contents: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise disk_error(path, error, needed=len(contents)) from error
+        needed = len(contents) if isinstance(contents, bytes) else None
+        raise disk_error(path, error, needed=needed) from error
 
 
 def digest(path: Path) -> str:

@@ -7,7 +7,6 @@ So every checkpoint can be used as a model, and nothing is pickled. Folders are 
 older ones removed after; one that was damaged since is passed over, and said to be.
 """
 
-import errno
 import json
 import os
 import re
@@ -20,10 +19,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.checkpoint.weights import write_tensors
 from unmask.disk import sweep
 from unmask.errors import FolderError
 from unmask.model.network import Network, count_parameters
@@ -63,11 +62,7 @@ def save_state(
 
     def write(inside: Path) -> None:
         tensors = {name: tensor.contiguous() for name, tensor in optimizer.items()}
-        try:
-            save_file(tensors, inside / OPTIMIZER)
-            (inside / OPTIMIZER).chmod(0o644)
-        except SafetensorError as error:  # its way to say that the disk is full
-            raise OSError(errno.EIO, str(error)[:200]) from error
+        write_tensors(tensors, inside / OPTIMIZER)
         (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n")
 
     save_folder(

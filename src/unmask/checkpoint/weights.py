@@ -118,9 +118,14 @@ def write(network: Network, folder: Path) -> None:
         .contiguous()
         for name, slot in names.layout(network.config, network.heads).items()
     }
+    write_tensors(tensors, folder / WEIGHTS)
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write named tensors as a safetensors file that others may read; a full disk is an OSError."""
     try:
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-        (folder / WEIGHTS).chmod(0o644)  # it makes files that only their owner may read
+        save_file(tensors, path, metadata={"format": "pt"})
+        path.chmod(0o644)  # it makes files that only their owner may read
     except SafetensorError as error:  # its way to say that the disk is full
         raise OSError(errno.EIO, str(error)[:200]) from error
 

@@ -7,7 +7,6 @@ share a disk each make every N-th shard. Who finds all shards there writes the m
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,7 +25,7 @@ from unmask.data.layout import (
 )
 from unmask.data.shards import Chunk, Words, id_type, write_shard
 from unmask.data.statistics import Statistics
-from unmask.disk import held, sync, write_file
+from unmask.disk import held, write_file
 from unmask.errors import DataError, FolderError
 from unmask.manifest import sealed
 from unmask.processes import in_order
@@ -180,13 +179,12 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
 def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     """Write the plan into a new folder, or compare it with the one that is there."""
     path = out / PLAN
-    if path.exists():
-        _refuse_another(out, read_json(path), plan)
-    elif _is_taken(out) and not path.exists():  # it may have come from another task meanwhile
-        raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
-    elif not path.exists():
+    if not path.exists():
+        if _is_taken(out) and not path.exists():  # another task may have written it meanwhile
+            raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
         out.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
+    _refuse_another(out, read_json(path), plan)
     folder = out / TOKENIZER_FOLDER
     folder.mkdir(exist_ok=True)
     for name, text in tokenizer_files(tokenizer).items():
@@ -230,7 +228,7 @@ def _finish(
     if not statistics.tokens:
         raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
     if skipper.skipped:
-        _write_side(out / SIDE_FILE, skipper)
+        write_file(out / SIDE_FILE, (line.encode() for line in skipper.lines()))
     if skipper.records != statistics.records:
         raise FolderError(
             f"{out}: {skipper.records:,} records were read and {statistics.records:,} are in the "
@@ -255,12 +253,3 @@ def _finish(
     }
     write_file(out / MANIFEST, sealed(manifest))
     return manifest
-
-
-def _write_side(path: Path, skipper: Skipper) -> None:
-    """What was left out, however much it is."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(skipper.lines())
-    sync(temporary)
-    temporary.replace(path)

@@ -6,6 +6,7 @@ say what knowing nothing (ln V), or only the frequency of words, would reach.
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,25 +59,36 @@ class Evaluation:
 
     def __call__(self, network: Network) -> dict[str, float]:
         """Mean losses and accuracies by term: {"mlm": ..., "mlm_accuracy": ...}."""
-        sums: Counter[str] = Counter()
-        with torch.no_grad():
-            for batch in self.batches:
-                found = self.objective(network, batch.to(self.processes.device))
-                sums.update({name: float(value) for name, value in found.items()})
-                sums.update({f"count {name}": count for name, count in batch.counts.items()})
-        names = [n for t in self.terms for n in (t, t + RIGHT, f"count {t}")]
-        totals = dict(zip(names, self.processes.total([sums[n] for n in names]), strict=True))
-        scores: dict[str, float] = {}
-        for term in self.terms:
-            count = max(totals[f"count {term}"], 1.0)
-            scores[term] = totals[term] / count
-            scores[f"{term}_accuracy"] = totals[term + RIGHT] / count
-        return scores
+        return score(self.objective, network, self.batches, self.terms, self.processes)
 
     def answers(self) -> NDArray[np.int64]:
         """The hidden tokens of this process's batches."""
         found = [batch.labels["mlm_tokens"].numpy() for batch in self.batches]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def score(
+    objective: Objective,
+    network: Network,
+    batches: Sequence[Batch],
+    terms: Sequence[str],
+    processes: Processes,
+) -> dict[str, float]:
+    """The mean loss of each term and the share of right answers, over all processes."""
+    sums: Counter[str] = Counter()
+    with torch.no_grad():
+        for batch in batches:
+            found = objective(network, batch.to(processes.device))
+            sums.update({name: float(value) for name, value in found.items()})
+            sums.update({f"count {name}": count for name, count in batch.counts.items()})
+    names = [n for t in terms for n in (t, t + RIGHT, f"count {t}")]
+    totals = dict(zip(names, processes.total([sums[n] for n in names]), strict=True))
+    scores: dict[str, float] = {}
+    for term in terms:
+        count = max(totals[f"count {term}"], 1.0)
+        scores[term] = totals[term] / count
+        scores[f"{term}_accuracy"] = totals[term + RIGHT] / count
+    return scores
 
 
 def baselines(corpus: Corpus, answers: NDArray[np.int64], processes: Processes) -> Baselines:

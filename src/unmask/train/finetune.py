@@ -1,6 +1,5 @@
 """Labelled texts + a model -> a classifier: the same loop on another source of batches."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from unmask.data import draws
 from unmask.data.labelled import Labelled, LabelledStream
 from unmask.data.stream import Cursor
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT
 from unmask.tasks.classify import Classify
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.distributed import Processes
+from unmask.train.evaluate import score
 from unmask.train.loop import Course, Loop, Position
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import begin, environment, open_run
@@ -75,7 +74,8 @@ def fine_tune(
     last: dict[str, float] = {}
 
     def evaluate(position: Position, network: Network) -> dict[str, Any]:
-        last.update(score(task, network, batches))
+        found = score(task, network, batches, ["label"], Processes())
+        last.update(label=found["label"], accuracy=found["label_accuracy"])
         notice(f"step {position.step}: accuracy on held-out texts {last['accuracy']:.1%}")
         return dict(last)
 
@@ -103,14 +103,3 @@ def fine_tune(
         )
         Loop(course).run()
     return last
-
-
-def score(task: Classify, network: Network, batches: Sequence[Any]) -> dict[str, float]:
-    """Mean loss and accuracy over prepared batches."""
-    sums: Counter[str] = Counter()
-    with torch.no_grad():
-        for batch in batches:
-            sums.update({name: float(value) for name, value in task(network, batch).items()})
-            sums["count"] += batch.counts["label"]
-    count = max(sums["count"], 1)
-    return {"label": sums["label"] / count, "accuracy": sums["label" + RIGHT] / count}

@@ -13,7 +13,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,15 +69,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of metrics that is whole."""
-        path = self.path / METRICS
-        lines = path.read_text("utf-8").split("\n") if path.exists() else []
-        found = []
-        for line in lines:
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:  # the last line of a process that was killed
-                continue
-        return found
+        return read_metrics(self.path)
 
     def cut_back(self, step: int) -> None:
         """Forget the metrics of steps that will be taken again."""
@@ -91,6 +83,16 @@ class RunFolder:
                 file.write(text)
         except OSError as error:
             raise disk_error(self.path / name, error, needed=len(text)) from error
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run; a line that a killed process left unfinished is passed over."""
+    path = run / METRICS
+    found = []
+    for line in path.read_text("utf-8").split("\n") if path.exists() else []:
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
 @contextmanager
