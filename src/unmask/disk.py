@@ -73,13 +73,13 @@ def unfinished(target: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Remove what writers that were killed have left: folders that nobody has locked."""
+    """Remove what writers that were killed have left: whatever nobody has locked."""
     for left in folder.glob(pattern):
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
             finally:
                 os.close(lock)
 

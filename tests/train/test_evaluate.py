@@ -1,6 +1,9 @@
 """Evaluation: the same examples for every run, always at 15 %, beside baselines done by hand."""
 
+import itertools
+import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from tests.corpora import corpus_of
 from tests.train.conftest import LENGTH, metrics, recipe
 from unmask.data.examples import UNSAID, split_documents
 from unmask.data.stream import Stream
+from unmask.errors import SettingsError
 from unmask.model.network import Network
 from unmask.train.distributed import Processes
 from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
@@ -48,7 +52,9 @@ def evaluation(held, objective, *, tokens=ALL, micro_rows=2, processes=None):
 def test_unigram_baseline_by_hand(tmp_path):
     corpus = corpus_of(tmp_path, [["a a a b", "a a b"], ["a b c"]])  # 6 a, 3 b, 1 c
     ids = corpus.tokenizer.vocabulary.ids
-    found = baselines(corpus, np.array([ids["a"], ids["b"], ids["b"], ids["c"]]), Processes())
+    found = baselines(
+        corpus, np.array([ids["a"], ids["b"], ids["b"], ids["c"]]), Processes(), choices=8
+    )
     whole = 6.5 + 3.5 + 1.5 + 5 * 0.5  # half a token more for each of eight, also the special ones
     logs = [math.log(6.5 / whole), 2 * math.log(3.5 / whole), math.log(1.5 / whole)]
     assert found.unigram_loss == pytest.approx(-sum(logs) / 4)
@@ -59,14 +65,15 @@ def test_unigram_baseline_by_hand(tmp_path):
 def test_special_tokens_are_not_guessed_by_frequency(tmp_path):
     corpus = corpus_of(tmp_path, [["x y [MASK] [MASK] [MASK] [UNK] [UNK] [UNK] x"], ["y"]])
     ids = corpus.tokenizer.vocabulary.ids
-    found = baselines(corpus, np.array([ids["x"]]), Processes())
+    found = baselines(corpus, np.array([ids["x"]]), Processes(), choices=7)
     assert found.unigram_accuracy == 1.0
     assert found.unigram_loss == pytest.approx(-math.log(2.5 / (2.5 + 2.5 + 5 * 0.5)))
 
 
-def test_no_answer_at_all_is_no_division_by_zero(corpus):
-    found = baselines(corpus, np.zeros(0, dtype=np.int64), Processes())
-    assert (found.unigram_loss, found.unigram_accuracy) == (0.0, 0.0)
+def test_where_no_words_are_guessed_only_chance_is_there_to_compare_with(corpus):
+    found = baselines(corpus, np.zeros(0, dtype=np.int64), Processes(), choices=2)
+    assert found.ln_v == pytest.approx(0.6931, abs=1e-4)
+    assert (found.unigram_loss, found.unigram_accuracy) == (None, None)
 
 
 def test_scores_are_means_over_all_answers_spelled_out(held, objective, network):
@@ -182,7 +189,7 @@ def test_a_run_says_its_scores_beside_the_baselines(run):
     assert any(
         line.startswith(
             f"step 0: held-out loss {entry['mlm']:.3f} (unigram {entry['unigram_loss']:.3f}, "
-            f"ln V {entry['ln_v']:.3f}), accuracy {entry['mlm_accuracy']:.1%}, pairs "
+            f"ln V {entry['ln_v']:.3f}); right: hidden tokens {entry['mlm_accuracy']:.1%}, pairs "
         )
         for line in said
     )
@@ -261,3 +268,46 @@ def test_a_report_is_drawn_at_every_evaluation(run, tmp_path):
     folder = run(show=show)
     assert seen[-1]
     assert RunFolder(folder, print).metrics()
+
+
+def test_pairs_alone_can_be_learned_beside_chance(run):
+    said = []
+    folder = run(said=said, objective={"name": "pairs"}, check=True)
+    entry = metrics(folder, "eval")[-1]
+    assert entry["asks"] == {"pair": "pairs"}
+    assert entry["pair_chance"] == 0.5
+    assert entry["ln_v"] == pytest.approx(math.log(2))
+    assert not {"mlm", "unigram_loss", "unigram_accuracy"} & set(entry)
+    assert any(line.startswith("preflight: untrained loss 0.") for line in said)
+    assert any(f"held-out loss {entry['pair']:.3f} (ln V 0.693); right: pairs" in s for s in said)
+    assert "Loss on pairs" in (folder / "report.html").read_text()
+
+
+def test_pairs_alone_need_pairs(run):
+    with pytest.raises(SettingsError, match='examples.pairs is "off"; need pairs to tell apart'):
+        run(objective={"name": "pairs"}, examples={"pairs": "off"})
+
+
+def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch):
+    """On a clock that goes on by a second at each look, a pass over the probe takes one second."""
+    now = itertools.count()
+    monkeypatch.setattr("unmask.train.pretrain.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("unmask.train.pretrain.PROBED", 2 * LENGTH)
+    how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
+    folder = run(**how, train={"evaluations": 3})
+    # 120 s / 10 / 3 evaluations = 4 s, in which four probes of two rows can be scored
+    assert {e["evaluated"] for e in metrics(folder, "eval")} == {8 * LENGTH}
+
+
+def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(run, monkeypatch):
+    how = {"schedule": {"steps": None, "minutes": 0.01}, "examples": {"held_out": 4}}
+    monkeypatch.setattr("unmask.train.pretrain.PROBED", LENGTH)
+    folder = run(**how, train={"evaluations": 1})
+    lines = metrics(folder, "eval")
+    text = "".join(json.dumps({**e, "evaluated": 3 * LENGTH}) + "\n" for e in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    for place in [*(folder / "checkpoints").glob("step-*")]:
+        shutil.rmtree(place)
+    shutil.rmtree(folder / "model")
+    run(**how, train={"evaluations": 1}, resume=True)
+    assert {e["evaluated"] for e in metrics(folder, "eval")} == {3 * LENGTH}

@@ -3,11 +3,14 @@
 Runs are compared with runs of the same test, to the byte; nothing is pinned.
 """
 
+import errno
+import itertools
 import json
 import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +75,27 @@ def test_a_signal_is_granted_after_the_step_with_everything_saved(run, number):
         run(show=stop_after(5, number), said=said)
     assert wish.value.exit_code == 128 + number
     assert said[-1] == "stopped after step 5; go on with the same command and --resume"
+
+
+def test_a_signal_in_the_middle_of_a_step_gives_the_step_up(run, whole, tmp_path, monkeypatch):
+    """A step has two batches; the signal comes with the first of the sixth step."""
+    seeds = itertools.count(1)
+    plain = torch.manual_seed
+
+    def told(seed):
+        if next(seeds) == 12:  # one for the weights, ten for five steps
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(seed)
+
+    said = []
+    monkeypatch.setattr("unmask.train.step.torch.manual_seed", told)
+    with pytest.raises(Stopped):
+        run("amid", said=said)
+    monkeypatch.undo()
+    assert next(seeds) == 13  # the second batch was not begun
+    assert said[-1] == "stopped after step 5; go on with the same command and --resume"
+    assert steps_saved(tmp_path / "amid") == [5]
+    assert state(run("amid", resume=True), STEPS) == state(whole, STEPS)
 
 
 def test_a_run_stopped_has_saved_its_step(run, tmp_path):
@@ -217,6 +241,24 @@ def test_a_damaged_checkpoint_is_announced_and_the_one_before_it_used(cut_short,
     assert f"step-6/{name}: " in line
     assert line.startswith("warning: ")
     assert line.endswith("Going on from the one before it.")
+
+
+def test_a_checkpoint_that_the_disk_cannot_read_is_announced_and_the_one_before_it_used(
+    cut_short, monkeypatch
+):
+    plain = Path.open
+
+    def failing(self, *args, **how):
+        if self.parent.name == "step-6" and self.name == "model.safetensors":
+            raise OSError(errno.EIO, "Input/output error", str(self))
+        return plain(self, *args, **how)
+
+    monkeypatch.setattr(Path, "open", failing)
+    said = []
+    assert newest_state(cut_short / "checkpoints", said.append).path.name == "step-3"
+    (line,) = said
+    assert "Input/output error" in line
+    assert "step-6" in line
 
 
 def test_from_the_checkpoint_before_a_damaged_one_a_run_goes_on_to_the_same_bits(

@@ -146,7 +146,7 @@ OTHER = {
     "held out": ({"examples": {"held_out": 5}}, r"examples.held_out \(10 then, 5 now\)"),
     "masking": (
         {"objective": {"name": "mlm", "rate": 0.2}},
-        r"objective.rate \(None then, 0.2 now\)",
+        r"objective.rate \(0.15 then, 0.2 now\)",
     ),
     "rate": ({"optimizer": {"rate": 0.5}}, r"optimizer.rate \(0.001 then, 0.5 now\)"),
     "steps": ({"schedule": {"steps": 3}}, r"schedule.steps \(2 then, 3 now\)"),
@@ -168,6 +168,22 @@ def test_another_setting_is_refused_by_name(run, finished, what):
     with pytest.raises(FolderError, match=start):
         run(resume=True, **mixed)
     assert state(finished, 2) == before
+
+
+def test_a_setting_spelled_out_is_the_one_left_out(run, finished):
+    said = []
+    spelled = {"model": {"dropout": 0.1, "norm": "post"}, "objective": {"rate": 0.15}}
+    run(resume=True, said=said, **SHORT, **spelled)
+    assert "going on from step 2" in said
+
+
+def test_what_a_killed_writer_left_is_swept_away(run, finished):
+    for name in (".report.html.tmp-123-abcd", ".curves.svg.tmp-9-ef"):
+        (finished / name).write_text("half")
+    (finished / "notes.tmp-1").write_text("mine")
+    run(recipe=None, resume=True)
+    assert not list(finished.glob(".*.tmp-*"))
+    assert (finished / "notes.tmp-1").read_text() == "mine"
 
 
 def test_another_corpus_is_refused(run, finished, tmp_path):

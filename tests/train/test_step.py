@@ -218,3 +218,21 @@ def test_half_precision_finds_nearly_the_same_and_keeps_weights_whole(corpus, st
     assert other.losses == pytest.approx(one.losses, rel=2e-2)
     assert other.losses != one.losses
     assert {p.dtype for p in half.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_step_that_is_given_up_changes_nothing(corpus, stream, objective, batches):
+    module = trainee(corpus, objective)
+    optimizer = make_optimizer(module, recipe().optimizer)
+    before, asked = weights(module), iter([False] * (batches - 1) + [True])
+    given_up = step(
+        module, pieces(stream, objective, [2, 2, 2]), optimizer, give_up=lambda: next(asked)
+    )
+    assert given_up is None
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(module).items())
+    assert not read_moments(module.network, optimizer)
+    assert next(asked, None) is None  # asked before the second batch, and before the third
+
+
+def test_a_step_of_one_batch_is_not_given_up(corpus, stream, objective):
+    assert step(trainee(corpus, objective), pieces(stream, objective, [4]), give_up=lambda: True)

@@ -92,11 +92,11 @@ def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
     """The newest state that is intact; None where no state has been published yet."""
     sweep(folder, ".step-*.tmp-*")
     damaged: list[Path] = []
-    last: FolderError | None = None
+    last: FolderError | OSError | None = None
     for path in checkpoints(folder):
         try:
             state = load_state(path)
-        except FolderError as error:
+        except (FolderError, OSError) as error:  # an OSError: a disk that cannot read it
             notice(f"warning: {error} Going on from the one before it.")
             damaged, last = [*damaged, path], error
             continue

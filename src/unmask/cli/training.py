@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from unmask.train.step import Report
 
 
+CHECKING = "checking the corpus"
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the verb of this file."""
     app.command()(pretrain)
@@ -133,7 +136,11 @@ def train_here(
             note = f"loss {report.loss:.3f}, {done:.0%}"
             job.reach("training", "steps", position.step, steps, note=note)
 
-        model = run(corpus, out, table, notice=_notice, show=show, **how)
+        def checked(tokens: int) -> None:
+            before = job.stage.done if job.stage.what == CHECKING else 0
+            job.reach(CHECKING, "tokens", before + tokens, None)
+
+        model = run(corpus, out, table, notice=_notice, show=show, checked=checked, **how)
     if first:
         print(f"the model is in {model}, the report in {out / 'report.html'}")
 

@@ -30,12 +30,27 @@ class Objective(Protocol):
 
 
 class Reader(Protocol):
-    """An objective that is content with the ordinary pass of the encoder."""
+    """An objective that is content with the ordinary pass of the encoder.
 
+    One that guesses tokens of the vocabulary labels them `TERM_tokens`, and where in the batch they
+    are `TERM_places`: then runs are also compared with guessing by word frequency.
+    """
+
+    term: ClassVar[str]  # the name of its loss
+    asks: ClassVar[str]  # what it is right or wrong about, in words
     heads: ClassVar[dict[str, Any]]  # what it needs on top of the encoder
     settings: ClassVar[type[Settings]]
 
+    choices: int  # among so many answers it must find the right one
+
     def __init__(self, settings: Any, vocabulary: Vocabulary) -> None: ...
+
+    @property
+    def how(self) -> Settings:
+        """The settings that it was made with."""
+
+    def standard(self) -> "Reader":
+        """The same question as it is put in every evaluation, whatever is trained on."""
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """See Objective."""
@@ -49,6 +64,15 @@ class OnePass:
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         self.readers = readers
+
+    @property
+    def asks(self) -> dict[str, str]:
+        """What each term is about, the main one first."""
+        return {reader.term: reader.asks for reader in self.readers}
+
+    def standard(self) -> "OnePass":
+        """As it is evaluated, see Reader."""
+        return OnePass([reader.standard() for reader in self.readers])
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Let each reader hide and label in turn."""

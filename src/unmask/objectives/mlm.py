@@ -52,14 +52,20 @@ class MaskedLM:
     Relations: beside it `pairs` reads the same pass.
     """
 
+    term: ClassVar[str] = "mlm"
+    asks: ClassVar[str] = "hidden tokens"
     heads: ClassVar[dict[str, Any]] = {"tokens": True}
     settings: ClassVar[type[Settings]] = MaskSettings
 
     def __init__(self, settings: MaskSettings, vocabulary: Vocabulary) -> None:
-        self.how = settings
-        self.mask, self.size = vocabulary.mask, len(vocabulary)
-        self.special = np.zeros(self.size, dtype=bool)
+        self.how, self.vocabulary = settings, vocabulary
+        self.mask, self.choices = vocabulary.mask, len(vocabulary)
+        self.special = np.zeros(self.choices, dtype=bool)
         self.special[[vocabulary.ids[token] for token in SPECIALS]] = True
+
+    def standard(self) -> "MaskedLM":
+        """At 15 %, one token at a time."""
+        return MaskedLM(MaskSettings(), self.vocabulary)
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Hide tokens; which ones depends on the example and the key alone."""
@@ -86,7 +92,7 @@ class MaskedLM:
         dice = draws.uniform(draws.key(root, _DICE), where[word])
         hide = chosen & (dice < self.how.mask_share)
         swap = chosen & ~hide & (dice < self.how.mask_share + self.how.random_share)
-        noise = draws.below(self.size, draws.uniform(draws.key(root, _NOISE), where))
+        noise = draws.below(self.choices, draws.uniform(draws.key(root, _NOISE), where))
         seen, marked = tokens.copy(), np.zeros(tokens.shape, dtype=bool)
         seen.ravel()[ordinary[hide]] = self.mask
         seen.ravel()[ordinary[swap]] = noise[swap]

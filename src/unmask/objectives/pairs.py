@@ -28,11 +28,18 @@ class PairOrder:
     Relations: leave it out with examples of kind "off", as RoBERTa does.
     """
 
+    term: ClassVar[str] = "pair"
+    asks: ClassVar[str] = "pairs"
     heads: ClassVar[dict[str, Any]] = {"pooler": True, "pair": True}
     settings: ClassVar[type[Settings]] = PairSettings
+    choices = 2
 
     def __init__(self, settings: PairSettings, vocabulary: Vocabulary) -> None:
-        pass
+        self.how = settings
+
+    def standard(self) -> "PairOrder":
+        """There is one way to ask it."""
+        return self
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Count the pairs that have an answer; the examples bring it."""

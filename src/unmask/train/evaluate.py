@@ -19,7 +19,7 @@ from unmask.data.batches import Batch
 from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Objective
+from unmask.objectives.base import RIGHT, Objective, OnePass
 from unmask.text.vocabulary import CONTINUES, SPECIALS
 from unmask.train.distributed import Processes
 
@@ -31,9 +31,9 @@ COUNTED = 50_000_000  # tokens that word frequencies are taken from
 class Baselines:
     """What a guesser reaches who knows nothing, or only how frequent words are."""
 
-    ln_v: float
-    unigram_loss: float
-    unigram_accuracy: float
+    ln_v: float  # ln of the number of answers there are
+    unigram_loss: float | None = None  # where it is words that must be guessed
+    unigram_accuracy: float | None = None
 
 
 class Evaluation:
@@ -42,7 +42,7 @@ class Evaluation:
     def __init__(
         self,
         stream: Stream,
-        objective: Objective,
+        objective: OnePass,
         processes: Processes,
         *,
         tokens: int,
@@ -54,16 +54,18 @@ class Evaluation:
         groups = [taken[i : i + micro_rows] for i in range(0, rows, micro_rows)]
         mine = groups[processes.rank :: processes.world]
         self.batches = [objective.prepare(stream.batch(g), draws.key(SEED)) for g in mine]
-        first = self.batches[0] if mine else objective.prepare(stream.batch(groups[0]), 0)
-        self.terms = sorted(first.counts)  # the same on a process that has no row
+        self.tokens = rows * stream.length
 
     def __call__(self, network: Network) -> dict[str, float]:
         """Mean losses and accuracies by term: {"mlm": ..., "mlm_accuracy": ...}."""
-        return score(self.objective, network, self.batches, self.terms, self.processes)
+        return score(
+            self.objective, network, self.batches, list(self.objective.asks), self.processes
+        )
 
     def answers(self) -> NDArray[np.int64]:
-        """The hidden tokens of this process's batches."""
-        found = [batch.labels["mlm_tokens"].numpy() for batch in self.batches]
+        """The words that must be guessed in this process's batches."""
+        name = f"{self.objective.readers[0].term}_tokens"
+        found = [b.labels[name].numpy() for b in self.batches if name in b.labels]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
@@ -91,8 +93,13 @@ def score(
     return scores
 
 
-def baselines(corpus: Corpus, answers: NDArray[np.int64], processes: Processes) -> Baselines:
+def baselines(
+    corpus: Corpus, answers: NDArray[np.int64], processes: Processes, *, choices: int
+) -> Baselines:
     """Score the hidden tokens by how frequent each is in the corpus, held-out text included."""
+    nothing = math.log(choices)
+    if not processes.total([len(answers)])[0]:
+        return Baselines(nothing)
     size = len(corpus.tokenizer.vocabulary)
     counts = np.zeros(size, dtype=np.float64)
     for shard in corpus.shards[:: -(-corpus.size // COUNTED)]:  # from all parts of the corpus
@@ -102,7 +109,7 @@ def baselines(corpus: Corpus, answers: NDArray[np.int64], processes: Processes) 
     loss = float(-np.log(shares[answers]).sum())
     right = float((answers == counts.argmax()).sum())
     loss, right, count = processes.total([loss, right, len(answers)])
-    return Baselines(math.log(size), loss / max(count, 1), right / max(count, 1))
+    return Baselines(nothing, loss / count, right / count)
 
 
 class Blanks:
@@ -138,6 +145,8 @@ class Blanks:
         """The first whole word of a batch that is hidden among plain neighbours."""
         vocabulary = self.tokenizer.vocabulary
         width = batch.tokens.shape[1]
+        if "mlm_places" not in batch.labels:
+            return None
         places, answers = (batch.labels[n].tolist() for n in ("mlm_places", "mlm_tokens"))
         hidden = dict(zip(places, answers, strict=True))
         tokens = batch.tokens.flatten().tolist()

@@ -102,7 +102,7 @@ class Loop:
         return True
 
     def run(self) -> None:
-        """Train to the end; a signal ends it after a step, with everything saved."""
+        """Train to the end; a signal ends it between two steps, with everything saved."""
         position = self.position
         if position.evaluated < 0:
             self._evaluate()
@@ -111,6 +111,8 @@ class Loop:
             begun, before = time.monotonic(), self.progress
             report = self._step()
             self._clock(begun)
+            if report is None:
+                continue
             self._log(report, time.monotonic() - begun)
             if self._evaluation_due(before):
                 self._evaluate()
@@ -133,7 +135,11 @@ class Loop:
             return
         begun = time.monotonic()
         network = self._whole_network()
-        moments = {k: whole(v) for k, v in read_moments(course.network, self.optimizer).items()}
+        moments = {}
+        for name, tensor in read_moments(course.network, self.optimizer).items():
+            full = whole(tensor)  # all must ask, and only who writes keeps it
+            if course.processes.first:
+                moments[name] = full
         if course.processes.first:
             save_state(
                 course.folder.checkpoints,
@@ -150,7 +156,8 @@ class Loop:
         self._clock(begun)
         self.saved_step, self.saved_at = position.step, time.monotonic()
 
-    def _step(self) -> Report:
+    def _step(self) -> Report | None:
+        """One step; None if it was given up on a wish to stop, with nothing changed."""
         course, position = self.course, self.position
         pieces, cursor = course.source.pieces(position.cursor, position.step, self.progress)
         set_rate(self.optimizer, course.optimizer.rate * course.schedule.factor(self._next()))
@@ -161,7 +168,10 @@ class Loop:
             course.processes,
             clip=course.optimizer.clip,
             precision=self.precision,
+            give_up=self._asked_to_stop,
         )
+        if report is None:
+            return None
         position.cursor, position.step = cursor, position.step + 1
         position.tokens += report.tokens
         if report.taken:
@@ -241,10 +251,14 @@ class Loop:
         if self.course.report:
             self.course.report()
 
+    def _asked_to_stop(self) -> bool:
+        """Has a wish come to any of the processes?"""
+        return self.course.processes.total([float(self.course.wish.number > 0)])[0] > 0
+
     def _stop_if_asked(self) -> None:
-        """Grant a wish that came to any of the processes."""
+        """Grant a wish to stop."""
         number, step = self.course.wish.number, self.position.step
-        if not self.course.processes.total([float(number > 0)])[0]:
+        if not self._asked_to_stop():
             return
         if step:
             self.save()

@@ -58,7 +58,7 @@ def preflight(
     hidden = _hidden(raw.tokens.numpy(), batch, corpus)
     small = objective.prepare(stream.batch(rows[:HEART_ROWS]), 0)
     first, last = _by_heart(network, objective, small)
-    expected = math.log(network.config.vocab_size)
+    expected = math.log(objective.readers[0].choices)
     if abs(first - expected) > 0.25 * expected:
         raise PreflightError(
             f"preflight: an untrained network has a loss of {first:.2f}; need about ln V = "
@@ -70,9 +70,9 @@ def preflight(
             f"to {last:.2f}; need less than {0.7 * first:.2f}: it cannot learn. Check the model "
             "settings; --no-preflight goes on all the same."
         )
-    known = f", unigram {plain.unigram_loss:.2f}" if plain else ""
+    known = f", unigram {plain.unigram_loss:.2f}" if plain and plain.unigram_loss else ""
     say(
-        f"preflight: {hidden}; untrained loss {first:.2f} (ln V {expected:.2f}{known}); one batch "
+        f"preflight: {hidden}untrained loss {first:.2f} (ln V {expected:.2f}{known}); one batch "
         f"learned by heart to {last:.2f}"
     )
 
@@ -109,23 +109,25 @@ def _pairs(labels: Any, source: "CorpusSource", corpus: Corpus) -> None:
 def _hidden(before: Any, batch: Any, corpus: Corpus) -> str:
     vocabulary = corpus.tokenizer.vocabulary
     special = np.isin(before, [vocabulary.ids[token] for token in SPECIALS])
+    if "mlm_places" not in batch.labels:
+        return ""
     places = batch.labels["mlm_places"].numpy()
     if special.ravel()[places].any():
         raise PreflightError("preflight: special tokens are hidden; a fault of ours, tell us.")
     shown = batch.tokens.numpy().ravel()[places]
     rate = len(places) / max(int((~special).sum()), 1)
     masked = float((shown == vocabulary.mask).mean()) if len(places) else 0.0
-    return f"{rate:.1%} of the tokens hidden, {masked:.0%} of those as [MASK]"
+    return f"{rate:.1%} of the tokens hidden, {masked:.0%} of those as [MASK]; "
 
 
 def _by_heart(network: Network, objective: OnePass, batch: Any) -> tuple[float, float]:
     """The loss of one small batch before and after some steps on a copy of the network."""
     learner = copy.deepcopy(network).eval()  # no dropout: only learning is of interest
     optimizer = torch.optim.Adam(learner.parameters(), lr=1e-3)
-    losses = []
+    term, losses = objective.readers[0].term, []
     for _ in range(HEART_STEPS + 1):
         found = objective(learner, batch)
-        loss = found["mlm"] / max(batch.counts["mlm"], 1)
+        loss = found[term] / max(batch.counts[term], 1)
         losses.append(float(loss.detach()))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -4,6 +4,7 @@ The composition root: it knows the corpus, the network, the objectives and the l
 know each other.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,6 @@ from unmask.model.config import HeadsConfig
 from unmask.model.network import Network, count_parameters
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import OnePass, Reader
-from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.settings import build
 from unmask.text.vocabulary import Vocabulary
 from unmask.train.board import Board
@@ -34,6 +34,9 @@ from unmask.train.run import MODEL, RunFolder, begin, environment, open_run, sto
 from unmask.train.signals import Wish, stop_wishes
 from unmask.train.step import Piece, Report, Trainee
 from unmask.train.watch import Watch
+
+EVALUATING = 0.1  # of a run by the clock may be evaluation
+PROBED = 2048  # tokens that the speed is measured with
 
 _WEIGHTS, _MASKS, _DROPOUT = range(200, 203)  # one key per kind of draw
 
@@ -98,10 +101,12 @@ def pretrain(
     tensorboard: bool = False,
     notice: Callable[[str], None] = print,
     show: Show | None = None,
+    checked: Callable[[int], None] | None = None,
 ) -> Path:
     """Pre-train on a corpus; `table` is a recipe, None to resume with the one that is there.
 
-    Returns the folder of the model.
+    `show` is told every step, `checked` the tokens of each shard that was compared with its
+    digest. Returns the folder of the model.
     """
     with stop_wishes() as wish, processes() as group:
         resume = resume or restarts() > 0  # torchrun has started the workers again
@@ -113,7 +118,7 @@ def pretrain(
             if table is None:
                 table = stored_recipe(out)
             recipe = build(Recipe, table, where="recipe")
-            corpus = open_corpus(corpus_path, check=group.first)
+            corpus = open_corpus(corpus_path, check=group.first, progress=checked)
             group.refuse_difference(float(int(corpus.digest[:12], 16)), "the corpus")
             return _train(folder, corpus, recipe, group, wish, shard=shard, check=check, show=show)
 
@@ -142,7 +147,7 @@ def _train(
     torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
     network = Network(config, heads)
     source = CorpusSource(corpus, recipe, objective, group)
-    evaluate = _Evaluate(folder, corpus, recipe, objective, group)
+    evaluate = _Evaluate(folder, corpus, recipe, objective, group, network)
     course = Course(
         network,
         Trainee(network, objective),
@@ -170,7 +175,8 @@ def _train(
         preflight(network, objective, source, corpus, evaluate.baselines, folder.say)
     group.wait()
     loop = Loop(course)
-    begin(folder, resolved, facts)  # only now: what cannot be trained is not a run
+    # Only now: what cannot be trained is not a run.
+    begin(folder, resolved, facts, lambda table: _spelled_out(table, vocabulary))
     loop.resume()
     loop.run()
     evaluate.report()
@@ -183,9 +189,14 @@ def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, Head
     The objective that the recipe names, and the order of pairs where its examples have pairs.
     """
     table = dict(recipe.objective)
-    wanted = {str(table.pop("name", "mlm")): table}
+    wanted = {str(table.pop("name")): table}
     if recipe.examples.pairs != "off":
-        wanted["pairs"] = {}
+        wanted.setdefault("pairs", {})
+    elif "pairs" in wanted:
+        raise SettingsError(
+            'recipe [objective]: name is "pairs" and examples.pairs is "off"; need pairs to tell '
+            'apart. Set examples.pairs="nsp" or "sop".'
+        )
     readers: list[Reader] = []
     heads: dict[str, Any] = {"pooler": False}
     for name, settings in wanted.items():
@@ -195,6 +206,14 @@ def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, Head
         readers.append(kind(build(kind.settings, settings, where="recipe [objective]"), vocabulary))
         heads |= kind.heads
     return OnePass(readers), HeadsConfig(**heads)
+
+
+def _spelled_out(table: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """A recipe with every setting of its network and objective in it, whoever left them out."""
+    recipe = build(Recipe, table, where="recipe")
+    model = recipe.network(len(vocabulary)).model_dump()
+    asked = objective_for(recipe, vocabulary)[0].readers[0].how.model_dump()
+    return {**table, "model": {**recipe.model, **model}, "objective": {**recipe.objective, **asked}}
 
 
 class _Evaluate:
@@ -207,9 +226,11 @@ class _Evaluate:
         recipe: Recipe,
         objective: OnePass,
         group: Processes,
+        network: Network,
     ) -> None:
         self.folder, self.corpus, self.recipe, self.group = folder, corpus, recipe, group
-        self.watch = Watch(folder.say)
+        self.objective = objective.standard()
+        self.watch = Watch(folder.say, objective.readers[0].term)
         self.watch.remember(folder.metrics())
         self.evaluation: Evaluation | None = None
         self.baselines: Baselines | None = None
@@ -222,34 +243,57 @@ class _Evaluate:
                 f"{recipe.examples.held_out} is held out: {len(held)}; need two. Hold out more "
                 "(--set examples.held_out=5), or nothing (0)."
             )
-        plain = MaskedLM(MaskSettings(), corpus.tokenizer.vocabulary)
-        readers = [plain if isinstance(r, MaskedLM) else r for r in objective.readers]
-        phase = recipe.phases[0]
-        self.evaluation = Evaluation(
-            Stream(corpus, held, recipe.examples, SEED, phase.length),
-            OnePass(readers),
-            group,
-            tokens=recipe.evaluated_tokens(),
-            micro_rows=recipe.micro_rows(phase, group.world),
-        )
-        self.baselines = baselines(corpus, self.evaluation.answers(), group)
+        self.stream = Stream(corpus, held, recipe.examples, SEED, recipe.phases[0].length)
+        self.evaluation = self._on(self._affordable(network))
+        choices = self.objective.readers[0].choices
+        self.baselines = baselines(corpus, self.evaluation.answers(), group, choices=choices)
         self.blanks = Blanks(self.evaluation, corpus)
+
+    def _on(self, tokens: int) -> Evaluation:
+        """An evaluation on so many tokens."""
+        rows = self.recipe.micro_rows(self.recipe.phases[0], self.group.world)
+        return Evaluation(self.stream, self.objective, self.group, tokens=tokens, micro_rows=rows)
+
+    def _affordable(self, network: Network) -> int:
+        """Tokens of an evaluation: the same all through a run, and a tenth of it at most.
+
+        For a run by the clock that takes a measurement, once; what is resumed goes on with it.
+        """
+        most, minutes = self.recipe.evaluated_tokens(), self.recipe.schedule.minutes
+        if minutes is None:
+            return most
+        known = [e["evaluated"] for e in self.folder.metrics() if "evaluated" in e]
+        found = float(known[0] if known else 0)
+        if not found:
+            probe = self._on(PROBED)
+            network.to(self.group.device).eval()
+            probe(network)  # the first pass is slow
+            begun = time.monotonic()
+            probe(network)
+            each = 60 * minutes * EVALUATING / self.recipe.train.evaluations
+            found = probe.tokens * each / (time.monotonic() - begun)
+        agreed = self.group.total([found if self.group.first else 0.0])[0]
+        return min(most, max(PROBED, round(agreed)))
 
     def __call__(self, position: Position, network: Network) -> dict[str, Any]:
         """One evaluation, told and drawn."""
         assert self.evaluation is not None
         assert self.baselines is not None
         scores = self.evaluation(network)
-        entry: dict[str, Any] = {**scores, **asdict(self.baselines), "tokens": position.tokens}
+        asks = self.objective.asks
+        plain = {k: v for k, v in asdict(self.baselines).items() if v is not None}
+        entry: dict[str, Any] = {**scores, **plain, "tokens": position.tokens}
+        entry |= {f"{r.term}_chance": 1 / r.choices for r in self.objective.readers}
+        entry |= {"evaluated": self.evaluation.tokens, "asks": asks}
         entry["seconds"] = round(position.seconds, 3)
         if self.group.first:
             entry["blanks"] = self.blanks(network, self.group.device)
-        said = f"step {position.step}: held-out loss {scores['mlm']:.3f}"
-        said += f" (unigram {self.baselines.unigram_loss:.3f}, ln V {self.baselines.ln_v:.3f})"
-        said += f", accuracy {scores['mlm_accuracy']:.1%}"
-        if "pair" in scores:
-            said += f", pairs {scores['pair_accuracy']:.1%}"
-        self.folder.say(said)
+        known = f"ln V {plain['ln_v']:.3f}"
+        if "unigram_loss" in plain:
+            known = f"unigram {plain['unigram_loss']:.3f}, {known}"
+        right = ", ".join(f"{about} {scores[f'{t}_accuracy']:.1%}" for t, about in asks.items())
+        loss = scores[next(iter(asks))]
+        self.folder.say(f"step {position.step}: held-out loss {loss:.3f} ({known}); right: {right}")
         self.watch.evaluated(position.step, scores, self.baselines)
         return entry
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from unmask.data.kinds import ExampleSettings
 from unmask.errors import SettingsError, unknown
@@ -61,6 +61,16 @@ class Recipe(Settings):
     phases: list[Phase] = Field(default_factory=lambda: [Phase()])
     train: TrainSettings = TrainSettings()
 
+    @field_validator("model")
+    @classmethod
+    def _has_a_size(cls, table: dict[str, Any]) -> dict[str, Any]:
+        return {"size": "base", **table}
+
+    @field_validator("objective")
+    @classmethod
+    def _has_a_name(cls, table: dict[str, Any]) -> dict[str, Any]:
+        return {"name": "mlm", **table}
+
     @model_validator(mode="after")
     def _phases_are_the_run(self) -> "Recipe":
         total = sum(phase.share for phase in self.phases)
@@ -71,7 +81,7 @@ class Recipe(Settings):
     def network(self, vocab_size: int) -> ModelConfig:
         """The config of the network, for a vocabulary."""
         table = dict(self.model)
-        named = sized(str(table.pop("size", "base")), vocab_size).model_dump()
+        named = sized(str(table.pop("size")), vocab_size).model_dump()
         longest = max(phase.length for phase in self.phases)
         if table.get("vocab_size", vocab_size) != vocab_size:
             raise SettingsError(

@@ -33,23 +33,21 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[tuple[str, list[Line], bool
     """The curves of a run: title, lines, whether they are shares."""
     train = [entry for entry in metrics if entry["kind"] == "train"]
     held = [entry for entry in metrics if entry["kind"] == "eval"]
+    asks = held[-1].get("asks", {}) if held else {}
+    main = next(iter(asks), "loss")
     losses = [
-        Line("training", *_points(train, "mlm", smooth=True), faint=True),
-        Line("held out", *_points(held, "mlm")),
+        Line("training", *_points(train, main, smooth=True), faint=True),
+        Line("held out", *_points(held, main)),
         Line("unigram", *_points(held, "unigram_loss"), dashed=True),
         Line("ln V", *_points(held, "ln_v"), dashed=True),
     ]
-    accuracies = [
-        Line("held out", *_points(held, "mlm_accuracy")),
-        Line("unigram", *_points(held, "unigram_accuracy"), dashed=True),
-    ]
-    pairs = [Line("held out", *_points(held, "pair_accuracy"))]
-    if pairs[0].xs:
-        pairs.append(Line("chance", pairs[0].xs, [0.5] * len(pairs[0].xs), dashed=True))
-    found = [
-        ("Loss on hidden tokens", losses, False),
-        ("Hidden tokens guessed right", accuracies, True),
-        ("Pairs told right", pairs, True),
+    found = [(f"Loss on {asks.get(main, 'the training text')}", losses, False)]
+    for term, about in asks.items():
+        right = [Line("held out", *_points(held, f"{term}_accuracy"))]
+        name, plain = _plain(term, main, held[-1])
+        right.append(Line(name, *_points(held, plain), dashed=True))
+        found.append((f"{about.capitalize()} right", right, True))
+    found += [
         ("Tokens a second", [Line("tokens", *_points(train, "tokens_a_second"))], False),
         ("Learning rate", [Line("rate", *_points(train, "rate"))], False),
         ("Length of the gradient", [Line("norm", *_points(train, "norm"))], False),
@@ -93,17 +91,28 @@ def _summary(metrics: list[dict[str, Any]]) -> str:
         rows.append(("time", f"{last['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens a second"))
     if held:
         last = held[-1]
-        known = f"unigram {last['unigram_loss']:.3f}, ln V {last['ln_v']:.3f}"
-        rows.append(("held-out loss", f"{last['mlm']:.3f}", known))
-        most = f"the most frequent token: {last['unigram_accuracy']:.1%}"
-        rows.append(("hidden tokens right", f"{last['mlm_accuracy']:.1%}", most))
-        if "pair_accuracy" in last:
-            rows.append(("pairs right", f"{last['pair_accuracy']:.1%}", "chance: 50 %"))
+        asks = last.get("asks", {})
+        main = next(iter(asks), "loss")
+        if main in last:
+            known = [("unigram", last.get("unigram_loss")), ("ln V", last.get("ln_v"))]
+            said = ", ".join(f"{name} {value:.3f}" for name, value in known if value is not None)
+            rows.append(("held-out loss", f"{last[main]:.3f}", said))
+        for term, about in asks.items():
+            name, plain = _plain(term, main, last)
+            said = f"{name}: {last[plain]:.1%}"
+            rows.append((f"{about} right", f"{last[f'{term}_accuracy']:.1%}", said))
     body = "".join(
         f'<tr><th>{escape(a)}</th><td class="n">{escape(b)}</td><td>{escape(c)}</td></tr>'
         for a, b, c in rows
     )
     return f"<table>{body}</table>"
+
+
+def _plain(term: str, main: str, entry: dict[str, Any]) -> tuple[str, str]:
+    """What a share of right answers is compared with: its name, and its name in the metrics."""
+    if term == main and "unigram_accuracy" in entry:
+        return "unigram", "unigram_accuracy"
+    return "chance", f"{term}_chance"
 
 
 def _blanks(metrics: list[dict[str, Any]]) -> str:

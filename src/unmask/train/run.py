@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from unmask.disk import disk_error, held, write_file
+from unmask.disk import disk_error, held, sweep, write_file
 from unmask.errors import FolderError
 from unmask.settings import read_json, read_toml, write_toml
 from unmask.train.recipe import changed
@@ -32,7 +32,7 @@ LOCK = ".lock"
 # Facts that decide what a run learns; another value is another run.
 BINDING = {"corpus": "corpus", "tokenizer": "tokenizer"}
 # Facts that decide the last bits; another value is announced.
-EXACT = ("torch", "threads", "processor", "processes", "shard", "device")
+EXACT = ("unmask", "torch", "threads", "processor", "processes", "shard", "device")
 
 
 @dataclass
@@ -127,11 +127,20 @@ def open_run(
                 if entry.name != LOCK:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         (path / CHECKPOINTS).mkdir(exist_ok=True)
+        sweep(path, ".*.tmp-*")
         yield folder
 
 
-def begin(folder: RunFolder, recipe: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Write down what the run is; on resuming, compare, and refuse or announce differences."""
+def begin(
+    folder: RunFolder,
+    recipe: dict[str, Any],
+    facts: dict[str, Any],
+    spell_out: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> None:
+    """Write down what the run is; on resuming, compare, and refuse or announce differences.
+
+    Recipes are compared with all that they leave out spelled out.
+    """
     if not folder.writes:
         return
     if not (folder.path / RECIPE).exists():
@@ -145,7 +154,7 @@ def begin(folder: RunFolder, recipe: dict[str, Any], facts: dict[str, Any]) -> N
                 f"{folder.path}: was begun with another {what} (sha256 {before.get(name)!s:.12}... "
                 f"then, {facts[name]!s:.12}... now). Resume it with that one, or begin another run."
             )
-    difference = changed(read_toml(folder.path / RECIPE), recipe)
+    difference = changed(spell_out(read_toml(folder.path / RECIPE)), spell_out(recipe))
     if difference:
         raise FolderError(
             f"{folder.path}: was begun with other settings: {difference}. Resume without changing "

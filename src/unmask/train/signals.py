@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM -> a wish to stop, which the loop grants after the step it is in."""
+"""SIGINT and SIGTERM -> a wish to stop, which the loop grants before its next batch."""
 
 import os
 import signal

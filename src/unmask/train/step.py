@@ -6,7 +6,7 @@ gradient is not finite is not taken.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -67,13 +67,20 @@ def take_step(
     *,
     clip: float,
     precision: Precision = "fp32",
-) -> Report:
-    """Run all batches, add up their gradients, clip, and move the weights."""
+    give_up: Callable[[], bool] = lambda: False,
+) -> Report | None:
+    """Run all batches, add up their gradients, clip, and move the weights.
+
+    `give_up` is asked between two batches: a step of a large network takes longer than whoever
+    wants to stop will wait. Then nothing is changed, and None returned.
+    """
     counts = _counts(pieces, processes)
     terms = sorted(name for name in counts if name != "tokens")
     sums: Counter[str] = Counter()
     optimizer.zero_grad(set_to_none=True)
     for number, piece in enumerate(pieces):
+        if number and give_up():
+            return None
         torch.manual_seed(piece.seed)  # of this batch alone, whoever computes it and when
         with processes.syncing(module, number == len(pieces) - 1), _casting(precision, processes):
             found = module(piece.batch.to(processes.device))

@@ -18,8 +18,8 @@ PLATEAU = 4  # evaluations
 class Watch:
     """Looks at every step and every evaluation."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
+    def __init__(self, say: Callable[[str], None], term: str = "mlm") -> None:
+        self.say, self.term = say, term  # the loss that is looked at
         self.said: list[str] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.best = float("inf")
@@ -27,7 +27,7 @@ class Watch:
 
     def remember(self, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Take up the evaluations of a run that is resumed, without warning again."""
-        self.history = [dict(e) for e in metrics if e.get("kind") == "eval" and "mlm" in e]
+        self.history = [dict(e) for e in metrics if e.get("kind") == "eval" and self.term in e]
 
     def stepped(self, step: int, report: Report) -> None:
         """After a step."""
@@ -53,17 +53,7 @@ class Watch:
         self.history.append(scores)
         if len(self.history) <= PLATEAU:
             return
-        losses = [s["mlm"] for s in self.history]
-        flat = max(losses[-PLATEAU:]) - min(losses[-PLATEAU:]) < 0.05
-        if flat and losses[-1] > plain.unigram_loss - 0.3:
-            self._warn(
-                step,
-                "unigram",
-                f"the held-out loss stays at {losses[-1]:.2f}, where knowing only word frequencies "
-                f"gives {plain.unigram_loss:.2f}: the model has learned those and no more. Usual "
-                "causes: batches too small, a rate too low or too high, thousands of equal lines, "
-                "too short a run",
-            )
+        losses = [s[self.term] for s in self.history]
         if min(losses[:-PLATEAU]) < min(losses[-PLATEAU:]) - 0.02:
             self._warn(
                 step,
@@ -71,23 +61,41 @@ class Watch:
                 f"the held-out loss was {min(losses):.2f} and is {losses[-1]:.2f}: the text is "
                 "learned by heart. Use more text, a smaller model or fewer steps",
             )
-        if "pair_accuracy" in scores and len(self.history) > 2 * PLATEAU:
-            learned = losses[-1] < plain.unigram_loss - 0.5
-            chance = all(s["pair_accuracy"] < 0.53 for s in self.history[-PLATEAU:])
-            if learned and chance:
-                self._warn(
-                    step,
-                    "pairs",
-                    "tokens are learned but pairs stay at chance. Are documents apart (blank "
-                    "lines), and sentences in their order?",
-                )
-            if not learned and scores["pair_accuracy"] > 0.9:
-                self._warn(
-                    step,
-                    "cue",
-                    f"pairs are right at {scores['pair_accuracy']:.0%} while tokens are not "
-                    "learned: something gives the answer away, as two kinds of documents do",
-                )
+        if plain.unigram_loss is not None:
+            self._words(step, losses, plain.unigram_loss)
+            if "pair_accuracy" in scores and len(self.history) > 2 * PLATEAU:
+                self._pairs(step, scores, learned=losses[-1] < plain.unigram_loss - 0.5)
+
+    def _words(self, step: int, losses: Sequence[float], unigram: float) -> None:
+        """Has it learned more than how frequent words are?"""
+        flat = max(losses[-PLATEAU:]) - min(losses[-PLATEAU:]) < 0.05
+        if flat and losses[-1] > unigram - 0.3:
+            self._warn(
+                step,
+                "unigram",
+                f"the held-out loss stays at {losses[-1]:.2f}, where knowing only word frequencies "
+                f"gives {unigram:.2f}: the model has learned those and no more. Usual causes: "
+                "batches too small, a rate too low or too high, thousands of equal lines, too "
+                "short a run",
+            )
+
+    def _pairs(self, step: int, scores: dict[str, float], *, learned: bool) -> None:
+        """Do pairs keep up with words?"""
+        chance = all(s["pair_accuracy"] < 0.53 for s in self.history[-PLATEAU:])
+        if learned and chance:
+            self._warn(
+                step,
+                "pairs",
+                "tokens are learned but pairs stay at chance. Are documents apart (blank lines), "
+                "and sentences in their order?",
+            )
+        if not learned and scores["pair_accuracy"] > 0.9:
+            self._warn(
+                step,
+                "cue",
+                f"pairs are right at {scores['pair_accuracy']:.0%} while tokens are not learned: "
+                "something gives the answer away, as two kinds of documents do",
+            )
 
     def _warn(self, step: int, kind: str, text: str) -> None:
         line = f"warning [{kind}]: {text}"
