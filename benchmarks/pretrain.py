@@ -1,0 +1,194 @@
+"""A step of pre-training, real tokens a second: ours on packed rows, transformers' on padded ones.
+
+Both sides get the same examples with the same tokens hidden, dropout 0.1, fp32, clipping and fused
+AdamW; a third side, a plain matrix product, shows what the machine can do in the same rounds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks import theirs
+from benchmarks.measure import gflops, interleaved, matrix_products, ratio, save
+from unmask.data.batches import Batch, collate
+from unmask.data.packing import pack
+from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.network import Network
+from unmask.objectives.base import OnePass
+from unmask.objectives.mlm import MaskedLM, MaskSettings
+from unmask.objectives.pairs import PairOrder, PairSettings
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.distributed import Processes
+from unmask.train.optim import make_optimizer
+from unmask.train.schedule import OptimizerSettings
+from unmask.train.step import Piece, Trainee, take_step
+
+THREADS, LENGTH, MICRO_TOKENS = 2, 128, 2048
+RULES = OptimizerSettings(rate=1e-4)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, and the lengths of the examples it is trained on."""
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    vocab_size: int
+    examples: int  # of one step
+    steps: int = 1  # of one round
+    shortest: int = 0  # 0: nine of ten examples fill the row, as the paper has it
+    longest: int = LENGTH
+    asked: float = 1.0  # times as fast as transformers
+
+    @property
+    def config(self) -> ModelConfig:
+        """BERT's network of this size."""
+        return ModelConfig(
+            vocab_size=self.vocab_size,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            inner_width=4 * self.width,
+        )
+
+
+CASES = [
+    Case("mini, 30,522 pieces", 4, 256, 4, 30_522, examples=64, asked=3.0),
+    Case("mini, 8,192 pieces", 4, 256, 4, 8192, examples=64, steps=2, asked=2.0),
+    Case("MiniLM's size, 30,522 pieces", 6, 384, 12, 30_522, examples=32, asked=2.0),
+    Case("base, 30,522 pieces", 12, 768, 12, 30_522, examples=16, asked=1.4),
+    Case(
+        "mini, 30,522 pieces, one short pair a row", 4, 256, 4, 30_522, examples=64,
+        shortest=10, longest=80, asked=6.0,
+    ),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Example:
+    ids: np.ndarray
+    segments: np.ndarray
+
+
+def examples_of(case: Case, seed: int = 0) -> list[_Example]:
+    """Pairs of made-up texts: [CLS] first [SEP] second [SEP]."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(case.examples):
+        short = case.shortest or (5 if rng.random() < 0.1 else case.longest)
+        length = int(rng.integers(short, case.longest + 1))
+        ids = rng.integers(len(SPECIALS), case.vocab_size, length)
+        middle = length // 2
+        ids[[0, middle, -1]] = SPECIALS.index("[CLS]"), *[SPECIALS.index("[SEP]")] * 2
+        found.append(_Example(ids, (np.arange(length) > middle).astype(np.int64)))
+    return found
+
+
+class Ours:
+    """Steps of our loop on packed rows."""
+
+    def __init__(self, case: Case, *, micro_tokens: int = MICRO_TOKENS) -> None:
+        words = [f"word{i}" for i in range(case.vocab_size - len(SPECIALS))]
+        vocabulary = Vocabulary([*SPECIALS, *words])
+        objective = OnePass(
+            [MaskedLM(MaskSettings(), vocabulary), PairOrder(PairSettings(), vocabulary)]
+        )
+        torch.manual_seed(0)
+        self.network = Network(case.config, HeadsConfig(tokens=True, pair=True)).train()
+        self.trainee = Trainee(self.network, objective)
+        self.optimizer = make_optimizer(self.trainee, RULES)
+        self.pieces = [
+            Piece(objective.prepare(batch, 0), seed)
+            for seed, batch in enumerate(_batches(examples_of(case), micro_tokens, vocabulary))
+        ]
+        self.tokens = sum(piece.batch.real for piece in self.pieces)
+
+    def step(self) -> None:
+        take_step(self.trainee, self.pieces, self.optimizer, Processes(), clip=RULES.clip)
+
+    def flops(self) -> float:
+        """Of the matrix products of a step: two a weight and token, thrice with the way back."""
+        block = sum(p.numel() for p in self.network.encoder.blocks.parameters() if p.ndim == 2)
+        assert self.network.token_head is not None
+        config = self.network.config
+        head = config.width**2 + config.width * config.vocab_size
+        total = 0.0
+        for piece in self.pieces:
+            rows, length = piece.batch.tokens.shape
+            attention = 2 * config.layers * config.width * length  # scores, and what they gather
+            total += rows * length * (block + attention) + piece.batch.counts["mlm"] * head
+        return 6 * total
+
+
+def _batches(
+    examples: list[_Example], micro_tokens: int, vocabulary: Vocabulary
+) -> list[Batch]:
+    rows = pack([len(example.ids) for example in examples], LENGTH)
+    size = micro_tokens // LENGTH
+    found = []
+    for begin in range(0, len(rows), size):
+        chosen = rows[begin : begin + size]
+        members = [i for row in chosen for i in row]
+        at = iter(range(len(members)))
+        laid = [[next(at) for _ in row] for row in chosen]
+        batch = collate([examples[i] for i in members], laid, pad_id=vocabulary.pad)
+        found.append(
+            batch.with_examples(
+                number=torch.tensor(members) * 2**20,
+                pair=torch.tensor(members) % 2,
+                continues=torch.zeros_like(batch.tokens, dtype=torch.bool),
+            )
+        )
+    return found
+
+
+def measure(case: Case, rounds: int) -> dict[str, object]:
+    """Both sides of one case, in turn."""
+    print(f"\n{case.name}", flush=True)
+    ours = Ours(case)
+    other = theirs.PaddedRows(case.config, [piece.batch for piece in ours.pieces], LENGTH, RULES)
+
+    def repeat(step: object) -> object:
+        return lambda: [step() for _ in range(case.steps)]  # type: ignore[operator]
+
+    seconds = interleaved(
+        {
+            "unmask": repeat(ours.step),
+            "transformers": repeat(other.step),
+            "matrix products": matrix_products,
+        },
+        rounds,
+    )
+    peak = gflops(seconds.pop("matrix products"))
+    middle = {name: float(np.median(spent)) for name, spent in seconds.items()}
+    reached = case.steps * ours.flops() / middle["unmask"] / 1e9
+    return {
+        "case": case.name,
+        "asked": case.asked,
+        "tokens_a_step": ours.tokens,
+        "tokens_a_second": {n: case.steps * ours.tokens / s for n, s in middle.items()},
+        "speedup": ratio(seconds, "unmask", "transformers"),
+        "gflops": reached,
+        "peak_gflops": peak,
+        "share_of_peak": reached / peak,
+        "seconds": seconds,
+    }
+
+
+def main(rounds: int = 5) -> None:
+    torch.set_num_threads(THREADS)
+    found = [measure(case, rounds) for case in CASES]
+    print("\n| | transformers, tokens a second | unmask | ratio (rounds) | asked | of the peak |")
+    print("|---|---|---|---|---|---|")
+    for result in found:
+        rate, speedup = result["tokens_a_second"], result["speedup"]
+        print(
+            f"| {result['case']} | {rate['transformers']:,.0f} | {rate['unmask']:,.0f} | "
+            f"{speedup['median']:.2f}x ({speedup['lowest']:.2f} to {speedup['highest']:.2f}) | "
+            f"{result['asked']:.1f}x | {result['share_of_peak']:.0%} |"
+        )
+    save("pretrain", {"threads": THREADS, "cases": found})

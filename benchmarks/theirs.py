@@ -1,0 +1,86 @@
+"""The other side: transformers' BertForPreTraining as its users train it, one example a row."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unmask.data.batches import Batch
+from unmask.data.examples import UNSAID
+from unmask.model.config import ModelConfig
+from unmask.train.schedule import OptimizerSettings
+
+IGNORED = -100  # in their labels
+
+
+def bert(config: ModelConfig) -> torch.nn.Module:
+    """Their network of the same shape, with dropout as the config has it."""
+    from transformers import BertConfig, BertForPreTraining
+
+    made = BertForPreTraining(
+        BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.width,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            intermediate_size=config.inner_width,
+            max_position_embeddings=config.max_length,
+            hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.attention_dropout,
+        )
+    )
+    return made.train()
+
+
+def apart(batches: Sequence[Batch], length: int) -> dict[str, Tensor]:
+    """Every example of packed batches in a padded row of its own, the same tokens hidden."""
+    count = sum(len(batch.row) for batch in batches)
+    names = "input_ids", "token_type_ids", "attention_mask"
+    rows = {name: torch.zeros(count, length, dtype=torch.long) for name in names}
+    rows["labels"] = torch.full((count, length), IGNORED)
+    at = 0
+    for batch in batches:
+        answers = torch.full((batch.tokens.numel(),), IGNORED)
+        answers[batch.labels["mlm_places"]] = batch.labels["mlm_tokens"]
+        answers = answers.view_as(batch.tokens)
+        for row, start, size in zip(batch.row, batch.start, batch.length, strict=True):
+            stretch = (row, slice(int(start), int(start + size)))
+            rows["input_ids"][at, :size] = batch.tokens[stretch]
+            rows["token_type_ids"][at, :size] = batch.segments[stretch]
+            rows["attention_mask"][at, :size] = 1
+            rows["labels"][at, :size] = answers[stretch]
+            at += 1
+    pairs = torch.cat([batch.labels["pair"] for batch in batches])
+    return {**rows, "next_sentence_label": pairs.where(pairs != UNSAID, IGNORED)}
+
+
+def adamw(model: torch.nn.Module, rules: OptimizerSettings) -> torch.optim.AdamW:
+    """As their examples make it: biases and norms do not decay; fused, which they leave to users."""
+    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+    rest = [p for p in model.parameters() if not any(p is other for other in plain)]
+    return torch.optim.AdamW(
+        [{"params": rest, "weight_decay": rules.decay}, {"params": plain, "weight_decay": 0.0}],
+        lr=rules.rate,
+        betas=(rules.beta1, rules.beta2),
+        eps=rules.epsilon,
+        fused=True,
+    )
+
+
+class PaddedRows:
+    """Steps of a plain loop on padded rows."""
+
+    def __init__(
+        self, config: ModelConfig, batches: Sequence[Batch], length: int, rules: OptimizerSettings
+    ) -> None:
+        torch.manual_seed(0)
+        self.model = bert(config)
+        self.rows = apart(batches, length)
+        self.optimizer = adamw(self.model, rules)
+        self.clip = rules.clip
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model(**self.rows).loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
