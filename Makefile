@@ -11,8 +11,8 @@ help:  ## list the targets
 demo: .venv/core  ## set up, then pre-train a small BERT and use it, in five minutes
 	$(BIN)/unmask demo
 
-test: .venv/test  ## set up, then run the test suite, a few minutes
-	$(BIN)/python -m pytest -q
+test: .venv/test  ## set up, then run the test suite on all cores, a few minutes
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 full: .venv/test  ## the tests that take many minutes: all data, all sizes
 	$(BIN)/python -m pytest -q -s -m full

@@ -2,13 +2,14 @@
 
 import sys
 
-from benchmarks import embed, prepare, vocab
+from benchmarks import embed, prepare, pretrain, vocab
 from benchmarks.faults import main as faults
 
 BENCHMARKS = {
     "embed": embed.main,
     "faults": faults.main,
     "prepare": prepare.main,
+    "pretrain": pretrain.main,
     "vocab": vocab.main,
 }
 

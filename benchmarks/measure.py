@@ -1,12 +1,15 @@
 """Fair timing on a noisy machine: all sides in turn, round by round; medians and ratios."""
 
 import json
+import multiprocessing
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable
 from datetime import date
 from importlib.metadata import version
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 RESULTS = Path("results")  # not part of the repository
@@ -24,6 +27,41 @@ def interleaved(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str
                 seconds[name].append(spent)
             print(f"round {number}  {name:<24} {spent:8.3f} s", flush=True)
     return seconds
+
+
+class Apart:
+    """A side in a process of its own, so that what one sets there does not help the other.
+
+    `make(*arguments)` is called there, once; what it returns is run whenever this is called.
+    """
+
+    def __init__(self, make: Callable[..., Callable[[], object]], *arguments: object) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, make, arguments), daemon=True)
+        self.process.start()
+        self.about = self.pipe.recv()
+
+    def __call__(self) -> object:
+        """Run it there, and wait."""
+        self.pipe.send("run")
+        return self.pipe.recv()
+
+    def close(self) -> int:
+        """End it; returns the most bytes that it has had in memory."""
+        self.pipe.send("end")
+        peak = self.pipe.recv()
+        self.process.join()
+        return int(peak)
+
+
+def _serve(pipe: Connection, make: Callable[..., Callable[[], object]], arguments: tuple) -> None:
+    side = make(*arguments)
+    pipe.send(getattr(side, "about", None))
+    while pipe.recv() == "run":
+        side()
+        pipe.send(None)
+    pipe.send(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 MATRIX = 2048  # rows and columns of the product that shows what the machine can do

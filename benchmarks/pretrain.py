@@ -5,13 +5,13 @@ AdamW; a third side, a plain matrix product, shows what the machine can do in th
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from benchmarks import theirs
-from benchmarks.measure import gflops, interleaved, matrix_products, ratio, save
+from benchmarks.measure import Apart, gflops, interleaved, matrix_products, ratio, save
 from unmask.data.batches import Batch, collate
 from unmask.data.packing import pack
 from unmask.model.config import HeadsConfig, ModelConfig
@@ -21,6 +21,7 @@ from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.distributed import Processes
+from unmask.train.memory import keep_freed_memory
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
 from unmask.train.step import Piece, Trainee, take_step
@@ -108,6 +109,7 @@ class Ours:
         self.tokens = sum(piece.batch.real for piece in self.pieces)
 
     def step(self) -> None:
+        """All examples once."""
         take_step(self.trainee, self.pieces, self.optimizer, Processes(), clip=RULES.clip)
 
     def flops(self) -> float:
@@ -124,9 +126,7 @@ class Ours:
         return 6 * total
 
 
-def _batches(
-    examples: list[_Example], micro_tokens: int, vocabulary: Vocabulary
-) -> list[Batch]:
+def _batches(examples: list[_Example], micro_tokens: int, vocabulary: Vocabulary) -> list[Batch]:
     rows = pack([len(example.ids) for example in examples], LENGTH)
     size = micro_tokens // LENGTH
     found = []
@@ -146,35 +146,47 @@ def _batches(
     return found
 
 
-def measure(case: Case, rounds: int) -> dict[str, object]:
+class Steps:
+    """One side of a case: some steps, in a process of its own."""
+
+    def __init__(self, case: Case, side: str) -> None:
+        torch.set_num_threads(THREADS)
+        ours = Ours(case)
+        self.count = case.steps
+        self.about = {"tokens": ours.tokens, "flops": ours.flops()}
+        if side == "unmask":
+            keep_freed_memory()
+            self.step = ours.step
+        else:
+            batches = [piece.batch for piece in ours.pieces]
+            self.step = theirs.PaddedRows(case.config, batches, LENGTH, RULES).step
+
+    def __call__(self) -> None:
+        """The steps of a round."""
+        for _ in range(self.count):
+            self.step()
+
+
+def measure(case: Case, rounds: int) -> dict[str, Any]:
     """Both sides of one case, in turn."""
     print(f"\n{case.name}", flush=True)
-    ours = Ours(case)
-    other = theirs.PaddedRows(case.config, [piece.batch for piece in ours.pieces], LENGTH, RULES)
-
-    def repeat(step: object) -> object:
-        return lambda: [step() for _ in range(case.steps)]  # type: ignore[operator]
-
-    seconds = interleaved(
-        {
-            "unmask": repeat(ours.step),
-            "transformers": repeat(other.step),
-            "matrix products": matrix_products,
-        },
-        rounds,
-    )
+    sides = {name: Apart(Steps, case, name) for name in ("unmask", "transformers")}
+    about = sides["unmask"].about
+    seconds = interleaved({**sides, "matrix products": matrix_products}, rounds)
+    memory = {name: side.close() for name, side in sides.items()}
     peak = gflops(seconds.pop("matrix products"))
     middle = {name: float(np.median(spent)) for name, spent in seconds.items()}
-    reached = case.steps * ours.flops() / middle["unmask"] / 1e9
+    reached = case.steps * about["flops"] / middle["unmask"] / 1e9
     return {
         "case": case.name,
         "asked": case.asked,
-        "tokens_a_step": ours.tokens,
-        "tokens_a_second": {n: case.steps * ours.tokens / s for n, s in middle.items()},
+        "tokens_a_step": about["tokens"],
+        "tokens_a_second": {n: case.steps * about["tokens"] / s for n, s in middle.items()},
         "speedup": ratio(seconds, "unmask", "transformers"),
         "gflops": reached,
         "peak_gflops": peak,
         "share_of_peak": reached / peak,
+        "peak_bytes": memory,
         "seconds": seconds,
     }
 
@@ -182,13 +194,16 @@ def measure(case: Case, rounds: int) -> dict[str, object]:
 def main(rounds: int = 5) -> None:
     torch.set_num_threads(THREADS)
     found = [measure(case, rounds) for case in CASES]
-    print("\n| | transformers, tokens a second | unmask | ratio (rounds) | asked | of the peak |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "\n| | transformers, tokens a second | unmask | ratio (rounds) | asked | of the peak | MB |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for result in found:
         rate, speedup = result["tokens_a_second"], result["speedup"]
+        memory = " and ".join(f"{size / 1e6:,.0f}" for size in result["peak_bytes"].values())
         print(
             f"| {result['case']} | {rate['transformers']:,.0f} | {rate['unmask']:,.0f} | "
             f"{speedup['median']:.2f}x ({speedup['lowest']:.2f} to {speedup['highest']:.2f}) | "
-            f"{result['asked']:.1f}x | {result['share_of_peak']:.0%} |"
+            f"{result['asked']:.1f}x | {result['share_of_peak']:.0%} | {memory} |"
         )
     save("pretrain", {"threads": THREADS, "cases": found})

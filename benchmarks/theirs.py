@@ -55,7 +55,7 @@ def apart(batches: Sequence[Batch], length: int) -> dict[str, Tensor]:
 
 
 def adamw(model: torch.nn.Module, rules: OptimizerSettings) -> torch.optim.AdamW:
-    """As their examples make it: biases and norms do not decay; fused, which they leave to users."""
+    """As their examples make it, and fused: biases and norms do not decay."""
     plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
     rest = [p for p in model.parameters() if not any(p is other for other in plain)]
     return torch.optim.AdamW(
@@ -80,6 +80,7 @@ class PaddedRows:
         self.clip = rules.clip
 
     def step(self) -> None:
+        """All examples once."""
         self.optimizer.zero_grad(set_to_none=True)
         self.model(**self.rows).loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)

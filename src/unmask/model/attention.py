@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unmask.model import fast
 from unmask.model.config import ModelConfig
 from unmask.model.positions import Positions
 
@@ -50,8 +51,7 @@ class Attention(nn.Module):
             added = shift if added is None else added + shift
 
         if self.listener is None and not positions.reads_weights:
-            rate = self.dropout if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
+            mixed = self._mixed(q, k, v, added)
         else:  # the same sum written out, because someone reads the weights
             weights = self._weights(q, k, added)  # [B, H, Q, K]
             mixed = weights @ v  # [B, H, Q, d]
@@ -59,6 +59,12 @@ class Attention(nn.Module):
                 mixed = mixed + positions.values(weights, index, keys_index)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # [B, Q, D]
         return output
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Tensor:
+        rate = self.dropout if self.training else 0.0
+        if fast.usable(q) and not (added is not None and added.requires_grad):
+            return fast.attend(q, k, v, added, rate)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
 
     def _weights(self, q: Tensor, k: Tensor, added: Tensor | None) -> Tensor:
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from unmask.model import masks, positions
 from unmask.model.config import ModelConfig
-from unmask.model.layers import Block
+from unmask.model.layers import Block, dropped
 from unmask.model.start import start, table
 
 
@@ -46,8 +46,7 @@ class Encoder(nn.Module):
         x = self.tokens(tokens) + self.segments(segments)
         where = self.positions.embed(index)
         x = x if where is None else x + where
-        out: Tensor = self.dropout(self.norm(x))
-        return out
+        return dropped(self.norm(x), self.dropout)
 
     def run(
         self,

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unmask.model import fast
 from unmask.model.config import ModelConfig
 from unmask.model.layers import ACTIVATIONS
 from unmask.model.start import start
@@ -37,7 +38,17 @@ class TokenHead(nn.Module):
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
         """[N, D], [V, D] -> [N, V]"""
-        return F.linear(self.norm(self.activation(self.dense(hidden))), table, self.bias)
+        return F.linear(self._states(hidden), table, self.bias)
+
+    def loss(self, hidden: Tensor, table: Tensor, answers: Tensor) -> Tensor:
+        """Summed cross-entropy of the answers.  [N, D], [V, D], [N] -> []"""
+        if fast.usable(hidden):
+            return fast.token_loss(self._states(hidden), table, self.bias, answers)
+        return F.cross_entropy(self(hidden, table), answers, reduction="sum")
+
+    def _states(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return out
 
 
 class LabelHead(nn.Module):

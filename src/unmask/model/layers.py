@@ -9,6 +9,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unmask.model import fast
 from unmask.model.attention import Attention
 from unmask.model.config import Activation, ModelConfig
 from unmask.model.positions import Positions
@@ -63,7 +64,22 @@ class Block(nn.Module):
 
     def _add(self, x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.LayerNorm) -> Tensor:
         if self.pre:
-            out: Tensor = x + self.dropout(part(norm(x)))
-        else:
-            out = norm(x + self.dropout(part(x)))
+            return plus_dropped(x, part(norm(x)), self.dropout)
+        out: Tensor = norm(plus_dropped(x, part(x), self.dropout))
         return out
+
+
+def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Dropout) -> Tensor:
+    """x + dropout(y)"""
+    if dropout.training and fast.usable(x):
+        return fast.plus_dropped(x, y, dropout.p)
+    out: Tensor = x + dropout(y)
+    return out
+
+
+def dropped(x: Tensor, dropout: nn.Dropout) -> Tensor:
+    """dropout(x)"""
+    if dropout.training and fast.usable(x):
+        return fast.dropped(x, dropout.p)
+    out: Tensor = dropout(x)
+    return out

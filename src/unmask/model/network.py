@@ -33,6 +33,11 @@ class Network(nn.Module):
         scores: Tensor = self.token_head(hidden, self.encoder.tokens.weight)
         return scores
 
+    def guess_loss(self, hidden: Tensor, answers: Tensor) -> Tensor:
+        """How wrong the guesses are, summed over chosen tokens.  [N, D], [N] -> []"""
+        assert self.token_head is not None, "this network has no token head"
+        return self.token_head.loss(hidden, self.encoder.tokens.weight, answers)
+
 
 def count_parameters(module: nn.Module) -> int:
     """How many numbers are trained."""

@@ -102,12 +102,12 @@ class MaskedLM:
     def read(self, network: Network, hidden: Tensor, batch: Batch) -> Sums:
         """Score the hidden places only.  hidden [B, S, D]"""
         states = hidden.flatten(0, 1)[batch.labels["mlm_places"]]  # [N, D]
-        scores = network.guess(states)  # [N, V]
         answers = batch.labels["mlm_tokens"]  # [N]
-        sums = {"mlm": F.cross_entropy(scores, answers, reduction="sum")}
-        if not network.training:
-            sums["mlm" + RIGHT] = (scores.argmax(dim=-1) == answers).sum()
-        return sums
+        if network.training:
+            return {"mlm": network.guess_loss(states, answers)}
+        scores = network.guess(states)  # [N, V]
+        loss = F.cross_entropy(scores, answers, reduction="sum")
+        return {"mlm": loss, "mlm" + RIGHT: (scores.argmax(dim=-1) == answers).sum()}
 
     def _words(self, batch: Batch, ordinary: NDArray[np.int64]) -> NDArray[np.int64]:
         """For each ordinary token the first of its word; itself, if words are not kept whole."""

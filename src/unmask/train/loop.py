@@ -22,6 +22,7 @@ from unmask.errors import Stopped, UserError
 from unmask.model.network import Network
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.distributed import Processes, like, whole
+from unmask.train.memory import keep_freed_memory
 from unmask.train.optim import make_optimizer, read_moments, set_rate, write_moments
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import MODEL, RunFolder
@@ -79,6 +80,7 @@ class Loop:
     def __init__(self, course: Course) -> None:
         self.course = course
         self.position = Position()
+        keep_freed_memory()
         self.precision = choose_precision(course.settings.precision, course.processes.device)
         course.network.train()
         blocks = list(course.network.encoder.blocks)

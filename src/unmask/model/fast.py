@@ -1,0 +1,182 @@
+"""The same sums in fewer passes over memory, for training on a processor.
+
+There the matrix products leave little to gain; what is left is drawing random numbers for dropout
+and writing tensors that nobody needs. Each function has a plain counterpart, to which a test holds
+it:
+
+    dropped         F.dropout(x, rate)
+    plus_dropped    x + F.dropout(y, rate)
+    attend          F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
+    token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum")
+
+`usable` says where they are used. Dropout here takes a byte for each number, so its rate comes in
+steps of 1/256: 0.1 is 26/256.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+LEVELS = 256  # of a random byte
+
+
+def usable(x: Tensor) -> bool:
+    """In training, on a processor, in full precision; elsewhere torch has kernels of its own."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+def steps_of(rate: float) -> int:
+    """Of 256 bytes, how many stand for a number that is dropped."""
+    return min(max(round(rate * LEVELS), 1), LEVELS - 1) if rate else 0
+
+
+def _bytes(shape: torch.Size) -> Tensor:
+    """Random bytes of torch's generator, eight from each draw."""
+    count = shape.numel()
+    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    return words.view(torch.uint8)[:count].view(shape)
+
+
+def _kept(chance: Tensor, steps: int) -> Tensor:
+    """1.0 where a number is kept, 0.0 where it is dropped."""
+    return torch.ge(chance, steps, out=torch.empty(chance.shape))
+
+
+def _grown(steps: int) -> float:
+    """What is kept grows by this, so that the mean stays."""
+    return LEVELS / (LEVELS - steps)
+
+
+class _PlusDropped(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, steps: int) -> Tensor:
+        chance = _bytes(y.shape)
+        ctx.save_for_backward(chance)
+        ctx.steps = steps
+        return torch.addcmul(x, y, _kept(chance, steps), value=_grown(steps))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        (chance,) = ctx.saved_tensors
+        kept = _kept(chance, ctx.steps)
+        return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
+
+
+class _Dropped(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, steps: int) -> Tensor:
+        chance = _bytes(x.shape)
+        ctx.save_for_backward(chance)
+        ctx.steps = steps
+        return _kept(chance, steps).mul_(x).mul_(_grown(steps))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (chance,) = ctx.saved_tensors
+        return _kept(chance, ctx.steps).mul_(grad).mul_(_grown(ctx.steps)), None
+
+
+def dropped(x: Tensor, rate: float) -> Tensor:
+    """x with a share of its numbers set to zero.  Any shape."""
+    steps = steps_of(rate)
+    return _apply(_Dropped, x, steps) if steps else x
+
+
+def plus_dropped(x: Tensor, y: Tensor, rate: float) -> Tensor:
+    """x + y, with a share of y's numbers set to zero.  Both of one shape."""
+    steps = steps_of(rate)
+    if not steps:
+        return x + y
+    return _apply(_PlusDropped, x, y, steps)
+
+
+class _Attend(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, steps: int
+    ) -> Tensor:
+        ctx.scale, ctx.steps = q.shape[-1] ** -0.5, steps
+        scores = (q * ctx.scale) @ k.transpose(-1, -2)  # [B, H, Q, K]
+        if added is not None:
+            scores += added
+        weights = torch.softmax(scores, dim=-1, out=scores)
+        if added is not None:
+            blind = added.amax(dim=-1, keepdim=True) == float("-inf")
+            if bool(blind.any()):  # who may see nothing reads zero
+                weights.masked_fill_(blind, 0.0)
+        chance = _bytes(weights.shape) if steps else None
+        ctx.save_for_backward(q, k, v, weights, chance)
+        if chance is None:
+            return weights @ v
+        return (_kept(chance, steps).mul_(weights) @ v).mul_(_grown(steps))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        q, k, v, weights, chance = ctx.saved_tensors
+        if chance is None:
+            to_v = weights.transpose(-1, -2) @ grad
+            to_weights = grad @ v.transpose(-1, -2)
+        else:
+            grad = grad * _grown(ctx.steps)
+            kept = _kept(chance, ctx.steps)
+            to_v = (kept * weights).transpose(-1, -2) @ grad
+            to_weights = (grad @ v.transpose(-1, -2)).mul_(kept)
+        to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
+        to_q = (to_scores @ k).mul_(ctx.scale)
+        to_k = to_scores.transpose(-1, -2) @ (q * ctx.scale)
+        return to_q, to_k, to_v, None, None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, rate: float) -> Tensor:
+    """Mix values by scaled products of queries and keys; `added` must need no gradient.
+
+    [B, H, Q, d], 2 x [B, H, K, d], [B or 1, H or 1, Q, K] -> [B, H, Q, d]
+    """
+    return _apply(_Attend, q, k, v, added, steps_of(rate))
+
+
+class _TokenLoss(Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, table: Tensor, bias: Tensor, answers: Tensor) -> Tensor:
+        scores = torch.addmm(bias, states, table.t())  # [N, V]
+        highest, where = scores.max(dim=-1)
+        right = scores.gather(1, answers[:, None])[:, 0]
+        shares = torch.softmax(
+            scores, dim=-1, out=scores
+        )  # the highest is never too small for a log
+        whole = highest - shares.gather(1, where[:, None])[:, 0].log()  # log of the sum of exp
+        ctx.save_for_backward(states, table, shares, answers)
+        return (whole - right).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        states, table, shares, answers = ctx.saved_tensors
+        # The gradient of the scores is `shares` less one at the answer; the one is taken off after.
+        to_states = (shares @ table).sub_(table[answers]).mul_(grad)
+        scaled = states * grad
+        to_table = shares.t() @ scaled
+        to_table.index_add_(0, answers, scaled, alpha=-1)
+        to_bias = shares.sum(dim=0).mul_(grad)
+        to_bias.index_add_(0, answers, grad.expand(len(answers)), alpha=-1)
+        return to_states, to_table, to_bias, None
+
+
+def token_loss(states: Tensor, table: Tensor, bias: Tensor, answers: Tensor) -> Tensor:
+    """Summed cross-entropy of guessing the answers among all tokens.
+
+    [N, D], [V, D], [V], [N] -> []
+    """
+    return _apply(_TokenLoss, states, table, bias, answers)
+
+
+def _apply(function: Any, *arguments: Any) -> Tensor:
+    out: Tensor = function.apply(*arguments)
+    return out
