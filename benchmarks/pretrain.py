@@ -113,16 +113,18 @@ class Ours:
         take_step(self.trainee, self.pieces, self.optimizer, Processes(), clip=RULES.clip)
 
     def flops(self) -> float:
-        """Of the matrix products of a step: two a weight and token, thrice with the way back."""
-        block = sum(p.numel() for p in self.network.encoder.blocks.parameters() if p.ndim == 2)
-        assert self.network.token_head is not None
+        """Of the products that are done: two a weight and token, thrice with the way back."""
         config = self.network.config
-        head = config.width**2 + config.width * config.vocab_size
+        square = config.width**2
+        head = square + config.width * config.vocab_size
         total = 0.0
         for piece in self.pieces:
             rows, length = piece.batch.tokens.shape
-            attention = 2 * config.layers * config.width * length  # scores, and what they gather
-            total += rows * length * (block + attention) + piece.batch.counts["mlm"] * head
+            first = 3 * square + 2 * config.width * length  # q, k, v; scores, what they gather
+            rest = square + 2 * config.width * config.inner_width
+            total += rows * length * (config.layers * first + (config.layers - 1) * rest)
+            read = piece.batch.counts["mlm"]  # and [CLS], which are few
+            total += (read + len(piece.batch.row)) * rest + read * head
         return 6 * total
 
 
@@ -159,7 +161,10 @@ class Steps:
             self.step = ours.step
         else:
             batches = [piece.batch for piece in ours.pieces]
-            self.step = theirs.PaddedRows(case.config, batches, LENGTH, RULES).step
+            rows = theirs.PaddedRows(
+                case.config, batches, LENGTH, RULES, micro_rows=MICRO_TOKENS // LENGTH
+            )
+            self.step = rows.step
 
     def __call__(self) -> None:
         """The steps of a round."""

@@ -71,17 +71,29 @@ class PaddedRows:
     """Steps of a plain loop on padded rows."""
 
     def __init__(
-        self, config: ModelConfig, batches: Sequence[Batch], length: int, rules: OptimizerSettings
+        self,
+        config: ModelConfig,
+        batches: Sequence[Batch],
+        length: int,
+        rules: OptimizerSettings,
+        *,
+        micro_rows: int,
     ) -> None:
         torch.manual_seed(0)
         self.model = bert(config)
-        self.rows = apart(batches, length)
+        rows = apart(batches, length)
+        count = len(rows["labels"])
+        self.parts = [
+            {name: tensor[at : at + micro_rows] for name, tensor in rows.items()}
+            for at in range(0, count, micro_rows)
+        ]
         self.optimizer = adamw(self.model, rules)
         self.clip = rules.clip
 
     def step(self) -> None:
         """All examples once."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.model(**self.rows).loss.backward()
+        for part in self.parts:
+            (self.model(**part).loss / len(self.parts)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()

@@ -95,28 +95,28 @@ def barred():
     return torch.zeros(7, 7).masked_fill(owner[:, None] != owner, float("-inf"))[None, None]
 
 
+def apart(joined):
+    return joined.permute(2, 0, 3, 1, 4).unbind(0)
+
+
 @pytest.mark.parametrize("added", [None, barred()], ids=["all", "barred"])
 def test_attention_without_dropout_is_torchs(added):
-    q, k, v = leaves((2, 3, 7, 4), (2, 3, 7, 4), (2, 3, 7, 4))
-    out = fast.attend(q, k, v, added, 0.0)
-    same(out, F.scaled_dot_product_attention(q, k, v, attn_mask=added), [q, k, v])
+    (joined,) = leaves((2, 7, 3, 5, 4))
+    out = fast.self_attend(joined, added, 0.0)
+    expected = F.scaled_dot_product_attention(*apart(joined), attn_mask=added)
+    same(out, expected.transpose(1, 2).flatten(2), [joined])
 
 
 @pytest.mark.parametrize("rate", RATES)
 def test_attention_drops_weights_after_the_softmax(rate):
-    q, k, v = leaves((2, 3, 7, 4), (2, 3, 7, 4), (2, 3, 7, 4))
+    (joined,) = leaves((2, 7, 3, 5, 4))
     torch.manual_seed(1)
-    out = fast.attend(q, k, v, barred(), rate)
+    out = fast.self_attend(joined, barred(), rate)
     torch.manual_seed(1)
+    q, k, v = apart(joined)
     weights = (q @ k.transpose(-1, -2) / 2.0 + barred()).softmax(dim=-1)
-    same(out, (weights * mask(weights.shape, rate)) @ v, [q, k, v])
-
-
-def test_attention_takes_queries_and_keys_that_lie_apart_in_memory():
-    joined = leaves((2, 7, 3, 3, 4))[0]
-    q, k, v = joined.permute(2, 0, 3, 1, 4).unbind(0)
-    out = fast.attend(q, k, v, None, 0.0)
-    same(out, F.scaled_dot_product_attention(q, k, v), [joined])
+    expected = (weights * mask(weights.shape, rate)) @ v
+    same(out, expected.transpose(1, 2).flatten(2), [joined])
 
 
 def test_the_token_loss_is_cross_entropy_of_all_scores():

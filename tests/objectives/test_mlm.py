@@ -350,6 +350,12 @@ def states(network, batch):
     return network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
 
 
+def read(network, hidden, batch):
+    """What the objective says of the states in its places."""
+    objective = masked()
+    return objective.read(network, hidden.flatten(0, 1)[objective.places(batch)], batch)
+
+
 def test_the_loss_is_the_sum_over_hidden_tokens_spelled_out(scored):
     network, batch = scored
     hidden = states(network, batch)
@@ -362,7 +368,7 @@ def test_the_loss_is_the_sum_over_hidden_tokens_spelled_out(scored):
         for place in range(answers.shape[1]):
             if answers[row, place] >= 0:
                 expected -= logs[row, place, answers[row, place]].item()
-    sums = masked().read(network, hidden, batch)
+    sums = read(network, hidden, batch)
     assert sums["mlm"].item() == pytest.approx(expected, rel=1e-5)
     assert sums["mlm"].shape == ()
 
@@ -372,7 +378,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_ln_v_a_token(scored):
     blank = tiny_network(HeadsConfig(tokens=True), vocab_size=SIZE, max_length=64)
     for parameter in blank.parameters():
         parameter.data.zero_()
-    sums = masked().read(blank, states(blank, batch), batch)
+    sums = read(blank, states(blank, batch), batch)
     assert sums["mlm"].item() / batch.counts["mlm"] == pytest.approx(np.log(SIZE), rel=1e-6)
 
 
@@ -381,12 +387,12 @@ def test_right_answers_are_counted_in_evaluation_only(scored):
     hidden = states(network, batch)
     best = network.guess(hidden).argmax(-1).flatten()[batch.labels["mlm_places"]]
     expected = int((best == batch.labels["mlm_tokens"]).sum())
-    sums = masked().read(network, hidden, batch)
+    sums = read(network, hidden, batch)
     assert int(sums["mlm_right"]) == expected
     told = batch.with_labels(batch.counts["mlm"], "mlm", mlm_tokens=best)
-    assert int(masked().read(network, hidden, told)["mlm_right"]) == batch.counts["mlm"]
+    assert int(read(network, hidden, told)["mlm_right"]) == batch.counts["mlm"]
     try:
-        assert set(masked().read(network.train(), hidden, batch)) == {"mlm"}
+        assert set(read(network.train(), hidden, batch)) == {"mlm"}
     finally:
         network.eval()
 
@@ -394,13 +400,13 @@ def test_right_answers_are_counted_in_evaluation_only(scored):
 def test_a_batch_without_hidden_tokens_costs_nothing(scored):
     network, _ = scored
     batch = masked().prepare(batch_of([around([UNKNOWN] * 4)]), 1)
-    assert masked().read(network, states(network, batch), batch)["mlm"].item() == 0.0
+    assert read(network, states(network, batch), batch)["mlm"].item() == 0.0
 
 
 def test_encoder_and_token_head_get_gradient_and_the_pooler_none(scored):
     network, batch = scored
     network.zero_grad()
-    masked().read(network, states(network, batch), batch)["mlm"].backward()
+    read(network, states(network, batch), batch)["mlm"].backward()
     without = {n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()}
     assert all(name.startswith("pooler.") for name in without)
     assert network.token_head.bias.grad.abs().sum() > 0

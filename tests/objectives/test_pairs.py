@@ -35,7 +35,7 @@ def scores(network, text):
 def read(order, network, texts, labels):
     batch = order.prepare(batch_of(texts, pair=labels, row_length=16), 0)
     hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-    return order.read(network, hidden, batch), batch
+    return order.read(network, hidden.flatten(0, 1)[order.places(batch)], batch), batch
 
 
 def cost(network, text, label):

@@ -402,10 +402,10 @@ def test_the_second_phase_begins_where_its_share_does(run, in_two_phases, monkey
     widths = []
     plain = MaskedLM.read
 
-    def read(self, network, hidden, batch):
+    def read(self, network, states, batch):
         if network.training:
-            widths.append(tuple(hidden.shape[:2]))
-        return plain(self, network, hidden, batch)
+            widths.append(tuple(batch.tokens.shape))
+        return plain(self, network, states, batch)
 
     monkeypatch.setattr(MaskedLM, "read", read)
     folder = run(**in_two_phases)
@@ -446,8 +446,8 @@ def poison(monkeypatch):
     def at(*steps, value=float("nan"), pieces=2):
         plain, calls = MaskedLM.read, iter(range(10**9))
 
-        def read(self, network, hidden, batch):
-            sums = plain(self, network, hidden, batch)
+        def read(self, network, states, batch):
+            sums = plain(self, network, states, batch)
             if network.training and next(calls) // pieces + 1 in steps:
                 sums["mlm"] = sums["mlm"] * value
             return sums

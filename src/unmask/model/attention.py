@@ -41,8 +41,26 @@ class Attention(nn.Module):
         index: Tensor,  # [B, Q] position of each query
         memory: Tensor | None = None,  # [B, K, D]; None is x
         memory_index: Tensor | None = None,  # [B, K]
-    ) -> Tensor:  # [B, Q, D]
+        places: Tensor | None = None,  # [N] of all B x Q queries, those whose answer is wanted
+    ) -> Tensor:  # [B, Q, D], or [N, D] where places are given
         """Let each x read the memory."""
+        if self._may_be_fast(x, added, positions, memory):
+            joined = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
+            mixed = fast.self_attend(joined, added, self.dropout if self.training else 0.0)
+        else:
+            mixed = self._spelled_out(x, added, positions, index, memory, memory_index)
+        output: Tensor = self.output(chosen(mixed, places))
+        return output
+
+    def _spelled_out(
+        self,
+        x: Tensor,
+        added: Tensor | None,
+        positions: Positions,
+        index: Tensor,
+        memory: Tensor | None,
+        memory_index: Tensor | None,
+    ) -> Tensor:  # [B, Q, D]
         keys_index = index if memory_index is None else memory_index
         q, k, v = self._project(x, memory)  # [B, H, Q, d], 2 x [B, H, K, d]
         q, k = positions.rotate(q, index), positions.rotate(k, keys_index)
@@ -51,20 +69,22 @@ class Attention(nn.Module):
             added = shift if added is None else added + shift
 
         if self.listener is None and not positions.reads_weights:
-            mixed = self._mixed(q, k, v, added)
+            rate = self.dropout if self.training else 0.0
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
         else:  # the same sum written out, because someone reads the weights
             weights = self._weights(q, k, added)  # [B, H, Q, K]
             mixed = weights @ v  # [B, H, Q, d]
             if positions.reads_weights:
                 mixed = mixed + positions.values(weights, index, keys_index)
-        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # [B, Q, D]
-        return output
+        return mixed.transpose(1, 2).flatten(2)
 
-    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Tensor:
-        rate = self.dropout if self.training else 0.0
-        if fast.usable(q) and not (added is not None and added.requires_grad):
-            return fast.attend(q, k, v, added, rate)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
+    def _may_be_fast(
+        self, x: Tensor, added: Tensor | None, positions: Positions, memory: Tensor | None
+    ) -> bool:
+        """Nothing is asked that only the spelled-out way can do."""
+        asked = self.listener is not None or positions.in_layers or memory is not None
+        trained = added is not None and added.requires_grad
+        return not asked and not trained and fast.usable(x)
 
     def _weights(self, q: Tensor, k: Tensor, added: Tensor | None) -> Tensor:
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
@@ -89,6 +109,14 @@ class Attention(nn.Module):
         kv = F.linear(memory, weight[width:], bias[width:]).unflatten(-1, (2, self.heads, -1))
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
         return q.transpose(1, 2), k, v
+
+
+def chosen(x: Tensor, places: Tensor | None) -> Tensor:
+    """The states in some places of all rows; all of them, as they are, without places.
+
+    [B, S, D], [N] -> [N, D]
+    """
+    return x if places is None else x.flatten(0, 1)[places]
 
 
 @contextmanager

@@ -36,10 +36,12 @@ class Encoder(nn.Module):
         owner: Tensor,  # [B, S]
         *,
         trace: list[Tensor] | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:  # [B, S, D]
-        """The ordinary pass, under the config's own mask."""
+        """The ordinary pass, under the config's own mask; see `run`."""
         allowed = masks.of(self.config, owner, index)
-        return self.run(self.embed(tokens, segments, index), allowed, index, trace=trace)
+        x = self.embed(tokens, segments, index)
+        return self.run(x, allowed, index, trace=trace, places=places)
 
     def embed(self, tokens: Tensor, segments: Tensor, index: Tensor) -> Tensor:
         """3 x [B, S] -> [B, S, D]"""
@@ -55,13 +57,20 @@ class Encoder(nn.Module):
         index: Tensor,  # [B, S]
         *,
         trace: list[Tensor] | None = None,
-    ) -> Tensor:  # [B, S, D]
-        """Run any embedded sequence under any mask; `trace` collects x and each block's output."""
+        places: Tensor | None = None,  # [N] of all B x S tokens
+    ) -> Tensor:  # [B, S, D], or [N, D] where places are given
+        """Run any embedded sequence under any mask; `trace` collects x and each block's output.
+
+        Who reads the last states only in some places says so: the last block then does the rest of
+        its work, nine twelfths of it, there alone.
+        """
         added = masks.as_scores(allowed, self.positions.bias(index, index), x.dtype)
         for layer, block in enumerate(self.blocks):
             if trace is not None:
                 trace.append(x)
-            x = block(x, added=added, positions=self.positions.at(layer), index=index)
+            last = places if layer == len(self.blocks) - 1 else None
+            where = self.positions.at(layer)
+            x = block(x, added=added, positions=where, index=index, places=last)
         x = self.last_norm(x)
         if trace is not None:
             trace.append(x)

@@ -6,7 +6,7 @@ it:
 
     dropped         F.dropout(x, rate)
     plus_dropped    x + F.dropout(y, rate)
-    attend          F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
+    self_attend     F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
     token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum")
 
 `usable` says where they are used. Dropout here takes a byte for each number, so its rate comes in
@@ -98,61 +98,70 @@ def plus_dropped(x: Tensor, y: Tensor, rate: float) -> Tensor:
     return _apply(_PlusDropped, x, y, steps)
 
 
-class _Attend(Function):
+class _SelfAttend(Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, steps: int
-    ) -> Tensor:
-        ctx.scale, ctx.steps = q.shape[-1] ** -0.5, steps
-        scores = (q * ctx.scale) @ k.transpose(-1, -2)  # [B, H, Q, K]
+    def forward(ctx: Any, joined: Tensor, added: Tensor | None, steps: int) -> Tensor:
+        b, s, _, h, d = joined.shape
+        ctx.scale, ctx.steps = d**-0.5, steps
+        q, k, v = joined.permute(2, 0, 3, 1, 4).contiguous().view(3, b * h, s, d)  # each [BH, S, d]
+        scores = _product(q, k.transpose(1, 2), ctx.scale)  # [BH, S, S]
         if added is not None:
-            scores += added
+            scores.view(b, h, s, s).add_(added)
         weights = torch.softmax(scores, dim=-1, out=scores)
         if added is not None:
             blind = added.amax(dim=-1, keepdim=True) == float("-inf")
             if bool(blind.any()):  # who may see nothing reads zero
-                weights.masked_fill_(blind, 0.0)
+                weights.view(b, h, s, s).masked_fill_(blind, 0.0)
         chance = _bytes(weights.shape) if steps else None
         ctx.save_for_backward(q, k, v, weights, chance)
-        if chance is None:
-            return weights @ v
-        return (_kept(chance, steps).mul_(weights) @ v).mul_(_grown(steps))
+        used = weights if chance is None else _kept(chance, steps).mul_(weights)
+        mixed = _product(used, v, _grown(steps)).view(b, h, s, d)
+        return mixed.transpose(1, 2).reshape(b, s, h * d)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         q, k, v, weights, chance = ctx.saved_tensors
-        if chance is None:
-            to_v = weights.transpose(-1, -2) @ grad
-            to_weights = grad @ v.transpose(-1, -2)
-        else:
-            grad = grad * _grown(ctx.steps)
-            kept = _kept(chance, ctx.steps)
-            to_v = (kept * weights).transpose(-1, -2) @ grad
-            to_weights = (grad @ v.transpose(-1, -2)).mul_(kept)
+        b, s, d = len(grad), q.shape[1], q.shape[2]
+        grown = _grown(ctx.steps)
+        g = grad.view(b, s, -1, d).transpose(1, 2).reshape(q.shape)
+        kept = None if chance is None else _kept(chance, ctx.steps)
+        used = weights if kept is None else kept * weights
+        to_weights = _product(g, v.transpose(1, 2), grown)
+        if kept is not None:
+            to_weights.mul_(kept)
         to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
-        to_q = (to_scores @ k).mul_(ctx.scale)
-        to_k = to_scores.transpose(-1, -2) @ (q * ctx.scale)
-        return to_q, to_k, to_v, None, None
+        out = torch.empty(3, *q.shape)
+        _product(to_scores, k, ctx.scale, out[0])
+        _product(to_scores.transpose(1, 2), q, ctx.scale, out[1])
+        _product(used.transpose(1, 2), g, grown, out[2])
+        return out.view(3, b, -1, s, d).permute(1, 3, 0, 2, 4).contiguous(), None, None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, rate: float) -> Tensor:
-    """Mix values by scaled products of queries and keys; `added` must need no gradient.
+def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """scale * a @ b in one pass.  [N, I, J], [N, J, K] -> [N, I, K]"""
+    if out is None:
+        out = torch.empty(len(a), a.shape[1], b.shape[2])
+    return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
-    [B, H, Q, d], 2 x [B, H, K, d], [B or 1, H or 1, Q, K] -> [B, H, Q, d]
+
+def self_attend(joined: Tensor, added: Tensor | None, rate: float) -> Tensor:
+    """Let each token read the others of its row; `added` must need no gradient.
+
+    `joined` is queries, keys and values as one layer makes them.
+    [B, S, 3, H, d], [B or 1, H or 1, S, S] -> [B, S, D]
     """
-    return _apply(_Attend, q, k, v, added, steps_of(rate))
+    return _apply(_SelfAttend, joined, added, steps_of(rate))
 
 
 class _TokenLoss(Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, table: Tensor, bias: Tensor, answers: Tensor) -> Tensor:
         scores = torch.addmm(bias, states, table.t())  # [N, V]
-        highest, where = scores.max(dim=-1)
+        highest = scores.amax(dim=-1)
         right = scores.gather(1, answers[:, None])[:, 0]
-        shares = torch.softmax(
-            scores, dim=-1, out=scores
-        )  # the highest is never too small for a log
-        whole = highest - shares.gather(1, where[:, None])[:, 0].log()  # log of the sum of exp
+        shares = torch.softmax(scores, dim=-1, out=scores)
+        # The log of the sum of exp, by the largest share: that one is never too small for a log.
+        whole = highest - shares.amax(dim=-1).log()
         ctx.save_for_backward(states, table, shares, answers)
         return (whole - right).sum()
 

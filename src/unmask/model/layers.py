@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import fast
-from unmask.model.attention import Attention
+from unmask.model.attention import Attention, chosen
 from unmask.model.config import Activation, ModelConfig
 from unmask.model.positions import Positions
 
@@ -51,21 +51,35 @@ class Block(nn.Module):
         self.pre = config.norm == "pre"
 
     def forward(
-        self, x: Tensor, *, added: Tensor | None, positions: Positions, index: Tensor
-    ) -> Tensor:
-        """[B, S, D] -> [B, S, D]"""
+        self,
+        x: Tensor,  # [B, S, D]
+        *,
+        added: Tensor | None,
+        positions: Positions,
+        index: Tensor,
+        places: Tensor | None = None,
+    ) -> Tensor:  # [B, S, D]
+        """All tokens read each other; with places, only the states there go on.  -> [N, D]"""
 
         def attend(x: Tensor) -> Tensor:
-            out: Tensor = self.attention(x, added=added, positions=positions, index=index)
+            out: Tensor = self.attention(
+                x, added=added, positions=positions, index=index, places=places
+            )
             return out
 
-        x = self._add(x, attend, self.attention_norm)
+        x = self._add(x, attend, self.attention_norm, places)
         return self._add(x, self.feed, self.feed_norm)
 
-    def _add(self, x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.LayerNorm) -> Tensor:
+    def _add(
+        self,
+        x: Tensor,
+        part: Callable[[Tensor], Tensor],
+        norm: nn.LayerNorm,
+        places: Tensor | None = None,
+    ) -> Tensor:
         if self.pre:
-            return plus_dropped(x, part(norm(x)), self.dropout)
-        out: Tensor = norm(plus_dropped(x, part(x), self.dropout))
+            return plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
+        out: Tensor = norm(plus_dropped(chosen(x, places), part(x), self.dropout))
         return out
 
 

@@ -23,8 +23,12 @@ class Network(nn.Module):
 
     def pooled(self, hidden: Tensor, row: Tensor, start: Tensor) -> Tensor:
         """One vector per text, from its [CLS].  [B, S, D], [N], [N] -> [N, D]"""
+        return self.pool(hidden[row, start])
+
+    def pool(self, first: Tensor) -> Tensor:
+        """The same from the states of [CLS] alone.  [N, D] -> [N, D]"""
         assert self.pooler is not None, "this network has no pooler"
-        vectors: Tensor = self.pooler(hidden[row, start])
+        vectors: Tensor = self.pooler(first)
         return vectors
 
     def guess(self, hidden: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from unmask.model.start import table
 class Positions(nn.Module):
     """No positions at all: the base of every scheme."""
 
+    in_layers = False  # True: it acts in each layer's attention, by `rotate`, `scores` or `values`
     reads_weights = False  # True: `values` must be asked, which needs the weights spelled out
 
     def embed(self, index: Tensor) -> Tensor | None:
@@ -81,6 +82,8 @@ class Sinusoidal(Positions):
 class Rotary(Positions):
     """Turn each pair of channels by an angle that grows with the position (Su et al. 2021)."""
 
+    in_layers = True
+
     cos: Tensor
     sin: Tensor
 
@@ -134,6 +137,7 @@ class Shaw(Positions):
     Distances are clipped to `reach`; heads share the vectors, layers have their own.
     """
 
+    in_layers = True
     reads_weights = True
 
     def __init__(self, config: ModelConfig) -> None:
@@ -152,6 +156,7 @@ class Shaw(Positions):
 class ShawLayer(Positions):
     """The vectors of one layer."""
 
+    in_layers = True
     reads_weights = True
 
     def __init__(self, reach: int, head_width: int) -> None:

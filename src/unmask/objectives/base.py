@@ -8,6 +8,7 @@ nor the number of processes changes anything but rounding.
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from unmask.data.batches import Batch
@@ -55,8 +56,11 @@ class Reader(Protocol):
     def prepare(self, batch: Batch, root: int) -> Batch:
         """See Objective."""
 
-    def read(self, network: Network, hidden: Tensor, batch: Batch) -> Sums:
-        """Sum the losses of what the encoder says.  hidden [B, S, D]"""
+    def places(self, batch: Batch) -> Tensor:
+        """Where it reads: places in the flat batch.  -> [N]"""
+
+    def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
+        """Sum the losses of what the encoder says there.  states [N, D]"""
 
 
 class OnePass:
@@ -82,8 +86,12 @@ class OnePass:
 
     def __call__(self, network: Network, batch: Batch) -> Sums:
         """One pass, every reader's sums."""
-        hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
+        where = [reader.places(batch) for reader in self.readers]
+        states = network.encoder(
+            batch.tokens, batch.segments, batch.index, batch.owner, places=torch.cat(where)
+        )
         sums: Sums = {}
-        for reader in self.readers:
-            sums |= reader.read(network, hidden, batch)
+        parts = states.split([len(places) for places in where])
+        for reader, part in zip(self.readers, parts, strict=True):
+            sums |= reader.read(network, part, batch)
         return sums

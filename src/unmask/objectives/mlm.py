@@ -99,9 +99,12 @@ class MaskedLM:
         marked.ravel()[ordinary[chosen]] = True
         return seen, marked
 
-    def read(self, network: Network, hidden: Tensor, batch: Batch) -> Sums:
-        """Score the hidden places only.  hidden [B, S, D]"""
-        states = hidden.flatten(0, 1)[batch.labels["mlm_places"]]  # [N, D]
+    def places(self, batch: Batch) -> Tensor:
+        """Where tokens are hidden.  -> [N]"""
+        return batch.labels["mlm_places"]
+
+    def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
+        """Score the hidden places.  states [N, D]"""
         answers = batch.labels["mlm_tokens"]  # [N]
         if network.training:
             return {"mlm": network.guess_loss(states, answers)}

@@ -45,10 +45,14 @@ class PairOrder:
         """Count the pairs that have an answer; the examples bring it."""
         return batch.with_labels(int((batch.labels["pair"] != UNSAID).sum()), "pair")
 
-    def read(self, network: Network, hidden: Tensor, batch: Batch) -> Sums:
-        """hidden [B, S, D]"""
+    def places(self, batch: Batch) -> Tensor:
+        """The first token of each text.  -> [N]"""
+        return batch.row * batch.tokens.shape[1] + batch.start
+
+    def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
+        """states [N, D]"""
         assert network.pair_head is not None, "this network has no pair head"
-        scores = network.pair_head(network.pooled(hidden, batch.row, batch.start))  # [N, 2]
+        scores = network.pair_head(network.pool(states))  # [N, 2]
         answers = batch.labels["pair"]  # [N]
         loss = F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="sum")
         sums = {"pair": loss}
