@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.data.examples import UNSAID
@@ -92,8 +93,38 @@ class PaddedRows:
 
     def step(self) -> None:
         """All examples once."""
-        self.optimizer.zero_grad(set_to_none=True)
-        for part in self.parts:
-            (self.model(**part).loss / len(self.parts)).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        self.optimizer.step()
+        step(self.model, self.optimizer, self.parts, self.clip)
+
+
+def step(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    parts: Sequence[dict[str, Tensor]],
+    clip: float,
+) -> None:
+    """A step of a plain loop, the gradients of several batches added up."""
+    optimizer.zero_grad(set_to_none=True)
+    for part in parts:
+        (model(**part).loss / len(parts)).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+
+
+def scores(model: torch.nn.Module, batches: Sequence[Batch], length: int) -> dict[str, float]:
+    """Loss and share of right answers on the same examples as ours are scored on."""
+    sums = {"mlm": 0.0, "mlm_accuracy": 0.0, "pair_accuracy": 0.0}
+    hidden = pairs = 0
+    model.eval()
+    with torch.no_grad():
+        for batch in batches:
+            rows = apart([batch], length)
+            found = model(**rows)
+            at = rows["labels"] != IGNORED
+            guesses, answers = found.prediction_logits[at], rows["labels"][at]
+            sums["mlm"] += float(F.cross_entropy(guesses, answers, reduction="sum"))
+            sums["mlm_accuracy"] += int((guesses.argmax(-1) == answers).sum())
+            order = rows["next_sentence_label"]
+            sums["pair_accuracy"] += int((found.seq_relationship_logits.argmax(-1) == order).sum())
+            hidden, pairs = hidden + len(answers), pairs + int((order != IGNORED).sum())
+    model.train()
+    return {name: value / (pairs if "pair" in name else hidden) for name, value in sums.items()}

@@ -28,7 +28,8 @@ from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.curves import Line, chart
 from unmask.train.finetune import fine_tune
-from unmask.train.pretrain import Show, pretrain
+from unmask.train.heldout import Show
+from unmask.train.pretrain import pretrain
 from unmask.train.report import REPORT, page
 from unmask.train.run import read_metrics
 

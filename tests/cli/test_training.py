@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import best_of_three, said
+from tests.cli.test_cli import best_of_several, said
 from tests.corpora import chatter, corpus_of
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state
@@ -69,10 +69,10 @@ def answers(unmask, prepared, tmp_path_factory):
 
     def make(mistake):
         arguments = [places.get(word, word) for word in MISTAKES[mistake][0]]
-        seconds, done = best_of_three(unmask, "pretrain", *arguments)
+        seconds, done = best_of_several(unmask, "pretrain", *arguments)
         for _ in range(3):  # other work may be going on beside the tests
             if seconds >= 0.5:
-                seconds = min(seconds, best_of_three(unmask, "pretrain", *arguments)[0])
+                seconds = min(seconds, best_of_several(unmask, "pretrain", *arguments)[0])
         assert not run.exists(), "a mistake begins no run"
         return seconds, done
 

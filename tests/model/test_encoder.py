@@ -43,7 +43,9 @@ def states_of(encoder, examples, rows):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"causal": True}, {"window": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre"}, {"gated": True}, {"causal": True}, {"window": 3}]
+)
 def test_sharing_a_row_changes_nothing(scheme, changes):
     encoder = tiny_network(positions=scheme, **far(scheme), **changes).encoder
     examples = random_examples([7, 3, 12, 1, 9, 5])

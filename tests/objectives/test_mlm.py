@@ -436,3 +436,14 @@ def test_the_paper_is_the_default():
 def test_padding_is_nobodys_text():
     batch = masked(rate=0.9).prepare(batch_of([around([7] * 3), around([8] * 9)], row_length=11), 1)
     assert (batch.tokens[batch.owner < 0] == PAD).all()
+
+
+def test_the_rate_may_change_over_the_run():
+    how = masked(rate=0.4, last_rate=0.2)
+    assert [how.at(p).how.rate for p in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.3, 0.2])
+    batch = batch_of(random_texts(40, 100))
+    shares = [how.at(p).prepare(batch, 1).counts["mlm"] / (40 * 100) for p in (0.0, 1.0)]
+    assert shares == pytest.approx([0.4, 0.2], abs=0.01)
+    assert how.how.rate == 0.4  # the objective itself stays as it is
+    steady = masked(rate=0.4)
+    assert steady.at(0.7) is steady

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from benchmarks.theirs import adamw, apart
 from tests.conftest import tiny_network
 from tests.corpora import chatter, corpus_of
 from unmask.checkpoint.folder import load_folder, save_folder
@@ -68,32 +69,10 @@ def both(corpus, tmp_path):
     return ours.train(), theirs.train()
 
 
-def apart(batch: Batch) -> dict[str, torch.Tensor]:
-    """Every example of a batch in a row of its own, as transformers wants it."""
-    count, longest = len(batch.row), int(batch.length.max())
-    rows = {
-        "input_ids": torch.zeros(count, longest, dtype=torch.long),
-        "token_type_ids": torch.zeros(count, longest, dtype=torch.long),
-        "attention_mask": torch.zeros(count, longest, dtype=torch.long),
-        "labels": torch.full((count, longest), -100),
-    }
-    answers = torch.full((batch.tokens.numel(),), -100)
-    answers[batch.labels["mlm_places"]] = batch.labels["mlm_tokens"]
-    answers = answers.view_as(batch.tokens)
-    for i in range(count):
-        length = int(batch.length[i])
-        stretch = (batch.row[i], slice(int(batch.start[i]), int(batch.start[i]) + length))
-        rows["input_ids"][i, :length] = batch.tokens[stretch]
-        rows["token_type_ids"][i, :length] = batch.segments[stretch]
-        rows["attention_mask"][i, :length] = 1
-        rows["labels"][i, :length] = answers[stretch]
-    return {**rows, "next_sentence_label": batch.labels["pair"]}  # theirs, too: 0 is "follows"
-
-
 def test_the_losses_of_a_packed_batch_are_those_of_transformers(both, batches, objective):
     ours, theirs = both
     for batch in batches:
-        rows = apart(batch)
+        rows = apart([batch], LENGTH)
         answer = theirs(**rows)
         token_scores = answer.prediction_logits.flatten(0, 1)
         mlm = F.cross_entropy(token_scores, rows["labels"].flatten())
@@ -105,27 +84,15 @@ def test_the_losses_of_a_packed_batch_are_those_of_transformers(both, batches, o
         torch.testing.assert_close(found["pair"], pair, atol=1e-5, rtol=0)
 
 
-def their_optimizer(model):
-    """AdamW as transformers' examples make it: biases and norms, by their names, do not decay."""
-    plain = [n for n, _ in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
-    named = dict(model.named_parameters())
-    groups = [
-        {"params": [p for n, p in named.items() if n not in plain], "weight_decay": RULES.decay},
-        {"params": [named[n] for n in plain], "weight_decay": 0.0},
-    ]
-    betas = (RULES.beta1, RULES.beta2)
-    return torch.optim.AdamW(groups, lr=RULES.rate, betas=betas, eps=RULES.epsilon)
-
-
 def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, objective, tmp_path):
     ours, theirs = both
     before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
     trainee = Trainee(ours, objective)
-    optimizer, other = make_optimizer(trainee, RULES), their_optimizer(theirs)
+    optimizer, other = make_optimizer(trainee, RULES), adamw(theirs, RULES)
     for seed, batch in enumerate(batches):
         report = take_step(trainee, [Piece(batch, seed)], optimizer, Processes(), clip=RULES.clip)
         other.zero_grad()
-        answer = theirs(**apart(batch))
+        answer = theirs(**apart([batch], LENGTH))
         answer.loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), RULES.clip)
         other.step()

@@ -291,8 +291,8 @@ def test_pairs_alone_need_pairs(run):
 def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch):
     """On a clock that goes on by a second at each look, a pass over the probe takes one second."""
     now = itertools.count()
-    monkeypatch.setattr("unmask.train.pretrain.time.monotonic", lambda: float(next(now)))
-    monkeypatch.setattr("unmask.train.pretrain.PROBED", 2 * LENGTH)
+    monkeypatch.setattr("unmask.train.heldout.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
     folder = run(**how, train={"evaluations": 3})
     # 120 s / 10 / 3 evaluations = 4 s, in which four probes of two rows can be scored
@@ -301,7 +301,7 @@ def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch
 
 def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(run, monkeypatch):
     how = {"schedule": {"steps": None, "minutes": 0.01}, "examples": {"held_out": 4}}
-    monkeypatch.setattr("unmask.train.pretrain.PROBED", LENGTH)
+    monkeypatch.setattr("unmask.train.heldout.PROBED", LENGTH)
     folder = run(**how, train={"evaluations": 1})
     lines = metrics(folder, "eval")
     text = "".join(json.dumps({**e, "evaluated": 3 * LENGTH}) + "\n" for e in lines)

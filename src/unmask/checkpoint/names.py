@@ -70,6 +70,7 @@ def departures(config: ModelConfig) -> list[str]:
         for name, value, ordinary in (
             ("positions", config.positions, "learned"),
             ("norm", config.norm, "post"),
+            ("gated", config.gated, False),
             ("window", config.window, None),
         )
         if value != ordinary

@@ -25,10 +25,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 Arguments = Annotated[
-    list[str], typer.Argument(metavar="[RECIPE] CORPUS", help="A recipe, bert if left out.")
+    list[str],
+    typer.Argument(
+        metavar="[RECIPE] CORPUS", help="Without a recipe, bert; with --minutes, budget."
+    ),
 ]
 Out = Annotated[Path, typer.Option(help="The run's folder.")]
-Size = Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base or large.")]
+Size = Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base, large or auto.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="How many steps.")]
 Minutes = Annotated[float | None, typer.Option(help="How many minutes; the rate ends with them.")]
 Length = Annotated[int | None, typer.Option(help="One phase with rows so long.")]
@@ -101,7 +104,7 @@ def _recipe(
         raise UserError(f"{len(arguments)} arguments; need a corpus, or a recipe and a corpus.")
     from unmask.data.layout import read_manifest
     from unmask.settings import build
-    from unmask.train.recipe import Recipe, compose
+    from unmask.train.recipe import AUTO, Recipe, compose
 
     read_manifest(Path(arguments[-1]))
     given = len(arguments) == 2 or changes or any(value is not None for value in lengths.values())
@@ -112,8 +115,11 @@ def _recipe(
                 "to be (a recipe, --size, --steps, ...)."
             )
         return None
-    table = compose(arguments[0] if len(arguments) == 2 else "bert", changes, **lengths)
-    build(Recipe, table, where="recipe").network(2**15)
+    usual = "budget" if lengths["minutes"] is not None else "bert"
+    table = compose(arguments[0] if len(arguments) == 2 else usual, changes, **lengths)
+    recipe = build(Recipe, table, where="recipe")
+    if recipe.model["size"] != AUTO:
+        recipe.network(2**15)
     return table
 
 

@@ -39,6 +39,7 @@ class ModelConfig(Settings):
     max_length: Annotated[Count, Field(le=2**17)] = 512
     segments: Annotated[Count, Field(le=64)] = 2
     activation: Activation = "gelu"
+    gated: bool = False  # the feed-forward layer multiplies what is bent with what is not
     norm: Norm = "post"
     norm_epsilon: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-12
     dropout: Share = 0.1

@@ -24,17 +24,28 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: each token by itself."""
+    """Widen, bend, narrow: each token by itself.
+
+    Gated (Shazeer 2020), half is bent and multiplied with the other half.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.width, config.inner_width)
+        self.gated = config.gated
+        halves = 2 if config.gated else 1
+        self.inner = nn.Linear(config.width, halves * config.inner_width)
         self.outer = nn.Linear(config.inner_width, config.width)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]"""
-        out: Tensor = self.outer(self.activation(self.inner(x)))
+        inner = self.inner(x)
+        if self.gated:
+            bent, other = inner.chunk(2, dim=-1)
+            inner = self.activation(bent) * other
+        else:
+            inner = self.activation(inner)
+        out: Tensor = self.outer(inner)
         return out
 
 

@@ -53,6 +53,9 @@ class Reader(Protocol):
     def standard(self) -> "Reader":
         """The same question as it is put in every evaluation, whatever is trained on."""
 
+    def at(self, progress: float) -> "Reader":
+        """The question as it is put when so much of the run is over."""
+
     def prepare(self, batch: Batch, root: int) -> Batch:
         """See Objective."""
 
@@ -77,6 +80,10 @@ class OnePass:
     def standard(self) -> "OnePass":
         """As it is evaluated, see Reader."""
         return OnePass([reader.standard() for reader in self.readers])
+
+    def at(self, progress: float) -> "OnePass":
+        """As it is trained at a moment of the run, see Reader."""
+        return OnePass([reader.at(progress) for reader in self.readers])
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Let each reader hide and label in turn."""

@@ -8,6 +8,7 @@ the chosen, 80 % are shown as [MASK], 10 % as a random token of the whole vocabu
 are. With whole words, a word is chosen and treated as one.
 """
 
+from copy import copy
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -34,6 +35,7 @@ class MaskSettings(Settings):
     """How much to hide, and how."""
 
     rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # share of ordinary tokens to guess
+    last_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # at the end of the run
     mask_share: Share = 0.8  # of those, shown as [MASK] ...
     random_share: Share = 0.1  # ... or as a random token; the rest are shown as they are
     whole_words: bool = False
@@ -66,6 +68,15 @@ class MaskedLM:
     def standard(self) -> "MaskedLM":
         """At 15 %, one token at a time."""
         return MaskedLM(MaskSettings(), self.vocabulary)
+
+    def at(self, progress: float) -> "MaskedLM":
+        """With the rate on its way from `rate` to `last_rate`."""
+        if self.how.last_rate is None:
+            return self
+        rate = self.how.rate + progress * (self.how.last_rate - self.how.rate)
+        changed = copy(self)
+        changed.how = self.how.model_copy(update={"rate": rate})
+        return changed
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Hide tokens; which ones depends on the example and the key alone."""

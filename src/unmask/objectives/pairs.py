@@ -41,6 +41,10 @@ class PairOrder:
         """There is one way to ask it."""
         return self
 
+    def at(self, progress: float) -> "PairOrder":
+        """Always the same."""
+        return self
+
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Count the pairs that have an answer; the examples bring it."""
         return batch.with_labels(int((batch.labels["pair"] != UNSAID).sum()), "pair")

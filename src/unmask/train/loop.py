@@ -11,9 +11,10 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from unmask.checkpoint.folder import save_folder
 from unmask.checkpoint.state import State, newest_state, save_state
@@ -21,23 +22,15 @@ from unmask.checkpoint.weights import empty
 from unmask.errors import Stopped, UserError
 from unmask.model.network import Network
 from unmask.text.tokenizer import Tokenizer
+from unmask.train.ahead import Ahead, Source
 from unmask.train.distributed import Processes, like, whole
 from unmask.train.memory import keep_freed_memory
-from unmask.train.optim import make_optimizer, read_moments, set_rate, write_moments
+from unmask.train.optim import average, make_optimizer, mean, read_moments, set_rate, write_moments
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import MODEL, RunFolder
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 from unmask.train.signals import Wish
 from unmask.train.step import Piece, Precision, Report, Trainee, take_step
-
-
-class Source(Protocol):
-    """Where the batches of a step come from."""
-
-    def pieces(
-        self, cursor: dict[str, int], step: int, progress: float
-    ) -> tuple[Sequence[Piece], dict[str, int]]:
-        """The batches of a step that are this process's, and the cursor to go on from."""
 
 
 @dataclass
@@ -87,6 +80,9 @@ class Loop:
         self.module = course.processes.wrap(course.trainee, blocks, shard=course.shard)
         self.optimizer = make_optimizer(course.trainee, course.optimizer)
         self.saved_step, self.saved_at = -1, time.monotonic()
+        self.source = course.source
+        if _wanted_ahead(course.settings.ahead, course.processes.device):
+            self.source = Ahead(course.source, self._progress_at)
         if course.settings.compile:
             self.module = torch.compile(self.module)  # type: ignore[assignment]
 
@@ -115,6 +111,8 @@ class Loop:
             self._clock(begun)
             if report is None:
                 continue
+            if report.taken and self.course.settings.average:
+                self._average(self.progress - before)
             self._log(report, time.monotonic() - begun)
             if self._evaluation_due(before):
                 self._evaluate()
@@ -130,13 +128,17 @@ class Loop:
         """How much of the run is behind us."""
         return self.course.schedule.progress(self.position.step, self.position.seconds)
 
+    def _progress_at(self, step: int) -> float:
+        """How far the run will be at a step, as far as it can be known: a clock stands still."""
+        return self.course.schedule.progress(step, self.position.seconds)
+
     def save(self) -> None:
         """Publish a checkpoint, unless this step's is there."""
         course, position = self.course, self.position
         if self.saved_step == position.step:
             return
         begun = time.monotonic()
-        network = self._whole_network()
+        network = self._whole_network(averaged=False)
         moments = {}
         for name, tensor in read_moments(course.network, self.optimizer).items():
             full = whole(tensor)  # all must ask, and only who writes keeps it
@@ -161,7 +163,7 @@ class Loop:
     def _step(self) -> Report | None:
         """One step; None if it was given up on a wish to stop, with nothing changed."""
         course, position = self.course, self.position
-        pieces, cursor = course.source.pieces(position.cursor, position.step, self.progress)
+        pieces, cursor = self.source.pieces(position.cursor, position.step, self.progress)
         set_rate(self.optimizer, course.optimizer.rate * course.schedule.factor(self._next()))
         report = take_step(
             self.module,
@@ -181,6 +183,11 @@ class Loop:
         else:
             self._leave_out(report, pieces)
         return report
+
+    def _average(self, share: float) -> None:
+        """Let weights that were reached in a share of the run count in the running mean."""
+        weight = min(share / self.course.settings.average, 1.0)
+        average(self.course.network, self.optimizer, weight)
 
     def _next(self) -> float:
         """The progress that decides the rate: with steps, the first has a rate above nothing."""
@@ -276,14 +283,17 @@ class Loop:
         first = self.course.processes.first
         return by_step or self.course.processes.total([float(late and first)])[0] > 0
 
-    def _whole_network(self) -> Network:
-        """The network with all its weights in this process, to be written."""
+    def _whole_network(self, *, averaged: bool = True) -> Network:
+        """The network with all its weights in this process, or with their running means."""
         network = self.course.network
-        if not self.course.shard:
+        averaged = averaged and self.course.settings.average > 0
+        if not self.course.shard and not averaged:
             return network
         plain = empty(network.config, network.heads)
-        state = {name: whole(p).cpu() for name, p in network.state_dict().items()}
-        plain.load_state_dict(state, assign=True)
+        state: dict[str, Tensor] = dict(network.state_dict())
+        if averaged:
+            state |= {n: mean(p, self.optimizer) for n, p in network.named_parameters()}
+        plain.load_state_dict({n: whole(t.detach()).cpu() for n, t in state.items()}, assign=True)
         return plain
 
     def _restore(self, state: State) -> None:
@@ -320,6 +330,10 @@ class Loop:
 def _finite(value: float) -> float | None:
     """A number that JSON has; None for those it has not."""
     return value if math.isfinite(value) else None
+
+
+def _wanted_ahead(wanted: str, device: torch.device) -> bool:
+    return device.type != "cpu" if wanted == "auto" else wanted == "on"
 
 
 def choose_precision(wanted: str, device: torch.device) -> Precision:

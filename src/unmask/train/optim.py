@@ -1,28 +1,57 @@
-"""Gradients -> weights: AdamW with its groups, and its tensors by name."""
+"""Gradients -> weights: AdamW with its groups, Muon, and their tensors by name."""
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unmask.train.muon import Muon
 from unmask.train.schedule import OptimizerSettings
+
+AVERAGE = "average"  # a running mean of the weights, among the optimizer's tensors
 
 
 def make_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """AdamW on the parameters of a module; biases and norms do not decay."""
+    """An optimizer for the parameters of a module; biases and norms do not decay."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    decayed = [p for _, p in named if p.ndim >= 2]
+    inside = {name: p for name, p in named if p.ndim == 2 and ".blocks." in name}
+    turned = inside if settings.kind == "muon" else {}
+    decayed = [p for name, p in named if p.ndim >= 2 and name not in turned]
     others = [p for _, p in named if p.ndim < 2]
     groups = [
         {"params": decayed, "weight_decay": settings.decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=settings.rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.epsilon,
-        fused=True,
-    )
+    how = {
+        "lr": settings.rate,
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.epsilon,
+        "fused": True,
+    }
+    filled = [group for group in groups if group["params"]]
+    if not turned:
+        return torch.optim.AdamW(filled, **how)  # type: ignore[arg-type]
+    own = {"momentum": settings.momentum, "factor": settings.factor, "decay": settings.decay}
+    return Muon(filled, turned, **own, **how)  # type: ignore[arg-type]
+
+
+def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
+    """Keep a running mean of the weights, to which the newest ones count so much.
+
+    It lies with the optimizer's tensors, and so in every checkpoint.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            state = optimizer.state[parameter]
+            if AVERAGE in state:
+                state[AVERAGE].lerp_(parameter, weight)
+            elif state:  # an optimizer wants to find its own tensors first
+                state[AVERAGE] = parameter.detach().clone()
+
+
+def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
+    """The mean of a parameter, or the parameter where there is none."""
+    found: Tensor = optimizer.state.get(parameter, {}).get(AVERAGE, parameter)
+    return found
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:

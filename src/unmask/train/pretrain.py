@@ -4,9 +4,7 @@ The composition root: it knows the corpus, the network, the objectives and the l
 know each other.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from unmask.data import draws
 from unmask.data.corpus import Corpus, open_corpus
 from unmask.data.examples import refuse_too_few, split_documents
 from unmask.data.stream import Cursor, Stream
-from unmask.errors import DataError, SettingsError, unknown
+from unmask.errors import SettingsError, unknown
 from unmask.model.config import HeadsConfig
 from unmask.model.network import Network, count_parameters
 from unmask.objectives import OBJECTIVES
@@ -24,23 +22,17 @@ from unmask.objectives.base import OnePass, Reader
 from unmask.settings import build
 from unmask.text.vocabulary import Vocabulary
 from unmask.train.board import Board
+from unmask.train.budget import choose
 from unmask.train.distributed import Processes, processes, restarts
-from unmask.train.evaluate import SEED, Baselines, Blanks, Evaluation, baselines
-from unmask.train.loop import Course, Loop, Position
+from unmask.train.heldout import HeldOut, Show
+from unmask.train.loop import Course, Loop
 from unmask.train.preflight import preflight
-from unmask.train.recipe import Recipe
-from unmask.train.report import write_report
-from unmask.train.run import MODEL, RunFolder, begin, environment, open_run, stored_recipe
+from unmask.train.recipe import AUTO, Recipe
+from unmask.train.run import MODEL, RECIPE, RunFolder, begin, environment, open_run, stored_recipe
 from unmask.train.signals import Wish, stop_wishes
-from unmask.train.step import Piece, Report, Trainee
-from unmask.train.watch import Watch
-
-EVALUATING = 0.1  # of a run by the clock may be evaluation
-PROBED = 2048  # tokens that the speed is measured with
+from unmask.train.step import Piece, Trainee
 
 _WEIGHTS, _MASKS, _DROPOUT = range(200, 203)  # one key per kind of draw
-
-Show = Callable[[Position, Report, float], None]
 
 
 class CorpusSource:
@@ -69,9 +61,10 @@ class CorpusSource:
         size = self.recipe.micro_rows(phase, self.processes.world)
         groups = [rows[i : i + size] for i in range(0, len(rows), size)]
         root = draws.key(self.recipe.seed, _MASKS)
+        objective = self.objective.at(progress)
         pieces = [
             Piece(
-                self.objective.prepare(stream.batch(group), root),
+                objective.prepare(stream.batch(group), root),
                 draws.key(self.recipe.seed, _DROPOUT, step, place) % 2**63,
             )
             for place, group in enumerate(groups)
@@ -115,12 +108,33 @@ def pretrain(
         ) as folder:
             if tensorboard and group.first:
                 folder.listener = Board(out / "tensorboard")
-            if table is None:
-                table = stored_recipe(out)
-            recipe = build(Recipe, table, where="recipe")
             corpus = open_corpus(corpus_path, check=group.first, progress=checked)
             group.refuse_difference(float(int(corpus.digest[:12], 16)), "the corpus")
+            if table is None:
+                table = stored_recipe(out)
+            else:
+                table = settled(table, out, corpus, group, folder)
+            recipe = build(Recipe, table, where="recipe")
             return _train(folder, corpus, recipe, group, wish, shard=shard, check=check, show=show)
+
+
+def settled(
+    table: dict[str, Any], out: Path, corpus: Corpus, group: Processes, folder: RunFolder
+) -> dict[str, Any]:
+    """A recipe with nothing in it left to choose; a run that was begun has chosen."""
+    if table.get("model", {}).get("size") == AUTO and (out / RECIPE).exists():
+        before = stored_recipe(out)
+        sizes = [phase["batch_tokens"] for phase in before["phases"]]
+        phases = [
+            {**phase, "batch_tokens": tokens}
+            for phase, tokens in zip(table.get("phases") or [{}], sizes, strict=False)
+        ]
+        return {
+            **table,
+            "model": {**table["model"], "size": before["model"]["size"]},
+            "phases": phases,
+        }
+    return choose(table, corpus, objective_for, group, folder.say)
 
 
 def _train(
@@ -147,7 +161,7 @@ def _train(
     torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
     network = Network(config, heads)
     source = CorpusSource(corpus, recipe, objective, group)
-    evaluate = _Evaluate(folder, corpus, recipe, objective, group, network)
+    evaluate = HeldOut(folder, corpus, recipe, objective, group, network)
     course = Course(
         network,
         Trainee(network, objective),
@@ -214,100 +228,3 @@ def _spelled_out(table: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any
     model = recipe.network(len(vocabulary)).model_dump()
     asked = objective_for(recipe, vocabulary)[0].readers[0].how.model_dump()
     return {**table, "model": {**recipe.model, **model}, "objective": {**recipe.objective, **asked}}
-
-
-class _Evaluate:
-    """Scores on held-out documents, with baselines, blanks, warnings and pictures."""
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        corpus: Corpus,
-        recipe: Recipe,
-        objective: OnePass,
-        group: Processes,
-        network: Network,
-    ) -> None:
-        self.folder, self.corpus, self.recipe, self.group = folder, corpus, recipe, group
-        self.objective = objective.standard()
-        self.watch = Watch(folder.say, objective.readers[0].term)
-        self.watch.remember(folder.metrics())
-        self.evaluation: Evaluation | None = None
-        self.baselines: Baselines | None = None
-        if not recipe.examples.held_out or not recipe.train.evaluations:
-            return
-        _, held = split_documents(len(corpus.documents) - 1, recipe.examples.held_out)
-        if len(held) < 2:
-            raise DataError(
-                f"{corpus.path}: {len(corpus.documents) - 1} documents, of which one in "
-                f"{recipe.examples.held_out} is held out: {len(held)}; need two. Hold out more "
-                "(--set examples.held_out=5), or nothing (0)."
-            )
-        self.stream = Stream(corpus, held, recipe.examples, SEED, recipe.phases[0].length)
-        self.evaluation = self._on(self._affordable(network))
-        choices = self.objective.readers[0].choices
-        self.baselines = baselines(corpus, self.evaluation.answers(), group, choices=choices)
-        self.blanks = Blanks(self.evaluation, corpus)
-
-    def _on(self, tokens: int) -> Evaluation:
-        """An evaluation on so many tokens."""
-        rows = self.recipe.micro_rows(self.recipe.phases[0], self.group.world)
-        return Evaluation(self.stream, self.objective, self.group, tokens=tokens, micro_rows=rows)
-
-    def _affordable(self, network: Network) -> int:
-        """Tokens of an evaluation: the same all through a run, and a tenth of it at most.
-
-        For a run by the clock that takes a measurement, once; what is resumed goes on with it.
-        """
-        most, minutes = self.recipe.evaluated_tokens(), self.recipe.schedule.minutes
-        if minutes is None:
-            return most
-        known = [e["evaluated"] for e in self.folder.metrics() if "evaluated" in e]
-        found = float(known[0] if known else 0)
-        if not found:
-            probe = self._on(PROBED)
-            network.to(self.group.device).eval()
-            probe(network)  # the first pass is slow
-            begun = time.monotonic()
-            probe(network)
-            each = 60 * minutes * EVALUATING / self.recipe.train.evaluations
-            found = probe.tokens * each / (time.monotonic() - begun)
-        agreed = self.group.total([found if self.group.first else 0.0])[0]
-        return min(most, max(PROBED, round(agreed)))
-
-    def __call__(self, position: Position, network: Network) -> dict[str, Any]:
-        """One evaluation, told and drawn."""
-        assert self.evaluation is not None
-        assert self.baselines is not None
-        scores = self.evaluation(network)
-        asks = self.objective.asks
-        plain = {k: v for k, v in asdict(self.baselines).items() if v is not None}
-        entry: dict[str, Any] = {**scores, **plain, "tokens": position.tokens}
-        entry |= {f"{r.term}_chance": 1 / r.choices for r in self.objective.readers}
-        entry |= {"evaluated": self.evaluation.tokens, "asks": asks}
-        entry["seconds"] = round(position.seconds, 3)
-        if self.group.first:
-            entry["blanks"] = self.blanks(network, self.group.device)
-        known = f"ln V {plain['ln_v']:.3f}"
-        if "unigram_loss" in plain:
-            known = f"unigram {plain['unigram_loss']:.3f}, {known}"
-        right = ", ".join(f"{about} {scores[f'{t}_accuracy']:.1%}" for t, about in asks.items())
-        loss = scores[next(iter(asks))]
-        self.folder.say(f"step {position.step}: held-out loss {loss:.3f} ({known}); right: {right}")
-        self.watch.evaluated(position.step, scores, self.baselines)
-        return entry
-
-    def watching(self, show: Show | None) -> Show:
-        """Look for signs of trouble after each step, then show it."""
-
-        def look(position: Position, report: Report, progress: float) -> None:
-            self.watch.stepped(position.step, report)
-            if show and self.group.first:
-                show(position, report, progress)
-
-        return look
-
-    def report(self) -> None:
-        """Draw the run so far."""
-        if self.folder.writes:
-            write_report(self.folder, self.recipe.model_dump(exclude_none=True), self.watch.said)

@@ -18,7 +18,10 @@ from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
 Count = Annotated[int, Field(ge=1)]
 # What may be changed when a run is resumed: it decides nothing that is learned.
-FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps")
+FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps", "ahead")
+
+
+AUTO = "auto"  # a size that is chosen when the run begins, see budget.py
 
 
 class Phase(Settings):
@@ -40,6 +43,8 @@ class TrainSettings(Settings):
     micro_tokens: Count = 2048  # computed at a time; the rest of a step is accumulated
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
+    ahead: Literal["auto", "on", "off"] = "auto"  # batches made in a thread; auto: with a GPU
+    average: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # share of the run that a mean spans
     evaluations: Annotated[int, Field(ge=0)] = 20  # over the run
     eval_tokens: Count = 40_000  # of each evaluation at most; a short run takes fewer
     log_steps: Count = 1

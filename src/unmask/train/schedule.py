@@ -12,9 +12,12 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class OptimizerSettings(Settings):
-    """AdamW (Loshchilov and Hutter 2019), as BERT used it."""
+    """AdamW (Loshchilov and Hutter 2019), as BERT used it, or Muon beside it (Jordan 2024)."""
 
+    kind: Literal["adamw", "muon"] = "adamw"  # muon: for the matrices of blocks; adamw for the rest
     rate: Annotated[float, Field(gt=0.0)] = 1e-4
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95  # of muon
+    factor: Annotated[float, Field(gt=0.0)] = 1.0  # muon's rate, as a multiple of the other
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-6
