@@ -35,18 +35,18 @@ def machine(monkeypatch):
 
 
 def chosen(corpus, made, said=None):
-    found = choose(made, corpus, objective_for, Processes(), (said or []).append)
+    found = choose(made, None, corpus, objective_for, Processes(), (said or []).append)
     return found["model"]["size"], found["phases"][0]["batch_tokens"]
 
 
 def test_a_size_that_is_given_stays(corpus):
     made = table()
-    assert choose(made, corpus, objective_for, Processes(), print) is made
+    assert choose(made, None, corpus, objective_for, Processes(), print) is made
 
 
 def test_without_a_clock_nothing_can_be_chosen(corpus):
     with pytest.raises(SettingsError, match=r'size is "auto".*Give --minutes, or a size'):
-        choose(table(model={"size": "auto"}), corpus, objective_for, Processes(), print)
+        choose(table(model={"size": "auto"}), None, corpus, objective_for, Processes(), print)
 
 
 def test_the_largest_that_sees_enough_tokens_for_its_weights(corpus, machine):

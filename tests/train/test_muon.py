@@ -6,6 +6,7 @@ from torch import nn
 
 from tests.conftest import tiny_network
 from tests.train.conftest import STEPS, state
+from unmask.errors import SettingsError
 from unmask.model.config import HeadsConfig
 from unmask.train.muon import Muon, orthogonal
 from unmask.train.optim import make_optimizer, read_moments
@@ -138,3 +139,9 @@ def dies_after(step):
             raise KeyboardInterrupt
 
     return show
+
+
+def test_it_needs_whole_matrices():
+    with pytest.raises(SettingsError, match="--shard: muon turns whole matrices"):
+        make_optimizer(tiny_network(), OptimizerSettings(kind="muon"), shard=True)
+    make_optimizer(tiny_network(), OptimizerSettings(), shard=True)

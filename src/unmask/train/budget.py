@@ -43,14 +43,20 @@ class Made:
 
 def choose(
     table: dict[str, Any],
+    begun: dict[str, Any] | None,
     corpus: Corpus,
     objective: Callable[[Recipe, Vocabulary], tuple[OnePass, Any]],
     processes: Processes,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """A recipe with its size settled, and the tokens of a step with it."""
+    """A recipe with its size settled, and the tokens of a step with it.
+
+    `begun` is the recipe of a run that is resumed: it has chosen.
+    """
     if table.get("model", {}).get("size") != AUTO:
         return table
+    if begun is not None:
+        return _settled(table, begun["model"]["size"], begun["phases"][0]["batch_tokens"])
     minutes = table.get("schedule", {}).get("minutes")
     if minutes is None:
         raise SettingsError(
@@ -59,7 +65,7 @@ def choose(
         )
     chosen, tokens = "", 0.0
     for number, size in enumerate(SIZES):
-        recipe = build(Recipe, _with_size(table, size), where="recipe")
+        recipe = build(Recipe, _settled(table, size, SMALLEST), where="recipe")
         speed, weights = _measured(recipe, corpus.tokenizer.vocabulary, objective)
         speed = processes.total([speed])[0]  # of all processes together
         seen = 60 * minutes * speed
@@ -72,12 +78,12 @@ def choose(
         chosen, tokens = size, seen
     step = 2 ** round(np.log2(np.clip(tokens / STEPS, SMALLEST, LARGEST)))
     say(f"chosen: {chosen}, {step:,} tokens a step")
-    phases = [{**phase, "batch_tokens": step} for phase in table.get("phases") or [{}]]
-    return {**_with_size(table, chosen), "phases": phases}
+    return _settled(table, chosen, step)
 
 
-def _with_size(table: dict[str, Any], size: str) -> dict[str, Any]:
-    return {**table, "model": {**table["model"], "size": size}}
+def _settled(table: dict[str, Any], size: str, batch_tokens: int) -> dict[str, Any]:
+    phases = [{**phase, "batch_tokens": batch_tokens} for phase in table.get("phases") or [{}]]
+    return {**table, "model": {**table["model"], "size": size}, "phases": phases}
 
 
 def _measured(

@@ -78,7 +78,7 @@ class Loop:
         course.network.train()
         blocks = list(course.network.encoder.blocks)
         self.module = course.processes.wrap(course.trainee, blocks, shard=course.shard)
-        self.optimizer = make_optimizer(course.trainee, course.optimizer)
+        self.optimizer = make_optimizer(course.trainee, course.optimizer, shard=course.shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.source = course.source
         if _wanted_ahead(course.settings.ahead, course.processes.device):

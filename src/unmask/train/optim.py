@@ -4,14 +4,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unmask.errors import SettingsError
 from unmask.train.muon import Muon
 from unmask.train.schedule import OptimizerSettings
 
 AVERAGE = "average"  # a running mean of the weights, among the optimizer's tensors
 
 
-def make_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.AdamW:
+def make_optimizer(
+    module: nn.Module, settings: OptimizerSettings, *, shard: bool = False
+) -> torch.optim.AdamW:
     """An optimizer for the parameters of a module; biases and norms do not decay."""
+    if shard and settings.kind == "muon":
+        raise SettingsError(
+            "--shard: muon turns whole matrices, and every process has a share of them. Leave "
+            "--shard out, or set optimizer.kind=adamw."
+        )
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     inside = {name: p for name, p in named if p.ndim == 2 and ".blocks." in name}
     turned = inside if settings.kind == "muon" else {}

@@ -27,7 +27,7 @@ from unmask.train.distributed import Processes, processes, restarts
 from unmask.train.heldout import HeldOut, Show
 from unmask.train.loop import Course, Loop
 from unmask.train.preflight import preflight
-from unmask.train.recipe import AUTO, Recipe
+from unmask.train.recipe import Recipe
 from unmask.train.run import MODEL, RECIPE, RunFolder, begin, environment, open_run, stored_recipe
 from unmask.train.signals import Wish, stop_wishes
 from unmask.train.step import Piece, Trainee
@@ -113,28 +113,10 @@ def pretrain(
             if table is None:
                 table = stored_recipe(out)
             else:
-                table = settled(table, out, corpus, group, folder)
+                begun = stored_recipe(out) if (out / RECIPE).exists() else None
+                table = choose(table, begun, corpus, objective_for, group, folder.say)
             recipe = build(Recipe, table, where="recipe")
             return _train(folder, corpus, recipe, group, wish, shard=shard, check=check, show=show)
-
-
-def settled(
-    table: dict[str, Any], out: Path, corpus: Corpus, group: Processes, folder: RunFolder
-) -> dict[str, Any]:
-    """A recipe with nothing in it left to choose; a run that was begun has chosen."""
-    if table.get("model", {}).get("size") == AUTO and (out / RECIPE).exists():
-        before = stored_recipe(out)
-        sizes = [phase["batch_tokens"] for phase in before["phases"]]
-        phases = [
-            {**phase, "batch_tokens": tokens}
-            for phase, tokens in zip(table.get("phases") or [{}], sizes, strict=False)
-        ]
-        return {
-            **table,
-            "model": {**table["model"], "size": before["model"]["size"]},
-            "phases": phases,
-        }
-    return choose(table, corpus, objective_for, group, folder.say)
 
 
 def _train(
