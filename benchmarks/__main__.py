@@ -2,15 +2,17 @@
 
 import sys
 
-from benchmarks import budget, embed, prepare, pretrain, vocab
+from benchmarks import budget, embed, growth, prepare, pretrain, processes, vocab
 from benchmarks.faults import main as faults
 
 BENCHMARKS = {
     "budget": budget.main,
     "embed": embed.main,
     "faults": faults.main,
+    "growth": growth.main,
     "prepare": prepare.main,
     "pretrain": pretrain.main,
+    "processes": processes.main,
     "vocab": vocab.main,
 }
 

@@ -27,7 +27,7 @@ from unmask.model.config import sized
 from unmask.objectives.base import OnePass
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
-from unmask.train.curves import Line, chart
+from unmask.train.curves import Chart, Line, column
 from unmask.train.distributed import Processes
 from unmask.train.evaluate import SEED, Evaluation
 from unmask.train.run import read_metrics
@@ -113,7 +113,8 @@ def summarise(path: Path, minutes: float) -> None:
         for best in [min(others, key=lambda n: others[n][-1]["mlm"], default=None)]
         for name, curve in curves.items()
     ]
-    (path / "curves.svg").write_text(chart("Held-out loss over minutes", lines))
+    figure = Chart("Loss on hidden tokens, held-out text", lines, across="minutes")
+    (path / "curves.svg").write_text(column([figure]))
     result: dict[str, Any] = {"minutes": minutes, "curves": curves}
     for name, curve in curves.items():
         last = curve[-1]

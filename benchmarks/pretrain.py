@@ -26,7 +26,7 @@ from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
 from unmask.train.step import Piece, Trainee, take_step
 
-THREADS, LENGTH, MICRO_TOKENS = 2, 128, 2048
+THREADS, MICRO_TOKENS = 2, 2048
 RULES = OptimizerSettings(rate=1e-4)
 
 
@@ -41,8 +41,9 @@ class Case:
     vocab_size: int
     examples: int  # of one step
     steps: int = 1  # of one round
+    length: int = 128  # of a row
     shortest: int = 0  # 0: nine of ten examples fill the row, as the paper has it
-    longest: int = LENGTH
+    longest: int = 0  # 0: as long as the row
     asked: float = 1.0  # times as fast as transformers
 
     @property
@@ -80,8 +81,9 @@ def examples_of(case: Case, seed: int = 0) -> list[_Example]:
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(case.examples):
-        short = case.shortest or (5 if rng.random() < 0.1 else case.longest)
-        length = int(rng.integers(short, case.longest + 1))
+        longest = case.longest or case.length
+        short = case.shortest or (5 if rng.random() < 0.1 else longest)
+        length = int(rng.integers(short, longest + 1))
         ids = rng.integers(len(SPECIALS), case.vocab_size, length)
         middle = length // 2
         ids[[0, middle, -1]] = SPECIALS.index("[CLS]"), *[SPECIALS.index("[SEP]")] * 2
@@ -92,7 +94,7 @@ def examples_of(case: Case, seed: int = 0) -> list[_Example]:
 class Ours:
     """Steps of our loop on packed rows."""
 
-    def __init__(self, case: Case, *, micro_tokens: int = MICRO_TOKENS) -> None:
+    def __init__(self, case: Case) -> None:
         words = [f"word{i}" for i in range(case.vocab_size - len(SPECIALS))]
         vocabulary = Vocabulary([*SPECIALS, *words])
         objective = OnePass(
@@ -104,7 +106,7 @@ class Ours:
         self.optimizer = make_optimizer(self.trainee, RULES)
         self.pieces = [
             Piece(objective.prepare(batch, 0), seed)
-            for seed, batch in enumerate(_batches(examples_of(case), micro_tokens, vocabulary))
+            for seed, batch in enumerate(_batches(examples_of(case), case.length, vocabulary))
         ]
         self.tokens = sum(piece.batch.real for piece in self.pieces)
 
@@ -128,9 +130,9 @@ class Ours:
         return 6 * total
 
 
-def _batches(examples: list[_Example], micro_tokens: int, vocabulary: Vocabulary) -> list[Batch]:
-    rows = pack([len(example.ids) for example in examples], LENGTH)
-    size = micro_tokens // LENGTH
+def _batches(examples: list[_Example], length: int, vocabulary: Vocabulary) -> list[Batch]:
+    rows = pack([len(example.ids) for example in examples], length)
+    size = MICRO_TOKENS // length
     found = []
     for begin in range(0, len(rows), size):
         chosen = rows[begin : begin + size]
@@ -161,9 +163,8 @@ class Steps:
             self.step = ours.step
         else:
             batches = [piece.batch for piece in ours.pieces]
-            rows = theirs.PaddedRows(
-                case.config, batches, LENGTH, RULES, micro_rows=MICRO_TOKENS // LENGTH
-            )
+            size = MICRO_TOKENS // case.length
+            rows = theirs.PaddedRows(case.config, batches, case.length, RULES, micro_rows=size)
             self.step = rows.step
 
     def __call__(self) -> None:

@@ -26,7 +26,7 @@ from unmask.tasks.classify import Classify
 from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
-from unmask.train.curves import Line, chart
+from unmask.train.curves import Chart, Line
 from unmask.train.finetune import fine_tune
 from unmask.train.heldout import Show
 from unmask.train.pretrain import pretrain
@@ -243,7 +243,7 @@ def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) 
         lines.append(Line(name, [e["step"] for e in held], [e["accuracy"] for e in held]))
     ends = [0, lines[0].xs[-1]]
     lines.append(Line("guessing", ends, [1 / len(LIBRARIES)] * 2, dashed=True))
-    picture = chart("Which library? Accuracy on unseen modules", lines, percent=True)
+    picture = Chart("Which library? Accuracy on unseen modules", lines, percent=True).svg()
     extra = f"<h2>What pre-training buys</h2>{picture}"
     text = page("unmask demo", metrics, table, [], extra=extra)
     (out / REPORT).write_text(text, encoding="utf-8")

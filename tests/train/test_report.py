@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.train.conftest import metrics, table
-from unmask.train.curves import HEIGHT, POINTS, WIDTH, Line, chart, column
+from unmask.train.curves import HEIGHT, POINTS, WIDTH, Chart, Line, column
 from unmask.train.report import charts_of, page, write_report
 from unmask.train.run import RunFolder
 
@@ -77,6 +77,10 @@ def links(text) -> set[str]:
     return set(re.findall(r"(?:https?:)?//[^\s\"'<>]+", text))
 
 
+def chart(*what, **how) -> str:
+    return Chart(*what, **how).svg()
+
+
 def test_a_chart_is_well_formed_and_names_its_lines_with_their_last_values():
     lines = [Line("held out", [0, 1, 2], [5.0, 4.0, 3.25]), Line("ln V", [0, 2], [8.5, 8.5], True)]
     svg = chart("Loss", lines)
@@ -99,6 +103,22 @@ def test_points_lie_where_their_numbers_say_by_hand():
     first, last = (tuple(map(float, p.split(","))) for p in line.get("points").split())
     assert first == (62.0, HEIGHT - 42)  # left and below
     assert last == (WIDTH - 150, 34.0)  # right and above
+
+
+def test_of_a_logarithmic_chart_each_tenfold_is_one_step_up_and_zero_is_left_out():
+    svg = chart("x", [Line("a", [0, 1, 2, 3], [10.0, 100.0, 1000.0, 0.0])], log=True)
+    (line,) = ElementTree.fromstring(svg).iter(f"{SVG}polyline")
+    heights = [float(point.partition(",")[2]) for point in line.get("points").split()]
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.2)
+    assert len(heights) == 3
+    assert {"10", "100", "1,000", "a 1,000"} <= set(texts(svg))
+
+
+def test_what_is_no_number_has_a_name_below_its_point():
+    svg = chart("x", [Line("a", [0, 1], [1.0, 2.0])], names=["tiny", "mini"], across="size")
+    said = texts(svg)
+    assert {"tiny", "mini", "size"} <= set(said)
+    assert "0.5" not in said
 
 
 @pytest.mark.parametrize("value", [1e-4, 1e-3, 0.0, 0.5, 5.0, 1e9, -3.0])
@@ -146,7 +166,7 @@ def test_names_at_the_ends_of_lines_do_not_touch():
 
 
 def test_charts_below_each_other_are_one_file():
-    svg = column([("One", [Line("a", [0, 1], [1.0, 2.0])], False), ("Two", [], False)])
+    svg = column([Chart("One", [Line("a", [0, 1], [1.0, 2.0])]), Chart("Two", [])])
     root = ElementTree.fromstring(svg)
     assert root.get("height") == str(2 * HEIGHT)
     assert {"One", "Two: nothing yet"} <= set(texts(svg))

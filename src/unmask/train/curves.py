@@ -22,21 +22,32 @@ class Line:
     faint: bool = False
 
 
-def chart(title: str, lines: Sequence[Line], *, percent: bool = False, across: str = "step") -> str:
-    """A chart of its own, as an <svg> element."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" role="img" aria-label="{escape(title)}" font-family="system-ui, '
-        f'sans-serif" font-size="12">{_inside(title, lines, percent, across)}</svg>'
-    )
+@dataclass(frozen=True)
+class Chart:
+    """Some lines over the same axes."""
+
+    title: str
+    lines: Sequence[Line]
+    percent: bool = False
+    across: str = "step"
+    names: Sequence[str] = ()  # of x = 0, 1, 2, ..., where that is no number
+    log: bool = False  # upwards, every step is ten times the one before
+
+    def svg(self) -> str:
+        """A picture of its own, as an <svg> element."""
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{escape(self.title)}" '
+            f'font-family="system-ui, sans-serif" font-size="12">{_inside(self)}</svg>'
+        )
 
 
-def column(charts: Sequence[tuple[str, Sequence[Line], bool]]) -> str:
+def column(charts: Sequence[Chart]) -> str:
     """Several charts below each other, as one SVG file on white."""
     height = HEIGHT * max(len(charts), 1)
     body = "".join(
-        f'<g transform="translate(0 {HEIGHT * i})">{_inside(title, lines, percent, "step")}</g>'
-        for i, (title, lines, percent) in enumerate(charts)
+        f'<g transform="translate(0 {HEIGHT * i})">{_inside(chart)}</g>'
+        for i, chart in enumerate(charts)
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
@@ -45,56 +56,72 @@ def column(charts: Sequence[tuple[str, Sequence[Line], bool]]) -> str:
     )
 
 
-def _inside(title: str, lines: Sequence[Line], percent: bool, across: str) -> str:
-    shown = [line for line in lines if any(map(math.isfinite, line.ys))]
+class _Frame:
+    """The axes: from numbers to places in the picture."""
+
+    def __init__(self, chart: Chart, lines: Sequence[Line]) -> None:
+        self.log = chart.log
+        xs = [x for line in lines for x in line.xs]
+        ys = [y for line in lines for y in line.ys if _drawable(y, self.log)]
+        self.left, self.right = min(xs), max(max(xs), min(xs) + 1e-9)
+        self.ticks = _powers(min(ys), max(ys)) if self.log else _ticks(min(ys), max(ys))
+        self.low, self.high = min(self.ticks[0], *ys), max(self.ticks[-1], *ys)
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Pixels from the left, pixels from the top."""
+        across = (x - self.left) / (self.right - self.left)
+        low, y, high = (math.log10(v) if self.log else v for v in (self.low, y, self.high))
+        up = (y - low) / (high - low)
+        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (
+            HEIGHT - TOP - BOTTOM
+        )
+
+
+def _inside(chart: Chart) -> str:
+    shown = [line for line in chart.lines if any(_drawable(y, chart.log) for y in line.ys)]
+    title = escape(chart.title)
     if not shown:
-        return f'<text x="{LEFT}" y="{TOP}" fill="currentColor">{escape(title)}: nothing yet</text>'
-    xs = [x for line in shown for x in line.xs]
-    ys = [y for line in shown for y in line.ys if math.isfinite(y)] or [0.0]
-    low_x, high_x = min(xs), max(max(xs), min(xs) + 1e-9)
-    ticks = _ticks(min(ys), max(ys))
-    low, high = min(ticks[0], min(ys)), max(ticks[-1], max(ys))
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = LEFT + (x - low_x) / (high_x - low_x) * (WIDTH - LEFT - RIGHT)
-        return across, HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
+        return f'<text x="{LEFT}" y="{TOP}" fill="currentColor">{title}: nothing yet</text>'
+    frame = _Frame(chart, shown)
     parts = [
         f'<text x="{LEFT}" y="18" font-size="14" font-weight="600" fill="currentColor">'
-        f"{escape(title)}</text>"
+        f"{title}</text>"
     ]
-    for tick in ticks:
-        y = at(low_x, tick)[1]
-        label = f"{100 * tick:g} %" if percent else f"{tick:,g}"
+    for tick in frame.ticks:
+        y = frame.at(frame.left, tick)[1]
+        label = f"{100 * tick:g} %" if chart.percent else f"{tick:,g}"
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             'stroke="currentColor" stroke-opacity="0.12"/>'
             f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="currentColor" '
             f'fill-opacity="0.7">{label}</text>'
         )
-    for tick in _ticks(low_x, high_x):
-        if low_x <= tick <= high_x:
-            x = at(tick, low)[0]
-            parts.append(
-                f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" '
-                f'fill="currentColor" fill-opacity="0.7">{tick:,g}</text>'
-            )
+    marks = dict(enumerate(chart.names)) if chart.names else _numbered(frame.left, frame.right)
+    for mark, name in marks.items():
+        x = frame.at(mark, frame.low)[0]
+        parts.append(
+            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" '
+            f'fill="currentColor" fill-opacity="0.7">{escape(name)}</text>'
+        )
     parts.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle" '
-        f'fill="currentColor" fill-opacity="0.7">{escape(across)}</text>'
+        f'fill="currentColor" fill-opacity="0.7">{escape(chart.across)}</text>'
     )
-    parts += _curves(shown, at, percent)
+    parts += _curves(shown, frame, chart.percent)
     return "".join(parts)
 
 
-def _curves(lines: Sequence[Line], at: object, percent: bool) -> list[str]:
+def _drawable(y: float, log: bool) -> bool:
+    return math.isfinite(y) and (y > 0 or not log)
+
+
+def _curves(lines: Sequence[Line], frame: _Frame, percent: bool) -> list[str]:
     """The lines, and their names at their right ends, moved apart where they would touch."""
-    assert callable(at)
     parts: list[str] = []
     labels: list[tuple[float, str, str]] = []
     for number, line in enumerate(lines):
         colour = "#6b7280" if line.dashed else COLOURS[number % len(COLOURS)]
-        points = [at(x, y) for x, y in _thinned(line)]
+        points = [frame.at(x, y) for x, y in _thinned(line, frame.log)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dash = ' stroke-dasharray="5 4"' if line.dashed else ""
         faint = ' stroke-opacity="0.35"' if line.faint else ""
@@ -106,7 +133,7 @@ def _curves(lines: Sequence[Line], at: object, percent: bool) -> list[str]:
             parts.append(
                 f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>'
             )
-        last = next(y for y in reversed(line.ys) if math.isfinite(y))
+        last = next(y for y in reversed(line.ys) if _drawable(y, frame.log))
         labels.append((points[-1][1], f"{line.name} {_short(last, percent)}", colour))
     above = -math.inf
     for y, text, colour in sorted(labels):
@@ -117,9 +144,9 @@ def _curves(lines: Sequence[Line], at: object, percent: bool) -> list[str]:
     return parts
 
 
-def _thinned(line: Line) -> list[tuple[float, float]]:
+def _thinned(line: Line, log: bool) -> list[tuple[float, float]]:
     """At most POINTS points, each the mean of its stretch."""
-    pairs = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if math.isfinite(y)]
+    pairs = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if _drawable(y, log)]
     size = max(1, -(-len(pairs) // POINTS))
     groups = [pairs[i : i + size] for i in range(0, len(pairs), size)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
@@ -139,6 +166,22 @@ def _ticks(low: float, high: float) -> list[float]:
     step = next((m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999), 10 * power)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
+
+
+def _numbered(low: float, high: float) -> dict[float, str]:
+    """Round numbers within a range, as they are written."""
+    return {tick: f"{tick:,g}" for tick in _ticks(low, high) if low <= tick <= high}
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """Powers of ten that cover a range.
+
+    >>> _powers(262.0, 20_000.0)
+    [100.0, 1000.0, 10000.0, 100000.0]
+    """
+    first = math.floor(math.log10(low) + 1e-9)
+    last = max(math.ceil(math.log10(high) - 1e-9), first + 1)
+    return [10.0**power for power in range(first, last + 1)]
 
 
 def _short(value: float, percent: bool) -> str:

@@ -4,7 +4,7 @@ from html import escape
 from typing import Any
 
 from unmask.settings import write_toml
-from unmask.train.curves import Line, chart, column
+from unmask.train.curves import Chart, Line, column
 from unmask.train.run import RunFolder
 
 CURVES, REPORT = "curves.svg", "report.html"
@@ -29,8 +29,8 @@ def write_report(folder: RunFolder, recipe: dict[str, Any], warnings: list[str])
         folder.put(REPORT, page(folder.path.name, metrics, recipe, warnings))
 
 
-def charts_of(metrics: list[dict[str, Any]]) -> list[tuple[str, list[Line], bool]]:
-    """The curves of a run: title, lines, whether they are shares."""
+def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
+    """The curves of a run."""
     train = [entry for entry in metrics if entry["kind"] == "train"]
     held = [entry for entry in metrics if entry["kind"] == "eval"]
     asks = held[-1].get("asks", {}) if held else {}
@@ -41,18 +41,18 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[tuple[str, list[Line], bool
         Line("unigram", *_points(held, "unigram_loss"), dashed=True),
         Line("ln V", *_points(held, "ln_v"), dashed=True),
     ]
-    found = [(f"Loss on {asks.get(main, 'the training text')}", losses, False)]
+    found = [Chart(f"Loss on {asks.get(main, 'the training text')}", losses)]
     for term, about in asks.items():
         right = [Line("held out", *_points(held, f"{term}_accuracy"))]
         name, plain = _plain(term, main, held[-1])
         right.append(Line(name, *_points(held, plain), dashed=True))
-        found.append((f"{about.capitalize()} right", right, True))
+        found.append(Chart(f"{about.capitalize()} right", right, percent=True))
     found += [
-        ("Tokens a second", [Line("tokens", *_points(train, "tokens_a_second"))], False),
-        ("Learning rate", [Line("rate", *_points(train, "rate"))], False),
-        ("Length of the gradient", [Line("norm", *_points(train, "norm"))], False),
+        Chart("Tokens a second", [Line("tokens", *_points(train, "tokens_a_second"))]),
+        Chart("Learning rate", [Line("rate", *_points(train, "rate"))]),
+        Chart("Length of the gradient", [Line("norm", *_points(train, "norm"))]),
     ]
-    return [entry for entry in found if any(line.xs for line in entry[1])]
+    return [chart for chart in found if any(line.xs for line in chart.lines)]
 
 
 def page(
@@ -67,9 +67,7 @@ def page(
 
     `extra` is HTML of the caller's own, put below the blanks.
     """
-    charts = "".join(
-        chart(title, lines, percent=percent) for title, lines, percent in charts_of(metrics)
-    )
+    charts = "".join(chart.svg() for chart in charts_of(metrics))
     warned = "".join(f'<p class="warn">{escape(line)}</p>' for line in warnings)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '

@@ -1,0 +1,97 @@
+"""What a step costs as rows grow longer, steps larger and networks bigger, beside transformers.
+
+    python -m benchmarks growth
+
+Tokens a second over three axes and peak memory over one, in results/growth.json and growth.svg.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.measure import RESULTS, save
+from benchmarks.pretrain import THREADS, Case, measure
+from unmask.model.config import SIZES
+from unmask.train.curves import Chart, Line, column
+
+PIECES, SIDES = 30_522, ("unmask", "transformers")
+LENGTHS = (64, 128, 256, 512)
+EXAMPLES = (4, 8, 16, 32, 64, 128)  # of 128 tokens in a step
+UP_TO_BASE = ("tiny", "mini", "small", "medium", "base")
+
+
+def case(size: str, length: int, examples: int, steps: int = 1) -> Case:
+    """A named size on full rows."""
+    layers, width = SIZES[size]
+    name = f"{size}, {examples} examples of {length} tokens"
+    return Case(name, layers, width, width // 64, PIECES, examples, steps, length)
+
+
+def of_length(length: int) -> Case:
+    """Rows of so many tokens, 4,096 a step."""
+    return case("mini", length, 4096 // length)
+
+
+def of_examples(count: int) -> Case:
+    """So many rows a step."""
+    return case("mini", 128, count)
+
+
+def of_size(name: str) -> Case:
+    """A network of that size."""
+    return case(name, 128, 16)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Something that grows, and the cases along it."""
+
+    name: str
+    about: str
+    values: Sequence[Any]
+    case_of: Callable[[Any], Case]
+
+
+AXES = [
+    Axis("length of a row", "mini, 4,096 tokens a step", LENGTHS, of_length),
+    Axis("examples of a step", "mini, rows of 128 tokens", EXAMPLES, of_examples),
+    Axis("size", "rows of 128 tokens, 2,048 a step", UP_TO_BASE, of_size),
+]
+
+
+def picture(axis: Axis, found: list[dict[str, Any]], key: str, what: str, unit: float) -> Chart:
+    """One quantity of both sides along an axis."""
+    at = range(len(axis.values))
+    lines = [Line(side, at, [result[key][side] / unit for result in found]) for side in SIDES]
+    names = [str(value) for value in axis.values]
+    title = f"{what} ({axis.about})"
+    return Chart(title, lines, across=axis.name, names=names, log=True)
+
+
+def main(rounds: int = 3) -> None:
+    torch.set_num_threads(THREADS)
+    known: dict[Case, dict[str, Any]] = {}  # some lie on two axes
+    charts, results = [], {}
+    for axis in AXES:
+        for value in axis.values:
+            chosen = axis.case_of(value)
+            if chosen not in known:
+                known[chosen] = measure(chosen, rounds)
+        found = [known[axis.case_of(value)] for value in axis.values]
+        results[axis.name] = dict(zip(map(str, axis.values), found, strict=True))
+        charts.append(picture(axis, found, "tokens_a_second", "Tokens a second", 1.0))
+    charts += [picture(axis, found, "peak_bytes", "Peak memory, MB", 1e6)]  # of the last axis
+    for axis_name, rows in results.items():
+        print(f"\n| {axis_name} | transformers | unmask | ratio | of the peak | MB, both |")
+        print("|---|---|---|---|---|---|")
+        for value, result in rows.items():
+            rate, memory = result["tokens_a_second"], result["peak_bytes"]
+            print(
+                f"| {value} | {rate['transformers']:,.0f} | {rate['unmask']:,.0f} | "
+                f"{result['speedup']['median']:.2f}x | {result['share_of_peak']:.0%} | "
+                f"{memory['transformers'] / 1e6:,.0f} and {memory['unmask'] / 1e6:,.0f} |"
+            )
+    save("growth", {"threads": THREADS, "axes": results})
+    (RESULTS / "growth.svg").write_text(column(charts))

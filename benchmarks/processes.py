@@ -1,0 +1,83 @@
+"""Two gloo processes of one thread each beside one process of two threads, on the same steps.
+
+    python -m benchmarks processes CORPUS
+
+Real runs of `unmask pretrain`, in turn; the speed is the median over their steps, the first ones
+left out. A process of one thread shows what each half has to beat.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import save
+from unmask.train.run import read_metrics
+
+STEPS, FIRST = 10, 3  # of a run; those that are not counted
+SIDES = {  # processes, threads of each
+    "one process, one thread": (1, 1),
+    "one process, two threads": (1, 2),
+    "two processes, one thread each": (2, 1),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained."""
+
+    size: str
+    batch_tokens: int
+
+
+WORKS = [
+    Work("tiny", 4096),
+    Work("tiny", 32_768),
+    Work("mini", 4096),
+    Work("mini", 32_768),
+    Work("small", 4096),
+    Work("small", 16_384),
+]
+
+
+def speed(corpus: Path, work: Work, side: str, folder: Path) -> float:
+    """Tokens a second of a short run."""
+    count, threads = SIDES[side]
+    out = folder / "run"
+    command = [sys.executable, "-m"]
+    if count > 1:
+        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"]
+    command += ["unmask", "pretrain", "bert", str(corpus), "--out", str(out), "--overwrite"]
+    command += ["--size", work.size, "--steps", str(STEPS), "--length", "128", "--no-preflight"]
+    command += ["--batch-tokens", str(work.batch_tokens), "--threads", str(threads), "--set"]
+    command += ["train.evaluations=0"]
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    subprocess.run(command, check=True, env=env, capture_output=True)
+    steps = [e["tokens_a_second"] for e in read_metrics(out) if e["kind"] == "train"]
+    return statistics.median(steps[FIRST:])
+
+
+def main(rounds: int = 3) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks processes")
+    parser.add_argument("corpus", type=Path)
+    corpus = parser.parse_args(sys.argv[2:]).corpus
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for work in WORKS:
+            speeds: dict[str, list[float]] = {side: [] for side in SIDES}
+            for _ in range(rounds):
+                for side, seen in speeds.items():
+                    seen.append(speed(corpus, work, side, Path(folder)))
+                    print(f"{work}  {side:<32} {seen[-1]:10,.0f} tokens a second", flush=True)
+            middle = {side: statistics.median(seen) for side, seen in speeds.items()}
+            found.append({**vars(work), "tokens_a_second": middle, "rounds": speeds})
+    print(f"\n| size, tokens a step | {' | '.join(SIDES)} |\n|---|{'---|' * len(SIDES)}")
+    for result in found:
+        cells = " | ".join(f"{value:,.0f}" for value in result["tokens_a_second"].values())
+        print(f"| {result['size']}, {result['batch_tokens']:,} | {cells} |")
+    save("processes", {"works": found})
