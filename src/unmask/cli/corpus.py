@@ -36,9 +36,9 @@ def prepare(
     """Turn text into a corpus to pre-train on; a killed preparation goes on where it was."""
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.vocabulary import load_tokenizer
+    from unmask.data.lines import kind_of
     from unmask.data.prepare import PrepareSettings, Task
     from unmask.data.prepare import prepare as run
-    from unmask.data.readers import kind_of
     from unmask.settings import build
 
     if engine not in ENGINES:

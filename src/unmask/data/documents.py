@@ -15,7 +15,8 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Literal
 
-from unmask.data.readers import Watcher, kind_of, read_lines, read_texts
+from unmask.data.lines import Watcher, kind_of, read_lines
+from unmask.data.readers import read_texts
 from unmask.errors import DataError
 from unmask.text.sentences import split_sentences
 

@@ -15,6 +15,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 Norm = Literal["post", "pre"]
 Scheme = Literal["learned", "sinusoidal", "shaw", "t5", "rotary", "none"]
 LabelKind = Literal["text", "token", "span"]
+Answer = Literal["one", "several", "number"]  # of labels on a text
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -101,13 +102,20 @@ class HeadsConfig(Settings):
     labels: LabelKind | None = None  # a linear layer: on the pooled text, each token, span ends
     label_names: tuple[str, ...] = ()
     label_dropout: Share = 0.1
+    label_answer: Answer = "one"  # one label, any of them, or a number
+    layers: tuple[int, ...] = ()  # whose states the labels read, side by side; () the usual ones
 
     @model_validator(mode="after")
     def _heads_fit(self) -> "HeadsConfig":
         if (self.labels is None) != (not self.label_names):
             raise ValueError("labels and label_names go together; give both or neither.")
-        if (self.pair or self.labels == "text") and not self.pooler:
+        pooled = self.pair or (self.labels == "text" and not self.layers)
+        if pooled and not self.pooler:
             raise ValueError("a pair head or text labels read the pooler; need pooler = true.")
+        if self.label_answer != "one" and self.labels != "text":
+            raise ValueError("label_answer is of labels on a text; need labels = text.")
+        if self.label_answer == "number" and len(self.label_names) != 1:
+            raise ValueError("a number has one name; need one in label_names.")
         return self
 
 

@@ -54,10 +54,12 @@ class TokenHead(nn.Module):
 class LabelHead(nn.Module):
     """A linear reading: of a pooled text, of each token, of the two ends of a span, of a pair."""
 
-    def __init__(self, config: ModelConfig, labels: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, config: ModelConfig, labels: int, dropout: float = 0.0, *, width: int | None = None
+    ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(config.width, labels)
+        self.dense = nn.Linear(width or config.width, labels)
         start(self.dense, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,9 +17,11 @@ class Network(nn.Module):
         self.pooler = Pooler(config) if heads.pooler else None
         self.token_head = TokenHead(config) if heads.tokens else None
         self.pair_head = LabelHead(config, 2) if heads.pair else None
-        self.label_head = (
-            LabelHead(config, len(heads.label_names), heads.label_dropout) if heads.labels else None
-        )
+        self.label_head = None
+        if heads.labels:
+            width = config.width * max(len(heads.layers), 1)
+            count, dropout = len(heads.label_names), heads.label_dropout
+            self.label_head = LabelHead(config, count, dropout, width=width)
 
     def pooled(self, hidden: Tensor, row: Tensor, start: Tensor) -> Tensor:
         """One vector per text, from its [CLS].  [B, S, D], [N], [N] -> [N, D]"""
@@ -30,6 +32,14 @@ class Network(nn.Module):
         assert self.pooler is not None, "this network has no pooler"
         vectors: Tensor = self.pooler(first)
         return vectors
+
+    def label_scores(self, states: Tensor) -> Tensor:
+        """Scores of the labels, for the states of chosen tokens.  [N, D] -> [N, C]"""
+        assert self.label_head is not None, "this network has no label head"
+        if self.heads.labels == "text" and not self.heads.layers:
+            states = self.pool(states)
+        scores: Tensor = self.label_head(states)
+        return scores
 
     def guess(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, for the states of chosen tokens.  [N, D] -> [N, V]"""

@@ -1,1 +1,32 @@
-"""Labelled data -> head -> answer -> score. A task is an objective that can also answer."""
+"""Labelled data -> head -> answer -> score. A task is an objective that can also answer.
+
+A new task is a file here and a line below.
+"""
+
+from typing import Any
+
+from unmask.errors import SettingsError
+from unmask.model.config import HeadsConfig
+from unmask.settings import build
+from unmask.tasks.base import Task
+from unmask.tasks.classify import Classify
+from unmask.tasks.ner import Ner
+from unmask.tasks.qa import Qa
+from unmask.tasks.regress import Regress
+
+TASKS: dict[str, type[Task]] = {"classify": Classify, "regress": Regress, "qa": Qa, "ner": Ner}
+
+
+def task_of(heads: HeadsConfig, table: dict[str, Any] | None, where: str) -> Task:
+    """The task that a model was trained for: told by its heads, set by its own table."""
+    own = dict(table or {})
+    own.pop("name", None)
+    for kind in TASKS.values():
+        known = {k: v for k, v in own.items() if k in kind.settings.model_fields}
+        found = kind.restore(heads, build(kind.settings, known, where=f"{where} [task]"))
+        if found is not None:
+            return found
+    raise SettingsError(
+        f"{where}: the model has no label head; it was not fine-tuned. Train one with "
+        "`unmask finetune`."
+    )

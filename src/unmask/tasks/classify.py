@@ -1,60 +1,262 @@
-"""Text classification: one label for a text or a pair of texts (BERT, section 4.1)."""
+"""Labels for a text or a pair: one of them, or any number at once.
 
-from collections.abc import Sequence
+one        softmax over the labels; the most probable one is the answer
+several    a sigmoid for each label; all above the threshold are the answer
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
+from unmask.data.columns import Columns, Sample, read_samples
+from unmask.data.lines import Watcher
+from unmask.errors import DataError, unknown
 from unmask.model.config import HeadsConfig
-from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Sums
+from unmask.settings import Settings
+from unmask.tasks.base import Detail, Mistake, Scores, Window, whole_windows
+from unmask.tasks.metrics import Hits, confusion, hits, matthews
+from unmask.text.tokenizer import Tokenizer
+
+SHOWN = 5  # labels whose probabilities are given, where there are many
+WORST = 20  # mistakes that are shown
+CONFUSED = 30  # labels for which a confusion can be drawn
+
+
+class ClassifySettings(Settings):
+    """How labels are read and learned."""
+
+    several: bool = False  # a text may have any number of labels
+    separator: str = ","  # between them, in a table of text
+    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of several
+    balance: Literal["none", "labels"] = "none"  # labels: rare ones count as much as frequent ones
+    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
 
 @dataclass(frozen=True)
-class Label:
-    """An answer a person can read."""
+class Labels:
+    """The labels of a text, with the probabilities of the likeliest."""
 
-    name: str
-    probability: float
+    labels: tuple[str, ...]
+    probabilities: dict[str, float]
+
+    @property
+    def label(self) -> str:
+        """The one, where there is one."""
+        return self.labels[0]
 
 
 class Classify:
-    """A linear reading of the pooled [CLS].
+    """A linear reading of the pooled [CLS]."""
 
-    Needs: labels label [N], the number of each text's label.
-    """
+    name: ClassVar[str] = "classify"
+    settings: ClassVar[type[Settings]] = ClassifySettings
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+    def __init__(
+        self, how: ClassifySettings, names: Sequence[str], weights: Sequence[float] | None = None
+    ) -> None:
+        self.how, self.names = how, tuple(names)
+        self.number = {name: i for i, name in enumerate(self.names)}
+        self.weights = torch.tensor(weights if weights is not None else [1.0] * len(self.names))
+        self.metric = "micro_f1" if how.several else "accuracy"
+
+    @classmethod
+    def read(
+        cls, path: str | Path, columns: Columns, watcher: Watcher, how: ClassifySettings
+    ) -> Iterator[Sample]:
+        """Texts, each with a tuple of labels."""
+        for sample in read_samples(path, columns, watcher):
+            try:
+                labels = _labels(sample, how) if columns.label else None
+            except DataError as error:
+                watcher.bad(error, str(sample.label))
+                continue
+            yield Sample(sample.text, sample.second, labels, sample.where)
+
+    @classmethod
+    def learn(cls, how: ClassifySettings, records: Sequence[Sample]) -> "Classify":
+        """With the labels that occur, numbers in their order."""
+        seen = {name for record in records for name in record.label}
+        if len(seen) < (1 if how.several else 2):
+            only = f"only the label '{next(iter(seen))}'" if seen else "no label"
+            raise DataError(
+                f"{records[0].where}: {only} in {len(records):,} examples; need two at least. "
+                "Add examples with another label, or check --label."
+            )
+        numbers = all(name.lstrip("-").isdigit() for name in seen)
+        names = sorted(seen, key=int) if numbers else sorted(seen)
+        if len(names) > len(records) / 2 and all(map(_is_fraction, names)):
+            raise DataError(
+                f"{records[0].where}: {len(names):,} different numbers as labels of "
+                f"{len(records):,} examples. To learn a number use regress."
+            )
+        counts = np.array([sum(n in r.label for r in records) for n in names], dtype=np.float64)
+        balanced = len(records) / (len(names) * counts) if how.balance == "labels" else None
+        return cls(how, names, None if balanced is None else balanced.tolist())
+
+    @classmethod
+    def restore(cls, heads: HeadsConfig, how: ClassifySettings) -> "Classify | None":
+        """For text labels that are not a number."""
+        if heads.labels != "text" or heads.label_answer == "number":
+            return None
+        several = heads.label_answer == "several"
+        return cls(how.model_copy(update={"several": several}), heads.label_names)
 
     @property
     def heads(self) -> HeadsConfig:
-        """What a network needs for it."""
-        return HeadsConfig(pooler=True, labels="text", label_names=self.names)
+        """A pooler and a layer with a row for each label."""
+        answer = "several" if self.how.several else "one"
+        return HeadsConfig(pooler=True, labels="text", label_names=self.names, label_answer=answer)
 
-    def prepare(self, batch: Batch, root: int) -> Batch:
-        """Count the texts; the labels are there."""
-        return batch.with_labels(len(batch.labels["label"]), "label")
+    def check(self, records: Sequence[Sample]) -> None:
+        """Every label must have occurred in training."""
+        for record in records:
+            for name in record.label:
+                if name not in self.number:
+                    raise DataError(
+                        f"{record.where}: {unknown('label', name, self.names[:20])} It does not "
+                        "occur in the training data. Mend it, or add examples of it there."
+                    )
 
-    def scores(self, network: Network, batch: Batch) -> Tensor:
-        """One number for each text and label.  -> [N, C]"""
-        assert network.label_head is not None, "this network has no label head"
-        hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-        scores: Tensor = network.label_head(network.pooled(hidden, batch.row, batch.start))
-        return scores
+    def windows(
+        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
+    ) -> Iterator[tuple[Sample, list[Window]]]:
+        """One each; a text that is too long loses its end."""
 
-    def __call__(self, network: Network, batch: Batch) -> Sums:
-        """Summed cross-entropy; in evaluation also how many were right."""
-        scores, answers = self.scores(network, batch), batch.labels["label"]
-        sums = {"label": F.cross_entropy(scores, answers, reduction="sum")}
-        if not network.training:
-            sums["label" + RIGHT] = (scores.argmax(dim=-1) == answers).sum()
-        return sums
+        def truth(record: Sample) -> list[int] | None:
+            return None if record.label is None else [self.number[n] for n in record.label]
 
-    def answer(self, network: Network, batch: Batch) -> list[Label]:
-        """The most probable label of each text."""
-        best = self.scores(network, batch).softmax(dim=-1).max(dim=-1)
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [Label(self.names[i], p) for i, p in pairs]
+        return whole_windows(records, tokenizer, limit, truth)
+
+    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+        """The number of each text's label, or a one for each of its labels."""
+        if not self.how.several:
+            return {"label": torch.tensor([window.truth[0] for window in windows])}, len(windows)
+        table = torch.zeros(len(windows), len(self.names))
+        for row, window in zip(table, windows, strict=True):
+            row[window.truth] = 1.0
+        return {"label": table}, len(windows)
+
+    def loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        """Cross-entropy; of several labels, the mean over all labels."""
+        truth, weights = batch.labels["label"], self.weights.to(scores.device)
+        smooth = self.how.smoothing
+        if not self.how.several:
+            return F.cross_entropy(scores, truth, weights, reduction="sum", label_smoothing=smooth)
+        target = truth * (1 - smooth) + smooth / 2
+        each = F.binary_cross_entropy_with_logits(scores, target, weights, reduction="sum")
+        return each / len(self.names)
+
+    def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Labels:
+        """The most probable label, or all that are probable enough."""
+        shares = _sigmoid(scores[0][0]) if self.how.several else _softmax(scores[0][0])
+        order = np.argsort(-shares, kind="stable")
+        if self.how.several:
+            chosen = [int(i) for i in order if shares[i] > self.how.threshold]
+        else:
+            chosen = [int(order[0])]
+        shown = {
+            self.names[i]: round(float(shares[i]), 6) for i in order[: max(SHOWN, len(chosen))]
+        }
+        return Labels(tuple(self.names[i] for i in chosen), shown)
+
+    def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
+        """Accuracy, macro F1 and, of one label, Matthews' correlation."""
+        truth, said = _sets(records, answers)
+        found = hits(truth, said)
+        macro = float(np.mean([found.get(name, Hits()).f1 for name in self.names]))
+        right = float(np.mean([a == b for a, b in zip(truth, said, strict=True)]))
+        scores = {"accuracy": right, "macro_f1": macro}
+        if self.how.several:
+            return {**scores, "micro_f1": sum(found.values(), Hits()).f1}
+        return {**scores, "matthews": matthews(self._confusion(records, answers))}
+
+    def detail(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Detail:
+        """A line for each label, the confusion, the surest mistakes."""
+        truth, said = _sets(records, answers)
+        found = hits(truth, said)
+        table = [found.get(name, Hits()).row(name) for name in self.names]
+        confused = None
+        if not self.how.several and len(self.names) <= CONFUSED:
+            counts = self._confusion(records, answers).tolist()
+            confused = {"names": list(self.names), "counts": counts}
+        wrong = [
+            Mistake(
+                record.where,
+                " | ".join(record.texts),
+                ", ".join(sorted(right)),
+                ", ".join(sorted(claimed)),
+                max(answer.probabilities.values()),
+            )
+            for record, answer, right, claimed in zip(records, answers, truth, said, strict=True)
+            if right != claimed
+        ]
+        worst = sorted(wrong, key=lambda mistake: -mistake.badness)[:WORST]
+        return Detail(table, confused, worst)
+
+    def settle(
+        self, records: Sequence[Sample], answers: Sequence[Labels]
+    ) -> "tuple[Classify, Sequence[Labels]]":
+        """Nothing is left to choose."""
+        return self, answers
+
+    def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Any:
+        truth = [record.label[0] for record in records]
+        return confusion(truth, [answer.label for answer in answers], self.names)
+
+
+def _labels(sample: Sample, how: ClassifySettings) -> tuple[str, ...]:
+    """The labels as they stand in a file: a text, a number, or a list of them."""
+    value, where = sample.label, sample.where
+    if isinstance(value, list):
+        if not how.several:
+            raise DataError(
+                f"{where}: a list of labels; need one. Learn several at once with "
+                "--set task.several=true."
+            )
+        parts = value
+    elif how.several and isinstance(value, str):
+        parts = [part for part in value.split(how.separator) if part.strip()]
+    else:
+        parts = [value]
+    names = []
+    for part in parts:
+        if isinstance(part, bool):
+            part = str(part).lower()
+        if not isinstance(part, str | int):
+            raise DataError(f"{where}: the label is {part!r:.60}; need a name or a whole number.")
+        if not str(part).strip():
+            raise DataError(f"{where}: the label is empty; need one. Fill it or remove the row.")
+        names.append(str(part).strip())
+    if len(set(names)) != len(names):
+        raise DataError(f"{where}: the label '{names[0]}' is given twice. Remove one of them.")
+    return tuple(names)
+
+
+def _sets(
+    records: Sequence[Sample], answers: Sequence[Labels]
+) -> tuple[list[set[str]], list[set[str]]]:
+    return [set(record.label) for record in records], [set(a.labels) for a in answers]
+
+
+def _is_fraction(name: str) -> bool:
+    try:
+        return not float(name).is_integer() or "." in name
+    except ValueError:
+        return False
+
+
+def _softmax(scores: Scores) -> Scores:
+    grown: Scores = np.exp(scores - scores.max())
+    return grown / grown.sum()
+
+
+def _sigmoid(scores: Scores) -> Scores:
+    return np.asarray(1 / (1 + np.exp(-scores)), dtype=np.float32)

@@ -165,13 +165,22 @@ class Tokenizer:
         return Encoded(ids, [0] * head + [1] * tail, offsets, special, sum(lengths) - sum(keep))
 
     def windows(
-        self, text: str, second: str | None = None, *, limit: int, stride: int
+        self,
+        text: str,
+        second: str | None = None,
+        *,
+        limit: int,
+        stride: int,
+        first: int | None = None,
     ) -> list[Encoded]:
         """The last text in overlapping windows, each of at most `limit` tokens.
 
-        Neighbours share `stride` tokens. A first text of a pair stands whole in every window.
+        Neighbours share `stride` tokens. A first text of a pair stands in every window, whole or
+        its `first` tokens.
         """
         pieces = self.pieces([text] if second is None else [text, second])
+        if second is not None and first is not None:
+            pieces[0] = Pieces(pieces[0].ids[:first], pieces[0].offsets[:first])
         fixed = len(pieces[0].ids) if second is not None else 0
         room = self._room(limit, second is not None) - fixed
         if room <= stride or stride < 0:

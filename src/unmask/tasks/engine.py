@@ -1,7 +1,7 @@
-"""Texts -> answers in order: encode ahead, sort by length, pack rows, run, put back in order.
+"""Examples -> answers in order: sort by length, pack rows, run, put back in order.
 
-Memory does not grow with the input: texts are taken in groups, and only a group is held. What a
-text's answer is does not depend on the texts that happened to share its row or its group.
+Memory does not grow with the input: examples are taken in groups, and only a group is held. What
+an example's answer is does not depend on those that happened to share its row or its group.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,29 +15,43 @@ from unmask.data.batches import Batch, Example, collate
 from unmask.data.packing import pack
 from unmask.model.network import Network
 
-GROUP = 4096  # texts that are sorted together: enough to find neighbours of equal length
+GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
 ROW_TOKENS = 128  # short texts share rows of this length; attention costs its square
 
 E = TypeVar("E", bound=Example)
 A = TypeVar("A")
-Reader = Callable[
-    [Batch, list[Tensor]], Sequence[A]
-]  # batch, [B, S, D] per layer -> an answer each
 
 
-def run(network: Network, examples: Iterable[E], read: Reader[A], *, pad_id: int) -> Iterator[A]:
-    """Yield what `read` makes of each example, in the order they came."""
+def run(examples: Iterable[E], read: Callable[[list[E]], Sequence[A]]) -> Iterator[A]:
+    """Yield what `read` makes of each example, in the order they came.
+
+    It is given neighbours in length, as many as are best computed at a time.
+    """
     examples = iter(examples)
     while group := list(islice(examples, GROUP)):
         answers: list[A | None] = [None] * len(group)
-        for chosen in _batches(group):
-            batch = lay_out([group[i] for i in chosen], pad_id=pad_id)
+        for chosen in by_length(group):
             with torch.inference_mode():
-                found = read(batch, states(network, batch))
+                found = read([group[i] for i in chosen])
             for i, answer in zip(chosen, found, strict=True):
                 answers[i] = answer
         yield from answers  # type: ignore[misc]
+
+
+def by_length(examples: Sequence[E]) -> Iterator[list[int]]:
+    """Neighbours in length together, about BATCH_TOKENS at a time: their numbers."""
+    batch: list[int] = []
+    tokens = 0
+    for i in sorted(range(len(examples)), key=lambda i: len(examples[i].ids)):
+        length = len(examples[i].ids)
+        if batch and tokens + length > BATCH_TOKENS:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(i)
+        tokens += length
+    if batch:
+        yield batch
 
 
 def lay_out(examples: Sequence[E], *, pad_id: int) -> Batch:
@@ -52,18 +66,3 @@ def states(network: Network, batch: Batch) -> list[Tensor]:
     trace: list[Tensor] = []
     network.encoder(batch.tokens, batch.segments, batch.index, batch.owner, trace=trace)
     return trace
-
-
-def _batches(group: Sequence[E]) -> Iterator[list[int]]:
-    """Neighbours in length together, about BATCH_TOKENS at a time."""
-    batch: list[int] = []
-    tokens = 0
-    for i in sorted(range(len(group)), key=lambda i: len(group[i].ids)):
-        length = len(group[i].ids)
-        if batch and tokens + length > BATCH_TOKENS:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(i)
-        tokens += length
-    if batch:
-        yield batch

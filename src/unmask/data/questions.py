@@ -1,0 +1,190 @@
+"""Question files -> questions with their passages and answers, every offset checked.
+
+    .json     SQuAD, version 1.1 or 2.0: articles, paragraphs, questions
+    .jsonl    an object a line: question, context and, where known, answers
+
+An answer is a stretch of its passage: text and answer_start, counted in characters. In a .jsonl the
+answers are a list of such objects, or one object of two lists as the `datasets` library has it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_lines
+from unmask.errors import DataError
+from unmask.settings import parse_json
+
+QUESTIONS = (".json", ".jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a passage."""
+
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.start + len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a passage; None for answers that are not known."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Span, ...] | None  # none in it: the passage does not answer
+    where: str
+
+
+def read_questions(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Question]:
+    """Yield the questions of a file in their order; no id may come twice."""
+    if kind_of(path, QUESTIONS) == ".json":
+        found = _squad(Path(path), watcher)
+    else:
+        found = _lines(path, watcher)
+    seen: dict[str, str] = {}
+    for question in found:
+        before = seen.setdefault(question.id, question.where)
+        if before != question.where:
+            error = DataError(
+                f"{question.where}: the id '{question.id:.60}' was used before, by {before}; need "
+                "one for each question. Change it."
+            )
+            watcher.bad(error, question.question)
+            continue
+        yield question
+
+
+def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
+    with opened(path, watcher) as file:
+        table = parse_json(file.read(), where=str(path), kind=DataError)
+    for a, article in enumerate(_list(table, "data", str(path))):
+        for p, paragraph in enumerate(_list(article, "paragraphs", f"{path}: data[{a}]")):
+            where = f"{path}: data[{a}].paragraphs[{p}]"
+            context = _text(paragraph, "context", where)
+            for q, record in enumerate(_list(paragraph, "qas", where)):
+                place = f"{where}.qas[{q}]"
+                try:
+                    yield _question(record, context, place)
+                except DataError as error:
+                    watcher.bad(error, str(record))
+
+
+def _lines(path: str | Path, watcher: Watcher) -> Iterator[Question]:
+    for line, text in read_lines(path, watcher):
+        if not text.strip():
+            continue
+        where = f"{path}:{line}"
+        try:
+            record = parse_json(text, where=where, kind=DataError)
+            context = _text(record, "context", where)
+            yield _question({"id": where, **record}, context, where)
+        except DataError as error:
+            watcher.bad(error, text)
+
+
+def _question(record: Any, context: str, where: str) -> Question:
+    question, id = _text(record, "question", where), str(_given(record, "id", where))
+    where = where if id == where else f"{where} (id {id:.60})"
+    impossible = record.get("is_impossible", False)
+    if not isinstance(impossible, bool):
+        raise DataError(f"{where}: 'is_impossible' is {impossible!r:.60}; need true or false.")
+    if "answers" not in record:
+        return Question(id, question, context, () if impossible else None, where)
+    answers = tuple(_span(answer, context, where) for answer in _answers(record, where))
+    if impossible and answers:
+        raise DataError(
+            f"{where}: 'is_impossible' is true, and there are {len(answers)} answers; need one or "
+            "the other. Remove the answers, or say false."
+        )
+    if "is_impossible" in record and not impossible and not answers:
+        raise DataError(
+            f"{where}: 'is_impossible' is false, and there is no answer. Add one, or say true."
+        )
+    return Question(id, question, context, answers, where)
+
+
+def _answers(record: dict[str, Any], where: str) -> list[Any]:
+    answers = record["answers"]
+    if isinstance(answers, dict):  # two lists beside each other
+        texts, starts = (_list(answers, name, where) for name in ("text", "answer_start"))
+        if len(texts) != len(starts):
+            raise DataError(
+                f"{where}: {len(texts)} answers and {len(starts)} offsets; need as many. Mend it."
+            )
+        return [
+            {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
+        ]
+    return _list(record, "answers", where)
+
+
+def _span(answer: Any, context: str, where: str) -> Span:
+    """An answer that stands in its passage where it says it does."""
+    text, start = _text(answer, "text", where), _given(answer, "answer_start", where)
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise DataError(f"{where}: 'answer_start' is {start!r:.60}; need a whole number. Mend it.")
+    if start >= 0 and context[start : start + len(text)] == text:
+        return Span(text, start)
+    at = context.find(text)
+    if at < 0:
+        raise DataError(
+            f"{where}: the answer '{text:.60}' does not occur in its passage; need a stretch of "
+            "it, letter by letter. Mend the answer, or remove it."
+        )
+    there = context[max(start, 0) : max(start, 0) + len(text)]
+    raise DataError(
+        f"{where}: the answer '{text:.60}' is said to begin at {start}, where '{there:.60}' "
+        f"stands; it stands at {_nearest(context, text, start)}{_counted(context, text, start)}. "
+        "Mend 'answer_start'."
+    )
+
+
+def _nearest(context: str, text: str, start: int) -> int:
+    """The occurrence that is nearest to where it was said to be."""
+    found, at = [], context.find(text)
+    while at >= 0:
+        found.append(at)
+        at = context.find(text, at + 1)
+    return min(found, key=lambda place: abs(place - start))
+
+
+def _counted(context: str, text: str, start: int) -> str:
+    """How an offset was counted, if not in characters."""
+    if start < 0:
+        return ""
+    for unit, encoding, size in (("bytes", "utf-8", 1), ("UTF-16 units", "utf-16-le", 2)):
+        raw, wanted = (part.encode(encoding, "surrogatepass") for part in (context, text))
+        if raw[size * start :].startswith(wanted):
+            return f" (offsets seem to count {unit}; need characters)"
+    return ""
+
+
+def _given(table: Any, name: str, where: str) -> Any:
+    if not isinstance(table, dict):
+        raise DataError(f"{where}: {table!r:.60}; need an object with '{name}'. Mend it.")
+    if name not in table:
+        raise DataError(f"{where}: '{name}' is missing. Add it.")
+    return table[name]
+
+
+def _text(table: Any, name: str, where: str) -> str:
+    value = _given(table, name, where)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a text in quotes. Mend it.")
+    if not value.strip():
+        raise DataError(f"{where}: '{name}' is empty; need some text. Fill it, or remove it.")
+    return value
+
+
+def _list(table: Any, name: str, where: str) -> list[Any]:
+    value = _given(table, name, where)
+    if not isinstance(value, list):
+        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a list. Mend it.")
+    return value

@@ -1,0 +1,211 @@
+"""What training, evaluation and prediction ask of a task.
+
+    record -> windows -> rows -> encoder -> scores where they matter -> answer -> metrics
+
+A record is a piece of data as a person sees it: a text, a question with its passage, a sentence. A
+window is as much of it as fits the model; most records are one. The scores of a record's windows
+become its answer in one function of the task, whoever asks: training, `evaluate`, `predict`, the
+server.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import tee
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.data.batches import Batch
+from unmask.data.columns import Columns
+from unmask.data.lines import Watcher
+from unmask.model.config import HeadsConfig
+from unmask.model.network import Network
+from unmask.objectives.base import Sums
+from unmask.settings import Settings
+from unmask.tasks import engine
+from unmask.text.tokenizer import Tokenizer
+
+Scores = NDArray[np.float32]  # [P, C]: at each place that is read
+READ = "read"  # among a batch's labels: the places in the flat batch
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the model reads at once."""
+
+    ids: Sequence[int]
+    segments: Sequence[int]
+    places: Sequence[int]  # of its tokens: those whose states are scored
+    truth: Any = None  # what the scores should say, where it is known
+    about: Any = None  # whatever the task needs to understand the scores
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An answer that was wrong, and by how much."""
+
+    where: str
+    text: str
+    truth: str
+    said: str
+    badness: float  # the larger, the worse
+
+
+@dataclass
+class Detail:
+    """What is shown of a score besides its numbers."""
+
+    table: list[dict[str, Any]] = field(default_factory=list)  # a line for each label
+    confusion: dict[str, Any] | None = None  # names, and counts [truth][said]
+    mistakes: list[Mistake] = field(default_factory=list)  # worst first
+
+
+class Task(Protocol):
+    """A kind of question with its head, its loss, its answers and its metrics."""
+
+    name: ClassVar[str]
+    settings: ClassVar[type[Settings]]
+    metric: str  # the best model is the one with the most of it
+
+    @classmethod
+    def read(cls, path: str | Path, columns: Columns, watcher: Watcher, how: Any) -> Iterator[Any]:
+        """The records of a file."""
+
+    @classmethod
+    def learn(cls, how: Any, records: Sequence[Any]) -> "Task":
+        """The task that these records pose: with their labels."""
+
+    @classmethod
+    def restore(cls, heads: HeadsConfig, how: Any) -> "Task | None":
+        """The task that a network with these heads was trained for; None if it is another one."""
+
+    @property
+    def how(self) -> Any:
+        """Its settings."""
+
+    @property
+    def heads(self) -> HeadsConfig:
+        """What stands on the encoder."""
+
+    def check(self, records: Sequence[Any]) -> None:
+        """Refuse records that it cannot be asked, such as with labels it does not know."""
+
+    def windows(
+        self, records: Iterable[Any], tokenizer: Tokenizer, limit: int
+    ) -> Iterator[tuple[Any, list[Window]]]:
+        """Every record with its windows, at least one."""
+
+    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+        """What must be answered, as tensors by name, and how many answers that is."""
+
+    def loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        """How wrong scores are, summed over answers.  [P, C] -> []"""
+
+    def answer(self, record: Any, windows: Sequence[Window], scores: Sequence[Scores]) -> Any:
+        """What the scores of a record's windows say."""
+
+    def score(self, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
+        """Metrics by name."""
+
+    def detail(self, records: Sequence[Any], answers: Sequence[Any]) -> Detail:
+        """What else is worth seeing."""
+
+    def settle(
+        self, records: Sequence[Any], answers: Sequence[Any]
+    ) -> "tuple[Task, Sequence[Any]]":
+        """With what is best chosen on held-out records, such as a threshold; answers with it."""
+
+
+class Supervised:
+    """A task as the training loop sees it: an objective."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def prepare(self, batch: Batch, root: int) -> Batch:
+        """Nothing is hidden; the answers are there."""
+        return batch
+
+    def __call__(self, network: Network, batch: Batch) -> Sums:
+        """One loss term, called after the task."""
+        return {self.task.name: self.task.loss(scores_of(network, batch), batch)}
+
+
+def whole_windows(
+    records: Iterable[Any], tokenizer: Tokenizer, limit: int, truth: Callable[[Any], Any]
+) -> Iterator[tuple[Any, list[Window]]]:
+    """Texts or pairs as one window each, read at [CLS]; one that is too long loses its end."""
+    records, again = tee(records)
+    encoded = tokenizer.encode_many((record.texts for record in again), limit=limit)
+    for record, found in zip(records, encoded, strict=True):
+        yield record, [Window(found.ids, found.segments, [0], truth(record), found.cut)]
+
+
+def batch_of(task: Task, windows: Sequence[Window], *, pad_id: int, known: bool = True) -> Batch:
+    """Windows in packed rows, with the places to read and, where known, the answers."""
+    batch = engine.lay_out(windows, pad_id=pad_id)
+    begins = (batch.row * batch.tokens.shape[1] + batch.start).tolist()
+    places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
+    batch = replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
+    if not known:
+        return batch
+    truths, count = task.truths(windows)
+    return batch.with_labels(count, task.name, **truths)
+
+
+def scores_of(network: Network, batch: Batch) -> Tensor:
+    """Scores at the places to read.  -> [P, C]"""
+    places = batch.labels[READ]
+    inputs = batch.tokens, batch.segments, batch.index, batch.owner
+    if not network.heads.layers:
+        return network.label_scores(network.encoder(*inputs, places=places))
+    trace: list[Tensor] = []
+    network.encoder(*inputs, trace=trace)
+    chosen = [trace[layer].flatten(0, 1)[places] for layer in network.heads.layers]
+    return network.label_scores(torch.cat(chosen, dim=-1))
+
+
+def answers(
+    network: Network,
+    tokenizer: Tokenizer,
+    task: Task,
+    records: Iterable[Any],
+    *,
+    limit: int,
+    losses: Counter[str] | None = None,
+) -> Iterator[tuple[Any, Any]]:
+    """Every record with its answer, in order, in steady memory.
+
+    `losses` is given the summed loss and its count, where the truth is known.
+    """
+    waiting: deque[tuple[Any, list[Window]]] = deque()
+    device = network.encoder.tokens.weight.device
+
+    def windows() -> Iterator[Window]:
+        for record, found in task.windows(records, tokenizer, limit):
+            waiting.append((record, found))
+            yield from found
+
+    def read(some: list[Window]) -> list[Scores]:
+        known = losses is not None
+        batch = batch_of(task, some, pad_id=tokenizer.vocabulary.pad, known=known).to(device)
+        scores = scores_of(network, batch)
+        if losses is not None:
+            losses["loss"] += float(task.loss(scores, batch))  # type: ignore[assignment]
+            losses["count"] += batch.counts[task.name]
+        parts = scores.float().cpu().split([len(window.places) for window in some])
+        return [part.numpy() for part in parts]
+
+    collected: list[Scores] = []
+    for found in engine.run(windows(), read):
+        collected.append(found)
+        record, own = waiting[0]
+        if len(collected) == len(own):
+            waiting.popleft()
+            yield record, task.answer(record, own, collected)
+            collected = []

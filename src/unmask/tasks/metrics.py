@@ -1,0 +1,96 @@
+"""Answers against the truth -> numbers: labels, sets of labels, numbers that should agree."""
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How often something was said, true, and both."""
+
+    said: int = 0
+    true: int = 0
+    both: int = 0
+
+    def __add__(self, other: "Hits") -> "Hits":
+        return Hits(self.said + other.said, self.true + other.true, self.both + other.both)
+
+    @property
+    def precision(self) -> float:
+        """Of what was said, the share that is true."""
+        return self.both / self.said if self.said else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Of what is true, the share that was said."""
+        return self.both / self.true if self.true else 0.0
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of the two."""
+        return 2 * self.both / (self.said + self.true) if self.said + self.true else 0.0
+
+    def row(self, name: str) -> dict[str, Any]:
+        """As a line of a table."""
+        shares = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        return {"label": name, **shares, "count": self.true}
+
+
+def hits(truth: Sequence[Set[Any]], said: Sequence[Set[Any]]) -> dict[Any, Hits]:
+    """For each thing that occurs in either, how often it was said, true, and both."""
+    counts: dict[str, Counter[Any]] = {"said": Counter(), "true": Counter(), "both": Counter()}
+    for right, found in zip(truth, said, strict=True):
+        counts["true"].update(right)
+        counts["said"].update(found)
+        counts["both"].update(right & found)
+    names = counts["true"].keys() | counts["said"].keys()
+    return {n: Hits(*(counts[what][n] for what in ("said", "true", "both"))) for n in names}
+
+
+def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
+    """How often each truth was called what: [truth, said]."""
+    number = {name: i for i, name in enumerate(names)}
+    table = np.zeros((len(names), len(names)), dtype=np.int64)
+    for right, found in zip(truth, said, strict=True):
+        table[number[right], number[found]] += 1
+    return table
+
+
+def matthews(table: NDArray[np.int64]) -> float:
+    """Matthews' correlation of a confusion, for any number of labels (Gorodkin 2004)."""
+    counts = table.astype(np.float64)
+    true, said, all_ = counts.sum(axis=1), counts.sum(axis=0), counts.sum()
+    together = np.trace(counts) * all_ - true @ said
+    apart = np.sqrt((all_**2 - said @ said) * (all_**2 - true @ true))
+    return float(together / apart) if apart else 0.0
+
+
+def pearson(first: ArrayLike, second: ArrayLike) -> float:
+    """How well one line goes through all pairs; 0 where one of the two never changes."""
+    a, b = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else 0.0
+
+
+def spearman(first: ArrayLike, second: ArrayLike) -> float:
+    """How well two orders agree: Pearson's of the ranks."""
+    return pearson(ranks(first), ranks(second))
+
+
+def ranks(values: ArrayLike) -> NDArray[np.float64]:
+    """The place of each value in their order; equal ones share the mean of their places.
+
+    >>> ranks([10, 30, 20, 20])
+    array([1. , 4. , 2.5, 2.5])
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    _, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    mean: NDArray[np.float64] = (last - (counts - 1) / 2)[which]
+    return mean

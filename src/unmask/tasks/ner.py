@@ -1,0 +1,291 @@
+"""Names in a text: a tag for each word, B- for the first of a name, I- for the others, O for none.
+
+A word is judged by its first piece. A sentence longer than the model is read in overlapping
+windows, and each word judged in the one that shows most around it; nothing is cut.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.data.batches import Batch
+from unmask.data.columns import Columns
+from unmask.data.lines import Watcher
+from unmask.data.tags import Sentence, read_sentences
+from unmask.errors import DataError, unknown
+from unmask.model.config import HeadsConfig
+from unmask.settings import Settings
+from unmask.tasks.base import Detail, Mistake, Scores, Window
+from unmask.tasks.metrics import Hits, hits
+from unmask.text.tokenizer import Pieces, Tokenizer
+
+OUTSIDE = "O"
+WORST = 20  # mistakes that are shown
+AHEAD = 256  # sentences that are tokenised at a time
+
+
+class NerSettings(Settings):
+    """How sentences are read."""
+
+    stride: Annotated[int, Field(ge=0)] = 64  # tokens that two windows share
+    context: Annotated[int, Field(ge=0)] = 0  # tokens of the document shown on either side
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name that was found."""
+
+    label: str
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names in a text, and the tag of each of its words."""
+
+    entities: tuple[Name, ...]
+    tags: tuple[str, ...]
+
+
+class Ner:
+    """A linear reading of the first piece of each word."""
+
+    name: ClassVar[str] = "ner"
+    settings: ClassVar[type[Settings]] = NerSettings
+    metric: str = "f1"
+
+    def __init__(self, how: NerSettings, tags: Sequence[str]) -> None:
+        self.how, self.tags = how, tuple(tags)
+        self.number = {tag: i for i, tag in enumerate(self.tags)}
+
+    @classmethod
+    def read(
+        cls, path: str | Path, columns: Columns, watcher: Watcher, how: NerSettings
+    ) -> Iterator[Sentence]:
+        """Sentences with their entities."""
+        return read_sentences(path, watcher)
+
+    @classmethod
+    def learn(cls, how: NerSettings, records: Sequence[Sentence]) -> "Ner":
+        """With the labels that occur."""
+        labels = sorted({e.label for record in records for e in record.entities or ()})
+        if not labels:
+            raise DataError(
+                f"{records[0].where}: no entity in {len(records):,} sentences; need some to learn "
+                "from. Is the tag in the last column?"
+            )
+        return cls(how, [OUTSIDE, *(f"{letter}-{label}" for label in labels for letter in "BI")])
+
+    @classmethod
+    def restore(cls, heads: HeadsConfig, how: NerSettings) -> "Ner | None":
+        """For labels on tokens."""
+        return cls(how, heads.label_names) if heads.labels == "token" else None
+
+    @property
+    def heads(self) -> HeadsConfig:
+        """A layer with a row for each tag, and no pooler."""
+        return HeadsConfig(pooler=False, labels="token", label_names=self.tags)
+
+    def check(self, records: Sequence[Sentence]) -> None:
+        """Every label must have occurred in training."""
+        known = sorted({tag[2:] for tag in self.tags if tag != OUTSIDE})
+        for record in records:
+            if record.entities is None:
+                raise DataError(f"{record.where}: no entities are given; need them to learn.")
+            for entity in record.entities:
+                if entity.label not in known:
+                    raise DataError(
+                        f"{record.where}: {unknown('label', entity.label, known)} It does not "
+                        "occur in the training data. Mend it, or add examples of it there."
+                    )
+
+    def windows(
+        self, records: Iterable[Sentence], tokenizer: Tokenizer, limit: int
+    ) -> Iterator[tuple[Sentence, list[Window]]]:
+        """One each, or as many as a long sentence needs."""
+        records = iter(records)
+        if self.how.context:
+            documents = (list(group) for _, group in groupby(records, lambda r: r.document))
+            groups: Iterator[list[Sentence]] = documents
+        else:
+            groups = iter(lambda: list(islice(records, AHEAD)), [])
+        for some in groups:
+            pieces = self._pieces(some, tokenizer)
+            for i, record in enumerate(some):
+                around = self._around(pieces, i) if self.how.context else ([], [])
+                yield record, self._windows(record, pieces[i], around, tokenizer, limit)
+
+    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+        """The number of each word's tag."""
+        tags = [tag for window in windows for tag in window.truth]
+        return {"tags": torch.tensor(tags, dtype=torch.long)}, len(tags)
+
+    def loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        """Cross-entropy over the tags of each word."""
+        return F.cross_entropy(scores, batch.labels["tags"], reduction="sum")
+
+    def answer(
+        self, record: Sentence, windows: Sequence[Window], scores: Sequence[Scores]
+    ) -> Names:
+        """The best tag of each word, and the names that they spell."""
+        every = np.concatenate(scores) if scores else np.zeros((0, len(self.tags)), np.float32)
+        order = np.argsort([word for window in windows for word in window.about], kind="stable")
+        every = every[order]
+        best = every.argmax(axis=1)
+        grown = np.exp(every - every.max(axis=1, keepdims=True))
+        shares = (grown / grown.sum(axis=1, keepdims=True))[np.arange(len(best)), best]
+        tags = tuple(self.tags[i] for i in best)
+        found = []
+        for first, last, label in spelled(tags):
+            start, end = record.words[first][0], record.words[last - 1][1]
+            share = float(shares[first:last].mean())
+            found.append(Name(label, record.text[start:end], start, end, share))
+        return Names(tuple(found), tags)
+
+    def score(self, records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, float]:
+        """Precision, recall and F1 of whole names, as CoNLL counts them."""
+        total = sum(_hits(records, answers).values(), Hits())
+        return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
+
+    def detail(self, records: Sequence[Sentence], answers: Sequence[Names]) -> Detail:
+        """A line for each label, the sentences with the most mistakes."""
+        found = _hits(records, answers)
+        table = [found[label].row(label) for label in sorted(found)]
+        wrong = []
+        for record, answer in zip(records, answers, strict=True):
+            truth = {(e.label, e.start, e.end) for e in record.entities or ()}
+            said = {(e.label, e.start, e.end) for e in answer.entities}
+            if truth != said:
+                shown = [
+                    ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(names))
+                    for names in (truth - said, said - truth)
+                ]
+                badness = float(len(truth ^ said))
+                wrong.append(
+                    Mistake(record.where, record.text, shown[0] or "-", shown[1] or "-", badness)
+                )
+        return Detail(table, mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
+
+    def settle(
+        self, records: Sequence[Sentence], answers: Sequence[Names]
+    ) -> "tuple[Ner, Sequence[Names]]":
+        """Nothing is left to choose."""
+        return self, answers
+
+    def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
+        """The pieces of each word of each sentence; a word that has none is an unknown one."""
+        words = [record.text[a:b] for record in some for a, b in record.words]
+        found = iter(tokenizer.ids(words))
+        unknown_id = [tokenizer.vocabulary.unknown]
+        return [[next(found) or unknown_id for _ in record.words] for record in some]
+
+    def _around(self, pieces: Sequence[list[list[int]]], at: int) -> tuple[list[int], list[int]]:
+        """The tokens of the document before and after a sentence, as many as are wanted."""
+        before: list[int] = []
+        for words in reversed(pieces[:at]):
+            before = [p for word in words for p in word] + before
+            if len(before) >= self.how.context:
+                break
+        after: list[int] = []
+        for words in pieces[at + 1 :]:
+            after += [p for word in words for p in word]
+            if len(after) >= self.how.context:
+                break
+        return before[-self.how.context :], after[: self.how.context]
+
+    def _windows(
+        self,
+        record: Sentence,
+        words: Sequence[list[int]],
+        around: tuple[list[int], list[int]],
+        tokenizer: Tokenizer,
+        limit: int,
+    ) -> list[Window]:
+        truth = None if record.entities is None else self._truth(record)
+        before, after = around
+        starts = np.cumsum([0, *(len(word) for word in words)])
+        ids = [piece for word in words for piece in word]
+        room = limit - 2
+        if len(before) + len(ids) + len(after) > room:
+            spare = max(room - len(ids), 0)
+            before = before[len(before) - min(len(before), spare // 2) :]
+            after = after[: spare - len(before)]
+        all_ids = [*before, *ids, *after]
+        owners = _owners(starts[:-1] + len(before), len(all_ids), room, self.how.stride)
+        found = []
+        for begin in sorted(set(owners)):
+            own = [i for i, owner in enumerate(owners) if owner == begin]
+            part = all_ids[begin : begin + room]
+            encoded = tokenizer.join(Pieces(part, [(0, 0)] * len(part)))
+            places = [int(starts[i]) + len(before) - begin + 1 for i in own]
+            tags = None if truth is None else [truth[i] for i in own]
+            found.append(Window(encoded.ids, encoded.segments, places, tags, own))
+        return found
+
+    def _truth(self, record: Sentence) -> list[int]:
+        """The number of each word's tag."""
+        tags = [OUTSIDE] * len(record.words)
+        for entity in record.entities or ():
+            inside = [
+                i for i, (a, b) in enumerate(record.words) if a >= entity.start and b <= entity.end
+            ]
+            for i in inside:
+                tags[i] = f"{'B' if i == inside[0] else 'I'}-{entity.label}"
+        return [self.number[tag] for tag in tags]
+
+
+def _owners(places: Sequence[int], size: int, room: int, stride: int) -> list[int]:
+    """For each word the beginning of the window that shows most around it.
+
+    >>> _owners([0, 4, 9, 11], size=12, room=8, stride=4)
+    [0, 0, 4, 4]
+    """
+    if size <= room:
+        return [0] * len(places)
+    step = max(room - stride, 1)
+    begins = list(range(0, size - room, step)) + [size - room]
+    return [
+        min(
+            (b for b in begins if b <= place < b + room),
+            key=lambda b: (abs(2 * (int(place) - b) - room), b),
+        )
+        for place in places
+    ]
+
+
+def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """The names that tags spell: first word, last word + 1, label. I- may begin one, as in CoNLL.
+
+    >>> list(spelled(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
+    [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
+    """
+    begin, label = 0, ""
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        letter, _, own = tag.partition("-")
+        if label and (letter != "I" or own != label):
+            yield begin, i, label
+            label = ""
+        if own and not label:
+            begin, label = i, own
+
+
+def _hits(records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, Hits]:
+    """By label, how many names were said, true, and both."""
+    truth = [{(e.label, e.start, e.end) for e in r.entities or ()} for r in records]
+    said = [{(e.label, e.start, e.end) for e in a.entities} for a in answers]
+    totals: dict[str, Hits] = {}
+    for right, found in zip(truth, said, strict=True):
+        for (label, *_), one in hits([right], [found]).items():
+            totals[label] = totals.get(label, Hits()) + one
+    return totals

@@ -1,0 +1,300 @@
+"""Questions about a passage: the answer is a stretch of it, or that there is none (SQuAD).
+
+A passage longer than the model is read in overlapping windows, each with the question before it.
+Every token has a score for being the first of the answer and one for being the last; the best
+stretch over all windows is the answer, exactly as it stands in the passage. That the passage does
+not answer is the score of [CLS] for both.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.data.batches import Batch
+from unmask.data.columns import Columns
+from unmask.data.lines import Watcher
+from unmask.data.questions import Question, Span, read_questions
+from unmask.errors import DataError
+from unmask.model.config import HeadsConfig
+from unmask.settings import Settings
+from unmask.tasks.base import Detail, Mistake, Scores, Window
+from unmask.text.tokenizer import Encoded, Offsets, Tokenizer
+
+Count = Annotated[int, Field(ge=1)]
+WORST = 20  # mistakes that are shown
+
+
+class QaSettings(Settings):
+    """How passages are read, and which stretches are answers."""
+
+    stride: Annotated[int, Field(ge=0)] = 128  # tokens that two windows share
+    longest_question: Count = 64  # tokens; the rest is cut
+    longest_answer: Count = 30  # tokens
+    best: Count = 20  # first and last tokens that are tried, and answers that are given at most
+    unanswerable: bool = False  # some passages do not answer: then the answer may be nothing
+    threshold: float = 0.0  # ... where nothing is better than the best stretch by more than this
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stretch that may be the answer."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer, "" where there is none, and what else it may be, best first."""
+
+    text: str
+    start: int  # in the passage; -1 without an answer
+    end: int
+    probability: float
+    nothing: float  # how much better no answer is than the best stretch
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """What a window shows of the passage."""
+
+    first: int  # the place of its first token
+    offsets: Sequence[Offsets]  # of its tokens, in the passage
+
+
+class Qa:
+    """Two scores for each token: begins the answer, ends it."""
+
+    name: ClassVar[str] = "qa"
+    settings: ClassVar[type[Settings]] = QaSettings
+    metric: str = "f1"
+
+    def __init__(self, how: QaSettings) -> None:
+        self.how = how
+
+    @classmethod
+    def read(
+        cls, path: str | Path, columns: Columns, watcher: Watcher, how: QaSettings
+    ) -> Iterator[Question]:
+        """Questions with their passages."""
+        return read_questions(path, watcher)
+
+    @classmethod
+    def learn(cls, how: QaSettings, records: Sequence[Question]) -> "Qa":
+        """Some are unanswerable if the training data has such."""
+        known = [record for record in records if record.answers is not None]
+        if not any(record.answers for record in known):
+            raise DataError(
+                f"{records[0].where}: none of {len(records):,} questions has an answer; need some "
+                "to learn from. Is it the right file?"
+            )
+        nothing = any(not record.answers for record in known)
+        return cls(how.model_copy(update={"unanswerable": how.unanswerable or nothing}))
+
+    @classmethod
+    def restore(cls, heads: HeadsConfig, how: QaSettings) -> "Qa | None":
+        """For labels on the ends of a span."""
+        return cls(how) if heads.labels == "span" else None
+
+    @property
+    def heads(self) -> HeadsConfig:
+        """A layer with two rows, and no pooler."""
+        return HeadsConfig(
+            pooler=False, labels="span", label_names=("start", "end"), label_dropout=0.0
+        )
+
+    def check(self, records: Sequence[Question]) -> None:
+        """Every question must have its answers."""
+        for record in records:
+            if record.answers is None:
+                raise DataError(
+                    f"{record.where}: 'answers' is missing; need it to learn or to score. Add it."
+                )
+
+    def windows(
+        self, records: Iterable[Question], tokenizer: Tokenizer, limit: int
+    ) -> Iterator[tuple[Question, list[Window]]]:
+        """As many as the passage needs."""
+        room = limit - min(self.how.longest_question, limit // 2) - 3
+        stride = min(self.how.stride, max(room // 2, 0))  # a window must be able to advance
+        first = min(self.how.longest_question, limit // 2)
+        for record in records:
+            parts = tokenizer.windows(
+                record.question, record.context, limit=limit, stride=stride, first=first
+            )
+            yield record, [_window(part, record) for part in parts]
+
+    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+        """The places of the first and the last token, and how long each window is."""
+        ends = torch.tensor([window.truth for window in windows])
+        sizes = torch.tensor([len(window.ids) for window in windows])
+        return {"ends": ends, "sizes": sizes}, len(windows)
+
+    def loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The mean of two cross-entropies over the tokens of a window.  [P, 2] -> []"""
+        sizes = batch.labels["sizes"]
+        parts = scores.split(sizes.tolist())
+        rows = torch.nn.utils.rnn.pad_sequence(list(parts), True, float("-inf"))  # [N, S, 2]
+        ends = batch.labels["ends"]
+        return (
+            sum(
+                F.cross_entropy(rows[:, :, side], ends[:, side], reduction="sum") for side in (0, 1)
+            )
+            / 2
+        )  # type: ignore[return-value]
+
+    def answer(
+        self, record: Question, windows: Sequence[Window], scores: Sequence[Scores]
+    ) -> Answer:
+        """The best stretch over all windows, or nothing."""
+        found: dict[Offsets, float] = {}
+        for window, table in zip(windows, scores, strict=True):
+            for stretch, score in self._stretches(window.about, table):
+                found[stretch] = max(score, found.get(stretch, score))
+        best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.how.best]
+        nothing = min(float(table[0].sum()) for table in scores)
+        totals = np.array([score for _, score in best] + [nothing] * self.how.unanswerable)
+        shares = np.exp(totals - totals.max(initial=0.0)) if len(totals) else totals
+        shares = shares / shares.sum() if len(shares) else shares
+        candidates = tuple(
+            Candidate(record.context[a:b], a, b, score, float(share))
+            for ((a, b), score), share in zip(best, shares, strict=False)
+        )
+        margin = nothing - best[0][1] if best else float("inf")
+        answer = Answer("", -1, -1, float(shares[-1]) if len(shares) else 1.0, margin, candidates)
+        return self._decided(answer)
+
+    def score(self, records: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
+        """SQuAD's exact match and F1; with unanswerable questions also of the two kinds."""
+        each = np.array(
+            [best_match(a.text, r.answers or ()) for r, a in zip(records, answers, strict=True)]
+        )
+        exact, f1 = each.mean(axis=0)
+        found = {"exact": float(exact), "f1": float(f1)}
+        has = np.array([bool(record.answers) for record in records])
+        if not has.all():
+            for name, chosen in (("answerable", has), ("unanswerable", ~has)):
+                found[f"f1_{name}"] = float(each[chosen, 1].mean()) if chosen.any() else 0.0
+        return found
+
+    def detail(self, records: Sequence[Question], answers: Sequence[Answer]) -> Detail:
+        """The surest wrong answers."""
+        wrong = [
+            Mistake(
+                record.where,
+                f"{record.question} | {record.context}",
+                " | ".join(dict.fromkeys(span.text for span in record.answers or ())) or "(none)",
+                answer.text or "(none)",
+                answer.probability,
+            )
+            for record, answer in zip(records, answers, strict=True)
+            if best_match(answer.text, record.answers or ())[1] == 0.0
+        ]
+        return Detail(mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
+
+    def settle(
+        self, records: Sequence[Question], answers: Sequence[Answer]
+    ) -> "tuple[Qa, Sequence[Answer]]":
+        """With the threshold that gives the most F1 on these questions."""
+        if not self.how.unanswerable:
+            return self, answers
+        spoken = [
+            best_match(a.candidates[0].text, r.answers or ())[1] if a.candidates else 0.0
+            for r, a in zip(records, answers, strict=True)
+        ]
+        silent = [float(not record.answers) for record in records]
+        order = np.argsort([answer.nothing for answer in answers], kind="stable")
+        # With a threshold after the k-th in this order, k questions are answered.
+        gains = np.concatenate(
+            [[0.0], np.cumsum(np.array(spoken)[order] - np.array(silent)[order])]
+        )
+        count = int(gains.argmax())
+        margins = np.array([answer.nothing for answer in answers])[order]
+        threshold = float(margins[count - 1]) if count else float(margins[0]) - 1.0
+        settled = Qa(self.how.model_copy(update={"threshold": threshold}))
+        return settled, [settled._decided(answer) for answer in answers]
+
+    def _decided(self, answer: Answer) -> Answer:
+        """The best candidate, or nothing where that is better by more than the threshold."""
+        none = self.how.unanswerable and answer.nothing > self.how.threshold
+        if none or not answer.candidates:
+            return replace(answer, text="", start=-1, end=-1)
+        best = answer.candidates[0]
+        return replace(
+            answer, text=best.text, start=best.start, end=best.end, probability=best.probability
+        )
+
+    def _stretches(self, passage: _Passage, scores: Scores) -> Iterator[tuple[Offsets, float]]:
+        """Stretches of the passage that begin and end well, with their scores."""
+        own = scores[passage.first : passage.first + len(passage.offsets)]
+        best = [np.argsort(-own[:, side], kind="stable")[: self.how.best] for side in (0, 1)]
+        for a in best[0].tolist():
+            for b in best[1].tolist():
+                if a <= b < a + self.how.longest_answer:
+                    stretch = passage.offsets[a][0], passage.offsets[b][1]
+                    yield stretch, float(own[a, 0] + own[b, 1])
+
+
+def _window(part: Encoded, record: Question) -> Window:
+    first = part.segments.index(1)
+    offsets = part.offsets[first:-1]
+    passage = _Passage(first, offsets)
+    truth = None if record.answers is None else (0, 0)
+    if record.answers:
+        truth = _ends(passage, record.answers[0])
+    return Window(part.ids, part.segments, range(len(part.ids)), truth, passage)
+
+
+def _ends(passage: _Passage, answer: Span) -> tuple[int, int]:
+    """The first and last token of an answer; [CLS] twice if the window does not hold it all."""
+    offsets = passage.offsets
+    if not offsets or answer.start < offsets[0][0] or answer.end > offsets[-1][1]:
+        return 0, 0
+    first = next(i for i, (_, end) in enumerate(offsets) if end > answer.start)
+    last = max(i for i, (start, _) in enumerate(offsets) if start < answer.end)
+    return passage.first + first, passage.first + last
+
+
+def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:
+    """Exact match and F1 against the answer that fits best; no answer is the empty one."""
+    truths = [span.text for span in answers if plain(span.text)] or [""]
+    return max(float(plain(said) == plain(t)) for t in truths), max(
+        overlap(said, t) for t in truths
+    )
+
+
+def overlap(said: str, truth: str) -> float:
+    """F1 of the words of an answer, as SQuAD counts it.
+
+    >>> overlap("the Eiffel Tower in Paris", "Eiffel Tower")
+    0.6666666666666666
+    """
+    ours, theirs = plain(said).split(), plain(truth).split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    same = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * same / (len(ours) + len(theirs)) if same else 0.0
+
+
+def plain(text: str) -> str:
+    """Without case, punctuation, articles and spare spaces: what SQuAD compares.
+
+    >>> plain("The  Eiffel-Tower!")
+    'eiffeltower'
+    """
+    letters = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", letters).split())

@@ -1,0 +1,146 @@
+"""A number for a text or a pair, such as how similar two sentences are."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.data.batches import Batch
+from unmask.data.columns import Columns, Sample, read_samples
+from unmask.data.lines import Watcher
+from unmask.errors import DataError
+from unmask.model.config import HeadsConfig
+from unmask.settings import Settings
+from unmask.tasks.base import Detail, Mistake, Scores, Window, whole_windows
+from unmask.tasks.metrics import pearson, spearman
+from unmask.text.tokenizer import Tokenizer
+
+WORST = 20  # mistakes that are shown
+
+
+class RegressSettings(Settings):
+    """Nothing is to be set."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """What the model says."""
+
+    score: float
+
+
+class Regress:
+    """A linear reading of the pooled [CLS], trained to the least square."""
+
+    name: ClassVar[str] = "regress"
+    settings: ClassVar[type[Settings]] = RegressSettings
+    metric: str = "spearman"
+
+    def __init__(self, how: RegressSettings, label: str = "score") -> None:
+        self.how, self.label = how, label
+
+    @classmethod
+    def read(
+        cls, path: str | Path, columns: Columns, watcher: Watcher, how: RegressSettings
+    ) -> Iterator[Sample]:
+        """Texts, each with a number."""
+        for sample in read_samples(path, columns, watcher):
+            try:
+                yield replace(sample, label=_number(sample) if columns.label else None)
+            except DataError as error:
+                watcher.bad(error, str(sample.label))
+
+    @classmethod
+    def learn(cls, how: RegressSettings, records: Sequence[Sample]) -> "Regress":
+        """The numbers must differ."""
+        if len({record.label for record in records}) < 2:
+            raise DataError(
+                f"{records[0].where}: the number is {records[0].label:g} in all {len(records):,} "
+                "examples; need at least two different ones. Check --label."
+            )
+        return cls(how)
+
+    @classmethod
+    def restore(cls, heads: HeadsConfig, how: RegressSettings) -> "Regress | None":
+        """For a text label that is a number."""
+        if heads.labels != "text" or heads.label_answer != "number":
+            return None
+        return cls(how, heads.label_names[0])
+
+    @property
+    def heads(self) -> HeadsConfig:
+        """A pooler and a layer with one row."""
+        names = (self.label,)
+        return HeadsConfig(pooler=True, labels="text", label_names=names, label_answer="number")
+
+    def check(self, records: Sequence[Sample]) -> None:
+        """Any number may be asked for."""
+
+    def windows(
+        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
+    ) -> Iterator[tuple[Sample, list[Window]]]:
+        """One each; a text that is too long loses its end."""
+        return whole_windows(records, tokenizer, limit, lambda record: record.label)
+
+    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+        """The numbers."""
+        return {"label": torch.tensor([float(w.truth) for w in windows])}, len(windows)
+
+    def loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The square of the difference."""
+        return F.mse_loss(scores[:, 0], batch.labels["label"], reduction="sum")
+
+    def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Number:
+        """The number as it is."""
+        return Number(float(scores[0][0, 0]))
+
+    def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
+        """Correlations, and the mean square of the differences."""
+        truth, said = [r.label for r in records], [a.score for a in answers]
+        error = float(np.mean((np.array(truth) - np.array(said)) ** 2))
+        return {
+            "spearman": spearman(truth, said),
+            "pearson": pearson(truth, said),
+            "mean_square": error,
+        }
+
+    def detail(self, records: Sequence[Sample], answers: Sequence[Number]) -> Detail:
+        """The answers that are farthest off."""
+        wrong = [
+            Mistake(
+                record.where,
+                " | ".join(record.texts),
+                f"{record.label:g}",
+                f"{answer.score:.3g}",
+                abs(record.label - answer.score),
+            )
+            for record, answer in zip(records, answers, strict=True)
+        ]
+        return Detail(mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
+
+    def settle(
+        self, records: Sequence[Sample], answers: Sequence[Number]
+    ) -> "tuple[Regress, Sequence[Number]]":
+        """Nothing is left to choose."""
+        return self, answers
+
+
+def _number(sample: Sample) -> float:
+    value, where = sample.label, sample.where
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise DataError(f"{where}: the score is {value!r:.60}; need a number. Mend it.")
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        raise DataError(
+            f"{where}: the score is {value!r:.60}; need a number. Mend it; for names use classify."
+        ) from None
+    if not isfinite(found):
+        raise DataError(f"{where}: the score is {value!r:.60}; need a finite number. Mend it.")
+    return found
