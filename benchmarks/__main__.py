@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: run one measurement, or `all` of them, one after the other."""
+"""`python -m benchmarks NAME`: run one measurement."""
 
 import sys
 
@@ -18,12 +18,10 @@ BENCHMARKS = {
 
 
 def main() -> None:
-    names = sys.argv[1:2] or ["help"]  # the rest is for the measurement
-    chosen = list(BENCHMARKS) if names == ["all"] else names
-    if not set(chosen) <= set(BENCHMARKS):
-        raise SystemExit(f"usage: python -m benchmarks {'|'.join([*BENCHMARKS, 'all'])}")
-    for name in chosen:
-        BENCHMARKS[name]()
+    name = sys.argv[1] if len(sys.argv) > 1 else ""  # the rest is for the measurement
+    if name not in BENCHMARKS:
+        raise SystemExit(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)}")
+    BENCHMARKS[name]()
 
 
 main()

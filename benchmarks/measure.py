@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import platform
 import resource
 import statistics
@@ -11,6 +12,8 @@ from datetime import date
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from unmask.train.run import processor
 
 RESULTS = Path("results")  # not part of the repository
 
@@ -94,19 +97,10 @@ def save(name: str, result: dict[str, object]) -> None:
     about = {
         "benchmark": name,
         "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, {_processor()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} x {processor()}",
         "versions": {p: version(p) for p in ("unmask", "torch", "tokenizers", "transformers")},
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(about | result, indent=2) + "\n")
     print(f"written to {path}")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.processor()

@@ -20,6 +20,7 @@ from unmask.objectives.base import OnePass
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.budget import Made
 from unmask.train.distributed import Processes
 from unmask.train.memory import keep_freed_memory
 from unmask.train.optim import make_optimizer
@@ -44,6 +45,7 @@ class Case:
     length: int = 128  # of a row
     shortest: int = 0  # 0: nine of ten examples fill the row, as the paper has it
     longest: int = 0  # 0: as long as the row
+    trim: bool = True  # transformers' rows are as long as the longest of a batch, or `length`
     asked: float = 1.0  # times as fast as transformers
 
     @property
@@ -65,18 +67,16 @@ CASES = [
     Case("base, 30,522 pieces", 12, 768, 12, 30_522, examples=16, asked=1.4),
     Case(
         "mini, 30,522 pieces, one short pair a row", 4, 256, 4, 30_522, examples=64,
+        shortest=10, longest=80, trim=False, asked=6.0,
+    ),
+    Case(
+        "the same, theirs padded to the longest of a batch", 4, 256, 4, 30_522, examples=64,
         shortest=10, longest=80, asked=6.0,
     ),
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Example:
-    ids: np.ndarray
-    segments: np.ndarray
-
-
-def examples_of(case: Case, seed: int = 0) -> list[_Example]:
+def examples_of(case: Case, seed: int = 0) -> list[Made]:
     """Pairs of made-up texts: [CLS] first [SEP] second [SEP]."""
     rng = np.random.default_rng(seed)
     found = []
@@ -87,7 +87,7 @@ def examples_of(case: Case, seed: int = 0) -> list[_Example]:
         ids = rng.integers(len(SPECIALS), case.vocab_size, length)
         middle = length // 2
         ids[[0, middle, -1]] = SPECIALS.index("[CLS]"), *[SPECIALS.index("[SEP]")] * 2
-        found.append(_Example(ids, (np.arange(length) > middle).astype(np.int64)))
+        found.append(Made(ids, (np.arange(length) > middle).astype(np.int64)))
     return found
 
 
@@ -130,7 +130,7 @@ class Ours:
         return 6 * total
 
 
-def _batches(examples: list[_Example], length: int, vocabulary: Vocabulary) -> list[Batch]:
+def _batches(examples: list[Made], length: int, vocabulary: Vocabulary) -> list[Batch]:
     rows = pack([len(example.ids) for example in examples], length)
     size = MICRO_TOKENS // length
     found = []
@@ -164,7 +164,9 @@ class Steps:
         else:
             batches = [piece.batch for piece in ours.pieces]
             size = MICRO_TOKENS // case.length
-            rows = theirs.PaddedRows(case.config, batches, case.length, RULES, micro_rows=size)
+            rows = theirs.PaddedRows(
+                case.config, batches, case.length, RULES, micro_rows=size, trim=case.trim
+            )
             self.step = rows.step
 
     def __call__(self) -> None:

@@ -57,7 +57,9 @@ def speed(corpus: Path, work: Work, side: str, folder: Path) -> float:
     command += ["--batch-tokens", str(work.batch_tokens), "--threads", str(threads), "--set"]
     command += ["train.evaluations=0"]
     env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    subprocess.run(command, check=True, env=env, capture_output=True)
+    ended = subprocess.run(command, env=env, capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{ended.stderr[-2000:]}")
     steps = [e["tokens_a_second"] for e in read_metrics(out) if e["kind"] == "train"]
     return statistics.median(steps[FIRST:])
 

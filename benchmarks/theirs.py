@@ -1,4 +1,4 @@
-"""The other side: transformers' BertForPreTraining as its users train it, one example a row."""
+"""The other side: transformers' BERT as its users train it, one example a row."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,12 @@ from unmask.train.schedule import OptimizerSettings
 IGNORED = -100  # in their labels
 
 
-def bert(config: ModelConfig) -> torch.nn.Module:
+def bert(config: ModelConfig, *, pairs: bool = True) -> torch.nn.Module:
     """Their network of the same shape, with dropout as the config has it."""
-    from transformers import BertConfig, BertForPreTraining
+    from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
-    made = BertForPreTraining(
+    kind = BertForPreTraining if pairs else BertForMaskedLM
+    made = kind(
         BertConfig(
             vocab_size=config.vocab_size,
             hidden_size=config.width,
@@ -33,8 +34,11 @@ def bert(config: ModelConfig) -> torch.nn.Module:
     return made.train()
 
 
-def apart(batches: Sequence[Batch], length: int) -> dict[str, Tensor]:
-    """Every example of packed batches in a padded row of its own, the same tokens hidden."""
+def apart(batches: Sequence[Batch], length: int, *, pairs: bool = True) -> dict[str, Tensor]:
+    """Every example of packed batches in a padded row of its own, the same tokens hidden.
+
+    With `pairs` also whether the second text of each follows the first.
+    """
     count = sum(len(batch.row) for batch in batches)
     names = "input_ids", "token_type_ids", "attention_mask"
     rows = {name: torch.zeros(count, length, dtype=torch.long) for name in names}
@@ -51,8 +55,16 @@ def apart(batches: Sequence[Batch], length: int) -> dict[str, Tensor]:
             rows["attention_mask"][at, :size] = 1
             rows["labels"][at, :size] = answers[stretch]
             at += 1
-    pairs = torch.cat([batch.labels["pair"] for batch in batches])
-    return {**rows, "next_sentence_label": pairs.where(pairs != UNSAID, IGNORED)}
+    if not pairs:
+        return rows
+    order = torch.cat([batch.labels["pair"] for batch in batches])
+    return {**rows, "next_sentence_label": order.where(order != UNSAID, IGNORED)}
+
+
+def trimmed(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rows as long as the longest of them, as their collators pad."""
+    longest = int(rows["attention_mask"].sum(dim=1).max())
+    return {name: t[:, :longest] if t.ndim == 2 else t for name, t in rows.items()}
 
 
 def adamw(model: torch.nn.Module, rules: OptimizerSettings) -> torch.optim.AdamW:
@@ -79,15 +91,17 @@ class PaddedRows:
         rules: OptimizerSettings,
         *,
         micro_rows: int,
+        trim: bool,
     ) -> None:
         torch.manual_seed(0)
         self.model = bert(config)
         rows = apart(batches, length)
         count = len(rows["labels"])
-        self.parts = [
+        parts = (
             {name: tensor[at : at + micro_rows] for name, tensor in rows.items()}
             for at in range(0, count, micro_rows)
-        ]
+        )
+        self.parts = [trimmed(part) if trim else part for part in parts]
         self.optimizer = adamw(self.model, rules)
         self.clip = rules.clip
 
@@ -112,19 +126,16 @@ def step(
 
 def scores(model: torch.nn.Module, batches: Sequence[Batch], length: int) -> dict[str, float]:
     """Loss and share of right answers on the same examples as ours are scored on."""
-    sums = {"mlm": 0.0, "mlm_accuracy": 0.0, "pair_accuracy": 0.0}
-    hidden = pairs = 0
+    sums = {"mlm": 0.0, "mlm_accuracy": 0.0}
+    hidden = 0
     model.eval()
     with torch.no_grad():
         for batch in batches:
-            rows = apart([batch], length)
-            found = model(**rows)
+            rows = apart([batch], length, pairs=False)
             at = rows["labels"] != IGNORED
-            guesses, answers = found.prediction_logits[at], rows["labels"][at]
+            guesses, answers = model(**rows).logits[at], rows["labels"][at]
             sums["mlm"] += float(F.cross_entropy(guesses, answers, reduction="sum"))
             sums["mlm_accuracy"] += int((guesses.argmax(-1) == answers).sum())
-            order = rows["next_sentence_label"]
-            sums["pair_accuracy"] += int((found.seq_relationship_logits.argmax(-1) == order).sum())
-            hidden, pairs = hidden + len(answers), pairs + int((order != IGNORED).sum())
+            hidden += len(answers)
     model.train()
-    return {name: value / (pairs if "pair" in name else hidden) for name, value in sums.items()}
+    return {name: value / hidden for name, value in sums.items()}

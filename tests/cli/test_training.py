@@ -49,6 +49,14 @@ MISTAKES = {
         ["CORPUS", "--out", "RUN", "--set", "seed"],
         r"--set seed: need name=value, as in model\.size=mini",
     ),
+    "a size to be chosen, without a clock": (
+        ["budget", "CORPUS", "--out", "RUN", "--steps", "100"],
+        r'recipe: model\.size is "auto", which needs .* Give --minutes, or a size',
+    ),
+    "shares of matrices that are turned": (
+        ["budget", "CORPUS", "--out", "RUN", "--minutes", "1", "--shard"],
+        r"--shard: muon turns whole matrices.* set optimizer\.kind=adamw",
+    ),
     "rows too long": (
         ["CORPUS", "--out", "RUN", "--length", "1024"],
         r"rows of 1024 tokens; the network reads at most 512",

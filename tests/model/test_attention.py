@@ -27,7 +27,8 @@ def attention_and_input(scheme="none", **changes):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("mask", ["none", "packed", "causal", "window"])
-def test_spelled_out_attention_equals_fused(scheme, mask):
+@pytest.mark.parametrize("training", [True, False])  # our own kernel, or torch's
+def test_spelled_out_attention_equals_fused(scheme, mask, training):
     attention, where, x, index = attention_and_input(scheme)
     allowed = {
         "none": None,
@@ -36,7 +37,8 @@ def test_spelled_out_attention_equals_fused(scheme, mask):
         "window": masks.window(index, 2),
     }[mask]
     added = masks.as_scores(allowed, where.bias(index, index), x.dtype)
-    fused = attention(x, added=added, positions=where.at(0), index=index)
+    with torch.set_grad_enabled(training):
+        fused = attention(x, added=added, positions=where.at(0), index=index)
     with recording(attention) as heard:
         spelled_out = attention(x, added=added, positions=where.at(0), index=index)
     torch.testing.assert_close(spelled_out, fused)

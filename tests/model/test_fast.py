@@ -142,6 +142,26 @@ def test_no_answers_have_no_loss():
     assert float(table.grad.abs().sum()) == 0.0
 
 
+ANSWERS = torch.zeros(6, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: fast.dropped(x, 0.1),
+        lambda x: fast.plus_dropped(x, x * x, 0.1),
+        lambda x: fast.self_attend(x.view(1, 2, 3, 2, 2), None, 0.0),
+        lambda x: fast.token_loss(x.view(6, 4), torch.ones(5, 4), torch.ones(5), ANSWERS),
+    ],
+    ids=["dropped", "plus_dropped", "self_attend", "token_loss"],
+)
+def test_what_cannot_be_differentiated_twice_says_so(function):
+    x = torch.arange(24.0).requires_grad_()
+    (grad,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.square().sum().backward()
+
+
 def test_they_are_used_on_a_processor_in_full_precision_with_gradients():
     x = torch.ones(2)
     assert fast.usable(x)

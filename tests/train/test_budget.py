@@ -1,12 +1,13 @@
 """The size that is chosen: the largest that can see enough tokens in the time there is."""
 
 import pytest
+import torch
 
 from tests.train.conftest import LENGTH, table
 from unmask.errors import SettingsError
 from unmask.settings import read_toml
 from unmask.train import budget
-from unmask.train.budget import LARGEST, NEEDED, SMALLEST, choose
+from unmask.train.budget import LARGEST, NEEDED, SMALLEST, Timed, choose
 from unmask.train.distributed import Processes
 from unmask.train.pretrain import objective_for
 
@@ -14,7 +15,7 @@ BY_CLOCK = {"schedule": {"minutes": 10.0, "warmup": 0.1}}
 
 
 def auto(**changes):
-    made = table(model={"size": "auto"}, **changes)
+    made = table(**{"model": {"size": "auto"}, "phases": [{"length": LENGTH}], **changes})
     made["schedule"].pop("steps", None)
     return made
 
@@ -23,13 +24,14 @@ def auto(**changes):
 def machine(monkeypatch):
     """A machine of known speed: tokens a second by size; each size has ten times the weights."""
 
-    def of(**speeds):
+    def of(rest=0.0, **speeds):
         weights = {size: 10**4 * 10**i for i, size in enumerate(budget.SIZES)}
-        monkeypatch.setattr(
-            budget,
-            "_measured",
-            lambda recipe, *_: (speeds[recipe.model["size"]], weights[recipe.model["size"]]),
-        )
+
+        def timed(recipe, *_):
+            size = recipe.model["size"]
+            return Timed(SMALLEST / speeds[size], rest, SMALLEST, weights[size])
+
+        monkeypatch.setattr(budget, "_measured", timed)
 
     return of
 
@@ -71,6 +73,36 @@ def test_a_longer_run_has_larger_steps(corpus, machine):
     assert chosen(corpus, auto(**BY_CLOCK)) == ("tiny", LARGEST)
 
 
+def test_what_a_step_costs_besides_its_pieces_counts_less_in_larger_steps():
+    """A piece of 1,000 tokens takes a second, the optimizer another one."""
+    timed = Timed(piece=1.0, rest=1.0, tokens=1000, weights=1)
+    assert timed.speed(1000) == 500
+    assert timed.speed(4000) == 800
+    assert timed.speed(4000, world=2) == pytest.approx(4000 / 3)
+
+
+def test_a_size_is_judged_by_the_steps_it_would_take(corpus, machine):
+    """Pieces alone at 8,000 tokens a second, and a quarter of a second each step besides."""
+    machine(rest=0.256, tiny=8000, mini=0.1)
+    said = [""]
+    assert chosen(corpus, auto(**BY_CLOCK), said) == ("tiny", 4096)
+    assert said[1].startswith("tiny: about 5,333 tokens a second")  # 4,096 in 0.512 + 0.256 s
+
+
+def test_tokens_a_step_that_are_given_stay(corpus, machine):
+    machine(tiny=10**6, mini=0.1)
+    given = auto(**BY_CLOCK, phases=[{"length": LENGTH, "batch_tokens": 96}])
+    assert chosen(corpus, given) == ("tiny", 96)
+
+
+def test_a_step_can_be_shared_by_the_processes(corpus, machine, monkeypatch):
+    machine(tiny=8000, mini=0.1)
+    monkeypatch.setattr(Processes, "total", lambda self, values: [3 * v for v in values])
+    made = auto(**BY_CLOCK, phases=[{"length": 32}])
+    found = choose(made, None, corpus, objective_for, Processes(1, 3), print)
+    assert found["phases"][0]["batch_tokens"] % (3 * 32) == 0
+
+
 def test_it_says_what_it_measured(corpus, machine):
     machine(tiny=8000, mini=0.1)
     said = [""]
@@ -81,9 +113,13 @@ def test_it_says_what_it_measured(corpus, machine):
 
 def test_a_machine_is_really_timed(corpus):
     recipe = budget.build(budget.Recipe, table(phases=[{"length": LENGTH}]), where="recipe")
-    speed, weights = budget._measured(recipe, corpus.tokenizer.vocabulary, objective_for)
-    assert speed > 100
-    assert weights == sum(
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    timed = budget._measured(recipe, corpus.tokenizer.vocabulary, objective_for, Processes())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert timed.speed(SMALLEST) > 100
+    assert 0 < timed.rest < timed.piece
+    assert timed.weights == sum(
         [3 * 32 * 32 + 3 * 32, 32 * 32 + 32, 2 * 32 * 64 + 64 + 32, 4 * 32]
     )  # qkv, output, feed-forward, two norms of one block of width 32
 

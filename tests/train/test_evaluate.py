@@ -295,8 +295,20 @@ def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch
     monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
     folder = run(**how, train={"evaluations": 3})
-    # 120 s / 10 / 3 evaluations = 4 s, in which four probes of two rows can be scored
-    assert {e["evaluated"] for e in metrics(folder, "eval")} == {8 * LENGTH}
+    # 120 s / 10 for four evaluations, one before the first step: 3 s, three probes of two rows
+    assert {e["evaluated"] for e in metrics(folder, "eval")} == {6 * LENGTH}
+
+
+def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatch):
+    """12 s for evaluations, and the smallest takes 3 s: one before the first step, three after."""
+    now = itertools.count()
+    monkeypatch.setattr("unmask.train.heldout.time.monotonic", lambda: float(3 * next(now)))
+    monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
+    how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
+    folder = run(**how, train={"evaluations": 20})
+    found = metrics(folder, "eval")
+    assert {(e["evaluated"], e["evaluations"]) for e in found} == {(2 * LENGTH, 3)}
+    assert len(found) == 4
 
 
 def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(run, monkeypatch):

@@ -21,9 +21,9 @@ from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state, newest_state
 from unmask.errors import FolderError, Stopped, UserError
 from unmask.objectives.mlm import MaskedLM
-from unmask.train.loop import choose_precision
 from unmask.train.recipe import Recipe
 from unmask.train.schedule import ScheduleSettings
+from unmask.train.step import choose_precision
 
 
 def stop_after(step, number=signal.SIGTERM):
@@ -371,6 +371,39 @@ def test_a_run_of_minutes_ends_in_time_with_its_rate_at_the_end(run):
     assert (folder / "model").exists()
 
 
+def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatch):
+    """Half a second before of three; a share of it is the most that is counted."""
+    from unmask.train import pretrain as module
+
+    planned = module.HeldOut.__init__
+
+    def slow(*arguments):
+        time.sleep(0.5)
+        planned(*arguments)
+
+    monkeypatch.setattr(module.HeldOut, "__init__", slow)
+    for minutes, least in ((0.05, 0.5), (0.01, 0.2 * 0.6)):
+        folder = run(str(minutes), schedule={"steps": None, "minutes": minutes})
+        first = metrics(folder, "eval")[0]["seconds"]
+        assert least <= first < least + 0.4
+
+
+def test_an_evaluation_that_falls_due_during_another_is_made_up_for(run, monkeypatch):
+    """Each takes as long as the time between two of them, and a little longer."""
+    from unmask.train.heldout import HeldOut
+
+    evaluate = HeldOut.__call__
+
+    def slow(*arguments):
+        time.sleep(0.35)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(HeldOut, "__call__", slow)
+    monkeypatch.setattr(HeldOut, "_affordable", lambda self, network: (LENGTH, 4))
+    folder = run(schedule={"steps": None, "minutes": 0.02})  # 1.2 s, one every 0.3 s
+    assert len(metrics(folder, "eval")) >= 4
+
+
 def test_a_run_of_minutes_that_was_stopped_has_as_long_to_go_as_it_had(run, tmp_path):
     def soon(position, report, progress):
         if progress > 0.5:
@@ -561,7 +594,7 @@ def test_a_run_in_half_precision_keeps_whole_weights(run):
 def test_state_json_says_how_far_the_run_is(run):
     folder = run()
     facts = json.loads((folder / "checkpoints" / f"step-{STEPS}" / "state.json").read_text())
-    assert set(facts) == {"step", "tokens", "seconds", "bad", "evaluated", "cursor"}
+    assert set(facts) == {"step", "tokens", "seconds", "bad", "evaluated", "slot", "cursor"}
     assert facts["tokens"] == metrics(folder)[-1]["tokens"]
 
 

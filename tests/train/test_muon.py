@@ -52,7 +52,7 @@ def layers():
 
 
 def muon(module, **how):
-    matrices = {f"{name}.weight": module[name].weight for name in ("qkv", "out")}
+    matrices = [(module["qkv"].weight, 3), (module["out"].weight, 1)]
     settings = {"momentum": 0.0, "factor": 0.5, "decay": 0.5, "lr": 0.2, "fused": True, **how}
     return Muon([{"params": [module["out"].bias]}], matrices, **settings)
 
@@ -102,6 +102,17 @@ def test_what_is_no_matrix_of_a_block_moves_as_with_adamw():
     for name, parameter in moved["adamw"].items():
         same = torch.equal(parameter, moved["muon"][name])
         assert same != (".blocks." in name and parameter.ndim == 2), name
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_what_lies_in_one_matrix_to_save_a_product_is_turned_apart(gated):
+    network = tiny_network(gated=gated)
+    group = make_optimizer(network, OptimizerSettings(kind="muon")).param_groups[-1]
+    names = {id(p): name.rpartition("blocks.0.")[2] for name, p in network.named_parameters()}
+    parts = {names[id(p)]: n for p, n in zip(group["params"], group["parts"], strict=True)}
+    assert parts["attention.qkv.weight"] == 3
+    assert parts["feed.inner.weight"] == 1 + gated
+    assert parts["attention.output.weight"] == parts["feed.outer.weight"] == 1
 
 
 def test_every_parameter_is_in_one_group_and_has_its_tensors():

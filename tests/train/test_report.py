@@ -180,7 +180,7 @@ def test_a_title_and_a_name_are_only_text():
 
 
 def test_a_run_has_curves_for_all_that_it_measured():
-    titles = {title: lines for title, lines, _ in charts_of(METRICS)}
+    titles = {chart.title: chart.lines for chart in charts_of(METRICS)}
     assert list(titles) == [
         "Loss on hidden tokens",
         "Hidden tokens right",
@@ -200,7 +200,7 @@ def test_a_run_has_curves_for_all_that_it_measured():
 
 def test_the_training_loss_is_a_running_mean_of_twenty_steps_by_hand():
     entries = [evaluated(0), *(training(step, mlm=float(step)) for step in range(1, 31))]
-    line = charts_of(entries)[0][1][0]
+    line = charts_of(entries)[0].lines[0]
     assert line.ys[0] == 1.0
     assert line.ys[1] == 1.5
     assert line.ys[29] == pytest.approx(20.5)  # of 11 to 30
@@ -208,7 +208,7 @@ def test_the_training_loss_is_a_running_mean_of_twenty_steps_by_hand():
 
 def test_without_pairs_there_is_no_curve_of_them():
     entries = [{**e, "asks": {"mlm": "hidden tokens"}} for e in METRICS]
-    assert "Pairs right" not in [title for title, _, _ in charts_of(entries)]
+    assert "Pairs right" not in [chart.title for chart in charts_of(entries)]
 
 
 def test_the_report_holds_the_numbers():

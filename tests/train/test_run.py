@@ -177,6 +177,18 @@ def test_a_setting_spelled_out_is_the_one_left_out(run, finished):
     assert "going on from step 2" in said
 
 
+def test_a_run_of_a_version_that_had_fewer_settings_goes_on(run, finished):
+    text = (finished / "recipe.toml").read_text()
+    fewer = "".join(
+        line for line in text.splitlines(keepends=True) if not line.startswith(("factor", "ahead"))
+    )
+    assert len(fewer) < len(text)
+    (finished / "recipe.toml").write_text(fewer)
+    said = []
+    run(resume=True, said=said, **SHORT)
+    assert "going on from step 2" in said
+
+
 def test_what_a_killed_writer_left_is_swept_away(run, finished):
     for name in (".report.html.tmp-123-abcd", ".curves.svg.tmp-9-ef"):
         (finished / name).write_text("half")

@@ -8,7 +8,7 @@ import typer
 from unmask.cli.progress import progress
 
 if TYPE_CHECKING:
-    from unmask.train.loop import Position
+    from unmask.train.course import Position
     from unmask.train.step import Report
 
 

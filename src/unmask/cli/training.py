@@ -12,7 +12,7 @@ from unmask.cli.progress import Job, progress
 from unmask.errors import UserError
 
 if TYPE_CHECKING:
-    from unmask.train.loop import Position
+    from unmask.train.course import Position
     from unmask.train.step import Report
 
 
@@ -79,7 +79,8 @@ def pretrain(
     lengths = {"steps": steps, "minutes": minutes, "length": length, "batch_tokens": batch_tokens}
     if resume and overwrite:
         raise UserError("--resume and --overwrite: a run goes on or begins anew. Give one of them.")
-    table = _recipe(arguments, [*changes, *(set_ or [])], lengths, out if resume else None)
+    changes += set_ or []
+    table = _recipe(arguments, changes, lengths, out if resume else None, shard=shard)
     train_here(
         Path(arguments[-1]),
         out,
@@ -94,7 +95,12 @@ def pretrain(
 
 
 def _recipe(
-    arguments: list[str], changes: list[str], lengths: dict[str, Any], resumed: Path | None
+    arguments: list[str],
+    changes: list[str],
+    lengths: dict[str, Any],
+    resumed: Path | None,
+    *,
+    shard: bool,
 ) -> dict[str, Any] | None:
     """The recipe that was asked for; None if a run that is resumed has its own and nothing was.
 
@@ -120,6 +126,8 @@ def _recipe(
     recipe = build(Recipe, table, where="recipe")
     if recipe.model["size"] != AUTO:
         recipe.network(2**15)
+    if shard:
+        recipe.optimizer.refuse_shares()
     return table
 
 

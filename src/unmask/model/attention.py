@@ -20,6 +20,14 @@ from unmask.model.positions import Positions
 Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
 
 
+class Joined(nn.Linear):
+    """Several layers of one input, computed as one product."""
+
+    def __init__(self, width: int, each: int, *, parts: int) -> None:
+        super().__init__(width, parts * each)
+        self.parts = parts
+
+
 class Attention(nn.Module):
     """Scaled dot-product attention with H heads (Vaswani et al. 2017, section 3.2)."""
 
@@ -27,7 +35,7 @@ class Attention(nn.Module):
         super().__init__()
         self.layer = layer
         self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width)  # one product instead of three
+        self.qkv = Joined(config.width, config.width, parts=3)
         self.output = nn.Linear(config.width, config.width)
         self.dropout = config.attention_dropout
         self.listener: Listener | None = None

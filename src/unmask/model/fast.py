@@ -10,7 +10,7 @@ it:
     token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum")
 
 `usable` says where they are used. Dropout here takes a byte for each number, so its rate comes in
-steps of 1/256: 0.1 is 26/256.
+steps of 1/256: 0.1 is 26/256. None of them can be differentiated twice.
 """
 
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 LEVELS = 256  # of a random byte
 
@@ -64,6 +65,7 @@ class _PlusDropped(Function):
         return torch.addcmul(x, y, _kept(chance, steps), value=_grown(steps))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (chance,) = ctx.saved_tensors
         kept = _kept(chance, ctx.steps)
@@ -79,6 +81,7 @@ class _Dropped(Function):
         return _kept(chance, steps).mul_(x).mul_(_grown(steps))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (chance,) = ctx.saved_tensors
         return _kept(chance, ctx.steps).mul_(grad).mul_(_grown(ctx.steps)), None
@@ -119,6 +122,7 @@ class _SelfAttend(Function):
         return mixed.transpose(1, 2).reshape(b, s, h * d)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         q, k, v, weights, chance = ctx.saved_tensors
         b, s, d = len(grad), q.shape[1], q.shape[2]
@@ -166,6 +170,7 @@ class _TokenLoss(Function):
         return (whole - right).sum()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         states, table, shares, answers = ctx.saved_tensors
         # The gradient of the scores is `shares` less one at the answer; the one is taken off after.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import fast
-from unmask.model.attention import Attention, chosen
+from unmask.model.attention import Attention, Joined, chosen
 from unmask.model.config import Activation, ModelConfig
 from unmask.model.positions import Positions
 
@@ -33,7 +33,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = config.gated
         halves = 2 if config.gated else 1
-        self.inner = nn.Linear(config.width, halves * config.inner_width)
+        self.inner = Joined(config.width, config.inner_width, parts=halves)
         self.outer = nn.Linear(config.inner_width, config.width)
         self.activation = ACTIVATIONS[config.activation]
 

@@ -7,7 +7,7 @@ of each size from the smallest on.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from unmask.data.batches import Batch, collate
 from unmask.data.corpus import Corpus
 from unmask.data.examples import UNSAID
-from unmask.errors import SettingsError
 from unmask.model.config import SIZES
 from unmask.model.network import Network, count_parameters
 from unmask.objectives.base import OnePass
@@ -26,11 +25,26 @@ from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
 from unmask.train.recipe import AUTO, Recipe
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.step import Piece, Trainee, choose_precision, take_step
 
 NEEDED = 3.0  # tokens for each weight of the blocks, below which a size does not pay
 STEPS = 1000  # a run should have about so many
 SMALLEST, LARGEST = 2048, 32_768  # tokens of a step
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a step of a size costs."""
+
+    piece: float  # seconds of a batch that is computed at a time
+    rest: float  # seconds that a step takes besides, however many pieces it has
+    tokens: int  # of a piece
+    weights: int  # of the blocks
+
+    def speed(self, step: float, world: int = 1) -> float:
+        """Tokens a second of steps of so many tokens, shared by so many processes."""
+        pieces = max(step / self.tokens, 1.0)
+        return pieces * self.tokens / (pieces * self.piece / world + self.rest)
 
 
 @dataclass(frozen=True)
@@ -49,7 +63,7 @@ def choose(
     processes: Processes,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """A recipe with its size settled, and the tokens of a step with it.
+    """A recipe with its size settled, and with it the tokens of a step, unless they are given.
 
     `begun` is the recipe of a run that is resumed: it has chosen.
     """
@@ -57,54 +71,86 @@ def choose(
         return table
     if begun is not None:
         return _settled(table, begun["model"]["size"], begun["phases"][0]["batch_tokens"])
-    minutes = table.get("schedule", {}).get("minutes")
-    if minutes is None:
-        raise SettingsError(
-            f'recipe [model]: size is "{AUTO}", which needs to know how long the run is. Give '
-            "--minutes, or a size."
-        )
-    chosen, tokens = "", 0.0
+    minutes = build(Recipe, table, where="recipe").schedule.minutes
+    assert minutes is not None  # a recipe without a clock is refused
+    chosen, step = "", SMALLEST
     for number, size in enumerate(SIZES):
         recipe = build(Recipe, _settled(table, size, SMALLEST), where="recipe")
-        speed, weights = _measured(recipe, corpus.tokenizer.vocabulary, objective)
-        speed = processes.total([speed])[0]  # of all processes together
+        timed = _mean(
+            _measured(recipe, corpus.tokenizer.vocabulary, objective, processes), processes
+        )
+        tokens = _step_tokens(recipe, timed, minutes, processes.world)
+        speed = timed.speed(tokens, processes.world)
         seen = 60 * minutes * speed
         say(
-            f"{size}: about {speed:,.0f} tokens a second, {seen / weights:.2g} for each of its "
-            f"{weights:,} weights in {minutes:g} minutes"
+            f"{size}: about {speed:,.0f} tokens a second, {seen / timed.weights:.2g} for each of "
+            f"its {timed.weights:,} weights in {minutes:g} minutes"
         )
-        if number and seen < NEEDED * weights:
+        if number and seen < NEEDED * timed.weights:
             break
-        chosen, tokens = size, seen
-    step = 2 ** round(np.log2(np.clip(tokens / STEPS, SMALLEST, LARGEST)))
-    say(f"chosen: {chosen}, {step:,} tokens a step")
-    return _settled(table, chosen, step)
+        chosen, step = size, tokens
+    found = _settled(table, chosen, step)
+    say(f"chosen: {chosen}, {found['phases'][0]['batch_tokens']:,} tokens a step")
+    return found
 
 
 def _settled(table: dict[str, Any], size: str, batch_tokens: int) -> dict[str, Any]:
-    phases = [{**phase, "batch_tokens": batch_tokens} for phase in table.get("phases") or [{}]]
+    """With a size, and with so many tokens a step where the recipe leaves them open."""
+    phases = [{"batch_tokens": batch_tokens, **phase} for phase in table.get("phases") or [{}]]
     return {**table, "model": {**table["model"], "size": size}, "phases": phases}
+
+
+def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> int:
+    """The power of two that gives a run about STEPS steps, if processes can share it."""
+
+    def steps(tokens: int) -> float:
+        return 60 * minutes * timed.speed(tokens, world) / tokens
+
+    step = SMALLEST
+    while step < LARGEST and steps(2 * step) >= STEPS / 2**0.5:
+        step *= 2
+    unit = world * recipe.phases[0].length
+    return -(-step // unit) * unit
 
 
 def _measured(
     recipe: Recipe,
     vocabulary: Vocabulary,
     objective: Callable[[Recipe, Vocabulary], tuple[OnePass, Any]],
-) -> tuple[float, int]:
-    """Tokens a second of a step of one batch, and how many weights the blocks have."""
+    processes: Processes,
+) -> Timed:
+    """Time some steps of one piece on this process's device."""
+    alone = Processes(device=processes.device)
+    precision = choose_precision(recipe.train.precision, alone.device)
     asked, heads = objective(recipe, vocabulary)
     before = torch.get_rng_state()
-    network = Network(recipe.network(len(vocabulary)), heads).train()
+    network = Network(recipe.network(len(vocabulary)), heads).to(alone.device).train()
     batch = asked.prepare(_made_up(recipe, vocabulary), 0)
     trainee = Trainee(network, asked)
     optimizer = make_optimizer(trainee, recipe.optimizer)
-    seconds = []
-    for _ in range(3):  # the first is slow
-        begun = time.monotonic()
-        take_step(trainee, [Piece(batch, 0)], optimizer, Processes(), clip=1.0)
-        seconds.append(time.monotonic() - begun)
+
+    def step() -> None:
+        take_step(trainee, [Piece(batch, 0)], optimizer, alone, clip=1.0, precision=precision)
+
+    seconds = [_seconds(step, alone.device) for _ in range(3)]  # the first is slow
+    rest = min(_seconds(optimizer.step, alone.device) for _ in range(2))
     torch.set_rng_state(before)
-    return batch.real / min(seconds), count_parameters(network.encoder.blocks)
+    piece = max(min(seconds) - rest, 1e-6)
+    return Timed(piece, rest, batch.real, count_parameters(network.encoder.blocks))
+
+
+def _seconds(do: Callable[[], object], device: torch.device) -> float:
+    begun = time.monotonic()
+    do()
+    if device.type == "cuda":  # which has only been told what to do
+        torch.cuda.synchronize(device)
+    return time.monotonic() - begun
+
+
+def _mean(timed: Timed, processes: Processes) -> Timed:
+    """The same on all processes: they must choose alike."""
+    piece, rest = processes.total([timed.piece, timed.rest])
+    return replace(timed, piece=piece / processes.world, rest=rest / processes.world)
 
 
 def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
@@ -112,7 +158,8 @@ def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
     length = recipe.phases[0].length
     rows = max(recipe.train.micro_tokens // length, 1)
     rng = np.random.default_rng(0)
-    tokens = rng.integers(len(SPECIALS), max(len(vocabulary), len(SPECIALS) + 1), (rows, length))
+    first = len(SPECIALS) if len(vocabulary) > len(SPECIALS) else 0
+    tokens = rng.integers(first, len(vocabulary), (rows, length))
     texts = [Made(row, np.zeros_like(row)) for row in tokens]
     batch = collate(texts, [[row] for row in range(rows)], pad_id=vocabulary.pad)
     return batch.with_examples(

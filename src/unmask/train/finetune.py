@@ -12,9 +12,10 @@ from unmask.data.stream import Cursor
 from unmask.model.network import Network
 from unmask.tasks.classify import Classify
 from unmask.text.tokenizer import Tokenizer
+from unmask.train.course import Course, Position
 from unmask.train.distributed import Processes
 from unmask.train.evaluate import score
-from unmask.train.loop import Course, Loop, Position
+from unmask.train.loop import Loop
 from unmask.train.recipe import TrainSettings
 from unmask.train.run import begin, environment, open_run
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings

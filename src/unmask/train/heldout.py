@@ -11,9 +11,9 @@ from unmask.data.stream import Stream
 from unmask.errors import DataError
 from unmask.model.network import Network
 from unmask.objectives.base import OnePass
+from unmask.train.course import Position
 from unmask.train.distributed import Processes
 from unmask.train.evaluate import SEED, Baselines, Blanks, Evaluation, baselines
-from unmask.train.loop import Position
 from unmask.train.recipe import Recipe
 from unmask.train.report import write_report
 from unmask.train.run import RunFolder
@@ -42,6 +42,7 @@ class HeldOut:
         self.objective = objective.standard()
         self.watch = Watch(folder.say, objective.readers[0].term)
         self.watch.remember(folder.metrics())
+        self.count = recipe.train.evaluations  # over the run
         self.evaluation: Evaluation | None = None
         self.baselines: Baselines | None = None
         if not recipe.examples.held_out or not recipe.train.evaluations:
@@ -54,7 +55,8 @@ class HeldOut:
                 "(--set examples.held_out=5), or nothing (0)."
             )
         self.stream = Stream(corpus, held, recipe.examples, SEED, recipe.phases[0].length)
-        self.evaluation = self._on(self._affordable(network))
+        tokens, self.count = self._affordable(network)
+        self.evaluation = self._on(tokens)
         choices = self.objective.readers[0].choices
         self.baselines = baselines(corpus, self.evaluation.answers(), group, choices=choices)
         self.blanks = Blanks(self.evaluation, corpus)
@@ -64,26 +66,31 @@ class HeldOut:
         rows = self.recipe.micro_rows(self.recipe.phases[0], self.group.world)
         return Evaluation(self.stream, self.objective, self.group, tokens=tokens, micro_rows=rows)
 
-    def _affordable(self, network: Network) -> int:
-        """Tokens of an evaluation: the same all through a run, and a tenth of it at most.
+    def _affordable(self, network: Network) -> tuple[int, int]:
+        """Tokens of an evaluation and how many there are: together a tenth of a run at most.
 
         For a run by the clock that takes a measurement, once; what is resumed goes on with it.
         """
         most, minutes = self.recipe.evaluated_tokens(), self.recipe.schedule.minutes
         if minutes is None:
-            return most
-        known = [e["evaluated"] for e in self.folder.metrics() if "evaluated" in e]
-        found = float(known[0] if known else 0)
-        if not found:
+            return most, self.count
+        known = [e for e in self.folder.metrics() if "evaluations" in e]
+        if known:
+            found = [known[0]["evaluated"], known[0]["evaluations"]]
+        else:
             probe = self._on(PROBED)
             network.to(self.group.device).eval()
             probe(network)  # the first pass is slow
             begun = time.monotonic()
             probe(network)
-            each = 60 * minutes * EVALUATING / self.recipe.train.evaluations
-            found = probe.tokens * each / (time.monotonic() - begun)
-        agreed = self.group.total([found if self.group.first else 0.0])[0]
-        return min(most, max(PROBED, round(agreed)))
+            speed = probe.tokens / (time.monotonic() - begun)
+            room = 60 * minutes * EVALUATING * speed  # tokens of all evaluations
+            tokens = min(
+                most, max(PROBED, int(room / (self.count + 1)))
+            )  # one before the first step
+            found = [tokens, min(self.count, max(1, int(room / tokens) - 1))]
+        agreed = self.group.total([v if self.group.first else 0.0 for v in found])
+        return round(agreed[0]), round(agreed[1])
 
     def __call__(self, position: Position, network: Network) -> dict[str, Any]:
         """One evaluation, told and drawn."""
@@ -94,7 +101,7 @@ class HeldOut:
         plain = {k: v for k, v in asdict(self.baselines).items() if v is not None}
         entry: dict[str, Any] = {**scores, **plain, "tokens": position.tokens}
         entry |= {f"{r.term}_chance": 1 / r.choices for r in self.objective.readers}
-        entry |= {"evaluated": self.evaluation.tokens, "asks": asks}
+        entry |= {"evaluated": self.evaluation.tokens, "evaluations": self.count, "asks": asks}
         entry["seconds"] = round(position.seconds, 3)
         if self.group.first:
             entry["blanks"] = self.blanks(network, self.group.device)

@@ -9,62 +9,19 @@ random is a function of them. So a run that was stopped anywhere goes on as if i
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from unmask.checkpoint.folder import save_folder
-from unmask.checkpoint.state import State, newest_state, save_state
-from unmask.checkpoint.weights import empty
 from unmask.errors import Stopped, UserError
-from unmask.model.network import Network
-from unmask.text.tokenizer import Tokenizer
-from unmask.train.ahead import Ahead, Source
-from unmask.train.distributed import Processes, like, whole
+from unmask.train.ahead import Ahead
+from unmask.train.course import Course, Position
+from unmask.train.keep import Keeper
 from unmask.train.memory import keep_freed_memory
-from unmask.train.optim import average, make_optimizer, mean, read_moments, set_rate, write_moments
-from unmask.train.recipe import TrainSettings
-from unmask.train.run import MODEL, RunFolder
-from unmask.train.schedule import OptimizerSettings, ScheduleSettings
-from unmask.train.signals import Wish
-from unmask.train.step import Piece, Precision, Report, Trainee, take_step
+from unmask.train.optim import average, make_optimizer, set_rate
+from unmask.train.step import Piece, Report, choose_precision, take_step
 
-
-@dataclass
-class Position:
-    """How far a run is."""
-
-    step: int = 0
-    tokens: int = 0  # real ones, so far
-    seconds: float = 0.0  # of training, so far
-    bad: int = 0  # steps in a row that were left out, as something was not finite
-    evaluated: int = -1  # the step of the last evaluation
-    cursor: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class Course:
-    """Everything a run is made of."""
-
-    network: Network
-    trainee: Trainee
-    source: Source
-    tokenizer: Tokenizer
-    optimizer: OptimizerSettings
-    schedule: ScheduleSettings
-    settings: TrainSettings
-    processes: Processes
-    folder: RunFolder
-    recipe: dict[str, Any]
-    provenance: dict[str, Any]
-    wish: Wish = field(default_factory=Wish)
-    shard: bool = False
-    evaluate: Callable[[Position, Network], dict[str, Any]] | None = None
-    report: Callable[[], None] | None = None  # after each evaluation was recorded
-    watch: Callable[[Position, Report, float], None] | None = None  # after each step
+BEFORE = 0.2  # of a run by the clock may be spent before its first step
 
 
 class Loop:
@@ -79,6 +36,7 @@ class Loop:
         blocks = list(course.network.encoder.blocks)
         self.module = course.processes.wrap(course.trainee, blocks, shard=course.shard)
         self.optimizer = make_optimizer(course.trainee, course.optimizer, shard=course.shard)
+        self.keeper = Keeper(course, self.optimizer)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.source = course.source
         if _wanted_ahead(course.settings.ahead, course.processes.device):
@@ -88,20 +46,19 @@ class Loop:
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none yet."""
-        state = newest_state(self.course.folder.checkpoints, self.course.folder.say)
-        found = -1.0 if state is None else float(state.facts["step"])
-        self.course.processes.refuse_difference(found, "the newest checkpoint that each finds")
-        if state is None:
-            self.course.folder.cut_back(-1)
+        found = self.keeper.restore()
+        self.course.folder.cut_back(found.step if found else -1)
+        if found is None:
             return False
-        self._restore(state)
-        self.course.folder.cut_back(self.position.step)
-        self.course.folder.say(f"going on from step {self.position.step}")
+        self.position, self.saved_step = found, found.step
+        self.course.folder.say(f"going on from step {found.step}")
         return True
 
     def run(self) -> None:
         """Train to the end; a signal ends it between two steps, with everything saved."""
         position = self.position
+        if not position.step:
+            self._count_what_came_before()
         if position.evaluated < 0:
             self._evaluate()
         while self.progress < 1.0:
@@ -114,14 +71,14 @@ class Loop:
             if report.taken and self.course.settings.average:
                 self._average(self.progress - before)
             self._log(report, time.monotonic() - begun)
-            if self._evaluation_due(before):
+            if self._evaluation_due():
                 self._evaluate()
             if self._save_due():
                 self.save()
         if position.evaluated != position.step:
             self._evaluate()
         self.save()
-        self._publish()
+        self.keeper.publish(position)
 
     @property
     def progress(self) -> float:
@@ -134,31 +91,12 @@ class Loop:
 
     def save(self) -> None:
         """Publish a checkpoint, unless this step's is there."""
-        course, position = self.course, self.position
-        if self.saved_step == position.step:
+        if self.saved_step == self.position.step:
             return
         begun = time.monotonic()
-        network = self._whole_network(averaged=False)
-        moments = {}
-        for name, tensor in read_moments(course.network, self.optimizer).items():
-            full = whole(tensor)  # all must ask, and only who writes keeps it
-            if course.processes.first:
-                moments[name] = full
-        if course.processes.first:
-            save_state(
-                course.folder.checkpoints,
-                network,
-                course.tokenizer,
-                moments,
-                asdict(position),
-                step=position.step,
-                keep=course.settings.keep,
-                recipe=course.recipe,
-                provenance={**course.provenance, "step": position.step},
-            )
-        course.processes.wait()
+        self.keeper.save(self.position)
         self._clock(begun)
-        self.saved_step, self.saved_at = position.step, time.monotonic()
+        self.saved_step, self.saved_at = self.position.step, time.monotonic()
 
     def _step(self) -> Report | None:
         """One step; None if it was given up on a wish to stop, with nothing changed."""
@@ -243,15 +181,25 @@ class Loop:
         if course.watch:
             course.watch(position, report, self.progress)
 
-    def _evaluation_due(self, before: float) -> bool:
-        count = self.course.settings.evaluations
-        return count > 0 and int(before * count) != int(self.progress * count)
+    def _count_what_came_before(self) -> None:
+        """The checks before the first step are part of the minutes, up to a share of them."""
+        minutes, begun = self.course.schedule.minutes, self.course.begun
+        if minutes is not None and begun is not None:
+            self._clock(max(begun, time.monotonic() - 60 * minutes * BEFORE))
+
+    def _evaluation_due(self) -> bool:
+        """Has a moment come at which the run is to be evaluated, also while it was busy?"""
+        return self._slot() > self.position.slot
+
+    def _slot(self) -> int:
+        """Of the evaluations that are spread over the run, the last that is due."""
+        return int(self.progress * self.course.settings.evaluations)
 
     def _evaluate(self) -> None:
         if self.course.evaluate is None or not self.course.settings.evaluations:
             return
-        begun = time.monotonic()
-        network = self._whole_network().to(self.course.processes.device).eval()
+        begun, self.position.slot = time.monotonic(), self._slot()
+        network = self.keeper.network().to(self.course.processes.device).eval()
         found = self.course.evaluate(self.position, network)
         self.course.network.train()
         self._clock(begun)
@@ -283,49 +231,6 @@ class Loop:
         first = self.course.processes.first
         return by_step or self.course.processes.total([float(late and first)])[0] > 0
 
-    def _whole_network(self, *, averaged: bool = True) -> Network:
-        """The network with all its weights in this process, or with their running means."""
-        network = self.course.network
-        averaged = averaged and self.course.settings.average > 0
-        if not self.course.shard and not averaged:
-            return network
-        plain = empty(network.config, network.heads)
-        state: dict[str, Tensor] = dict(network.state_dict())
-        if averaged:
-            state |= {n: mean(p, self.optimizer) for n, p in network.named_parameters()}
-        plain.load_state_dict({n: whole(t.detach()).cpu() for n, t in state.items()}, assign=True)
-        return plain
-
-    def _restore(self, state: State) -> None:
-        network = self.course.network
-        stored = state.network.state_dict()
-        with torch.no_grad():
-            for name, tensor in network.state_dict().items():
-                tensor.copy_(like(stored[name], tensor))
-        parameters = dict(network.named_parameters())
-        moments = {
-            key: like(value, parameters[key.partition("/")[2]])
-            for key, value in state.optimizer.items()
-        }
-        write_moments(network, self.optimizer, moments)
-        self.position = Position(**state.facts)
-        self.saved_step = self.position.step
-
-    def _publish(self) -> None:
-        """Write the model of a finished run."""
-        course = self.course
-        network = self._whole_network()
-        target = course.folder.path / MODEL
-        if course.processes.first and not target.exists():
-            save_folder(
-                target,
-                network,
-                course.tokenizer,
-                recipe=course.recipe,
-                provenance={**course.provenance, "step": self.position.step},
-            )
-        course.processes.wait()
-
 
 def _finite(value: float) -> float | None:
     """A number that JSON has; None for those it has not."""
@@ -334,13 +239,3 @@ def _finite(value: float) -> float | None:
 
 def _wanted_ahead(wanted: str, device: torch.device) -> bool:
     return device.type != "cpu" if wanted == "auto" else wanted == "on"
-
-
-def choose_precision(wanted: str, device: torch.device) -> Precision:
-    """bf16 where the hardware has it, unless told otherwise."""
-    if wanted != "auto":
-        return "bf16" if wanted == "bf16" else "fp32"
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    return "bf16" if has() else "fp32"

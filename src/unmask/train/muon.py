@@ -6,7 +6,7 @@ long as AdamW's usually are (Liu et al. 2025), so that one rate serves both.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,16 +23,15 @@ class Muon(torch.optim.AdamW):
     def __init__(
         self,
         groups: Iterable[dict[str, Any]],
-        matrices: dict[str, nn.Parameter],
+        matrices: Sequence[tuple[nn.Parameter, int]],
         *,
         momentum: float,
         factor: float,
         decay: float,
         **how: Any,
     ) -> None:
-        # Queries, keys and values lie in one matrix, and are turned each for itself.
-        parts = [3 if name.endswith("qkv.weight") else 1 for name in matrices]
-        own = {"params": list(matrices.values()), "parts": parts}
+        # What lies in one matrix only to save a product is turned each for itself.
+        own = {"params": [p for p, _ in matrices], "parts": [parts for _, parts in matrices]}
         own |= {"weight_decay": decay, "momentum": momentum, "factor": factor}
         super().__init__([*groups, own], **how)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unmask.errors import SettingsError
+from unmask.model.attention import Joined
 from unmask.train.muon import Muon
 from unmask.train.schedule import OptimizerSettings
 
@@ -15,11 +15,8 @@ def make_optimizer(
     module: nn.Module, settings: OptimizerSettings, *, shard: bool = False
 ) -> torch.optim.AdamW:
     """An optimizer for the parameters of a module; biases and norms do not decay."""
-    if shard and settings.kind == "muon":
-        raise SettingsError(
-            "--shard: muon turns whole matrices, and every process has a share of them. Leave "
-            "--shard out, or set optimizer.kind=adamw."
-        )
+    if shard:
+        settings.refuse_shares()
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     inside = {name: p for name, p in named if p.ndim == 2 and ".blocks." in name}
     turned = inside if settings.kind == "muon" else {}
@@ -39,7 +36,9 @@ def make_optimizer(
     if not turned:
         return torch.optim.AdamW(filled, **how)  # type: ignore[arg-type]
     own = {"momentum": settings.momentum, "factor": settings.factor, "decay": settings.decay}
-    return Muon(filled, turned, **own, **how)  # type: ignore[arg-type]
+    parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
+    matrices = [(p, parts.get(id(p), 1)) for p in turned.values()]
+    return Muon(filled, matrices, **own, **how)  # type: ignore[arg-type]
 
 
 def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:

@@ -122,7 +122,7 @@ def _hidden(before: Any, batch: Any, corpus: Corpus) -> str:
 
 def _by_heart(network: Network, objective: OnePass, batch: Any) -> tuple[float, float]:
     """The loss of one small batch before and after some steps on a copy of the network."""
-    learner = copy.deepcopy(network).eval()  # no dropout: only learning is of interest
+    learner = copy.deepcopy(network).cpu().eval()  # no dropout: only learning is of interest
     optimizer = torch.optim.Adam(learner.parameters(), lr=1e-3)
     term, losses = objective.readers[0].term, []
     for _ in range(HEART_STEPS + 1):

@@ -4,6 +4,7 @@ The composition root: it knows the corpus, the network, the objectives and the l
 know each other.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from unmask.settings import build
 from unmask.text.vocabulary import Vocabulary
 from unmask.train.board import Board
 from unmask.train.budget import choose
+from unmask.train.course import Course
 from unmask.train.distributed import Processes, processes, restarts
 from unmask.train.heldout import HeldOut, Show
-from unmask.train.loop import Course, Loop
+from unmask.train.loop import Loop
 from unmask.train.preflight import preflight
 from unmask.train.recipe import Recipe
 from unmask.train.run import MODEL, RECIPE, RunFolder, begin, environment, open_run, stored_recipe
@@ -101,6 +103,7 @@ def pretrain(
     `show` is told every step, `checked` the tokens of each shard that was compared with its
     digest. Returns the folder of the model.
     """
+    begun = time.monotonic()
     with stop_wishes() as wish, processes() as group:
         resume = resume or restarts() > 0  # torchrun has started the workers again
         with open_run(
@@ -113,10 +116,20 @@ def pretrain(
             if table is None:
                 table = stored_recipe(out)
             else:
-                begun = stored_recipe(out) if (out / RECIPE).exists() else None
-                table = choose(table, begun, corpus, objective_for, group, folder.say)
+                before = stored_recipe(out) if (out / RECIPE).exists() else None
+                table = choose(table, before, corpus, objective_for, group, folder.say)
             recipe = build(Recipe, table, where="recipe")
-            return _train(folder, corpus, recipe, group, wish, shard=shard, check=check, show=show)
+            return _train(
+                folder,
+                corpus,
+                recipe,
+                group,
+                wish,
+                shard=shard,
+                check=check,
+                show=show,
+                begun=begun,
+            )
 
 
 def _train(
@@ -129,6 +142,7 @@ def _train(
     shard: bool,
     check: bool,
     show: Show | None,
+    begun: float,
 ) -> Path:
     vocabulary = corpus.tokenizer.vocabulary
     objective, heads = objective_for(recipe, vocabulary)
@@ -151,7 +165,7 @@ def _train(
         corpus.tokenizer,
         recipe.optimizer,
         recipe.schedule,
-        recipe.train,
+        recipe.train.model_copy(update={"evaluations": evaluate.count}),
         group,
         folder,
         resolved,
@@ -161,6 +175,7 @@ def _train(
         evaluate=evaluate if evaluate.evaluation else None,
         report=evaluate.report,
         watch=evaluate.watching(show),
+        begun=begun,
     )
     folder.say(
         f"{count_parameters(network):,} parameters, {corpus.size:,} tokens, "
@@ -209,4 +224,5 @@ def _spelled_out(table: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any
     recipe = build(Recipe, table, where="recipe")
     model = recipe.network(len(vocabulary)).model_dump()
     asked = objective_for(recipe, vocabulary)[0].readers[0].how.model_dump()
-    return {**table, "model": {**recipe.model, **model}, "objective": {**recipe.objective, **asked}}
+    own = {"model": {**recipe.model, **model}, "objective": {**recipe.objective, **asked}}
+    return {**recipe.model_dump(), **own}

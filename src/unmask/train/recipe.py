@@ -77,6 +77,15 @@ class Recipe(Settings):
         return {"name": "mlm", **table}
 
     @model_validator(mode="after")
+    def _auto_needs_a_clock(self) -> "Recipe":
+        if self.model["size"] == AUTO and self.schedule.minutes is None:
+            raise ValueError(
+                f'model.size is "{AUTO}", which needs to know how long the run is. Give --minutes, '
+                "or a size."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _phases_are_the_run(self) -> "Recipe":
         total = sum(phase.share for phase in self.phases)
         if abs(total - 1.0) > 1e-6:

@@ -183,7 +183,7 @@ def environment(*, corpus: str, tokenizer: str, processes: int, shard: bool) -> 
         "tokenizer": tokenizer,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "processor": _processor(),
+        "processor": processor(),
         "processes": processes,
         "shard": shard,
         "device": "cuda" if torch.cuda.is_available() else "cpu",
@@ -191,7 +191,7 @@ def environment(*, corpus: str, tokenizer: str, processes: int, shard: bool) -> 
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """The name of the processor, which decides the order of sums."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

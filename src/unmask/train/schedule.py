@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from unmask.errors import SettingsError
 from unmask.settings import Settings
 
 Kind = Literal["linear", "cosine", "constant"]
@@ -23,6 +24,14 @@ class OptimizerSettings(Settings):
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-6
     decay: Annotated[float, Field(ge=0.0)] = 0.01  # of matrices and tables, not of the rest
     clip: Annotated[float, Field(gt=0.0)] = 1.0  # the longest gradient that is followed
+
+    def refuse_shares(self) -> None:
+        """Refuse weights of which every process has a share, where that cannot work."""
+        if self.kind == "muon":
+            raise SettingsError(
+                "--shard: muon turns whole matrices, and every process has a share of them. Leave "
+                "--shard out, or set optimizer.kind=adamw."
+            )
 
 
 class ScheduleSettings(Settings):

@@ -111,3 +111,13 @@ def _casting(precision: Precision, processes: Processes) -> torch.autocast | nul
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(processes.device.type, dtype=torch.bfloat16)
+
+
+def choose_precision(wanted: str, device: torch.device) -> Precision:
+    """bf16 where the hardware has it, unless told otherwise."""
+    if wanted != "auto":
+        return "bf16" if wanted == "bf16" else "fp32"
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return "bf16" if has() else "fp32"
