@@ -8,7 +8,7 @@ is pre-trained, and what it has learned is put to use: which library does a sent
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,23 @@ import torch
 
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
+from unmask.data.columns import Sample
 from unmask.data.docstrings import LIBRARIES, Module, read_library
-from unmask.data.labelled import Labelled
 from unmask.data.prepare import PrepareSettings, prepare
 from unmask.errors import FolderError
 from unmask.model.network import Network, count_parameters
-from unmask.tasks.classify import Classify
+from unmask.settings import build
+from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.curves import Chart, Line
-from unmask.train.finetune import fine_tune
+from unmask.train.finetune import Data, finetune
 from unmask.train.heldout import Show
 from unmask.train.pretrain import pretrain
 from unmask.train.report import REPORT, page
 from unmask.train.run import read_metrics
+from unmask.train.tuning import Tuning
 
 KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it
 
@@ -100,7 +102,7 @@ def tell(out: Path, *, fast: bool = False, show: Show | None = None) -> None:
 
     step("What pre-training buys: which library does a sentence document?")
     since = time.perf_counter()
-    accuracies = compare(model, tokenizer, seen, unseen, size, out)
+    accuracies = compare(model, seen, unseen, size, out)
     done("fine-tune twice", since, " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
     write_page(out, metrics, recipe(size))
     show_table(told, time.perf_counter() - begun, out)
@@ -151,44 +153,47 @@ def recipe(size: Size) -> dict[str, Any]:
 
 def compare(
     model: Path,
-    tokenizer: Tokenizer,
     seen: Sequence[Module],
     unseen: Sequence[Module],
     size: Size,
     out: Path,
 ) -> dict[str, float]:
     """Fine-tune the pre-trained network and the same one untrained; accuracy on unseen modules."""
-    train = label_sentences(seen, tokenizer, size.labelled)
-    dev = label_sentences(unseen, tokenizer, 100)
-    task = Classify(LIBRARIES)
-    trained = load_folder(model).network
+    train = label_sentences(seen, size.labelled)
+    dev = label_sentences(unseen, 100)
+    data = Data(Classify(ClassifySettings(), LIBRARIES), train, dev, [])
+    trained = load_folder(model)
     torch.manual_seed(0)
-    fresh = Network(trained.config, trained.heads)
+    fresh = Network(trained.network.config, trained.network.heads)
     print(f"   {len(train)} labelled sentences to learn from, {len(dev)} of unseen modules to test")
     print(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
     accuracies = {}
-    for name, start in {"pre-trained": trained, "from nothing": fresh}.items():
-        found = fine_tune(
-            start,
-            tokenizer,
-            task,
-            train,
-            dev,
-            out / f"classify-{name.replace(' ', '-')}",
-            steps=size.steps,
-            rate=5e-4,
-            notice=_quietly,
-        )
+    starts = {"pre-trained": trained, "from nothing": replace(trained, network=fresh)}
+    for name, start in starts.items():
+        place = out / f"classify-{name.replace(' ', '-')}"
+        found = finetune(start, data, place, tuning(size), notice=_quietly)
         accuracies[name] = found["accuracy"]
         print(f"   {name:<14} {found['accuracy']:>6.1%}", flush=True)
     print(f"   {'guessing':<14} {1 / len(LIBRARIES):>6.1%}")
     return accuracies
 
 
-def label_sentences(modules: Sequence[Module], tokenizer: Tokenizer, each: int) -> list[Labelled]:
-    """So many sentences of every library, with its number; a library's own name is left out."""
-    found: list[Labelled] = []
-    for number, library in enumerate(LIBRARIES):
+def tuning(size: Size) -> Tuning:
+    """A few short epochs with a high rate: the network is small, and so is the data."""
+    table = {
+        "task": {"name": "classify"},
+        "tune": {"epochs": None, "length": 128},
+        "optimizer": {"rate": 5e-4},
+        "schedule": {"steps": size.steps, "warmup": 0.1},
+        "train": {"evaluations": 4},
+    }
+    return build(Tuning, table, where="demo")
+
+
+def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
+    """So many sentences of every library, with its name, which no sentence may have in it."""
+    found: list[Sample] = []
+    for library in LIBRARIES:
         sentences = (
             sentence
             for module in modules
@@ -197,9 +202,7 @@ def label_sentences(modules: Sequence[Module], tokenizer: Tokenizer, each: int) 
             for sentence in split_sentences(paragraph)
             if 40 <= len(sentence) <= 300 and library not in sentence.lower()
         )
-        for sentence in islice(sentences, each):
-            encoded = tokenizer.encode(sentence, limit=128)
-            found.append(Labelled(encoded.ids, encoded.segments, number))
+        found += [Sample(text, None, (library,), library) for text in islice(sentences, each)]
     return found
 
 

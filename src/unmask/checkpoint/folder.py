@@ -89,12 +89,14 @@ def save_folder(
     *,
     recipe: dict[str, Any] | None = None,
     provenance: dict[str, Any] | None = None,
+    task: dict[str, Any] | None = None,
     beside: Callable[[Path], None] | None = None,
     needed: int | None = None,
 ) -> None:
     """Write a model folder, whole or not at all. A folder that exists is refused.
 
-    `beside` writes what else belongs into it; `needed` are the bytes of it all.
+    `task` are the settings that its answers depend on; `beside` writes what else belongs into it;
+    `needed` are the bytes of it all.
     """
     config, heads = network.config, network.heads
     if len(tokenizer.vocabulary) > config.vocab_size:
@@ -103,21 +105,24 @@ def save_folder(
             f"{config.vocab_size:,}; it would fail on its own vocabulary."
         )
     about = {"recipe": recipe, "provenance": provenance}
+    if task is not None:
+        about["task"] = task
     with publish(path, about, needed=needed) as folder:
         table = names.their_config(config, heads, tokenizer.vocabulary.pad)
         (folder / CONFIG).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n")
         for name, text in tokenizer_files(tokenizer, max_length=config.max_length).items():
             (folder / name).write_bytes(text.encode("utf-8"))
-        (folder / CARD).write_text(model_card(path.name, network), encoding="utf-8")
+        card = model_card(path.name, network, (provenance or {}).get("scores"))
+        (folder / CARD).write_text(card, encoding="utf-8")
         weights.write(network, folder)
         if beside:
             beside(folder)
 
 
-def model_card(name: str, network: Network) -> str:
-    """The README.md of a model folder."""
+def model_card(name: str, network: Network, scores: dict[str, float] | None = None) -> str:
+    """The README.md of a model folder, with scores on held-out data where there are some."""
     config, heads = network.config, network.heads
-    unusual = names.departures(config)
+    unusual = names.departures(config, heads)
     reads = (
         f"transformers cannot compute it ({', '.join(unusual)}); use unmask."
         if unusual
@@ -133,6 +138,9 @@ def model_card(name: str, network: Network) -> str:
     }
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
     labels = f"\nLabels: {', '.join(heads.label_names)}\n" if heads.labels else ""
+    if scores:
+        lines = "\n".join(f"| {what} | {value:.4f} |" for what, value in scores.items())
+        labels += f"\nOn held-out data:\n\n| | |\n|---|---|\n{lines}\n"
     return (
         f"---\nlibrary_name: transformers\ntags:\n- bert\n- unmask\n---\n\n# {name}\n\n"
         f"A BERT encoder written by unmask. {reads}\n\n| | |\n|---|---|\n{rows}\n{labels}\n"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 import torch
 
 from unmask.errors import FolderError, SettingsError, unknown
-from unmask.model.config import Activation, HeadsConfig, LabelKind, ModelConfig
+from unmask.model.config import Activation, Answer, HeadsConfig, LabelKind, ModelConfig
 from unmask.model.network import Network
 from unmask.settings import Settings, build
 
@@ -60,10 +60,16 @@ LABELLED: dict[LabelKind, str] = {
     "token": "BertForTokenClassification",
     "span": "BertForQuestionAnswering",
 }
+PLAIN = HeadsConfig()
+PROBLEMS: dict[Answer, str] = {
+    "one": "single_label_classification",
+    "several": "multi_label_classification",
+    "number": "regression",
+}
 ARCHITECTURES = (MODEL, PRETRAINING, MASKED, NEXT, *LABELLED.values())
 
 
-def departures(config: ModelConfig) -> list[str]:
+def departures(config: ModelConfig, heads: HeadsConfig = PLAIN) -> list[str]:
     """Where a network departs from BERT, so that transformers cannot compute it; often nowhere."""
     return [
         f"{name} = {value!r}"
@@ -72,6 +78,7 @@ def departures(config: ModelConfig) -> list[str]:
             ("norm", config.norm, "post"),
             ("gated", config.gated, False),
             ("window", config.window, None),
+            ("layers of the head", heads.layers, ()),
         )
         if value != ordinary
     ]
@@ -80,7 +87,7 @@ def departures(config: ModelConfig) -> list[str]:
 def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[str, Any]:
     """The contents of config.json."""
     table: dict[str, Any] = {
-        "model_type": "unmask" if departures(config) else "bert",
+        "model_type": "unmask" if departures(config, heads) else "bert",
         "architectures": [architecture(heads)],
         **{theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()},
         "hidden_act": THEIR_ACTIVATIONS[config.activation],
@@ -89,11 +96,14 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
         "use_cache": False,
         "tie_word_embeddings": True,
     }
-    if departures(config):
+    if departures(config, heads):
         del table["position_embedding_type"]
         table["unmask"] = config.model_dump(mode="json")
+        table["unmask_layers"] = list(heads.layers)
     if heads.labels:
         table["classifier_dropout"] = heads.label_dropout
+        if heads.labels == "text":
+            table["problem_type"] = PROBLEMS[heads.label_answer]
         table["id2label"] = {str(i): name for i, name in enumerate(heads.label_names)}
         table["label2id"] = {name: i for i, name in enumerate(heads.label_names)}
     return table
@@ -188,8 +198,30 @@ def our_heads(
         "labels": labels,
         "label_names": names,
         "label_dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
+        "label_answer": _answer(table, len(names), path) if labels == "text" else "one",
+        "layers": _layers(table, path),
     }
     return _checked(HeadsConfig, own, path)
+
+
+def _answer(table: Mapping[str, Any], count: int, path: Path) -> Answer:
+    """What the labels of a text are: as the folder says, or a number where there is but one."""
+    said = table.get("problem_type")
+    if said is None:
+        return "number" if count == 1 else "one"
+    for ours, theirs in PROBLEMS.items():
+        if theirs == said:
+            return ours
+    raise FolderError(f"{path}: {unknown('problem_type', str(said)[:60], PROBLEMS.values())}")
+
+
+def _layers(table: Mapping[str, Any], path: Path) -> tuple[int, ...]:
+    """Whose states the labels read, where the folder says so."""
+    found = table.get("unmask_layers", [])
+    limit = 513  # blocks and embeddings
+    if not isinstance(found, list) or not all(type(n) is int and abs(n) <= limit for n in found):
+        raise FolderError(f"{path}: 'unmask_layers' is {found!r:.60}; need a list of layers.")
+    return tuple(found)
 
 
 def _label_names(table: Mapping[str, Any], shape: tuple[int, ...], path: Path) -> tuple[str, ...]:

@@ -67,6 +67,11 @@ class Sample:
     where: str
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same as another one."""
+        return tuple(self.texts)
+
+    @property
     def texts(self) -> list[str]:
         """One text or two."""
         return [self.text] if self.second is None else [self.text, self.second]

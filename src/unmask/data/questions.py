@@ -42,6 +42,11 @@ class Question:
     answers: tuple[Span, ...] | None  # none in it: the passage does not answer
     where: str
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same as another one."""
+        return self.question, self.context
+
 
 def read_questions(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Question]:
     """Yield the questions of a file in their order; no id may come twice."""

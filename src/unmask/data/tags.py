@@ -45,6 +45,11 @@ class Sentence:
     where: str
     document: int = 0  # sentences of one are neighbours
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same as another one."""
+        return (self.text,)
+
 
 @dataclass(frozen=True, slots=True)
 class _Line:

@@ -69,6 +69,7 @@ class Task(Protocol):
     """A kind of question with its head, its loss, its answers and its metrics."""
 
     name: ClassVar[str]
+    tabular: ClassVar[bool]  # its records are rows of tables, whose columns must be known
     settings: ClassVar[type[Settings]]
     metric: str  # the best model is the one with the most of it
 

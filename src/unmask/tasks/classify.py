@@ -57,6 +57,7 @@ class Classify:
     """A linear reading of the pooled [CLS]."""
 
     name: ClassVar[str] = "classify"
+    tabular: ClassVar[bool] = True
     settings: ClassVar[type[Settings]] = ClassifySettings
 
     def __init__(

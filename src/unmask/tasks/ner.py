@@ -62,6 +62,7 @@ class Ner:
     """A linear reading of the first piece of each word."""
 
     name: ClassVar[str] = "ner"
+    tabular: ClassVar[bool] = False
     settings: ClassVar[type[Settings]] = NerSettings
     metric: str = "f1"
 

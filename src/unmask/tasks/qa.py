@@ -80,6 +80,7 @@ class Qa:
     """Two scores for each token: begins the answer, ends it."""
 
     name: ClassVar[str] = "qa"
+    tabular: ClassVar[bool] = False
     settings: ClassVar[type[Settings]] = QaSettings
     metric: str = "f1"
 

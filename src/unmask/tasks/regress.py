@@ -39,6 +39,7 @@ class Regress:
     """A linear reading of the pooled [CLS], trained to the least square."""
 
     name: ClassVar[str] = "regress"
+    tabular: ClassVar[bool] = True
     settings: ClassVar[type[Settings]] = RegressSettings
     metric: str = "spearman"
 

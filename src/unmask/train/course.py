@@ -48,4 +48,8 @@ class Course:
     evaluate: Callable[[Position, Network], dict[str, Any]] | None = None
     report: Callable[[], None] | None = None  # after each evaluation was recorded
     watch: Callable[[Position, Report, float], None] | None = None  # after each step
+    scale: Callable[[str], float] = lambda name: 1.0  # of a parameter's rate, by its name
+    enough: Callable[[], bool] = lambda: False  # has it learned all that it will?
+    final: Callable[[], Network] | None = None  # the model to publish, if not the last one
+    task: Callable[[], dict[str, Any]] | None = None  # what its answers depend on
     begun: float | None = None  # by the monotonic clock: when all that came before began

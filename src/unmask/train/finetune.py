@@ -1,106 +1,243 @@
-"""Labelled texts + a model -> a classifier: the same loop on another source of batches."""
+"""Labelled data + a model -> a model for a task: where fine-tuning is put together."""
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from unmask.checkpoint.folder import Folder
 from unmask.data import draws
-from unmask.data.labelled import Labelled, LabelledStream
-from unmask.data.stream import Cursor
-from unmask.model.network import Network
-from unmask.tasks.classify import Classify
+from unmask.data.columns import Columns, infer
+from unmask.data.lines import REFUSE, Watcher
+from unmask.errors import DataError, FolderError, SettingsError
+from unmask.model.config import HeadsConfig
+from unmask.model.network import Network, count_parameters
+from unmask.settings import build
+from unmask.tasks import TASKS
+from unmask.tasks.base import Detail, Supervised, Task, Window
 from unmask.text.tokenizer import Tokenizer
-from unmask.train.course import Course, Position
-from unmask.train.distributed import Processes
-from unmask.train.evaluate import score
+from unmask.train.course import Course
+from unmask.train.distributed import processes
+from unmask.train.heldout import Show
 from unmask.train.loop import Loop
-from unmask.train.recipe import TrainSettings
-from unmask.train.run import begin, environment, open_run
-from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.run import MODEL, begin, digest_of, environment, open_run
+from unmask.train.scores import Scores
 from unmask.train.signals import stop_wishes
-from unmask.train.step import Piece, Trainee
+from unmask.train.step import Trainee
+from unmask.train.tuned import write_tuned
+from unmask.train.tuning import Tuning, WindowSource, rate_scale
 
-ROW = 128  # tokens of a row; short texts share one
-_HEAD, _DROPOUT = 300, 301  # one key per kind of draw
-
-
-class LabelledSource:
-    """The batches of each step: so many rows."""
-
-    def __init__(self, stream: LabelledStream, task: Classify, rows: int, seed: int) -> None:
-        self.stream, self.task, self.rows, self.seed = stream, task, rows, seed
-
-    def pieces(
-        self, cursor: dict[str, int], step: int, progress: float
-    ) -> tuple[Sequence[Piece], dict[str, int]]:
-        """The next rows, as one piece."""
-        rows, then = self.stream.take(Cursor(**cursor), self.rows)
-        seed = draws.key(self.seed, _DROPOUT, step) % 2**63
-        piece = Piece(self.task.prepare(self.stream.batch(rows), 0), seed)
-        return [piece], {"epoch": then.epoch, "row": then.row}
+_HEAD = 302  # the key of a head's first weights
 
 
-def with_task(encoder: Network, task: Classify, seed: int) -> Network:
+@dataclass(frozen=True)
+class Data:
+    """What there is to learn from and to be scored on."""
+
+    task: Task
+    train: list[Any]
+    dev: list[Any]
+    said: list[str]  # what was inferred about the files
+
+
+def read_data(
+    recipe: Tuning, train: Path, dev: Path, columns: Columns, watcher: Watcher = REFUSE
+) -> Data:
+    """Read both files, and the task that the first one poses."""
+    kind = task_kind(recipe)
+    own = {k: v for k, v in recipe.task.items() if k != "name"}
+    how = build(kind.settings, own, where="recipe [task]")
+    said = []
+    if kind.tabular:
+        columns = infer(train, columns)
+        said.append(f"{train}: {columns.said()}")
+    found = {}
+    for path in (train, dev):
+        found[path] = list(kind.read(path, columns, watcher, how))
+        if not found[path]:
+            raise DataError(f"{path}: nothing to learn from in it. Is it the right file?")
+        said.append(f"{path}: {len(found[path]):,} examples")
+    task = kind.learn(how, found[train])
+    for path in (train, dev):
+        task.check(found[path])
+    said += leaks(found[train], found[dev], dev)
+    return Data(task, found[train], found[dev], said)
+
+
+def task_kind(recipe: Tuning) -> type[Task]:
+    """The task that a recipe names."""
+    from unmask.errors import unknown
+
+    name = str(recipe.task["name"])
+    if name not in TASKS:
+        raise SettingsError(f"recipe [task]: {unknown('task', name, TASKS)}")
+    return TASKS[name]
+
+
+def leaks(train: Sequence[Any], dev: Sequence[Any], path: Path) -> list[str]:
+    """What is in both files flatters every score: say how much it is."""
+    seen = {record.key for record in train}
+    both = sum(record.key in seen for record in dev)
+    if not both:
+        return []
+    return [f"warning: {path}: {both:,} of {len(dev):,} examples are in the training data too"]
+
+
+def with_task(start: Network, heads: HeadsConfig, seed: int) -> Network:
     """A network with a task's head on the encoder (and pooler) of another."""
     torch.manual_seed(draws.key(seed, _HEAD) % 2**63)
-    network = Network(encoder.config, task.heads)
+    network = Network(start.config, heads)
     known = network.state_dict()
-    found = {name: t for name, t in encoder.state_dict().items() if name in known}
+    found = {
+        name: tensor
+        for name, tensor in start.state_dict().items()
+        if name in known and not name.startswith("label_head.")
+    }
     network.load_state_dict({**known, **found})
     return network
 
 
-def fine_tune(
-    start: Network,
-    tokenizer: Tokenizer,
-    task: Classify,
-    train: Sequence[Labelled],
-    dev: Sequence[Labelled],
+def freeze(network: Network, blocks: int) -> None:
+    """Let the embeddings and so many blocks stay as they are; -1: the whole encoder and pooler."""
+    if not blocks:
+        return
+    if blocks > network.config.layers or blocks < -1:
+        raise SettingsError(
+            f"tune.frozen is {blocks}, and the model has {network.config.layers} blocks; need a "
+            "number of them, or -1 for all."
+        )
+    encoder = network.encoder
+    parts = [encoder.tokens, encoder.segments, encoder.positions, encoder.norm]
+    parts += list(encoder.blocks[: blocks if blocks > 0 else None])
+    if blocks == -1:
+        parts += [encoder.last_norm, *([network.pooler] if network.pooler else [])]
+    for part in parts:
+        part.requires_grad_(False)
+
+
+def finetune(
+    model: Folder,
+    data: Data,
     out: Path,
+    recipe: Tuning,
     *,
-    steps: int,
-    rate: float = 3e-4,
-    rows: int = 8,
-    seed: int = 0,
-    evaluations: int = 4,
+    resume: bool = False,
+    overwrite: bool = False,
+    facts: dict[str, Any] | None = None,
     notice: Callable[[str], None] = print,
-) -> dict[str, float]:
-    """Train a task's head and everything below it; the scores on `dev` at the end."""
-    network = with_task(start, task, seed)
-    pad = tokenizer.vocabulary.pad
-    held = LabelledStream(dev, seed, ROW, pad).in_order(16)
-    batches = [task.prepare(batch, 0) for batch in held]
-    last: dict[str, float] = {}
-
-    def evaluate(position: Position, network: Network) -> dict[str, Any]:
-        found = score(task, network, batches, ["label"], Processes())
-        last.update(label=found["label"], accuracy=found["label_accuracy"])
-        notice(f"step {position.step}: accuracy on held-out texts {last['accuracy']:.1%}")
-        return dict(last)
-
-    settings = {"steps": steps, "rate": rate, "rows": rows, "seed": seed, "labels": len(task.names)}
-    facts = environment(corpus="", tokenizer=tokenizer.digest(), processes=1, shard=False)
+    show: Show | None = None,
+) -> dict[str, Any]:
+    """Train a task's head and what is below it; returns the scores of the best step."""
+    begun = time.monotonic()
+    if model.tokenizer is None:
+        raise FolderError(f"{model.path}: no vocabulary in it; a model cannot read without.")
     with (
         stop_wishes() as wish,
-        open_run(out, resume=False, overwrite=False, writes=True, notice=notice) as folder,
+        processes() as group,
+        open_run(
+            out, resume=resume, overwrite=overwrite, writes=group.first, notice=notice
+        ) as folder,
     ):
-        begin(folder, settings, facts)
+        for line in data.said:
+            folder.say(line)
+        heads = data.task.heads
+        if recipe.tune.layers:
+            heads = heads.model_copy(update={"layers": tuple(recipe.tune.layers)})
+        network = with_task(model.network, heads, recipe.seed)
+        freeze(network, recipe.tune.frozen)
+        limit = _limit(recipe, network)
+        windows, cut = windows_of(data.task, data.train, model.tokenizer, limit)
+        if cut:
+            folder.say(f"{cut:,} texts are longer than {limit} tokens and lose their end")
+        schedule = recipe.course(len(windows))
+        about = {"task": data.task.name, "model": str(model.path.name), **(facts or {})}
+        resolved = recipe.model_dump(exclude_none=True)
+
+        def drawn(task: Task, scores: dict[str, float], detail: Detail) -> None:
+            write_tuned(folder, resolved, task, scores, detail)
+
+        evaluate = Scores(
+            folder,
+            data.task,
+            data.dev,
+            model.tokenizer,
+            group,
+            limit=limit,
+            patience=recipe.tune.patience,
+            about=about,
+            drawn=drawn,
+        )
         course = Course(
             network,
-            Trainee(network, task),
-            LabelledSource(LabelledStream(train, seed, ROW, pad), task, rows, seed),
-            tokenizer,
-            OptimizerSettings(rate=rate),
-            ScheduleSettings(steps=steps, warmup=0.1),
-            TrainSettings(evaluations=evaluations),
-            Processes(),
+            Trainee(network, Supervised(data.task)),
+            WindowSource(data.task, windows, recipe, model.tokenizer.vocabulary.pad, group),
+            model.tokenizer,
+            recipe.optimizer,
+            schedule,
+            recipe.train,
+            group,
             folder,
-            settings,
-            {"task": "classify"},
+            resolved,
+            about,
             wish=wish,
+            scale=rate_scale(recipe, network.config.layers),
             evaluate=evaluate,
+            enough=evaluate.enough,
+            final=evaluate.final,
+            task=evaluate.settings,
+            watch=show if group.first else None,
+            begun=begun,
         )
-        Loop(course).run()
-    return last
+        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        folder.say(
+            f"{count_parameters(network):,} parameters, {trained:,} of them trained; "
+            f"{len(windows):,} windows, {recipe.tune.batch} a step"
+        )
+        loop = Loop(course)
+        begin(
+            folder,
+            resolved,
+            environment(
+                corpus=digest_of([*data.train, *data.dev]),
+                tokenizer=model.tokenizer.digest(),
+                processes=group.world,
+                shard=False,
+            ),
+        )
+        loop.resume()
+        loop.run()
+        folder.say(f"the model of step {evaluate.summary()['step']} is in {out / MODEL}")
+        return evaluate.summary()
+
+
+def windows_of(
+    task: Task, records: Sequence[Any], tokenizer: Tokenizer, limit: int
+) -> tuple[list[Window], int]:
+    """All windows of the training data, laid out tightly, and how many texts were cut."""
+    found, cut = [], 0
+    for _, some in task.windows(records, tokenizer, limit):
+        for window in some:
+            cut += isinstance(window.about, int) and window.about > 0
+            found.append(
+                replace(
+                    window,
+                    ids=np.asarray(window.ids, dtype=np.int32),  # type: ignore[arg-type]
+                    segments=np.asarray(window.segments, dtype=np.int8),  # type: ignore[arg-type]
+                )
+            )
+    return found, cut
+
+
+def _limit(recipe: Tuning, network: Network) -> int:
+    """Tokens of a window."""
+    most = network.config.max_length
+    if recipe.tune.length is not None and recipe.tune.length > most:
+        raise SettingsError(
+            f"tune.length is {recipe.tune.length}, and the model reads {most} tokens at most. "
+            "Lower it."
+        )
+    return recipe.tune.length or most

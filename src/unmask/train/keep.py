@@ -68,7 +68,7 @@ class Keeper:
     def publish(self, position: Position) -> None:
         """Write the model of a finished run."""
         course = self.course
-        network = self.network()
+        network = course.final() if course.final else self.network()
         target = course.folder.path / MODEL
         if course.processes.first and not target.exists():
             save_folder(
@@ -77,6 +77,7 @@ class Keeper:
                 course.tokenizer,
                 recipe=course.recipe,
                 provenance={**course.provenance, "step": position.step},
+                task=course.task() if course.task else None,
             )
         course.processes.wait()
 

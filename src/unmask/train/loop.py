@@ -35,7 +35,9 @@ class Loop:
         course.network.train()
         blocks = list(course.network.encoder.blocks)
         self.module = course.processes.wrap(course.trainee, blocks, shard=course.shard)
-        self.optimizer = make_optimizer(course.trainee, course.optimizer, shard=course.shard)
+        self.optimizer = make_optimizer(
+            course.trainee, course.optimizer, shard=course.shard, scale=course.scale
+        )
         self.keeper = Keeper(course, self.optimizer)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.source = course.source
@@ -61,7 +63,7 @@ class Loop:
             self._count_what_came_before()
         if position.evaluated < 0:
             self._evaluate()
-        while self.progress < 1.0:
+        while self.progress < 1.0 and not self.course.enough():
             self._stop_if_asked()
             begun, before = time.monotonic(), self.progress
             report = self._step()

@@ -1,5 +1,8 @@
 """Gradients -> weights: AdamW with its groups, Muon, and their tensors by name."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -12,33 +15,39 @@ AVERAGE = "average"  # a running mean of the weights, among the optimizer's tens
 
 
 def make_optimizer(
-    module: nn.Module, settings: OptimizerSettings, *, shard: bool = False
+    module: nn.Module,
+    settings: OptimizerSettings,
+    *,
+    shard: bool = False,
+    scale: Callable[[str], float] = lambda name: 1.0,
 ) -> torch.optim.AdamW:
-    """An optimizer for the parameters of a module; biases and norms do not decay."""
+    """An optimizer for the parameters of a module; biases and norms do not decay.
+
+    `scale` says by a parameter's name how its rate compares with that of the others.
+    """
     if shard:
         settings.refuse_shares()
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     inside = {name: p for name, p in named if p.ndim == 2 and ".blocks." in name}
     turned = inside if settings.kind == "muon" else {}
-    decayed = [p for name, p in named if p.ndim >= 2 and name not in turned]
-    others = [p for _, p in named if p.ndim < 2]
-    groups = [
-        {"params": decayed, "weight_decay": settings.decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    how = {
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    for name, parameter in named:
+        if name not in turned:
+            how = settings.decay if parameter.ndim >= 2 else 0.0, scale(name)
+            group = {"params": [], "weight_decay": how[0], "scale": how[1]}
+            groups.setdefault(how, group)["params"].append(parameter)
+    rules = {
         "lr": settings.rate,
         "betas": (settings.beta1, settings.beta2),
         "eps": settings.epsilon,
         "fused": True,
     }
-    filled = [group for group in groups if group["params"]]
     if not turned:
-        return torch.optim.AdamW(filled, **how)  # type: ignore[arg-type]
+        return torch.optim.AdamW(list(groups.values()), **rules)  # type: ignore[arg-type]
     own = {"momentum": settings.momentum, "factor": settings.factor, "decay": settings.decay}
     parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
     matrices = [(p, parts.get(id(p), 1)) for p in turned.values()]
-    return Muon(filled, matrices, **own, **how)  # type: ignore[arg-type]
+    return Muon(list(groups.values()), matrices, **own, **rules)  # type: ignore[arg-type]
 
 
 def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
@@ -64,7 +73,7 @@ def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Use this rate from the next step on."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("scale", 1.0)
 
 
 def read_moments(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

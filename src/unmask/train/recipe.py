@@ -169,10 +169,14 @@ def compose(
 
 def known_recipes() -> dict[str, Path]:
     """The recipes that come with unmask."""
+    return {path.stem: path for path in sorted(recipes_folder().glob("*.toml"))}
+
+
+def recipes_folder() -> Path:
+    """Where they are: in an installed package, or in a checkout beside it."""
     package = Path(__file__).parents[1]
     inside, checkout = package / "recipes", package.parents[1] / "recipes"
-    folder = inside if inside.is_dir() else checkout
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return inside if inside.is_dir() else checkout
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> str | None:

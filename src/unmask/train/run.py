@@ -7,14 +7,15 @@ One process at a time holds it. What is appended is cut back on resuming to the 
 checkpoint has, so that nothing is told twice.
 """
 
+import hashlib
 import json
 import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,15 @@ def environment(*, corpus: str, tokenizer: str, processes: int, shard: bool) -> 
         "device": "cuda" if torch.cuda.is_available() else "cpu",
         "begun": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
+
+
+def digest_of(records: Iterable[Any]) -> str:
+    """A sha256 of records, wherever their files lie."""
+    digest = hashlib.sha256()
+    for record in records:
+        fields = {name: value for name, value in asdict(record).items() if name != "where"}
+        digest.update(repr(fields).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def processor() -> str:

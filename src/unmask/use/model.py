@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,11 +15,20 @@ from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
 from unmask.data.batches import Batch
+from unmask.data.columns import Sample
+from unmask.data.questions import Question
+from unmask.data.tags import sentence_of
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.attention import recording
+from unmask.tasks import engine, task_of
+from unmask.tasks.base import Task, answers
+from unmask.tasks.classify import Classify, Labels
+from unmask.tasks.ner import Names, Ner
+from unmask.tasks.qa import Answer, Qa
+from unmask.tasks.regress import Regress
 from unmask.text.tokenizer import Encoded, Tokenizer
 from unmask.text.vocabulary import MASK, refuse_unmasked
-from unmask.use import Pool, engine
+from unmask.use import Pool
 from unmask.use.embed import Layer, Vector, reader, width_of
 
 Table = NDArray[np.float32]
@@ -77,6 +87,7 @@ class Model:
         self.path = folder.path
         self.network = folder.network
         self.tokenizer: Tokenizer = folder.tokenizer
+        self.settings = (folder.manifest or {}).get("task")
         self.cut_texts = 0  # how many texts were too long and lost their end
         self.cut_tokens = 0
 
@@ -104,7 +115,12 @@ class Model:
         examples = self._examples(
             ([text] for text in texts), truncate=options.get("truncate", True)
         )
-        return engine.run(self.network, examples, read, pad_id=self.tokenizer.vocabulary.pad)
+
+        def vectors(some: list[Encoded]) -> Sequence[Vector]:
+            batch = engine.lay_out(some, pad_id=self.tokenizer.vocabulary.pad)
+            return read(batch, engine.states(self.network, batch))
+
+        return engine.run(examples, vectors)
 
     def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK] of a text, best first."""
@@ -137,6 +153,48 @@ class Model:
             assert self.network.pair_head is not None
             scores = self.network.pair_head(pooled)[0]  # class 0 is "follows"
             return float(scores.softmax(dim=-1)[0])
+
+    @cached_property
+    def task(self) -> Task:
+        """What the model was fine-tuned for."""
+        return task_of(self.network.heads, self.settings, str(self.path))
+
+    def predict(self, records: Iterable[Any]) -> Iterator[Any]:
+        """The answer to each record of the model's task, in order, in steady memory."""
+        limit = self.network.config.max_length
+        found = answers(self.network, self.tokenizer, self.task, records, limit=limit)
+        return (answer for _, answer in found)
+
+    def classify(self, texts: Iterable[str | tuple[str, str]]) -> list[Labels]:
+        """The labels of each text or pair."""
+        self._for(Classify, "classify")
+        return list(self.predict(_samples(texts)))
+
+    def score(self, texts: Iterable[str | tuple[str, str]]) -> list[float]:
+        """The number that belongs to each text or pair."""
+        self._for(Regress, "regress")
+        return [number.score for number in self.predict(_samples(texts))]
+
+    def answer(self, question: str, context: str) -> Answer:
+        """The stretch of a passage that answers a question; text "" if there is none."""
+        self._for(Qa, "qa")
+        (found,) = self.predict([Question("", question, context, None, "the question")])
+        assert isinstance(found, Answer)
+        return found
+
+    def entities(self, text: str) -> Names:
+        """The names in a text."""
+        self._for(Ner, "ner")
+        (found,) = self.predict([sentence_of(text, "the text")])
+        assert isinstance(found, Names)
+        return found
+
+    def _for(self, kind: type, verb: str) -> None:
+        if not isinstance(self.task, kind):
+            raise SettingsError(
+                f"{self.path}: the model was fine-tuned for {self.task.name}, not for {verb}. "
+                f"Train one with `unmask finetune {verb}`."
+            )
 
     def attention(
         self, text: str, second: str | None = None, *, truncate: bool = True
@@ -177,3 +235,12 @@ class Model:
 def _name(tokens: Sequence[str], id: int) -> str:
     """A model may have more embeddings than its vocabulary has tokens."""
     return tokens[id] if id < len(tokens) else f"[id {id}]"
+
+
+def _samples(texts: Iterable[str | tuple[str, str]]) -> Iterator[Sample]:
+    """Texts and pairs as records without answers."""
+    if isinstance(texts, str):
+        raise SettingsError("texts is one string; need a list of them. Write [text].")
+    for number, text in enumerate(texts, start=1):
+        first, second = (text, None) if isinstance(text, str) else text
+        yield Sample(first, second, None, f"text {number}")

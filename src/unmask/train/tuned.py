@@ -1,0 +1,87 @@
+"""A fine-tuning run -> report.html: curves, scores, confusion, the worst mistakes."""
+
+from html import escape
+from typing import Any
+
+from unmask.tasks.base import Detail, Mistake, Task
+from unmask.train.curves import Chart, Line, column
+from unmask.train.report import CURVES, REPORT, charts_of, page
+from unmask.train.run import RunFolder
+
+SHOWN = 600  # characters of a text
+
+
+def write_tuned(
+    folder: RunFolder,
+    recipe: dict[str, Any],
+    task: Task,
+    scores: dict[str, float],
+    detail: Detail,
+) -> None:
+    """Draw a run as far as it is, with the answers of its best step."""
+    if not folder.writes:
+        return
+    metrics = folder.metrics()
+    held = [entry for entry in metrics if entry["kind"] == "eval"]
+    curves = [Line(n, [e["step"] for e in held], [e[n] for e in held]) for n in scores]
+    chart = Chart("Scores on held-out data", [line for line in curves if line.xs])
+    extra = f"<h2>Scores</h2>{chart.svg()}{scores_table(scores)}"
+    if detail.table:
+        extra += f"<h2>By label</h2>{label_table(detail.table)}"
+    if detail.confusion:
+        extra += f"<h2>What was taken for what</h2>{confusion_table(detail.confusion)}"
+    if detail.mistakes:
+        extra += f"<h2>The worst mistakes</h2>{mistake_table(detail.mistakes)}"
+    folder.put(CURVES, column([*charts_of(metrics)[:1], chart]))
+    folder.put(REPORT, page(folder.path.name, metrics, recipe, [], extra=extra))
+
+
+def scores_table(scores: dict[str, float]) -> str:
+    """Every metric of the best step."""
+    rows = "".join(
+        f'<tr><th>{escape(name)}</th><td class="n">{value:.4f}</td></tr>'
+        for name, value in scores.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def label_table(rows: list[dict[str, Any]]) -> str:
+    """Precision, recall and F1 of each label."""
+    names = list(rows[0])
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(_cell(row[name]) for name in names) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f'<td class="n">{value:.3f}</td>'
+    return (
+        f'<td class="n">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(value)}</td>"
+    )
+
+
+def confusion_table(confusion: dict[str, Any]) -> str:
+    """Counts, the darker the larger their share of the row; rows are the truth."""
+    names, counts = confusion["names"], confusion["counts"]
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = ""
+    for name, row in zip(names, counts, strict=True):
+        total = max(sum(row), 1)
+        cells = "".join(
+            f'<td class="n" style="background:rgb(37 99 235 / {count / total:.2f})">{count:,}</td>'
+            for count in row
+        )
+        body += f"<tr><th>{escape(name)}</th>{cells}</tr>"
+    return f"<table><tr><th>truth \\ said</th>{head}</tr>{body}</table>"
+
+
+def mistake_table(mistakes: list[Mistake]) -> str:
+    """The worst first."""
+    rows = "".join(
+        f"<tr><td>{escape(m.text[:SHOWN])}{'...' if len(m.text) > SHOWN else ''}<br>"
+        f"<small>{escape(m.where)}</small></td><td>{escape(m.truth)}</td><td>{escape(m.said)}</td>"
+        f'<td class="n">{m.badness:.3f}</td></tr>'
+        for m in mistakes
+    )
+    return f"<table><tr><th>text</th><th>truth</th><th>said</th><th></th></tr>{rows}</table>"

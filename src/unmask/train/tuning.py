@@ -1,0 +1,141 @@
+"""Everything that decides a fine-tuning run, in one checked table; and the batches of its steps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from unmask.data import draws
+from unmask.errors import SettingsError, unknown
+from unmask.settings import Settings, override, read_toml
+from unmask.tasks import engine
+from unmask.tasks.base import Task, Window, batch_of
+from unmask.train.ahead import Pieces
+from unmask.train.distributed import Processes
+from unmask.train.recipe import Count, TrainSettings, recipes_folder
+from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.step import Piece
+
+_ORDER, _DROPOUT = 300, 301  # one key per kind of draw
+
+
+class TuneSettings(Settings):
+    """What is learned, and how much of the encoder learns with it."""
+
+    batch: Count = 32  # windows of a step
+    length: Annotated[int, Field(ge=8)] | None = None  # tokens of a window; None: all that fit
+    epochs: Annotated[float, Field(gt=0.0)] | None = 3.0  # None: steps or minutes of the schedule
+    frozen: int = 0  # blocks from the bottom that stay as they are, and the embeddings; -1: all
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # rate of a block, of the one above
+    head_factor: Annotated[float, Field(gt=0.0)] = 1.0  # rate of the head, as a multiple
+    layers: list[int] = Field(default_factory=list)  # states that the head reads; the last, if none
+    patience: Annotated[int, Field(ge=0)] = 0  # evaluations without a better one; 0: to the end
+
+
+class Tuning(Settings):
+    """A fine-tuning run."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    task: dict[str, Any]
+    tune: TuneSettings = TuneSettings()
+    optimizer: OptimizerSettings = OptimizerSettings(rate=5e-5)
+    schedule: dict[str, Any] = Field(default_factory=dict)
+    train: TrainSettings = TrainSettings()
+
+    @field_validator("task")
+    @classmethod
+    def _has_a_name(cls, table: dict[str, Any]) -> dict[str, Any]:
+        if "name" not in table:
+            raise ValueError("task.name is missing; need the name of a task.")
+        return table
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Tuning":
+        given = [name for name in ("steps", "minutes") if self.schedule.get(name) is not None]
+        if bool(given) == (self.tune.epochs is not None):
+            raise ValueError("a run has tune.epochs, or steps or minutes; give one of them.")
+        return self
+
+    def course(self, windows: int) -> ScheduleSettings:
+        """The schedule, for so many windows to learn from."""
+        table = {"warmup": 0.1, **self.schedule}
+        if self.tune.epochs is not None:
+            steps = max(round(self.tune.epochs * windows / self.tune.batch), 1)
+            table = {**table, "steps": steps}
+        return ScheduleSettings(**table)
+
+
+def compose_tuning(task: str, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """The recipe of a task, by its name or its path, with some settings replaced."""
+    if task.endswith(".toml"):
+        return override(read_toml(Path(task)), assignments)
+    known = {path.stem: path for path in sorted((recipes_folder() / "finetune").glob("*.toml"))}
+    if task not in known:
+        raise SettingsError(unknown("task", task, known))
+    table = override(read_toml(known[task]), assignments)
+    schedule = table.get("schedule", {})
+    if schedule.get("steps") is not None or schedule.get("minutes") is not None:
+        table["tune"] = {k: v for k, v in table.get("tune", {}).items() if k != "epochs"}
+        table["tune"]["epochs"] = None
+    return table
+
+
+class WindowSource:
+    """The windows of each step, epoch after epoch, each epoch in another order."""
+
+    def __init__(
+        self, task: Task, windows: Sequence[Window], recipe: Tuning, pad_id: int, group: Processes
+    ) -> None:
+        self.task, self.recipe, self.pad_id, self.group = task, recipe, pad_id, group
+        self.windows = windows
+        self._order: tuple[int, np.ndarray] | None = None
+        if recipe.tune.batch < group.world:
+            raise SettingsError(
+                f"tune.batch is {recipe.tune.batch}, for {group.world} processes; need one each."
+            )
+
+    def pieces(self, cursor: dict[str, int], step: int, progress: float) -> Pieces:
+        """The next windows, neighbours in length together."""
+        chosen, then = self._take(cursor.get("epoch", 0), cursor.get("row", 0))
+        mine = chosen[self.group.rank :: self.group.world]
+        pieces = []
+        for place, numbers in enumerate(engine.by_length(mine)):
+            batch = batch_of(self.task, [mine[i] for i in numbers], pad_id=self.pad_id)
+            seed = draws.key(self.recipe.seed, _DROPOUT, step, self.group.rank, place) % 2**63
+            pieces.append(Piece(batch, seed))
+        return pieces, then
+
+    def _take(self, epoch: int, row: int) -> tuple[list[Window], dict[str, int]]:
+        """As many windows as a step has, over the end of an epoch if need be."""
+        taken: list[Window] = []
+        while len(taken) < self.recipe.tune.batch:
+            order = self._epoch(epoch)
+            some = order[row : row + self.recipe.tune.batch - len(taken)]
+            taken += [self.windows[int(i)] for i in some]
+            row += len(some)
+            if row == len(order):
+                epoch, row = epoch + 1, 0
+        return taken, {"epoch": epoch, "row": row}
+
+    def _epoch(self, number: int) -> np.ndarray:
+        if self._order is None or self._order[0] != number:
+            root = draws.key(self.recipe.seed, _ORDER, number)
+            self._order = number, draws.permutation(root, len(self.windows))
+        return self._order[1]
+
+
+def rate_scale(recipe: Tuning, layers: int) -> Any:
+    """How the rate of a parameter, by its name, compares with the highest."""
+    decay, head = recipe.tune.layer_decay, recipe.tune.head_factor
+
+    def scale(name: str) -> float:
+        if ".encoder." not in f".{name}":
+            return head
+        if ".blocks." in name:
+            layer = int(name.split(".blocks.")[1].split(".")[0])
+            return decay ** (layers - 1 - layer)
+        return decay**layers
+
+    return scale
