@@ -85,7 +85,9 @@ def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns
         header = _has_header(rows, asked) if asked.header is None else asked.header
         names = rows[0] if header else [str(i + 1) for i in range(len(rows[0]))]
         body = rows[1:] if header else rows
-        cells = {name: [row[i] for row in body if i < len(row)] for i, name in enumerate(names)}
+        cells: dict[str, list[Any]] = {
+            name: [row[i] for row in body if i < len(row)] for i, name in enumerate(names)
+        }
     else:
         header = True
         seen = islice(read_rows(path, list), LOOKED_AT)
@@ -151,7 +153,7 @@ def _settled(
                 f"{path}: none of the columns {', '.join(names)} looks like the {what}. Name it "
                 f"with --{what}."
             )
-    return replace(asked, **found)
+    return Columns(found["text"], found.get("second"), found.get("label"), asked.header)
 
 
 def _longest(columns: dict[str, list[Any]]) -> str | None:

@@ -215,10 +215,8 @@ def _objects(path: str | Path, watcher: Watcher) -> Iterator[Sentence]:
 
 
 def _tagged(record: dict[str, Any], where: str) -> Sentence:
-    words, tags = record["tokens"], record.get("tags", record.get("ner_tags"))
-    for name, values in (("tokens", words), ("tags", tags)):
-        if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-            raise DataError(f"{where}: '{name}' is {values!r:.60}; need a list of texts. Mend it.")
+    words = _texts(record["tokens"], "tokens", where)
+    tags = _texts(record.get("tags", record.get("ner_tags")), "tags", where)
     empty = next((i for i, word in enumerate(words) if not word.strip()), None)
     if not words or empty is not None:
         raise DataError(f"{where}: token {empty or 0} is empty; need a word. Fill or remove it.")
@@ -229,6 +227,12 @@ def _tagged(record: dict[str, Any], where: str) -> Sentence:
     lines = [_Line(0, word, tag) for word, tag in zip(words, tags, strict=True)]
     scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else "IOB2"
     return _joined(words, _entities(lines, scheme, where), where)
+
+
+def _texts(values: Any, name: str, where: str) -> list[str]:
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise DataError(f"{where}: '{name}' is {values!r:.60}; need a list of texts. Mend it.")
+    return values
 
 
 def _marked(record: dict[str, Any], where: str) -> Sentence:

@@ -20,10 +20,10 @@ TASKS: dict[str, type[Task]] = {"classify": Classify, "regress": Regress, "qa": 
 def task_of(heads: HeadsConfig, table: dict[str, Any] | None, where: str) -> Task:
     """The task that a model was trained for: told by its heads, set by its own table."""
     own = dict(table or {})
-    own.pop("name", None)
-    for kind in TASKS.values():
-        known = {k: v for k, v in own.items() if k in kind.settings.model_fields}
-        found = kind.restore(heads, build(kind.settings, known, where=f"{where} [task]"))
+    named = own.pop("name", None)
+    for name, kind in TASKS.items():
+        settings = own if name == named else {}
+        found = kind.restore(heads, build(kind.settings, settings, where=f"{where} [task]"))
         if found is not None:
             return found
     raise SettingsError(

@@ -19,7 +19,7 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns, Sample, read_samples
 from unmask.data.lines import Watcher
 from unmask.errors import DataError, unknown
-from unmask.model.config import HeadsConfig
+from unmask.model.config import Answer, HeadsConfig
 from unmask.settings import Settings
 from unmask.tasks.base import Detail, Mistake, Scores, Window, whole_windows
 from unmask.tasks.metrics import Hits, confusion, hits, matthews
@@ -113,7 +113,7 @@ class Classify:
     @property
     def heads(self) -> HeadsConfig:
         """A pooler and a layer with a row for each label."""
-        answer = "several" if self.how.several else "one"
+        answer: Answer = "several" if self.how.several else "one"
         return HeadsConfig(pooler=True, labels="text", label_names=self.names, label_answer=answer)
 
     def check(self, records: Sequence[Sample]) -> None:
@@ -256,7 +256,8 @@ def _is_fraction(name: str) -> bool:
 
 def _softmax(scores: Scores) -> Scores:
     grown: Scores = np.exp(scores - scores.max())
-    return grown / grown.sum()
+    shares: Scores = grown / grown.sum()
+    return shares
 
 
 def _sigmoid(scores: Scores) -> Scores:

@@ -215,7 +215,7 @@ class Ner:
     ) -> list[Window]:
         truth = None if record.entities is None else self._truth(record)
         before, after = around
-        starts = np.cumsum([0, *(len(word) for word in words)])
+        starts = np.cumsum([0, *(len(word) for word in words)]).tolist()
         ids = [piece for word in words for piece in word]
         room = limit - 2
         if len(before) + len(ids) + len(after) > room:
@@ -223,13 +223,15 @@ class Ner:
             before = before[len(before) - min(len(before), spare // 2) :]
             after = after[: spare - len(before)]
         all_ids = [*before, *ids, *after]
-        owners = _owners(starts[:-1] + len(before), len(all_ids), room, self.how.stride)
+        owners = _owners(
+            [start + len(before) for start in starts[:-1]], len(all_ids), room, self.how.stride
+        )
         found = []
         for begin in sorted(set(owners)):
             own = [i for i, owner in enumerate(owners) if owner == begin]
             part = all_ids[begin : begin + room]
             encoded = tokenizer.join(Pieces(part, [(0, 0)] * len(part)))
-            places = [int(starts[i]) + len(before) - begin + 1 for i in own]
+            places = [starts[i] + len(before) - begin + 1 for i in own]
             tags = None if truth is None else [truth[i] for i in own]
             found.append(Window(encoded.ids, encoded.segments, places, tags, own))
         return found
@@ -259,7 +261,7 @@ def _owners(places: Sequence[int], size: int, room: int, stride: int) -> list[in
     return [
         min(
             (b for b in begins if b <= place < b + room),
-            key=lambda b: (abs(2 * (int(place) - b) - room), b),
+            key=lambda b: (abs(2 * (place - b) - room), b),
         )
         for place in places
     ]

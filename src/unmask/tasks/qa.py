@@ -151,12 +151,10 @@ class Qa:
         parts = scores.split(sizes.tolist())
         rows = torch.nn.utils.rnn.pad_sequence(list(parts), True, float("-inf"))  # [N, S, 2]
         ends = batch.labels["ends"]
-        return (
-            sum(
-                F.cross_entropy(rows[:, :, side], ends[:, side], reduction="sum") for side in (0, 1)
-            )
-            / 2
-        )  # type: ignore[return-value]
+        first, last = (
+            F.cross_entropy(rows[:, :, side], ends[:, side], reduction="sum") for side in (0, 1)
+        )
+        return (first + last) / 2
 
     def answer(
         self, record: Question, windows: Sequence[Window], scores: Sequence[Scores]

@@ -43,13 +43,10 @@ class Scores:
     def __call__(self, position: Position, network: Network) -> dict[str, Any]:
         """One evaluation, told, and kept if it is the best."""
         losses: Counter[str] = Counter()
-        pairs = list(
-            answers(
-                network, self.tokenizer, self.task, self.records, limit=self.limit, losses=losses
-            )
+        found = answers(
+            network, self.tokenizer, self.task, self.records, limit=self.limit, losses=losses
         )
-        said = [answer for _, answer in pairs]
-        settled, said = self.task.settle(self.records, said)
+        settled, said = self.task.settle(self.records, [answer for _, answer in found])
         scores = settled.score(self.records, said)
         loss = losses["loss"] / max(losses["count"], 1)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
@@ -96,10 +93,11 @@ class Scores:
         return [entry for entry in self.folder.metrics() if entry["kind"] == "eval"]
 
     def _best(self, held: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return max(held, key=lambda entry: entry[self.task.metric])
+        """The first of the highest; what was not trained yet counts only if there is no other."""
+        return max(held, key=lambda entry: (entry["step"] > 0, entry[self.task.metric]))
 
     def _better(self, value: float, step: int) -> bool:
-        before = [e[self.task.metric] for e in self._held() if e["step"] < step]
+        before = [e[self.task.metric] for e in self._held() if 0 < e["step"] < step]
         return not before or value > max(before)
 
     def _keep(self, step: int, network: Network, task: Task, scores: dict[str, float]) -> None:
