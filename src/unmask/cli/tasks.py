@@ -33,7 +33,7 @@ Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random.")]
 
 def add_to(app: typer.Typer) -> None:
     """Register the verbs of this file."""
-    for verb in (finetune, evaluate, predict):
+    for verb in (finetune, evaluate, predict, check):
         app.command()(verb)
 
 
@@ -141,3 +141,30 @@ def _columns(
 
 def _notice(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="Labelled data.")],
+    task: Annotated[
+        str | None, typer.Option(help="What it is for; told by the file, if not.")
+    ] = None,
+    train: Annotated[Path | None, typer.Option(help="The training data it goes with.")] = None,
+    text: Text = None,
+    second: Second = None,
+    label: Label = None,
+    header: Header = None,
+) -> None:
+    """Read a data file and say everything that is wrong with it, with its lines."""
+    from unmask.tasks.check import examine
+
+    columns = _columns(text, second, label, header)
+    found = examine(file, task=task, columns=columns, train=train)
+    for fact in found.facts:
+        print(f"{file}: {fact}")
+    for warning in found.warnings:
+        print(f"warning: {warning}")
+    for fault in found.faults:
+        print(f"fault: {fault}")
+    if found.faults:
+        raise UserError(f"{file}: {len(found.faults):,} faults. Mend them, one line each above.")
+    print("no faults")

@@ -1,0 +1,175 @@
+"""A data file -> everything that is wrong with it, and what it holds: `unmask check`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from unmask.data.columns import Columns, infer
+from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.data.tables import read_rows
+from unmask.data.tags import scheme_of
+from unmask.errors import DataError, SettingsError, unknown
+from unmask.settings import build
+from unmask.tasks import TASKS
+from unmask.tasks.base import Task
+
+LOOKED_AT = 50  # lines that tell what a file is
+SHOWN = 20  # labels whose counts are given
+RARE = 5  # examples of a label are few
+
+
+@dataclass
+class Examination:
+    """What was found."""
+
+    task: str
+    facts: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)  # what a run would refuse
+
+
+class Collector(Watcher):
+    """Writes down what is bad, and reads on."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """One more."""
+        self.faults.append(str(error))
+
+
+def examine(
+    path: Path,
+    *,
+    task: str | None = None,
+    columns: Columns | None = None,
+    train: Path | None = None,
+) -> Examination:
+    """Read all of a file, and the training data beside it if labels must be known from there."""
+    name = task or guess_task(path)
+    if name not in TASKS:
+        raise SettingsError(unknown("task", name, TASKS))
+    kind, found = TASKS[name], Examination(name)
+    asked = columns or Columns()
+    how = build(kind.settings, {}, where="task")
+    if kind.tabular:
+        asked = infer(path, asked)
+        found.facts.append(asked.said())
+    elif name == "ner" and kind_of(path, None) != ".jsonl":
+        found.facts.append(scheme_of(path))
+    records = list(kind.read(path, asked, Collector(found.faults), how))
+    found.facts.append(f"{len(records):,} examples for {name}")
+    if not records:
+        found.faults.append(f"{path}: nothing to learn from in it. Is it the right file?")
+        return found
+    _posed(kind, how, records, path, asked, train, found)
+    _labels(records, found)
+    _repeated(records, found)
+    return found
+
+
+def guess_task(path: Path) -> str:
+    """What a file is for, by what stands in it."""
+    ending = kind_of(path, None)
+    if ending == ".json":
+        return "qa"
+    if ending in (".csv", ".tsv", ".parquet"):
+        return _text_task(path)
+    lines = [text for _, text in islice(read_lines(path, REFUSE), LOOKED_AT) if text.strip()]
+    if ending != ".jsonl":
+        return "ner"
+    if any('"question"' in line and '"context"' in line for line in lines):
+        return "qa"
+    marks = ('"tokens"', '"entities"', '"spans"')
+    return "ner" if any(mark in line for line in lines for mark in marks) else _text_task(path)
+
+
+def _text_task(path: Path) -> str:
+    """Numbers with a point are learned as numbers; everything else as names."""
+    columns = infer(path, Columns())
+
+    def choose(names: Sequence[str]) -> list[str]:
+        return [name for name in names if name == columns.label]
+
+    rows = islice(read_rows(path, choose, header=columns.header is not False), LOOKED_AT)
+    cells = [str(cell) for row in rows for cell in row.cells.values()]
+    return "regress" if cells and all(_is_fraction(cell) for cell in cells) else "classify"
+
+
+def _is_fraction(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "." in cell
+
+
+def _posed(
+    kind: type[Task],
+    how: Any,
+    records: Sequence[Any],
+    path: Path,
+    columns: Columns,
+    train: Path | None,
+    found: Examination,
+) -> None:
+    """Can a task be learned from it, or, beside training data, be scored on it?"""
+    try:
+        if train is None:
+            kind.learn(how, records).check(records)
+            return
+        known = list(kind.read(train, columns, REFUSE, how))
+        task = kind.learn(how, known)
+    except DataError as error:
+        found.faults.append(str(error))
+        return
+    for record in records:
+        try:
+            task.check([record])
+        except DataError as error:
+            found.faults.append(str(error))
+    seen = {record.key for record in known}
+    both = sum(record.key in seen for record in records)
+    if both:
+        found.warnings.append(f"{both:,} of {len(records):,} examples are in {train} too")
+
+
+def _labels(records: Sequence[Any], found: Examination) -> None:
+    counts = Counter(label for record in records for label in _labels_of(record))
+    if not counts:
+        return
+    shown = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(SHOWN))
+    more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+    found.facts.append(f"labels: {shown}{more}")
+    rare = [name for name, count in counts.items() if count < RARE]
+    if rare:
+        few = ", ".join(rare[:SHOWN])
+        found.warnings.append(f"fewer than {RARE} examples: {few}")
+
+
+def _labels_of(record: Any) -> list[str]:
+    if isinstance(getattr(record, "label", None), tuple):
+        return list(record.label)
+    return [entity.label for entity in getattr(record, "entities", None) or ()]
+
+
+def _repeated(records: Sequence[Any], found: Examination) -> None:
+    """The same text twice is learned twice; with two answers it cannot be learned."""
+    first: dict[Any, Any] = {}
+    repeated = 0
+    for record in records:
+        before = first.setdefault(record.key, record)
+        if before is record:
+            continue
+        repeated += 1
+        if getattr(before, "label", None) != getattr(record, "label", None):
+            found.warnings.append(
+                f"{record.where}: the same text as {before.where} with another answer: "
+                f"{before.label} there, {record.label} here"
+            )
+    if repeated:
+        found.warnings.append(f"{repeated:,} examples have occurred before")

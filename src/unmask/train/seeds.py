@@ -1,0 +1,64 @@
+"""The same fine-tuning with several seeds: mean and deviation, and the model of the best one."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from unmask.checkpoint.folder import Folder
+from unmask.disk import write_file
+from unmask.train.finetune import Data, finetune
+from unmask.train.heldout import Show
+from unmask.train.run import MODEL
+from unmask.train.tuning import Tuning
+
+SUMMARY = "summary.json"
+
+
+def finetune_seeds(
+    model: Folder,
+    data: Data,
+    out: Path,
+    recipe: Tuning,
+    count: int,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    notice: Callable[[str], None] = print,
+    show: Show | None = None,
+) -> dict[str, Any]:
+    """Runs in OUT/seed-N, from the recipe's seed on; the best model in OUT/model."""
+    found: dict[str, dict[str, Any]] = {}
+    for seed in range(recipe.seed, recipe.seed + count):
+        name = f"seed-{seed}"
+        notice(f"{name}:")
+        run = recipe.model_copy(update={"seed": seed})
+        found[name] = finetune(
+            model,
+            data,
+            out / name,
+            run,
+            resume=resume,
+            overwrite=overwrite,
+            notice=notice,
+            show=show,
+        )
+    metrics = [name for name in next(iter(found.values())) if name != "step"]
+    values = {name: [scores[name] for scores in found.values()] for name in metrics}
+    summary = {
+        "seeds": found,
+        "mean": {name: mean(some) for name, some in values.items()},
+        "deviation": {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()},
+        "best": max(found, key=lambda name: found[name][data.task.metric]),
+    }
+    write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
+    place = out / MODEL
+    if place.exists():
+        shutil.rmtree(place)
+    shutil.copytree(out / summary["best"] / MODEL, place)
+    for name in metrics:
+        notice(f"{name}: {summary['mean'][name]:.4f} +- {summary['deviation'][name]:.4f}")
+    notice(f"the best, {summary['best']}, is in {place}")
+    return summary
