@@ -13,7 +13,14 @@ from typing import Any, TypeVar, get_args
 import torch
 
 from unmask.errors import FolderError, SettingsError, unknown
-from unmask.model.config import Activation, Answer, HeadsConfig, LabelKind, ModelConfig
+from unmask.model.config import (
+    Activation,
+    Answer,
+    HeadsConfig,
+    LabelKind,
+    LabelsConfig,
+    ModelConfig,
+)
 from unmask.model.network import Network
 from unmask.settings import Settings, build
 
@@ -79,6 +86,7 @@ def departures(config: ModelConfig, heads: HeadsConfig = PLAIN) -> list[str]:
             ("gated", config.gated, False),
             ("window", config.window, None),
             ("layers of the head", heads.layers, ()),
+            ("heads", tuple(heads.several), ()),
         )
         if value != ordinary
     ]
@@ -100,6 +108,7 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
         del table["position_embedding_type"]
         table["unmask"] = config.model_dump(mode="json")
         table["unmask_layers"] = list(heads.layers)
+        table["unmask_heads"] = {n: own.model_dump(mode="json") for n, own in heads.several.items()}
     if heads.labels:
         table["classifier_dropout"] = heads.label_dropout
         if heads.labels == "text":
@@ -200,6 +209,7 @@ def our_heads(
         "label_dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
         "label_answer": _answer(table, len(names), path) if labels == "text" else "one",
         "layers": _layers(table, path),
+        "several": _several(table, path),
     }
     return _checked(HeadsConfig, own, path)
 
@@ -213,6 +223,19 @@ def _answer(table: Mapping[str, Any], count: int, path: Path) -> Answer:
         if theirs == said:
             return ours
     raise FolderError(f"{path}: {unknown('problem_type', str(said)[:60], PROBLEMS.values())}")
+
+
+def _several(table: Mapping[str, Any], path: Path) -> dict[str, LabelsConfig]:
+    """The heads of several tasks, where the folder has them."""
+    found = table.get("unmask_heads", {})
+    if not isinstance(found, dict) or not all(isinstance(own, dict) for own in found.values()):
+        raise FolderError(f"{path}: 'unmask_heads' is {found!r:.60}; need a table of heads.")
+    return {
+        str(name): _checked(
+            LabelsConfig, {**own, "label_names": tuple(own.get("label_names", ()))}, path
+        )
+        for name, own in found.items()
+    }
 
 
 def _layers(table: Mapping[str, Any], path: Path) -> tuple[int, ...]:

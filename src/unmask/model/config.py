@@ -93,6 +93,15 @@ class ModelConfig(Settings):
         return self.width // self.heads
 
 
+class LabelsConfig(Settings):
+    """One of several label heads on one encoder."""
+
+    labels: LabelKind
+    label_names: tuple[str, ...]
+    label_dropout: Share = 0.1
+    label_answer: Answer = "one"
+
+
 class HeadsConfig(Settings):
     """What stands on the encoder."""
 
@@ -104,6 +113,12 @@ class HeadsConfig(Settings):
     label_dropout: Share = 0.1
     label_answer: Answer = "one"  # one label, any of them, or a number
     layers: tuple[int, ...] = ()  # whose states the labels read, side by side; () the usual ones
+    several: dict[str, LabelsConfig] = Field(default_factory=dict)  # instead of labels: by name
+
+    def only(self, name: str) -> "HeadsConfig":
+        """One of several heads, as if it stood alone."""
+        own = self.several[name].model_dump()
+        return HeadsConfig(pooler=own["labels"] == "text", **own)
 
     @model_validator(mode="after")
     def _heads_fit(self) -> "HeadsConfig":

@@ -1,5 +1,6 @@
 """Encoder + heads: what a model folder holds. Rows go in, hidden states and scores come out."""
 
+import torch
 from torch import Tensor, nn
 
 from unmask.model.config import HeadsConfig, ModelConfig
@@ -22,6 +23,21 @@ class Network(nn.Module):
             width = config.width * max(len(heads.layers), 1)
             count, dropout = len(heads.label_names), heads.label_dropout
             self.label_head = LabelHead(config, count, dropout, width=width)
+
+        self.label_heads = nn.ModuleDict(
+            {
+                name: LabelHead(config, len(own.label_names), own.label_dropout)
+                for name, own in heads.several.items()
+            }
+        )
+
+    def only(self, name: str) -> "Network":
+        """The network of one of several heads: the same weights, nothing is copied."""
+        with torch.device("meta"):
+            alone = Network(self.config, self.heads.only(name))
+        alone.encoder, alone.label_head = self.encoder, self.label_heads[name]  # type: ignore[assignment]
+        alone.pooler = self.pooler if alone.heads.pooler else None
+        return alone.train(self.training)
 
     def pooled(self, hidden: Tensor, row: Tensor, start: Tensor) -> Tensor:
         """One vector per text, from its [CLS].  [B, S, D], [N], [N] -> [N, D]"""
