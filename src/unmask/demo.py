@@ -28,11 +28,12 @@ from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.curves import Chart, Line
-from unmask.train.finetune import Data, finetune
+from unmask.train.finetune import finetune
 from unmask.train.heldout import Show
 from unmask.train.pretrain import pretrain
 from unmask.train.report import REPORT, page
 from unmask.train.run import read_metrics
+from unmask.train.scores import Data
 from unmask.train.tuning import Tuning
 
 KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it

@@ -147,8 +147,18 @@ def whole_windows(
         yield record, [Window(found.ids, found.segments, [0], truth(record), found.cut)]
 
 
-def batch_of(task: Task, windows: Sequence[Window], *, pad_id: int, known: bool = True) -> Batch:
-    """Windows in packed rows, with the places to read and, where known, the answers."""
+def batch_of(
+    task: Task,
+    windows: Sequence[Window],
+    *,
+    pad_id: int,
+    known: bool = True,
+    term: str | None = None,
+) -> Batch:
+    """Windows in packed rows, with the places to read and, where known, the answers.
+
+    The loss is called after the task, unless `term` is another name.
+    """
     batch = engine.lay_out(windows, pad_id=pad_id)
     begins = (batch.row * batch.tokens.shape[1] + batch.start).tolist()
     places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
@@ -156,7 +166,7 @@ def batch_of(task: Task, windows: Sequence[Window], *, pad_id: int, known: bool 
     if not known:
         return batch
     truths, count = task.truths(windows)
-    return batch.with_labels(count, task.name, **truths)
+    return batch.with_labels(count, term or task.name, **truths)
 
 
 def scores_of(network: Network, batch: Batch) -> Tensor:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +13,25 @@ from unmask.checkpoint.folder import Folder
 from unmask.data import draws
 from unmask.data.columns import Columns, infer
 from unmask.data.lines import REFUSE, Watcher
-from unmask.errors import DataError, FolderError, SettingsError
+from unmask.errors import DataError, FolderError, SettingsError, unknown
 from unmask.model.config import HeadsConfig
 from unmask.model.network import Network, count_parameters
 from unmask.settings import build
 from unmask.tasks import TASKS
-from unmask.tasks.base import Detail, Supervised, Task, Window
+from unmask.tasks.base import Supervised, Task, Window
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.course import Course
 from unmask.train.distributed import processes
 from unmask.train.heldout import Show
 from unmask.train.loop import Loop
 from unmask.train.run import MODEL, begin, digest_of, environment, open_run
-from unmask.train.scores import Scores
+from unmask.train.scores import ONLY, Data, Scored, Scores
 from unmask.train.signals import stop_wishes
 from unmask.train.step import Trainee
 from unmask.train.tuned import write_tuned
-from unmask.train.tuning import Tuning, WindowSource, rate_scale
+from unmask.train.tuning import TuneSettings, Tuning, WindowSource, rate_scale
 
 _HEAD = 302  # the key of a head's first weights
-
-
-@dataclass(frozen=True)
-class Data:
-    """What there is to learn from and to be scored on."""
-
-    task: Task
-    train: list[Any]
-    dev: list[Any]
-    said: list[str]  # what was inferred about the files
 
 
 def read_data(
@@ -70,8 +60,6 @@ def read_data(
 
 def task_kind(recipe: Tuning) -> type[Task]:
     """The task that a recipe names."""
-    from unmask.errors import unknown
-
     name = str(recipe.task["name"])
     if name not in TASKS:
         raise SettingsError(f"recipe [task]: {unknown('task', name, TASKS)}")
@@ -133,8 +121,7 @@ def finetune(
 ) -> dict[str, Any]:
     """Train a task's head and what is below it; returns the scores of the best step."""
     begun = time.monotonic()
-    if model.tokenizer is None:
-        raise FolderError(f"{model.path}: no vocabulary in it; a model cannot read without.")
+    tokenizer = tokenizer_of(model)
     with (
         stop_wishes() as wish,
         processes() as group,
@@ -144,27 +131,23 @@ def finetune(
     ):
         for line in data.said:
             folder.say(line)
-        heads = data.task.heads
-        if recipe.tune.layers:
-            heads = heads.model_copy(update={"layers": tuple(recipe.tune.layers)})
+        heads = data.task.heads.model_copy(update={"layers": tuple(recipe.tune.layers)})
         network = with_task(model.network, heads, recipe.seed)
         freeze(network, recipe.tune.frozen)
-        limit = _limit(recipe, network)
-        windows, cut = windows_of(data.task, data.train, model.tokenizer, limit)
+        limit = window_limit(recipe.tune, network)
+        windows, cut = windows_of(data.task, data.train, tokenizer, limit)
         if cut:
             folder.say(f"{cut:,} texts are longer than {limit} tokens and lose their end")
-        schedule = recipe.course(len(windows))
-        about = {"task": data.task.name, "model": str(model.path.name), **(facts or {})}
+        about = {"task": data.task.name, "model": model.path.name, **(facts or {})}
         resolved = recipe.model_dump(exclude_none=True)
 
-        def drawn(task: Task, scores: dict[str, float], detail: Detail) -> None:
-            write_tuned(folder, resolved, task, scores, detail)
+        def drawn(found: dict[str, Scored]) -> None:
+            write_tuned(folder, resolved, found)
 
-        evaluate = Scores(
+        scores = Scores(
             folder,
-            data.task,
-            data.dev,
-            model.tokenizer,
+            {ONLY: data},
+            tokenizer,
             group,
             limit=limit,
             patience=recipe.tune.patience,
@@ -174,44 +157,57 @@ def finetune(
         course = Course(
             network,
             Trainee(network, Supervised(data.task)),
-            WindowSource(data.task, windows, recipe, model.tokenizer.vocabulary.pad, group),
-            model.tokenizer,
+            WindowSource(data.task, windows, recipe, tokenizer.vocabulary.pad, group),
+            tokenizer,
             recipe.optimizer,
-            schedule,
+            recipe.course(len(windows)),
             recipe.train,
             group,
             folder,
             resolved,
             about,
             wish=wish,
-            scale=rate_scale(recipe, network.config.layers),
-            evaluate=evaluate,
-            enough=evaluate.enough,
-            final=evaluate.final,
-            task=evaluate.settings,
+            scale=rate_scale(recipe.tune, network.config.layers),
+            evaluate=scores,
+            enough=scores.enough,
+            final=scores.final,
+            task=scores.settings,
             watch=show if group.first else None,
             begun=begun,
         )
-        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        folder.say(
-            f"{count_parameters(network):,} parameters, {trained:,} of them trained; "
-            f"{len(windows):,} windows, {recipe.tune.batch} a step"
+        train_all(course, len(windows), recipe.tune.batch, [*data.train, *data.dev])
+        folder.say(f"the model of step {scores.summary()['step']} is in {out / MODEL}")
+        return scores.summary()
+
+
+def train_all(course: Course, windows: int, batch: int, records: Sequence[Any]) -> None:
+    """Say what the run is, write it down, and carry it out, from where it stopped if it did."""
+    network, group = course.network, course.processes
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    course.folder.say(
+        f"{count_parameters(network):,} parameters, {trained:,} of them trained; {windows:,} "
+        f"windows, {batch} a step"
+    )
+    loop = Loop(course)
+    facts = environment(
+        corpus=digest_of(records),
+        tokenizer=course.tokenizer.digest(),
+        processes=group.world,
+        shard=False,
+    )
+    begin(course.folder, course.recipe, facts)
+    loop.resume()
+    loop.run()
+
+
+def tokenizer_of(model: Folder) -> Tokenizer:
+    """The tokenizer of a folder that must have one."""
+    if model.tokenizer is None:
+        raise FolderError(
+            f"{model.path}: neither vocab.txt nor tokenizer.json is there; a model cannot read "
+            "text without its vocabulary. Put it there."
         )
-        loop = Loop(course)
-        begin(
-            folder,
-            resolved,
-            environment(
-                corpus=digest_of([*data.train, *data.dev]),
-                tokenizer=model.tokenizer.digest(),
-                processes=group.world,
-                shard=False,
-            ),
-        )
-        loop.resume()
-        loop.run()
-        folder.say(f"the model of step {evaluate.summary()['step']} is in {out / MODEL}")
-        return evaluate.summary()
+    return model.tokenizer
 
 
 def windows_of(
@@ -232,12 +228,11 @@ def windows_of(
     return found, cut
 
 
-def _limit(recipe: Tuning, network: Network) -> int:
+def window_limit(tune: TuneSettings, network: Network) -> int:
     """Tokens of a window."""
     most = network.config.max_length
-    if recipe.tune.length is not None and recipe.tune.length > most:
+    if tune.length is not None and tune.length > most:
         raise SettingsError(
-            f"tune.length is {recipe.tune.length}, and the model reads {most} tokens at most. "
-            "Lower it."
+            f"tune.length is {tune.length}, and the model reads {most} tokens at most. Lower it."
         )
-    return recipe.tune.length or most
+    return tune.length or most

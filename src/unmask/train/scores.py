@@ -1,9 +1,16 @@
-"""The held-out scores of a fine-tuning run: measured, told, the best one kept, drawn."""
+"""The held-out scores of a fine-tuning run: measured, told, the best step kept, drawn.
+
+A run may have several tasks: then each has its scores under its name, and the best step is the one
+with the highest mean of what the tasks go by.
+"""
 
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from unmask.checkpoint.folder import load_folder, save_folder
@@ -17,47 +24,66 @@ from unmask.train.run import RunFolder
 
 BEST = "best"
 KEPT = 2  # of the best so far: the newest may belong to steps that a crash takes back
+METRIC = "metric"  # what the best step has the most of
+ONLY = ""  # the name of a task that is alone
+
+
+@dataclass(frozen=True)
+class Data:
+    """What there is to learn from and to be scored on."""
+
+    task: Task
+    train: Sequence[Any]
+    dev: Sequence[Any]
+    said: Sequence[str] = ()  # what was inferred about the files
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A task as it was settled on held-out data, with its scores there."""
+
+    task: Task
+    scores: dict[str, float]
+    detail: Detail
 
 
 class Scores:
-    """Answers on held-out records, with the task's own metrics."""
+    """Answers on held-out records, with the tasks' own metrics."""
 
     def __init__(
         self,
         folder: RunFolder,
-        task: Task,
-        records: Sequence[Any],
+        parts: dict[str, Data],
         tokenizer: Tokenizer,
         group: Processes,
         *,
         limit: int,
         patience: int,
         about: dict[str, Any],
-        drawn: Callable[[Task, dict[str, float], Detail], None],
+        drawn: Callable[[dict[str, Scored]], None],
     ) -> None:
-        self.folder, self.task, self.records, self.tokenizer = folder, task, records, tokenizer
-        self.group, self.limit, self.patience = group, limit, patience
-        self.about, self.drawn = about, drawn
-        self.found: dict[str, float] = {}
+        self.folder, self.parts, self.tokenizer, self.group = folder, parts, tokenizer, group
+        self.limit, self.patience, self.about, self.drawn = limit, patience, about, drawn
 
     def __call__(self, position: Position, network: Network) -> dict[str, Any]:
         """One evaluation, told, and kept if it is the best."""
-        losses: Counter[str] = Counter()
-        found = answers(
-            network, self.tokenizer, self.task, self.records, limit=self.limit, losses=losses
-        )
-        settled, said = self.task.settle(self.records, [answer for _, answer in found])
-        scores = settled.score(self.records, said)
-        loss = losses["loss"] / max(losses["count"], 1)
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        better = self._better(scores[self.task.metric], position.step)
-        mark = " (the best so far)" if better and position.step else ""
-        self.folder.say(f"step {position.step}: held-out loss {loss:.4f}, {shown}{mark}")
+        entry: dict[str, Any] = {"tokens": position.tokens}
+        found: dict[str, Scored] = {}
+        losses = []
+        for name, part in self.parts.items():
+            own = network if name == ONLY else network.only(name)
+            found[name], loss = self._scored(part, own)
+            losses.append(loss)
+            entry |= {_key(name, what): value for what, value in found[name].scores.items()}
+        entry["loss"] = mean(losses)
+        entry[METRIC] = mean(s.scores[s.task.metric] for s in found.values())
+        entry["how"] = {name: settings_of(s.task) for name, s in found.items()}
+        better = self._better(entry[METRIC], position.step)
+        self._say(position.step, entry, found, better)
         if better:
-            self.found = scores
-            self._keep(position.step, network, settled, scores)
-            self.drawn(settled, scores, settled.detail(self.records, said))
-        return {"loss": loss, **scores, "tokens": position.tokens, "how": _settings(settled)}
+            self._keep(position.step, network, found)
+            self.drawn(found)
+        return entry
 
     def enough(self) -> bool:
         """Has there been no better one for as long as patience lasts?"""
@@ -68,8 +94,7 @@ class Scores:
 
     def final(self) -> Network:
         """The network with the best scores."""
-        best = self._best(self._held())
-        path = self.folder.path / BEST / f"step-{best['step']}"
+        path = self.folder.path / BEST / f"step-{self._best(self._held())['step']}"
         try:
             return load_folder(path).network
         except FolderError as error:
@@ -84,31 +109,49 @@ class Scores:
         best = self._best(self._held())
         return {k: v for k, v in best.items() if isinstance(v, float)} | {"step": best["step"]}
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, name: str = ONLY) -> dict[str, Any]:
         """What the answers of the best step depend on."""
-        found: dict[str, Any] = self._best(self._held())["how"]
+        found: dict[str, Any] = self._best(self._held())["how"].get(name, {})
         return found
+
+    def _scored(self, part: Data, network: Network) -> tuple[Scored, float]:
+        losses: Counter[str] = Counter()
+        found = answers(
+            network, self.tokenizer, part.task, part.dev, limit=self.limit, losses=losses
+        )
+        task, said = part.task.settle(part.dev, [answer for _, answer in found])
+        scored = Scored(task, task.score(part.dev, said), task.detail(part.dev, said))
+        return scored, losses["loss"] / max(losses["count"], 1)
+
+    def _say(
+        self, step: int, entry: dict[str, Any], found: dict[str, Scored], better: bool
+    ) -> None:
+        names = [_key(name, what) for name, scored in found.items() for what in scored.scores]
+        shown = ", ".join(f"{name} {entry[name]:.4f}" for name in names)
+        mark = " (the best so far)" if better and step else ""
+        self.folder.say(f"step {step}: held-out loss {entry['loss']:.4f}, {shown}{mark}")
 
     def _held(self) -> list[dict[str, Any]]:
         return [entry for entry in self.folder.metrics() if entry["kind"] == "eval"]
 
     def _best(self, held: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The first of the highest; what was not trained yet counts only if there is no other."""
-        return max(held, key=lambda entry: (entry["step"] > 0, entry[self.task.metric]))
+        return max(held, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
     def _better(self, value: float, step: int) -> bool:
-        before = [e[self.task.metric] for e in self._held() if 0 < e["step"] < step]
+        before = [e[METRIC] for e in self._held() if 0 < e["step"] < step]
         return not before or value > max(before)
 
-    def _keep(self, step: int, network: Network, task: Task, scores: dict[str, float]) -> None:
+    def _keep(self, step: int, network: Network, found: dict[str, Scored]) -> None:
         target = self.folder.path / BEST / f"step-{step}"
         if self.folder.writes and not target.exists():
             target.parent.mkdir(exist_ok=True)
+            scores = {_key(n, what): v for n, s in found.items() for what, v in s.scores.items()}
             save_folder(
                 target,
                 network,
                 self.tokenizer,
-                task=_settings(task),
+                task=settings_of(found[ONLY].task) if ONLY in found else None,
                 provenance={**self.about, "step": step, "scores": scores},
             )
             with suppress(OSError):
@@ -117,9 +160,14 @@ class Scores:
         self.group.wait()
 
 
-def _settings(task: Task) -> dict[str, Any]:
+def settings_of(task: Task) -> dict[str, Any]:
+    """What a model folder keeps of a task."""
     return {"name": task.name, **task.how.model_dump()}
 
 
-def _step(path: Any) -> int:
+def _key(name: str, what: str) -> str:
+    return f"{name}.{what}" if name else what
+
+
+def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))

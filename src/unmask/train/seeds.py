@@ -9,9 +9,10 @@ from typing import Any
 
 from unmask.checkpoint.folder import Folder
 from unmask.disk import write_file
-from unmask.train.finetune import Data, finetune
+from unmask.train.finetune import finetune
 from unmask.train.heldout import Show
 from unmask.train.run import MODEL
+from unmask.train.scores import METRIC, Data
 from unmask.train.tuning import Tuning
 
 SUMMARY = "summary.json"
@@ -51,7 +52,7 @@ def finetune_seeds(
         "seeds": found,
         "mean": {name: mean(some) for name, some in values.items()},
         "deviation": {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()},
-        "best": max(found, key=lambda name: found[name][data.task.metric]),
+        "best": max(found, key=lambda name: found[name][METRIC]),
     }
     write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
     place = out / MODEL

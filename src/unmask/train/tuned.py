@@ -3,37 +3,46 @@
 from html import escape
 from typing import Any
 
-from unmask.tasks.base import Detail, Mistake, Task
+from unmask.tasks.base import Mistake
 from unmask.train.curves import Chart, Line, column
 from unmask.train.report import CURVES, REPORT, charts_of, page
 from unmask.train.run import RunFolder
+from unmask.train.scores import Scored
 
 SHOWN = 600  # characters of a text
 
 
-def write_tuned(
-    folder: RunFolder,
-    recipe: dict[str, Any],
-    task: Task,
-    scores: dict[str, float],
-    detail: Detail,
-) -> None:
+def write_tuned(folder: RunFolder, recipe: dict[str, Any], found: dict[str, Scored]) -> None:
     """Draw a run as far as it is, with the answers of its best step."""
     if not folder.writes:
         return
     metrics = folder.metrics()
     held = [entry for entry in metrics if entry["kind"] == "eval"]
-    curves = [Line(n, [e["step"] for e in held], [e[n] for e in held]) for n in scores]
-    chart = Chart("Scores on held-out data", [line for line in curves if line.xs])
-    extra = f"<h2>Scores</h2>{chart.svg()}{scores_table(scores)}"
-    if detail.table:
-        extra += f"<h2>By label</h2>{label_table(detail.table)}"
-    if detail.confusion:
-        extra += f"<h2>What was taken for what</h2>{confusion_table(detail.confusion)}"
-    if detail.mistakes:
-        extra += f"<h2>The worst mistakes</h2>{mistake_table(detail.mistakes)}"
-    folder.put(CURVES, column([*charts_of(metrics)[:1], chart]))
+    extra, charts = "", []
+    for name, scored in found.items():
+        keys = {what: f"{name}.{what}" if name else what for what in scored.scores}
+        lines = [
+            Line(what, [e["step"] for e in held], [e[key] for e in held])
+            for what, key in keys.items()
+            if held
+        ]
+        title = f"Scores on held-out data{f': {name}' if name else ''}"
+        charts.append(Chart(title, lines))
+        extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{_part(scored)}"
+    folder.put(CURVES, column([*charts_of(metrics)[:1], *charts]))
     folder.put(REPORT, page(folder.path.name, metrics, recipe, [], extra=extra))
+
+
+def _part(scored: Scored) -> str:
+    """All that is shown of one task."""
+    detail, html = scored.detail, scores_table(scored.scores)
+    if detail.table:
+        html += f"<h3>By label</h3>{label_table(detail.table)}"
+    if detail.confusion:
+        html += f"<h3>What was taken for what</h3>{confusion_table(detail.confusion)}"
+    if detail.mistakes:
+        html += f"<h3>The worst mistakes</h3>{mistake_table(detail.mistakes)}"
+    return html
 
 
 def scores_table(scores: dict[str, float]) -> str:

@@ -1,6 +1,6 @@
 """Everything that decides a fine-tuning run, in one checked table; and the batches of its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,10 +86,17 @@ class WindowSource:
     """The windows of each step, epoch after epoch, each epoch in another order."""
 
     def __init__(
-        self, task: Task, windows: Sequence[Window], recipe: Tuning, pad_id: int, group: Processes
+        self,
+        task: Task,
+        windows: Sequence[Window],
+        recipe: Tuning,
+        pad_id: int,
+        group: Processes,
+        *,
+        term: str | None = None,
     ) -> None:
         self.task, self.recipe, self.pad_id, self.group = task, recipe, pad_id, group
-        self.windows = windows
+        self.windows, self.term = windows, term or task.name
         self._order: tuple[int, np.ndarray] | None = None
         if recipe.tune.batch < group.world:
             raise SettingsError(
@@ -102,7 +109,8 @@ class WindowSource:
         mine = chosen[self.group.rank :: self.group.world]
         pieces = []
         for place, numbers in enumerate(engine.by_length(mine)):
-            batch = batch_of(self.task, [mine[i] for i in numbers], pad_id=self.pad_id)
+            some = [mine[i] for i in numbers]
+            batch = batch_of(self.task, some, pad_id=self.pad_id, term=self.term)
             seed = draws.key(self.recipe.seed, _DROPOUT, step, self.group.rank, place) % 2**63
             pieces.append(Piece(batch, seed))
         return pieces, then
@@ -126,9 +134,9 @@ class WindowSource:
         return self._order[1]
 
 
-def rate_scale(recipe: Tuning, layers: int) -> Any:
+def rate_scale(tune: TuneSettings, layers: int) -> Callable[[str], float]:
     """How the rate of a parameter, by its name, compares with the highest."""
-    decay, head = recipe.tune.layer_decay, recipe.tune.head_factor
+    decay, head = tune.layer_decay, tune.head_factor
 
     def scale(name: str) -> float:
         if ".encoder." not in f".{name}":
