@@ -53,9 +53,8 @@ class Plain:
         return f"{self.size}-{self.rate:g}" + ("" if self.dropout else "-no-dropout")
 
 
-RATES = {"tiny": (1e-3, 2e-3, 4e-3), "mini": (5e-4, 1e-3, 2e-3)}
-PLAIN = [Plain(size, rate) for size, rates in RATES.items() for rate in rates]
-BESIDES = [Plain("tiny", 2e-3, dropout=False)]  # what they could change without another tool
+PLAIN = [Plain(size, rate) for size in ("tiny", "mini") for rate in (5e-4, 1e-3, 2e-3)]
+BESIDES = [Plain("tiny", 1e-3, dropout=False)]  # what they could change without another tool
 
 
 class Examples:

@@ -15,8 +15,9 @@ from unmask.data.examples import UNSAID, split_documents
 from unmask.data.stream import Stream
 from unmask.errors import SettingsError
 from unmask.model.network import Network
+from unmask.text.vocabulary import SPECIALS
 from unmask.train.distributed import Processes
-from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
+from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines, frequencies
 from unmask.train.pretrain import objective_for
 from unmask.train.run import RunFolder
 
@@ -323,3 +324,23 @@ def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(ru
     shutil.rmtree(folder / "model")
     run(**how, train={"evaluations": 1}, resume=True)
     assert {e["evaluated"] for e in metrics(folder, "eval")} == {3 * LENGTH}
+
+
+def test_a_network_may_begin_with_the_frequencies_of_words(run):
+    """Then its first loss is that of guessing by frequency, not that of knowing nothing."""
+    plain, known = (
+        metrics(run(str(begins), objective={"frequencies": begins}), "eval")[0]
+        for begins in (False, True)
+    )
+    assert abs(plain["mlm"] - plain["ln_v"]) < 0.2
+    assert abs(known["mlm"] - known["unigram_loss"]) < 0.2
+    assert known["unigram_loss"] < known["ln_v"] - 0.5
+
+
+def test_frequencies_are_shares_of_the_text_and_none_is_zero(corpus):
+    shares = frequencies(corpus)
+    counts = np.bincount(np.concatenate(corpus.shards), minlength=len(shares))
+    assert shares.sum() == pytest.approx(1.0)
+    assert (shares > 0).all()
+    assert shares.argmax() == counts[5:].argmax() + 5
+    assert shares[: len(SPECIALS)] == pytest.approx(0.5 / (counts[5:] + 0.5).sum(), rel=0.01)

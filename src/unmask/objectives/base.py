@@ -5,10 +5,12 @@ once, over a whole group of batches and over all processes, so that neither the 
 nor the number of processes changes anything but rounding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.batches import Batch
@@ -56,6 +58,12 @@ class Reader(Protocol):
     def at(self, progress: float) -> "Reader":
         """The question as it is put when so much of the run is over."""
 
+    def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
+        """Give a network that is to be trained whatever it need not learn.
+
+        `frequencies` counts the share of each token of the vocabulary in the corpus.
+        """
+
     def prepare(self, batch: Batch, root: int) -> Batch:
         """See Objective."""
 
@@ -84,6 +92,11 @@ class OnePass:
     def at(self, progress: float) -> "OnePass":
         """As it is trained at a moment of the run, see Reader."""
         return OnePass([reader.at(progress) for reader in self.readers])
+
+    def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
+        """Let each reader give what it can, see Reader."""
+        for reader in self.readers:
+            reader.begin(network, frequencies)
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Let each reader hide and label in turn."""

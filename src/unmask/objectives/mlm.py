@@ -8,6 +8,7 @@ the chosen, 80 % are shown as [MASK], 10 % as a random token of the whole vocabu
 are. With whole words, a word is chosen and treated as one.
 """
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
@@ -39,6 +40,7 @@ class MaskSettings(Settings):
     mask_share: Share = 0.8  # of those, shown as [MASK] ...
     random_share: Share = 0.1  # ... or as a random token; the rest are shown as they are
     whole_words: bool = False
+    frequencies: bool = False  # how frequent each token is need not be learned: guesses begin so
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "MaskSettings":
@@ -77,6 +79,13 @@ class MaskedLM:
         changed = copy(self)
         changed.how = self.how.model_copy(update={"rate": rate})
         return changed
+
+    def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
+        """Let every token be guessed as often as it occurs, whatever is around it."""
+        if self.how.frequencies:
+            assert network.token_head is not None, "this network has no token head"
+            with torch.no_grad():
+                network.token_head.bias.copy_(torch.from_numpy(np.log(frequencies())))
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Hide tokens; which ones depends on the example and the key alone."""

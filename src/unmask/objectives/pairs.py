@@ -45,6 +45,9 @@ class PairOrder:
         """Always the same."""
         return self
 
+    def begin(self, network: Network, frequencies: object) -> None:
+        """Everything must be learned."""
+
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Count the pairs that have an answer; the examples bring it."""
         return batch.with_labels(int((batch.labels["pair"] != UNSAID).sum()), "pair")

@@ -100,16 +100,22 @@ def baselines(
     nothing = math.log(choices)
     if not processes.total([len(answers)])[0]:
         return Baselines(nothing)
-    size = len(corpus.tokenizer.vocabulary)
-    counts = np.zeros(size, dtype=np.float64)
-    for shard in corpus.shards[:: -(-corpus.size // COUNTED)]:  # from all parts of the corpus
-        counts += np.bincount(shard, minlength=size)
-    counts[[corpus.tokenizer.vocabulary.ids[token] for token in SPECIALS]] = 0
-    shares = (counts + 0.5) / (counts + 0.5).sum()
+    shares = frequencies(corpus)
     loss = float(-np.log(shares[answers]).sum())
-    right = float((answers == counts.argmax()).sum())
+    right = float((answers == shares.argmax()).sum())
     loss, right, count = processes.total([loss, right, len(answers)])
     return Baselines(nothing, loss / count, right / count)
+
+
+def frequencies(corpus: Corpus) -> NDArray[np.float64]:
+    """The share of each token in the text; none is zero.  -> [V]"""
+    size = len(corpus.tokenizer.vocabulary)
+    counts = np.full(size, 0.5)
+    for shard in corpus.shards[:: -(-corpus.size // COUNTED)]:  # from all parts of the corpus
+        counts += np.bincount(shard, minlength=size)
+    counts[[corpus.tokenizer.vocabulary.ids[token] for token in SPECIALS]] = 0.5
+    shares: NDArray[np.float64] = counts / counts.sum()
+    return shares
 
 
 class Blanks:

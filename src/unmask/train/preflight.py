@@ -59,7 +59,8 @@ def preflight(
     small = objective.prepare(stream.batch(rows[:HEART_ROWS]), 0)
     first, last = _by_heart(network, objective, small)
     expected = math.log(objective.readers[0].choices)
-    if abs(first - expected) > 0.25 * expected:
+    usual = [expected, *([plain.unigram_loss] if plain and plain.unigram_loss else [])]
+    if not 0.75 * min(usual) <= first <= 1.25 * expected:
         raise PreflightError(
             f"preflight: an untrained network has a loss of {first:.2f}; need about ln V = "
             f"{expected:.2f}. Check model.init_std and the weights it starts from."

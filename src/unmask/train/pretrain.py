@@ -26,6 +26,7 @@ from unmask.train.board import Board
 from unmask.train.budget import choose
 from unmask.train.course import Course
 from unmask.train.distributed import Processes, processes, restarts
+from unmask.train.evaluate import frequencies
 from unmask.train.heldout import HeldOut, Show
 from unmask.train.loop import Loop
 from unmask.train.preflight import preflight
@@ -156,6 +157,7 @@ def _train(
     resolved = recipe.model_dump(exclude_none=True)
     torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
     network = Network(config, heads)
+    objective.begin(network, lambda: frequencies(corpus))
     source = CorpusSource(corpus, recipe, objective, group)
     evaluate = HeldOut(folder, corpus, recipe, objective, group, network)
     course = Course(
