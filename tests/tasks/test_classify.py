@@ -1,76 +1,171 @@
-"""Classification: one label for a text, the same code for training, scoring and answering."""
+"""Labels: read, learned, answered and scored by the same code, whoever asks."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.conftest import tiny_network
-from unmask.data.labelled import Labelled, LabelledStream, label_batch
-from unmask.tasks.classify import Classify
+from unmask.data.columns import Columns, Sample
+from unmask.data.lines import REFUSE
+from unmask.errors import DataError
+from unmask.tasks.base import answers, batch_of, scores_of
+from unmask.tasks.classify import Classify, ClassifySettings, Labels
 
-NAMES = ("red", "green", "blue")
+NAMES = ("bad", "good", "very")
+
+
+def sample(text, *labels, second=None):
+    return Sample(text, second, labels or None, "here:1")
+
+
+def records(count=9):
+    texts = ["the cat sat", "a good film", "bad", "not good , not bad", "john smith lives in paris"]
+    return [sample(texts[i % 5], NAMES[i % 3]) for i in range(count)]
 
 
 @pytest.fixture
 def task():
-    return Classify(NAMES)
+    return Classify(ClassifySettings(), NAMES)
 
 
-@pytest.fixture
-def network(task):
-    return tiny_network(task.heads)
+def windows_of(task, some, tokenizer, limit=32):
+    return [window for _, found in task.windows(some, tokenizer, limit) for window in found]
 
 
-def some(count):
-    draw = torch.Generator().manual_seed(3)
-    for i in range(count):
-        length = 3 + i % 5
-        ids = torch.randint(5, 23, (length,), generator=draw).tolist()
-        yield Labelled([2, *ids, 3], [0] * (length + 2), i % 3)
+def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network_for, words):
+    network = network_for(task)
+    windows = windows_of(task, records(), words)
+    batch = batch_of(task, windows, pad_id=0)
+    alone = [batch_of(task, [window], pad_id=0) for window in windows]
+    expected = [
+        F.cross_entropy(scores_of(network, one), torch.tensor(window.truth))
+        for one, window in zip(alone, windows, strict=True)
+    ]
+    loss = task.loss(scores_of(network, batch), batch)
+    torch.testing.assert_close(loss, torch.stack(expected).sum())
+    assert batch.counts == {"classify": 9}
 
 
-def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network):
-    examples = list(some(7))
-    together = task.prepare(label_batch([examples[:4], examples[4:]], pad_id=0), 0)
-    apart = [task.prepare(label_batch([[e]], pad_id=0), 0) for e in examples]
-    alone = [F.cross_entropy(task.scores(network, batch), batch.labels["label"]) for batch in apart]
-    torch.testing.assert_close(task(network, together)["label"], torch.stack(alone).sum())
-    assert together.counts == {"label": 7}
+def test_answers_come_in_order_with_their_probabilities(task, network_for, words):
+    network = network_for(task)
+    found = list(answers(network, words, task, records(), limit=32))
+    assert [record.text for record, _ in found] == [record.text for record in records()]
+    for record, answer in found:
+        (window,) = windows_of(task, [record], words)
+        scores = scores_of(network, batch_of(task, [window], pad_id=0))[0]
+        shares = scores.softmax(-1)
+        assert answer.label == NAMES[int(scores.argmax())]
+        assert answer.probabilities[answer.label] == pytest.approx(float(shares.max()), abs=1e-5)
+        assert sum(answer.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_what_is_answered_is_what_is_scored(task, network):
-    batch = task.prepare(label_batch([list(some(9))], pad_id=0), 0)
-    right = sum(
-        answer.name == NAMES[label]
-        for answer, label in zip(
-            task.answer(network, batch), batch.labels["label"].tolist(), strict=True
-        )
-    )
-    assert int(task(network, batch)["label_right"]) == right
+def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words):
+    network = network_for(task)
+    losses = Counter()
+    list(answers(network, words, task, records(), limit=32, losses=losses))
+    batch = batch_of(task, windows_of(task, records(), words), pad_id=0)
+    expected = float(task.loss(scores_of(network, batch), batch))
+    assert losses["loss"] == pytest.approx(expected, rel=1e-5)
+    assert losses["count"] == 9
 
 
-def test_an_answer_has_a_probability(task, network):
-    batch = label_batch([list(some(5))], pad_id=0)
-    for answer in task.answer(network, batch):
-        assert 1 / 3 <= answer.probability <= 1.0
+def test_several_labels_are_those_above_the_threshold(network_for, words):
+    task = Classify(ClassifySettings(several=True, threshold=0.4), NAMES)
+    answer = task.answer(sample("x"), [], [np.array([[2.0, -0.3, -2.0]], np.float32)])
+    assert answer.labels == ("bad", "good")  # sigmoid 0.88, 0.43, 0.12
+    nothing = task.answer(sample("x"), [], [np.array([[-2.0, -3.0, -2.0]], np.float32)])
+    assert nothing.labels == ()
 
 
-def test_every_labelled_example_is_in_each_epoch_once_and_in_another_order(task):
-    examples = list(some(40))
-    stream = LabelledStream(examples, seed=1, length=16, pad_id=0)
-    from unmask.data.stream import Cursor
-
-    seen, cursor = [], Cursor()
-    while cursor.epoch < 2:
-        (row,), cursor = stream.take(cursor, 1)
-        seen += [(cursor, id(example)) for example in row]
-    orders = [[e for _, e in seen[:40]], [e for _, e in seen[40:]]]
-    assert sorted(orders[0]) == sorted(orders[1]) == sorted(map(id, examples))
-    assert orders[0] != orders[1]
+def test_the_loss_of_several_labels_by_hand(network_for, words):
+    task = Classify(ClassifySettings(several=True), NAMES)
+    some = [sample("good film", "good", "very"), Sample("bad", None, (), "here:2")]
+    batch = batch_of(task, windows_of(task, some, words), pad_id=0)
+    scores = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, -0.5]])
+    truth = torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    expected = F.binary_cross_entropy_with_logits(scores, truth, reduction="sum") / 3
+    torch.testing.assert_close(task.loss(scores, batch), expected)
 
 
-def test_evaluation_reads_every_example_once(task):
-    examples = list(some(23))
-    batches = LabelledStream(examples, seed=0, length=16, pad_id=0).in_order(4)
-    labels = [label for batch in batches for label in batch.labels["label"].tolist()]
-    assert sorted(labels) == sorted(example.label for example in examples)
+def test_rare_labels_count_as_much_as_frequent_ones_when_balanced():
+    """Of eight examples six are bad: 8 / (2 * 6) and 8 / (2 * 2)."""
+    some = [sample("x", "bad")] * 6 + [sample("y", "good")] * 2
+    task = Classify.learn(ClassifySettings(balance="labels"), some)
+    torch.testing.assert_close(task.weights, torch.tensor([2 / 3, 2.0]))
+
+
+def test_labels_are_learned_in_their_order():
+    learned = Classify.learn(ClassifySettings(), [sample("x", n) for n in ("10", "9", "-1")])
+    assert learned.names == ("-1", "9", "10")
+    assert Classify.learn(ClassifySettings(), records()).names == NAMES
+
+
+def test_scores_by_hand(task):
+    said = ["bad", "good", "good", "bad"]
+    some = [sample("x", name) for name in ("bad", "good", "bad", "bad")]
+    found = task.score(some, [Labels((name,), {name: 0.9}) for name in said])
+    assert found["accuracy"] == 0.75
+    assert found["macro_f1"] == pytest.approx((4 / 5 + 2 / 3 + 0.0) / 3)
+
+
+def test_the_surest_mistakes_come_first(task):
+    some = [sample("one", "bad"), sample("two", "bad"), sample("three", "good")]
+    said = [Labels(("good",), {"good": p}) for p in (0.6, 0.9, 0.99)]
+    detail = task.detail(some, said)
+    assert [(m.text, m.truth, m.said) for m in detail.mistakes] == [
+        ("two", "bad", "good"),
+        ("one", "bad", "good"),
+    ]
+    assert detail.confusion == {"names": list(NAMES), "counts": [[0, 2, 0], [0, 1, 0], [0, 0, 0]]}
+
+
+def test_a_text_too_long_loses_its_end_and_says_so(task, words):
+    (window,) = windows_of(task, [sample("cat " * 50, "bad")], words, limit=8)
+    assert len(window.ids) == 8
+    assert window.about == 44
+
+
+def test_a_pair_is_two_segments(task, words):
+    (window,) = windows_of(task, [sample("a cat", "bad", second="a dog")], words)
+    assert list(window.segments) == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_a_label_seen_only_in_held_out_data_is_named(task):
+    with pytest.raises(DataError, match=r"here:1: unknown label 'god'; did you mean 'good'\?.*not"):
+        task.check([sample("x", "god")])
+
+
+def test_one_label_alone_cannot_be_learned():
+    with pytest.raises(DataError, match="only the label 'bad' in 3 examples; need two at least"):
+        Classify.learn(ClassifySettings(), [sample("x", "bad")] * 3)
+
+
+def test_numbers_with_a_point_are_for_regress():
+    some = [sample("x", f"{i / 7:.3f}") for i in range(10)]
+    with pytest.raises(DataError, match="10 different numbers as labels.*use regress"):
+        Classify.learn(ClassifySettings(), some)
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "labels"),
+    [
+        ("text,label\ncat,good\n", {}, [("good",)]),
+        ('text,label\ncat,"good, bad"\n', {"several": True}, [("good", "bad")]),
+        ("text,label\ncat,\n", {"several": True}, [()]),
+    ],
+)
+def test_labels_are_read_from_a_table(tmp_path, text, how, labels):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    columns = Columns("text", None, "label", True)
+    read = Classify.read(path, columns, REFUSE, ClassifySettings(**how))
+    assert [record.label for record in read] == labels
+
+
+def test_a_model_that_was_saved_is_the_same_task_again(task):
+    again = Classify.restore(task.heads, ClassifySettings())
+    assert again.names == task.names
+    several = Classify(ClassifySettings(several=True), NAMES)
+    assert Classify.restore(several.heads, ClassifySettings()).how.several

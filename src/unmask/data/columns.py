@@ -17,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 from unmask.data.lines import REFUSE, Watcher, kind_of
-from unmask.data.tables import TABLES, NumberedRows, read_rows
+from unmask.data.tables import TABLES, NumberedRows, read_rows, refuse_repeated
 from unmask.errors import DataError, unknown
 
 NAMES = {  # in lower case, the likeliest first
@@ -131,6 +131,7 @@ def _settled(
     cells: dict[str, list[Any]],
     labelled: bool,
 ) -> Columns:
+    refuse_repeated(names, path)
     found: dict[str, str | None] = {}
     for what, name in asked.given().items():
         if name not in names:

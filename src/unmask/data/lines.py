@@ -58,8 +58,10 @@ def kind_of(path: str | Path, formats: Sequence[str] | None = FORMATS) -> str:
     return kind
 
 
-def read_lines(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file without their ends, numbered from 1, split at \\n alone."""
+def read_lines(
+    path: str | Path, watcher: Watcher = REFUSE, *, ends: bool = False
+) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file, numbered from 1, split at \\n alone; with their ends if asked."""
     offset = line = 0
     with opened(path, watcher) as file:
         while True:
@@ -77,7 +79,8 @@ def read_lines(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[tuple[in
             if line == 1 and raw.startswith(BOM):
                 raw, offset, size = raw[len(BOM) :], len(BOM), size - len(BOM)
             try:
-                yield line, _decoded(raw, size, f"{path}:{line}", offset)
+                text = _decoded(raw, size, f"{path}:{line}", offset)
+                yield line, text if ends else text.removesuffix("\n").removesuffix("\r")
             except DataError as error:
                 watcher.bad(error, raw.decode("utf-8", "backslashreplace"))
             offset += size
@@ -110,7 +113,7 @@ def _decoded(raw: bytes, size: int, where: str, offset: int) -> str:
             f"(0x{raw[error.start]:02x}); need UTF-8 text. Convert it, for instance with "
             f"iconv -f {_guess(raw)} -t UTF-8."
         ) from None
-    return text.removesuffix("\n").removesuffix("\r")
+    return text
 
 
 def _guess(raw: bytes) -> str:

@@ -107,8 +107,8 @@ class NumberedRows:
         )
 
     def _lines(self, path: Path, kind: str, watcher: Watcher) -> Iterator[str]:
-        for self.at, text in read_lines(path, watcher):
-            yield text if kind == ".tsv" else text + "\n"
+        for self.at, text in read_lines(path, watcher, ends=kind == ".csv"):
+            yield text
 
     def __iter__(self) -> Iterator[list[str]]:
         return self
@@ -145,10 +145,15 @@ def _chosen(choose: Choose, names: list[str], path: Path) -> Sequence[str]:
     """What is wanted of the columns that a header names."""
     if not names:
         raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
-    repeated = next((name for name in names if names.count(name) > 1), None)
+    refuse_repeated(names, path)
+    return _placed(choose, names, str(path))
+
+
+def refuse_repeated(names: Sequence[str], path: str | Path) -> None:
+    """Every column must have a name of its own."""
+    repeated = next((name for name in names if list(names).count(name) > 1), None)
     if repeated is not None:
         raise DataError(f"{path}:1: the column '{repeated}' is given twice. Rename one of them.")
-    return _placed(choose, names, str(path))
 
 
 def _placed(choose: Choose, names: Sequence[str], where: str) -> Sequence[str]:

@@ -48,18 +48,19 @@ def finetune_seeds(
         )
     metrics = [name for name in next(iter(found.values())) if name != "step"]
     values = {name: [scores[name] for scores in found.values()] for name in metrics}
-    summary = {
+    best = max(found, key=lambda name: found[name][METRIC])
+    summary: dict[str, Any] = {
         "seeds": found,
         "mean": {name: mean(some) for name, some in values.items()},
         "deviation": {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()},
-        "best": max(found, key=lambda name: found[name][METRIC]),
+        "best": best,
     }
     write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
     place = out / MODEL
     if place.exists():
         shutil.rmtree(place)
-    shutil.copytree(out / summary["best"] / MODEL, place)
+    shutil.copytree(out / best / MODEL, place)
     for name in metrics:
         notice(f"{name}: {summary['mean'][name]:.4f} +- {summary['deviation'][name]:.4f}")
-    notice(f"the best, {summary['best']}, is in {place}")
+    notice(f"the best, {best}, is in {place}")
     return summary

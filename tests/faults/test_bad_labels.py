@@ -1,0 +1,244 @@
+"""Labelled files that are bad: each is refused by its line, with what to do, and found by `check`.
+
+The name of a case, the file's name, what is in it, where its fault is, what is said of it.
+"""
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from unmask.data.columns import Columns, infer
+from unmask.data.lines import REFUSE
+from unmask.errors import DataError
+from unmask.settings import build
+from unmask.tasks import TASKS
+from unmask.tasks.check import examine
+
+GOOD = "text\tlabel\ngood film\tpos\nbad film\tneg\n"
+PASSAGE = "It began in October 1973 in Kuwait."
+
+
+def squad(**changes) -> str:
+    """One question, with something wrong about it."""
+    qa = {"id": "q1", "question": "When?", "answers": [{"text": "1973", "answer_start": 20}]}
+    qa |= changes
+    paragraph = {"context": qa.pop("context", PASSAGE), "qas": [qa]}
+    kept = {k: v for k, v in qa.items() if v is not ...}
+    paragraph["qas"] = [kept]
+    return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]})
+
+
+def answer(text, start) -> str:
+    return squad(answers=[{"text": text, "answer_start": start}])
+
+
+def marked(*spans, text="John lives in Paris.") -> str:
+    return json.dumps({"text": text, "entities": list(spans)}) + "\n"
+
+
+IN_SQUAD = r": data\[0\]\.paragraphs\[0\](\.qas\[0\])?( \(id q1\))?"
+CASES: dict[str, tuple[str, str, str, str, str]] = {
+    # classification
+    "too few columns": ("classify", "a.tsv", GOOD + "only a text\n", ":4", "2 columns and this row 1"),
+    "too many columns": ("classify", "a.tsv", GOOD + "a\tb\tc\n", ":4", "2 columns and this row 3"),
+    "a quote never closed": ("classify", "a.csv", 'text,label\n"good,pos\n', ":2", "quote is never"),
+    "a column twice": ("classify", "a.tsv", "text\ttext\nx\ty\n", ":1", "'text' is given twice"),
+    "a text that is empty": ("classify", "a.tsv", GOOD + " \tpos\n", ":4", "the text is empty"),
+    "a label that is empty": ("classify", "a.tsv", GOOD + "film\t\n", ":4", "the label is empty"),
+    "one label only": ("classify", "a.tsv", "text\tlabel\na\tx\nb\tx\n", ":2", "only the label 'x'"),
+    "fractions as labels": (
+        "classify", "a.tsv", "text\tlabel\n" + "".join(f"t{i}\t0.{i}5\n" for i in range(9)), ":2",
+        "different numbers as labels.*use regress",
+    ),
+    "not UTF-8": ("classify", "a.tsv", "text\tlabel\n\udce9t\u00e9\tpos\n", ":2", "not UTF-8"),
+    "nothing in it": ("classify", "a.tsv", "", "", "empty; need a row"),
+    "only a header": ("classify", "a.tsv", "text\tlabel\n", "", "nothing to learn from"),
+    "not JSON": ("classify", "a.jsonl", '{"text": "a", "label": "x"}\n{oops\n', ":2", "not valid JSON"),
+    "a key twice": (
+        "classify", "a.jsonl", '{"text": "a", "text": "b", "label": "x"}\n', ":1", "given twice"
+    ),
+    "a text that is a number": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": 7, "label": "y"}\n', ":2",
+        "the text is 7",
+    ),
+    "a label that is a table": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": {}}\n', ":2",
+        r"the label is \{\}",
+    ),
+    "a label that is null": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n', ":2",
+        "the label is None",
+    ),
+    "a label that is a fraction": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": 0.5}\n', ":2",
+        "the label is 0.5; need a name or a whole number",
+    ),
+    "a list where one label is due": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n',
+        ":2", "a list of labels; need one.*task.several=true",
+    ),
+    "a line without its label": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', ":2",
+        "unknown column 'label'.*--label",
+    ),
+    "not a number in JSON": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": NaN}\n', ":2",
+        "NaN is not a JSON number",
+    ),
+    "5,000 digits": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": ' + "7" * 5000
+        + "}\n", ":2", "not valid JSON",
+    ),
+    "nested too deep": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": ' + "[" * 100_000 + "\n", ":2",
+        "nested too deep",
+    ),
+    # regression
+    "a name where a number is due": (
+        "regress", "a.tsv", "text\tscore\na\t1.5\nb\thigh\n", ":3", "the score is 'high'; need a number"
+    ),
+    "NaN": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\tnan\n", ":3", "need a finite number"),
+    "infinity": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\t-inf\n", ":3", "need a finite number"),
+    "a comma for a point": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\t2,5\n", ":3", "'2,5'"),
+    "true for a number": (
+        "regress", "a.jsonl", '{"text": "a", "score": 1}\n{"text": "b", "score": true}\n', ":2",
+        "the score is True",
+    ),
+    "always the same number": (
+        "regress", "a.tsv", "text\tscore\na\t1.5\nb\t1.5\n", ":2", "1.5 in all 2 examples"
+    ),
+    # questions
+    "offset too small": ("qa", "a.json", answer("1973", 19), IN_SQUAD, r"begin at 19.*stands at 20"),
+    "offset too large": ("qa", "a.json", answer("1973", 23), IN_SQUAD, r"begin at 23.*stands at 20"),
+    "offset below zero": ("qa", "a.json", answer("1973", -1), IN_SQUAD, r"begin at -1.*at 20"),
+    "offset beyond the end": ("qa", "a.json", answer("1973", 999), IN_SQUAD, r"999.*stands at 20"),
+    "offset in bytes": (
+        "qa", "a.json",
+        squad(context="Café \u2013 in 1973.", answers=[{"text": "1973", "answer_start": 13}]),
+        IN_SQUAD, "count bytes; need characters",
+    ),
+    "offset in UTF-16 units": (
+        "qa", "a.json",
+        squad(context="\U0001f600 in 1973.", answers=[{"text": "1973", "answer_start": 6}]),
+        IN_SQUAD, "count UTF-16 units; need characters",
+    ),
+    "an answer that is not there": (
+        "qa", "a.json", answer("1974", 20), IN_SQUAD, "'1974' does not occur in its passage"
+    ),
+    "an answer that is empty": ("qa", "a.json", answer("", 20), IN_SQUAD, "'text' is empty"),
+    "an offset that is a text": ("qa", "a.json", answer("1973", "20"), IN_SQUAD, "need a whole number"),
+    "impossible, and answered": (
+        "qa", "a.json", squad(is_impossible=True), IN_SQUAD, "'is_impossible' is true, and there are 1"
+    ),
+    "possible, and not answered": (
+        "qa", "a.json", squad(is_impossible=False, answers=[]), IN_SQUAD, "is false, and there is no"
+    ),
+    "impossible is a number": ("qa", "a.json", squad(is_impossible=1), IN_SQUAD, "need true or false"),
+    "no question": ("qa", "a.json", squad(question=...), IN_SQUAD, "'question' is missing"),
+    "an empty question": ("qa", "a.json", squad(question=" "), IN_SQUAD, "'question' is empty"),
+    "an empty passage": ("qa", "a.json", squad(context=""), IN_SQUAD, "'context' is empty"),
+    "no id": ("qa", "a.json", squad(id=...), IN_SQUAD, "'id' is missing"),
+    "no data": ("qa", "a.json", "{}", "", "'data' is missing"),
+    "data that is no list": ("qa", "a.json", '{"data": 7}', "", "'data' is 7; need a list"),
+    "a list for an object": ("qa", "a.json", "[]", "", "need a JSON object"),
+    "answers and offsets of different number": (
+        "qa", "a.jsonl",
+        '{"question": "When?", "context": "In 1973.", "answers": {"text": ["1973"], "answer_start": []}}\n',
+        ":1", "1 answers and 0 offsets",
+    ),
+    "an id twice": (
+        "qa", "a.jsonl",
+        2 * '{"id": "x", "question": "When?", "context": "In 1973.", "answers": []}\n', ":2",
+        "the id 'x' was used before",
+    ),
+    "no answer anywhere": (
+        "qa", "a.jsonl", '{"question": "When?", "context": "In 1973.", "answers": []}\n', ":1",
+        "none of 1 questions has an answer",
+    ),
+    # names
+    "I- after O": (
+        "ner", "a.conll", "a B-PER\nb O\n\nc B-LOC\n\nd O\ne I-LOC\n", ":7",
+        "'I-LOC' after O; in IOB2 an entity begins with B-",
+    ),
+    "I-X after B-Y": (
+        "ner", "a.conll", "a B-PER\nb I-LOC\n\nc B-LOC\n\nd B-LOC\n", ":2", "'I-LOC' after B-PER"
+    ),
+    "an unknown letter": ("ner", "a.conll", "a B-PER\nb X-LOC\n", ":2", "the tag is 'X-LOC'"),
+    "a tag without a dash": ("ner", "a.conll", "a B-PER\nb LOC\n", ":2", "the tag is 'LOC'"),
+    "a tag without a label": ("ner", "a.conll", "a B-PER\nb B-\n", ":2", "the tag is 'B-'"),
+    "BIOES that does not end": (
+        "ner", "a.conll", "a S-PER\n\nb B-LOC\nc O\n", ":4", "that has not ended; in BIOES"
+    ),
+    "BIOES that ends with the sentence": (
+        "ner", "a.conll", "a S-PER\n\nb B-LOC\nc I-LOC\n", ":4", "the sentence ends inside an entity"
+    ),
+    "BIOES and a stray end": ("ner", "a.conll", "a S-PER\nb E-LOC\n", ":2", "'E-LOC' after S-PER"),
+    "a line without a tag": ("ner", "a.conll", "a B-PER\nb\n", ":2", "1 columns; need a word and its tag"),
+    "a column too many": ("ner", "a.conll", "a X B-PER\nb Y Z O\n", ":2", "4 columns.*3 columns as in"),
+    "no name at all": ("ner", "a.conll", "a O\nb O\n", ":1", "no entity in 1 sentences"),
+    "tokens and tags of different number": (
+        "ner", "a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', ":1", "2 tokens and 1 tags"
+    ),
+    "a token that is empty": (
+        "ner", "a.jsonl", '{"tokens": ["a", " "], "tags": ["O", "O"]}\n', ":1", "token 1 is empty"
+    ),
+    "tags that are numbers": (
+        "ner", "a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', ":1", r"'tags' is \[3\]; need a list"
+    ),
+    "an entity beyond the text": ("ner", "a.jsonl", marked([0, 99, "PER"]), ":1", "text of 20 char"),
+    "an entity backwards": ("ner", "a.jsonl", marked([4, 0, "PER"]), ":1", "from 4 to 0"),
+    "an entity that cuts a word": ("ner", "a.jsonl", marked([0, 3, "PER"]), ":1", "'Joh', cuts a word"),
+    "an entity with a space": ("ner", "a.jsonl", marked([0, 5, "PER"]), ":1", "takes a space with it"),
+    "entities that overlap": (
+        "ner", "a.jsonl", marked([0, 10, "PER"], [5, 13, "LOC"]), ":1", "overlap; a word has one label"
+    ),
+    "an entity without a label": ("ner", "a.jsonl", marked([0, 4, ""]), ":1", "and a label"),
+    "an entity that is a text": ("ner", "a.jsonl", marked("John"), ":1", "need start, end and label"),
+    "entities that are no list": (
+        "ner", "a.jsonl", '{"text": "John", "entities": 7}\n', ":1", "entities are 7; need a list"
+    ),
+    "a text that is missing": ("ner", "a.jsonl", '{"entities": []}\n', ":1", "'text' is None"),
+}  # fmt: skip
+
+
+def read_all(task: str, path: Path) -> None:
+    """As a run does: read everything, learn what it poses, check it."""
+    kind = TASKS[task]
+    how = build(kind.settings, {}, where="task")
+    columns = infer(path, Columns()) if kind.tabular else Columns()
+    records = list(kind.read(path, columns, REFUSE, how))
+    if not records:
+        raise DataError(f"{path}: nothing to learn from in it.")
+    kind.learn(how, records).check(records)
+
+
+@pytest.fixture(params=CASES)
+def case(request, tmp_path):
+    task, name, text, place, says = CASES[request.param]
+    path = tmp_path / name
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return task, path, place, says
+
+
+def test_there_are_enough_of_them():
+    assert len(CASES) >= 70
+
+
+def test_a_bad_file_is_refused_where_it_is_bad(case):
+    task, path, place, says = case
+    with pytest.raises(DataError) as error:
+        read_all(task, path)
+    message = str(error.value)
+    assert re.search(f"^{re.escape(str(path))}{place}", message), message
+    assert re.search(says, message), message
+    assert message.endswith((".", "?"))
+
+
+def test_check_finds_it_and_reads_on(case):
+    task, path, place, says = case
+    with suppress(DataError):  # nothing at all can be read, and the test above sees it said
+        found = examine(path, task=task)
+        assert any(re.search(says, fault) for fault in found.faults), found.faults
