@@ -143,8 +143,8 @@ def _cells(path: Path, kind: str, column: str | None, watcher: Watcher) -> Itera
 
     def lines() -> Iterator[str]:
         nonlocal at
-        for at, text in read_lines(path, watcher):  # noqa: B007
-            yield text if kind == ".tsv" else text + "\n"
+        for at, text in read_lines(path, watcher, ends=kind == ".csv"):  # noqa: B007
+            yield text
 
     rows: Iterator[list[str]]
     if kind == ".tsv":  # GLUE's quotes are literal
@@ -217,8 +217,10 @@ def _column(path: Path, names: list[str], wanted: str | None) -> str:
     raise DataError(f"{path}: {unknown('column', wanted or 'text', names)} Choose with --column.")
 
 
-def read_lines(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file without their ends, numbered from 1, split at \\n alone."""
+def read_lines(
+    path: str | Path, watcher: Watcher = REFUSE, *, ends: bool = False
+) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file, numbered from 1, split at \\n alone; with their ends if asked."""
     offset = line = 0
     with _opened(path, watcher) as file:
         while True:
@@ -236,7 +238,8 @@ def read_lines(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[tuple[in
             if line == 1 and raw.startswith(BOM):
                 raw, offset, size = raw[len(BOM) :], len(BOM), size - len(BOM)
             try:
-                yield line, _decoded(raw, size, f"{path}:{line}", offset)
+                text = _decoded(raw, size, f"{path}:{line}", offset)
+                yield line, text if ends else text.removesuffix("\n").removesuffix("\r")
             except DataError as error:
                 watcher.bad(error, raw.decode("utf-8", "backslashreplace"))
             offset += size
@@ -269,7 +272,7 @@ def _decoded(raw: bytes, size: int, where: str, offset: int) -> str:
             f"(0x{raw[error.start]:02x}); need UTF-8 text. Convert it, for instance with "
             f"iconv -f {_guess(raw)} -t UTF-8."
         ) from None
-    return text.removesuffix("\n").removesuffix("\r")
+    return text
 
 
 def _guess(raw: bytes) -> str:
