@@ -28,8 +28,8 @@ from unmask.train.recipe import AUTO, Recipe
 from unmask.train.step import Piece, Trainee, choose_precision, take_step
 
 NEEDED = 3.0  # tokens for each weight of the blocks, below which a size does not pay
-STEPS = 1000  # a run should have about so many
-SMALLEST, LARGEST = 2048, 32_768  # tokens of a step
+STEPS = 5000  # a run should have about so many
+SMALLEST, LARGEST = 1024, 32_768  # tokens of a step
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class Timed:
 
     def speed(self, step: float, world: int = 1) -> float:
         """Tokens a second of steps of so many tokens, shared by so many processes."""
-        pieces = max(step / self.tokens, 1.0)
-        return pieces * self.tokens / (pieces * self.piece / world + self.rest)
+        return step / (step / self.tokens * self.piece / world + self.rest)
 
 
 @dataclass(frozen=True)
