@@ -25,6 +25,7 @@ def machine(monkeypatch):
     """A machine of known speed: tokens a second by size; each size has ten times the weights."""
 
     def of(rest=0.0, **speeds):
+        monkeypatch.setattr(budget, "LADDER", {size: {"size": size} for size in budget.SIZES})
         weights = {size: 10**4 * 10**i for i, size in enumerate(budget.SIZES)}
 
         def timed(recipe, *_):
@@ -101,6 +102,24 @@ def test_a_step_can_be_shared_by_the_processes(corpus, machine, monkeypatch):
     made = auto(**BY_CLOCK, phases=[{"length": 32}])
     found = choose(made, None, corpus, objective_for, Processes(1, 3), print)
     assert found["phases"][0]["batch_tokens"] % (3 * 32) == 0
+
+
+def test_between_the_smallest_sizes_there_is_one_more(corpus, monkeypatch):
+    """Six hundred seconds at 1,000 tokens: 6 for a weight, 2 where there are twice as many, 0.2."""
+    seen = []
+
+    def timed(recipe, *_):
+        network = recipe.network(100)
+        seen.append((network.layers, network.width))
+        return Timed(1.0, 0.0, 1000, [100_000, 300_000, 3_000_000][len(seen) - 1])
+
+    monkeypatch.setattr(budget, "_measured", timed)
+    made = {**auto(**BY_CLOCK), "model": {"size": "auto"}}
+    found = choose(made, None, corpus, objective_for, Processes(), print)
+    assert seen == [(2, 128), (4, 128), (4, 256)]
+    assert (found["model"]["size"], found["model"]["layers"]) == ("tiny", 4)
+    again = choose(made, found, corpus, objective_for, Processes(), print)
+    assert again == found
 
 
 def test_it_says_what_it_measured(corpus, machine):
