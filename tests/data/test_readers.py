@@ -377,3 +377,8 @@ def test_a_line_of_fifty_megabytes_is_read_in_less_than_one_gigabyte(
     characters, kilobytes = done.stdout.splitlines()
     assert characters == "50000000"
     assert int(kilobytes) < 2**20
+
+
+def test_a_line_break_inside_quotes_stays_as_it_is(tmp_path):
+    path = written(tmp_path, "a.csv", b'text\r\n"one\r\ntwo\nthree"\r\nfour\r\n')
+    assert [record.text for record in read_texts(path)] == ["one\r\ntwo\nthree", "four"]

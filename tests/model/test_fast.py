@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from unmask.model import fast
+from tests.conftest import tiny_config
+from unmask.model import fast, positions
 
 RATES = [0.1, 0.5, 0.9]
 
@@ -116,6 +117,17 @@ def test_attention_drops_weights_after_the_softmax(rate):
     q, k, v = apart(joined)
     weights = (q @ k.transpose(-1, -2) / 2.0 + barred()).softmax(dim=-1)
     expected = (weights * mask(weights.shape, rate)) @ v
+    same(out, expected.transpose(1, 2).flatten(2), [joined])
+
+
+def test_queries_and_keys_are_turned_as_rotary_positions_do():
+    where = positions.build(tiny_config(positions="rotary", width=20, heads=5))
+    index = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [3, 1, 4, 1, 5, 9, 2]])
+    (joined,) = leaves((2, 7, 3, 5, 4))
+    out = fast.self_attend(joined, barred(), 0.0, where.turn(index))
+    q, k, v = apart(joined)
+    q, k = where.rotate(q, index), where.rotate(k, index)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=barred())
     same(out, expected.transpose(1, 2).flatten(2), [joined])
 
 

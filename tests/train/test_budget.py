@@ -25,6 +25,7 @@ def machine(monkeypatch):
     """A machine of known speed: tokens a second by size; each size has ten times the weights."""
 
     def of(rest=0.0, **speeds):
+        monkeypatch.setattr(budget, "LADDER", {size: {"size": size} for size in budget.SIZES})
         weights = {size: 10**4 * 10**i for i, size in enumerate(budget.SIZES)}
 
         def timed(recipe, *_):
@@ -66,8 +67,8 @@ def test_with_almost_no_time_it_is_the_smallest(corpus, machine):
 
 
 def test_a_longer_run_has_larger_steps(corpus, machine):
-    """600 s at 8,000 tokens a second are 4.8 million, 4,800 for each of a thousand steps."""
-    machine(tiny=8000, mini=0.1)
+    """600 s at 40,000 tokens a second are 24 million, 4,800 for each of 5,000 steps."""
+    machine(tiny=40_000, mini=0.1)
     assert chosen(corpus, auto(**BY_CLOCK)) == ("tiny", 4096)
     machine(tiny=10**6, mini=0.1)
     assert chosen(corpus, auto(**BY_CLOCK)) == ("tiny", LARGEST)
@@ -82,11 +83,11 @@ def test_what_a_step_costs_besides_its_pieces_counts_less_in_larger_steps():
 
 
 def test_a_size_is_judged_by_the_steps_it_would_take(corpus, machine):
-    """Pieces alone at 8,000 tokens a second, and a quarter of a second each step besides."""
-    machine(rest=0.256, tiny=8000, mini=0.1)
+    """Pieces alone at 40,000 tokens a second, and a twentieth of a second each step besides."""
+    machine(rest=0.0512, tiny=40_000, mini=0.1)
     said = [""]
     assert chosen(corpus, auto(**BY_CLOCK), said) == ("tiny", 4096)
-    assert said[1].startswith("tiny: about 5,333 tokens a second")  # 4,096 in 0.512 + 0.256 s
+    assert said[1].startswith("tiny: about 26,667 tokens a second")  # 4,096 in 0.1024 + 0.0512 s
 
 
 def test_tokens_a_step_that_are_given_stay(corpus, machine):
@@ -96,18 +97,36 @@ def test_tokens_a_step_that_are_given_stay(corpus, machine):
 
 
 def test_a_step_can_be_shared_by_the_processes(corpus, machine, monkeypatch):
-    machine(tiny=8000, mini=0.1)
+    machine(tiny=40_000, mini=0.1)
     monkeypatch.setattr(Processes, "total", lambda self, values: [3 * v for v in values])
     made = auto(**BY_CLOCK, phases=[{"length": 32}])
     found = choose(made, None, corpus, objective_for, Processes(1, 3), print)
     assert found["phases"][0]["batch_tokens"] % (3 * 32) == 0
 
 
+def test_between_the_smallest_sizes_there_is_one_more(corpus, monkeypatch):
+    """Six hundred seconds at 1,000 tokens: 6 for a weight, 2 where there are twice as many, 0.2."""
+    seen = []
+
+    def timed(recipe, *_):
+        network = recipe.network(100)
+        seen.append((network.layers, network.width))
+        return Timed(1.0, 0.0, 1000, [100_000, 300_000, 3_000_000][len(seen) - 1])
+
+    monkeypatch.setattr(budget, "_measured", timed)
+    made = {**auto(**BY_CLOCK), "model": {"size": "auto"}}
+    found = choose(made, None, corpus, objective_for, Processes(), print)
+    assert seen == [(2, 128), (4, 128), (4, 256)]
+    assert (found["model"]["size"], found["model"]["layers"]) == ("tiny", 4)
+    again = choose(made, found, corpus, objective_for, Processes(), print)
+    assert again == found
+
+
 def test_it_says_what_it_measured(corpus, machine):
-    machine(tiny=8000, mini=0.1)
+    machine(tiny=40_000, mini=0.1)
     said = [""]
     chosen(corpus, auto(**BY_CLOCK), said)
-    assert said[1].startswith("tiny: about 8,000 tokens a second, 4.8e+02 for each of its 10,000")
+    assert said[1].startswith("tiny: about 40,000 tokens a second, 2.4e+03 for each of its 10,000")
     assert said[-1] == "chosen: tiny, 4,096 tokens a step"
 
 

@@ -54,7 +54,8 @@ class Attention(nn.Module):
         """Let each x read the memory."""
         if self._may_be_fast(x, added, positions, memory):
             joined = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
-            mixed = fast.self_attend(joined, added, self.dropout if self.training else 0.0)
+            rate = self.dropout if self.training else 0.0
+            mixed = fast.self_attend(joined, added, rate, positions.turn(index))
         else:
             mixed = self._spelled_out(x, added, positions, index, memory, memory_index)
         output: Tensor = self.output(chosen(mixed, places))
@@ -90,7 +91,8 @@ class Attention(nn.Module):
         self, x: Tensor, added: Tensor | None, positions: Positions, memory: Tensor | None
     ) -> bool:
         """Nothing is asked that only the spelled-out way can do."""
-        asked = self.listener is not None or positions.in_layers or memory is not None
+        apart = positions.in_layers and not positions.only_turns
+        asked = self.listener is not None or apart or memory is not None
         trained = added is not None and added.requires_grad
         return not asked and not trained and fast.usable(x)
 

@@ -103,10 +103,15 @@ def plus_dropped(x: Tensor, y: Tensor, rate: float) -> Tensor:
 
 class _SelfAttend(Function):
     @staticmethod
-    def forward(ctx: Any, joined: Tensor, added: Tensor | None, steps: int) -> Tensor:
+    def forward(
+        ctx: Any, joined: Tensor, added: Tensor | None, steps: int, turn: Tensor | None
+    ) -> Tensor:
         b, s, _, h, d = joined.shape
         ctx.scale, ctx.steps = d**-0.5, steps
-        q, k, v = joined.permute(2, 0, 3, 1, 4).contiguous().view(3, b * h, s, d)  # each [BH, S, d]
+        laid = joined.permute(2, 0, 3, 1, 4).contiguous()  # [3, B, H, S, d]
+        if turn is not None:
+            _turn(laid[:2], turn)
+        q, k, v = laid.view(3, b * h, s, d)  # each [BH, S, d]
         scores = _product(q, k.transpose(1, 2), ctx.scale)  # [BH, S, S]
         if added is not None:
             scores.view(b, h, s, s).add_(added)
@@ -116,15 +121,15 @@ class _SelfAttend(Function):
             if bool(blind.any()):  # who may see nothing reads zero
                 weights.view(b, h, s, s).masked_fill_(blind, 0.0)
         chance = _bytes(weights.shape) if steps else None
-        ctx.save_for_backward(q, k, v, weights, chance)
+        ctx.save_for_backward(q, k, v, weights, chance, turn)
         used = weights if chance is None else _kept(chance, steps).mul_(weights)
         mixed = _product(used, v, _grown(steps)).view(b, h, s, d)
         return mixed.transpose(1, 2).reshape(b, s, h * d)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        q, k, v, weights, chance = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        q, k, v, weights, chance, turn = ctx.saved_tensors
         b, s, d = len(grad), q.shape[1], q.shape[2]
         grown = _grown(ctx.steps)
         g = grad.view(b, s, -1, d).transpose(1, 2).reshape(q.shape)
@@ -138,7 +143,15 @@ class _SelfAttend(Function):
         _product(to_scores, k, ctx.scale, out[0])
         _product(to_scores.transpose(1, 2), q, ctx.scale, out[1])
         _product(used.transpose(1, 2), g, grown, out[2])
-        return out.view(3, b, -1, s, d).permute(1, 3, 0, 2, 4).contiguous(), None, None
+        laid = out.view(3, b, -1, s, d)
+        if turn is not None:
+            _turn(laid[:2], turn.conj())
+        return laid.permute(1, 3, 0, 2, 4).contiguous(), None, None, None
+
+
+def _turn(x: Tensor, turn: Tensor) -> None:
+    """Turn pairs of channels, in place.  [2, B, H, S, d], [B, S, d/2] of complex numbers"""
+    torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(turn[:, None])
 
 
 def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
@@ -148,13 +161,16 @@ def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> T
     return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
 
-def self_attend(joined: Tensor, added: Tensor | None, rate: float) -> Tensor:
+def self_attend(
+    joined: Tensor, added: Tensor | None, rate: float, turn: Tensor | None = None
+) -> Tensor:
     """Let each token read the others of its row; `added` must need no gradient.
 
-    `joined` is queries, keys and values as one layer makes them.
-    [B, S, 3, H, d], [B or 1, H or 1, S, S] -> [B, S, D]
+    `joined` is queries, keys and values as one layer makes them; `turn` says how queries and keys
+    are turned before they meet.
+    [B, S, 3, H, d], [B or 1, H or 1, S, S], [B, S, d/2] of complex numbers -> [B, S, D]
     """
-    return _apply(_SelfAttend, joined, added, steps_of(rate))
+    return _apply(_SelfAttend, joined, added, steps_of(rate), turn)
 
 
 class _TokenLoss(Function):

@@ -24,6 +24,7 @@ class Positions(nn.Module):
 
     in_layers = False  # True: it acts in each layer's attention, by `rotate`, `scores` or `values`
     reads_weights = False  # True: `values` must be asked, which needs the weights spelled out
+    only_turns = False  # True: all it does is to turn queries and keys, and `turn` says how
 
     def embed(self, index: Tensor) -> Tensor | None:
         """[B, S] -> [B, S, D], or None to add nothing."""
@@ -40,6 +41,10 @@ class Positions(nn.Module):
     def rotate(self, x: Tensor, index: Tensor) -> Tensor:
         """[B, H, S, d] -> [B, H, S, d]"""
         return x
+
+    def turn(self, index: Tensor) -> Tensor | None:
+        """What `rotate` multiplies pairs of channels with: [B, S, d/2] of complex numbers."""
+        return None
 
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor | None:
         """[B, H, Q, d] -> [B, H, Q, K], or None to add nothing."""
@@ -83,6 +88,7 @@ class Rotary(Positions):
     """Turn each pair of channels by an angle that grows with the position (Su et al. 2021)."""
 
     in_layers = True
+    only_turns = True
 
     cos: Tensor
     sin: Tensor
@@ -99,6 +105,10 @@ class Rotary(Positions):
         even, odd = x[..., 0::2], x[..., 1::2]
         turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
         return turned.flatten(-2)
+
+    def turn(self, index: Tensor) -> Tensor:
+        """[B, S] -> [B, S, d/2] of complex numbers"""
+        return torch.complex(self.cos, self.sin)[index]
 
 
 class Bucketed(Positions):

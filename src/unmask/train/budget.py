@@ -1,4 +1,4 @@
-"""Minutes, machine, text -> a size: what `model.size = "auto"` stands for.
+"""Minutes and machine -> a size: what `model.size = "auto"` stands for.
 
 A larger network learns more from each token and sees fewer of them. Which one ends lower depends
 on how many tokens it can see for each of its weights, so the machine is timed first, with a batch
@@ -27,9 +27,15 @@ from unmask.train.optim import make_optimizer
 from unmask.train.recipe import AUTO, Recipe
 from unmask.train.step import Piece, Trainee, choose_precision, take_step
 
-NEEDED = 3.0  # tokens for each weight of the blocks, below which a size does not pay
-STEPS = 1000  # a run should have about so many
-SMALLEST, LARGEST = 2048, 32_768  # tokens of a step
+# BERT's sizes, and one between the two smallest, which are far apart.
+LADDER: dict[str, dict[str, Any]] = {
+    "tiny": {"size": "tiny"},
+    "tiny with four layers": {"size": "tiny", "layers": 4},
+    **{name: {"size": name} for name in SIZES if name != "tiny"},
+}
+NEEDED = 1.5  # tokens for each weight of the blocks, below which a size does not pay
+STEPS = 5000  # a run should have about so many
+SMALLEST, LARGEST = 1024, 32_768  # tokens of a step
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,7 @@ class Timed:
 
     def speed(self, step: float, world: int = 1) -> float:
         """Tokens a second of steps of so many tokens, shared by so many processes."""
-        pieces = max(step / self.tokens, 1.0)
-        return pieces * self.tokens / (pieces * self.piece / world + self.rest)
+        return step / (step / self.tokens * self.piece / world + self.rest)
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,13 @@ def choose(
     if table.get("model", {}).get("size") != AUTO:
         return table
     if begun is not None:
-        return _settled(table, begun["model"]["size"], begun["phases"][0]["batch_tokens"])
+        shape = {key: begun["model"][key] for key in ("size", "layers") if key in begun["model"]}
+        return _settled(table, shape, begun["phases"][0]["batch_tokens"])
     minutes = build(Recipe, table, where="recipe").schedule.minutes
     assert minutes is not None  # a recipe without a clock is refused
     chosen, step = "", SMALLEST
-    for number, size in enumerate(SIZES):
-        recipe = build(Recipe, _settled(table, size, SMALLEST), where="recipe")
+    for number, (size, shape) in enumerate(LADDER.items()):
+        recipe = build(Recipe, _settled(table, shape, SMALLEST), where="recipe")
         timed = _mean(
             _measured(recipe, corpus.tokenizer.vocabulary, objective, processes), processes
         )
@@ -89,15 +95,16 @@ def choose(
         if number and seen < NEEDED * timed.weights:
             break
         chosen, step = size, tokens
-    found = _settled(table, chosen, step)
+    found = _settled(table, LADDER[chosen], step)
     say(f"chosen: {chosen}, {found['phases'][0]['batch_tokens']:,} tokens a step")
     return found
 
 
-def _settled(table: dict[str, Any], size: str, batch_tokens: int) -> dict[str, Any]:
+def _settled(table: dict[str, Any], shape: dict[str, Any], batch_tokens: int) -> dict[str, Any]:
     """With a size, and with so many tokens a step where the recipe leaves them open."""
     phases = [{"batch_tokens": batch_tokens, **phase} for phase in table.get("phases") or [{}]]
-    return {**table, "model": {**table["model"], "size": size}, "phases": phases}
+    given = {key: value for key, value in table["model"].items() if key != "size"}
+    return {**table, "model": {**shape, **given}, "phases": phases}
 
 
 def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> int:

@@ -145,9 +145,7 @@ def _train(
     show: Show | None,
     begun: float,
 ) -> Path:
-    vocabulary = corpus.tokenizer.vocabulary
-    objective, heads = objective_for(recipe, vocabulary)
-    config = recipe.network(len(vocabulary))
+    objective, network = _begun(recipe, corpus)
     facts = environment(
         corpus=corpus.digest,
         tokenizer=corpus.tokenizer.digest(),
@@ -155,9 +153,6 @@ def _train(
         shard=shard,
     )
     resolved = recipe.model_dump(exclude_none=True)
-    torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
-    network = Network(config, heads)
-    objective.begin(network, lambda: frequencies(corpus))
     source = CorpusSource(corpus, recipe, objective, group)
     evaluate = HeldOut(folder, corpus, recipe, objective, group, network)
     course = Course(
@@ -189,11 +184,21 @@ def _train(
     group.wait()
     loop = Loop(course)
     # Only now: what cannot be trained is not a run.
-    begin(folder, resolved, facts, lambda table: _spelled_out(table, vocabulary))
+    begin(folder, resolved, facts, lambda t: _spelled_out(t, corpus.tokenizer.vocabulary))
     loop.resume()
     loop.run()
     evaluate.report()
     return folder.path / MODEL
+
+
+def _begun(recipe: Recipe, corpus: Corpus) -> tuple[OnePass, Network]:
+    """What is to be learned, and a network that has learned nothing yet."""
+    vocabulary = corpus.tokenizer.vocabulary
+    objective, heads = objective_for(recipe, vocabulary)
+    torch.manual_seed(draws.key(recipe.seed, _WEIGHTS) % 2**63)
+    network = Network(recipe.network(len(vocabulary)), heads)
+    objective.begin(network, lambda: frequencies(corpus))
+    return objective, network
 
 
 def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, HeadsConfig]:
