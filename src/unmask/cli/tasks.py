@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +14,10 @@ from unmask.cli.training import Out, Overwrite, Resume, Set, Threads
 from unmask.errors import UserError
 
 if TYPE_CHECKING:
+    from unmask.checkpoint.folder import Folder
     from unmask.data.columns import Columns
     from unmask.train.course import Position
+    from unmask.train.heldout import Show
     from unmask.train.step import Report
 
 ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
@@ -38,11 +42,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def finetune(
-    task: Annotated[str, typer.Argument(help="classify, regress, qa, ner, or a recipe.toml.")],
-    model: ModelName,
-    train: Annotated[Path, typer.Option(help="Data to learn from.")],
-    dev: Annotated[Path, typer.Option(help="Data to be scored on.")],
+    task: Annotated[str, typer.Argument(help="classify, regress, qa, ner, or multi RECIPE.toml.")],
+    arguments: Annotated[
+        list[str], typer.Argument(metavar="MODEL", help="A model folder or name.")
+    ],
     out: Out,
+    train: Annotated[Path | None, typer.Option(help="Data to learn from.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Data to be scored on.")] = None,
     text: Text = None,
     second: Second = None,
     label: Label = None,
@@ -52,44 +58,94 @@ def finetune(
     batch: Batch = None,
     length: Length = None,
     seed: Seed = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
+    trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
     threads: Threads = None,
     set_: Set = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a model for a task on labelled data of your own."""
+    """Train a model for a task, or for several, on labelled data of your own."""
     flags = {"optimizer.rate": rate, "tune.epochs": epochs, "tune.batch": batch}
     flags |= {"tune.length": length, "seed": seed}
     changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    changes += set_ or []
     if resume and overwrite:
         raise UserError("--resume and --overwrite: a run goes on or begins anew. Give one of them.")
+    if seeds > 1 and trials:
+        raise UserError("--seeds and --search: one or the other. Search first, then try seeds.")
+    how = {"resume": resume, "overwrite": overwrite}
+    if task == "multi":
+        _several(arguments, out, changes, threads, how)
+        return
+    if len(arguments) != 1 or train is None or dev is None:
+        raise UserError(
+            f"finetune {task}: need a model, --train FILE and --dev FILE. As in: unmask finetune "
+            f"{task} minilm --train train.tsv --dev dev.tsv --out run"
+        )
     from unmask.settings import build
     from unmask.train.tuning import Tuning, compose_tuning
 
-    table = compose_tuning(task, [*changes, *(set_ or [])])
-    recipe = build(Tuning, table, where="recipe")
+    recipe = build(Tuning, compose_tuning(task, changes), where="recipe")
+    from unmask.train.finetune import finetune as run
+    from unmask.train.finetune import read_data
+
+    data = read_data(recipe, train, dev, _columns(text, second, label, header))
+    folder = _model(arguments[0], threads)
+    with _shown() as show:
+        if trials:
+            from unmask.train.search import search
+
+            found = search(folder, data, out, recipe, trials, notice=_notice, show=show)
+        elif seeds > 1:
+            from unmask.train.seeds import finetune_seeds
+
+            found = finetune_seeds(
+                folder, data, out, recipe, seeds, notice=_notice, show=show, **how
+            )
+        else:
+            found = run(folder, data, out, recipe, notice=_notice, show=show, **how)
+    print(json.dumps(found))
+
+
+def _several(
+    arguments: list[str], out: Path, changes: list[str], threads: int | None, how: dict[str, bool]
+) -> None:
+    """`unmask finetune multi RECIPE.toml MODEL`: several tasks on one encoder."""
+    if len(arguments) != 2:
+        raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
+    from unmask.settings import build, override, read_toml
+    from unmask.train.multi import Multi, finetune_several
+
+    table = override(read_toml(Path(arguments[0])), changes)
+    recipe = build(Multi, table, where=arguments[0])
+    folder = _model(arguments[1], threads)
+    with _shown() as show:
+        found = finetune_several(folder, recipe, out, notice=_notice, show=show, **how)
+    print(json.dumps(found))
+
+
+def _model(name: str, threads: int | None) -> "Folder":
     import torch
 
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.folder import load_folder
-    from unmask.train.finetune import finetune as run
-    from unmask.train.finetune import read_data
 
     if threads:
         torch.set_num_threads(threads)
-    data = read_data(recipe, train, dev, _columns(text, second, label, header))
-    folder = load_folder(locate(model))
+    return load_folder(locate(name))
+
+
+@contextmanager
+def _shown() -> Iterator["Show"]:
+    """A bar that a run moves on."""
     with progress("training", "steps", None) as job:
 
         def show(position: "Position", report: "Report", done: float) -> None:
             steps = round(position.step / max(done, 1e-9))
-            note = f"loss {report.loss:.3f}"
-            job.reach("training", "steps", position.step, steps, note=note)
+            job.reach("training", "steps", position.step, steps, note=f"loss {report.loss:.3f}")
 
-        scores = run(
-            folder, data, out, recipe, resume=resume, overwrite=overwrite, notice=_notice, show=show
-        )
-    print(json.dumps(scores))
+        yield show
 
 
 def evaluate(
