@@ -5,7 +5,10 @@ threads, and are scored on the same held-out stretches at 15 %. Theirs is BertFo
 authors configured it, tiny and mini, each with three rates that rise and fall by the clock as ours
 does; evaluation does not count in its minutes, and does in ours.
 
-    python -m benchmarks budget CORPUS [--minutes 10] [--only NAME ...]
+    python -m benchmarks budget CORPUS [--minutes 10] [--only NAME ...] [--pace SECONDS]
+
+With `--pace`, the seconds of one step of theirs as an earlier run had them on a quiet machine, its
+steps are counted instead of timed: such a run may share the machine, and use one thread.
 """
 
 import argparse
@@ -73,8 +76,10 @@ class Examples:
         )
 
 
-def train_theirs(examples: Examples, plain: Plain, minutes: float) -> list[dict[str, Any]]:
-    """A plain loop for so many minutes; returns its evaluations."""
+def train_theirs(
+    examples: Examples, plain: Plain, minutes: float, pace: float | None = None
+) -> list[dict[str, Any]]:
+    """A plain loop for so many minutes, or as many steps as `pace` puts there; its evaluations."""
     torch.manual_seed(0)
     config = sized(plain.size, len(examples.vocabulary))
     if not plain.dropout:
@@ -100,7 +105,7 @@ def train_theirs(examples: Examples, plain: Plain, minutes: float) -> list[dict[
         part = theirs.trimmed(theirs.apart([batch], LENGTH, pairs=False))
         theirs.step(model, optimizer, [part], clip=1.0)
         tokens, step = tokens + batch.real, step + 1
-        seconds += time.monotonic() - begun
+        seconds += pace or time.monotonic() - begun
 
 
 def train_ours(examples: Examples, corpus: Path, out: Path, minutes: float) -> list[dict[str, Any]]:
@@ -125,8 +130,10 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--only", nargs="*", help="unmask, tiny-0.001, ...; all if left out")
+    parser.add_argument("--pace", type=float, help="seconds of a step of theirs")
+    parser.add_argument("--threads", type=int, default=THREADS, help="of theirs")
     given = parser.parse_args(sys.argv[2:])
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(given.threads)
     plain = {loop.name: loop for loop in [*PLAIN, *BESIDES]}
     path = RESULTS / f"budget-{given.minutes:g}"
     path.mkdir(parents=True, exist_ok=True)
@@ -135,7 +142,7 @@ def main() -> None:
         if name == "unmask":
             found = train_ours(examples, given.corpus, path / "run", given.minutes)
         else:
-            found = train_theirs(examples, plain[name], given.minutes)
+            found = train_theirs(examples, plain[name], given.minutes, given.pace)
         (path / f"{name}.json").write_text(json.dumps(found))
     summarise(path, given.minutes)
 

@@ -7,6 +7,7 @@ Tokens a second over three axes and peak memory over one, in results/growth.json
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,11 +23,11 @@ EXAMPLES = (4, 8, 16, 32, 64, 128)  # of 128 tokens in a step
 UP_TO_BASE = ("tiny", "mini", "small", "medium", "base")
 
 
-def case(size: str, length: int, examples: int, steps: int = 1) -> Case:
+def case(size: str, length: int, examples: int) -> Case:
     """A named size on full rows."""
     layers, width = SIZES[size]
     name = f"{size}, {examples} examples of {length} tokens"
-    return Case(name, layers, width, width // 64, PIECES, examples, steps, length)
+    return Case(name, layers, width, width // 64, PIECES, examples, length=length)
 
 
 def of_length(length: int) -> Case:
@@ -61,28 +62,22 @@ AXES = [
 ]
 
 
-def picture(axis: Axis, found: list[dict[str, Any]], key: str, what: str, unit: float) -> Chart:
+def picture(axis: Axis, found: dict[str, Any], key: str, what: str, unit: float = 1.0) -> Chart:
     """One quantity of both sides along an axis."""
-    at = range(len(axis.values))
-    lines = [Line(side, at, [result[key][side] / unit for result in found]) for side in SIDES]
-    names = [str(value) for value in axis.values]
+    at = range(len(found))
+    values = {side: [result[key][side] / unit for result in found.values()] for side in SIDES}
+    lines = [Line(side, at, values[side]) for side in SIDES]
     title = f"{what} ({axis.about})"
-    return Chart(title, lines, across=axis.name, names=names, log=True)
+    return Chart(title, lines, across=axis.name, names=list(found), log=True)
 
 
 def main(rounds: int = 3) -> None:
     torch.set_num_threads(THREADS)
-    known: dict[Case, dict[str, Any]] = {}  # some lie on two axes
-    charts, results = [], {}
-    for axis in AXES:
-        for value in axis.values:
-            chosen = axis.case_of(value)
-            if chosen not in known:
-                known[chosen] = measure(chosen, rounds)
-        found = [known[axis.case_of(value)] for value in axis.values]
-        results[axis.name] = dict(zip(map(str, axis.values), found, strict=True))
-        charts.append(picture(axis, found, "tokens_a_second", "Tokens a second", 1.0))
-    charts += [picture(axis, found, "peak_bytes", "Peak memory, MB", 1e6)]  # of the last axis
+    measured = cache(lambda chosen: measure(chosen, rounds))  # some lie on two axes
+    results = {a.name: {str(v): measured(a.case_of(v)) for v in a.values} for a in AXES}
+    charts = [picture(a, results[a.name], "tokens_a_second", "Tokens a second") for a in AXES]
+    last = AXES[-1]
+    charts.append(picture(last, results[last.name], "peak_bytes", "Peak memory, MB", 1e6))
     for axis_name, rows in results.items():
         print(f"\n| {axis_name} | transformers | unmask | ratio | of the peak | MB, both |")
         print("|---|---|---|---|---|---|")

@@ -64,7 +64,10 @@ def apart(batches: Sequence[Batch], length: int, *, pairs: bool = True) -> dict[
 def trimmed(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rows as long as the longest of them, as their collators pad."""
     longest = int(rows["attention_mask"].sum(dim=1).max())
-    return {name: t[:, :longest] if t.ndim == 2 else t for name, t in rows.items()}
+    return {
+        name: tensor[:, :longest].contiguous() if tensor.ndim == 2 else tensor
+        for name, tensor in rows.items()
+    }
 
 
 def adamw(model: torch.nn.Module, rules: OptimizerSettings) -> torch.optim.AdamW:

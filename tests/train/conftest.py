@@ -110,7 +110,7 @@ def state(folder: Path, step: int) -> tuple[bytes, bytes, dict[str, Any]]:
     """Weights and optimizer to the byte, and where the run was, but for the clock."""
     at = folder / "checkpoints" / f"step-{step}"
     facts = json.loads((at / "state.json").read_text())
-    del facts["seconds"]
+    del facts["seconds"], facts["before"]  # of a clock
     names = "model.safetensors", "optimizer.safetensors"
     weights, moments = ((at / name).read_bytes() for name in names)
     return weights, moments, facts

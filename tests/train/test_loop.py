@@ -383,9 +383,11 @@ def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatc
 
     monkeypatch.setattr(module.HeldOut, "__init__", slow)
     for minutes, least in ((0.05, 0.5), (0.01, 0.2 * 0.6)):
-        folder = run(str(minutes), schedule={"steps": None, "minutes": minutes})
+        folder = run(str(minutes), schedule={"steps": None, "minutes": minutes, "warmup": 0.9})
         first = metrics(folder, "eval")[0]["seconds"]
         assert least <= first < least + 0.4
+        rates = [entry["rate"] for entry in metrics(folder, "train")]
+        assert rates[0] < 0.01 * max(rates), "and the rate still rises from the first step on"
 
 
 def test_an_evaluation_that_falls_due_during_another_is_made_up_for(run, monkeypatch):
@@ -594,7 +596,8 @@ def test_a_run_in_half_precision_keeps_whole_weights(run):
 def test_state_json_says_how_far_the_run_is(run):
     folder = run()
     facts = json.loads((folder / "checkpoints" / f"step-{STEPS}" / "state.json").read_text())
-    assert set(facts) == {"step", "tokens", "seconds", "bad", "evaluated", "slot", "cursor"}
+    clocks = {"seconds", "before"}
+    assert set(facts) == {"step", "tokens", "bad", "evaluated", "slot", "cursor"} | clocks
     assert facts["tokens"] == metrics(folder)[-1]["tokens"]
 
 

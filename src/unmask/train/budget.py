@@ -79,14 +79,15 @@ def choose(
         return _settled(table, shape, begun["phases"][0]["batch_tokens"])
     minutes = build(Recipe, table, where="recipe").schedule.minutes
     assert minutes is not None  # a recipe without a clock is refused
-    chosen, step = "", SMALLEST
+    chosen = ""
     for number, (size, shape) in enumerate(LADDER.items()):
         recipe = build(Recipe, _settled(table, shape, SMALLEST), where="recipe")
         timed = _mean(
             _measured(recipe, corpus.tokenizer.vocabulary, objective, processes), processes
         )
-        tokens = _step_tokens(recipe, timed, minutes, processes.world)
-        speed = timed.speed(tokens, processes.world)
+        settled = _settled(table, shape, _step_tokens(recipe, timed, minutes, processes.world))
+        step = settled["phases"][0]["batch_tokens"]
+        speed = timed.speed(step, processes.world)
         seen = 60 * minutes * speed
         say(
             f"{size}: about {speed:,.0f} tokens a second, {seen / timed.weights:.2g} for each of "
@@ -94,9 +95,8 @@ def choose(
         )
         if number and seen < NEEDED * timed.weights:
             break
-        chosen, step = size, tokens
-    found = _settled(table, LADDER[chosen], step)
-    say(f"chosen: {chosen}, {found['phases'][0]['batch_tokens']:,} tokens a step")
+        chosen, found = f"{size}, {step:,} tokens a step", settled
+    say(f"chosen: {chosen}")
     return found
 
 

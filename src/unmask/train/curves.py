@@ -7,7 +7,7 @@ from html import escape
 
 WIDTH, HEIGHT = 580, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 150, 34, 42
-COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed")
+COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#be185d", "#65a30d")
 POINTS = 400  # of a line; more are averaged
 
 

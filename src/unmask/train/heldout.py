@@ -85,9 +85,8 @@ class HeldOut:
             probe(network)
             speed = probe.tokens / (time.monotonic() - begun)
             room = 60 * minutes * EVALUATING * speed  # tokens of all evaluations
-            tokens = min(
-                most, max(PROBED, int(room / (self.count + 1)))
-            )  # one before the first step
+            each = int(room / (self.count + 1))  # one is before the first step
+            tokens = min(most, max(PROBED, each))
             found = [tokens, min(self.count, max(1, int(room / tokens) - 1))]
         agreed = self.group.total([v if self.group.first else 0.0 for v in found])
         return round(agreed[0]), round(agreed[1])

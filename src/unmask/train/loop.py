@@ -63,6 +63,8 @@ class Loop:
             self._count_what_came_before()
         if position.evaluated < 0:
             self._evaluate()
+        if not position.step:
+            position.before = position.seconds
         while self.progress < 1.0 and not self.course.enough():
             self._stop_if_asked()
             begun, before = time.monotonic(), self.progress
@@ -130,11 +132,13 @@ class Loop:
         average(self.course.network, self.optimizer, weight)
 
     def _next(self) -> float:
-        """The progress that decides the rate: with steps, the first has a rate above nothing."""
-        steps = self.course.schedule.steps
-        if steps is None:
-            return max(self.progress, 1e-3 * self.course.schedule.warmup)
-        return (self.position.step + 0.5) / steps
+        """The progress that decides the rate: from the first step, which has one above nothing."""
+        schedule, position = self.course.schedule, self.position
+        if schedule.steps is not None:
+            return (position.step + 0.5) / schedule.steps
+        begun = schedule.progress(0, position.before)
+        gone = (self.progress - begun) / max(1.0 - begun, 1e-9)
+        return max(gone, 1e-3 * schedule.warmup)
 
     def _leave_out(self, report: Report, pieces: Sequence[Piece]) -> None:
         """A step that was not finite: say all that helps to find out why, and stop in the end."""
