@@ -9,7 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -45,7 +45,8 @@ def _refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) 
             raise SettingsError(f"{where}: {unknown('key', key, kind.model_fields)}")
         inner = kind.model_fields[key].annotation
         inside = next((k for k in (inner, *get_args(inner)) if _is_settings(k)), None)
-        tables = value if isinstance(value, list) else [value]
+        by_name = get_origin(inner) is dict and isinstance(value, Mapping)
+        tables = value.values() if by_name else value if isinstance(value, list) else [value]
         for part in tables if inside else []:
             if isinstance(part, Mapping):
                 _refuse_unknown(inside, part, f"{where} [{key}]")  # type: ignore[arg-type]

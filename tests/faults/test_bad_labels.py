@@ -42,13 +42,19 @@ def marked(*spans, text="John lives in Paris.") -> str:
 IN_SQUAD = r": data\[0\]\.paragraphs\[0\](\.qas\[0\])?( \(id q1\))?"
 CASES: dict[str, tuple[str, str, str, str, str]] = {
     # classification
-    "too few columns": ("classify", "a.tsv", GOOD + "only a text\n", ":4", "2 columns and this row 1"),
+    "too few columns": (
+        "classify", "a.tsv", GOOD + "only a text\n", ":4", "2 columns and this row 1"
+    ),
     "too many columns": ("classify", "a.tsv", GOOD + "a\tb\tc\n", ":4", "2 columns and this row 3"),
-    "a quote never closed": ("classify", "a.csv", 'text,label\n"good,pos\n', ":2", "quote is never"),
+    "a quote never closed": (
+        "classify", "a.csv", 'text,label\n"good,pos\n', ":2", "quote is never"
+    ),
     "a column twice": ("classify", "a.tsv", "text\ttext\nx\ty\n", ":1", "'text' is given twice"),
     "a text that is empty": ("classify", "a.tsv", GOOD + " \tpos\n", ":4", "the text is empty"),
     "a label that is empty": ("classify", "a.tsv", GOOD + "film\t\n", ":4", "the label is empty"),
-    "one label only": ("classify", "a.tsv", "text\tlabel\na\tx\nb\tx\n", ":2", "only the label 'x'"),
+    "one label only": (
+        "classify", "a.tsv", "text\tlabel\na\tx\nb\tx\n", ":2", "only the label 'x'"
+    ),
     "fractions as labels": (
         "classify", "a.tsv", "text\tlabel\n" + "".join(f"t{i}\t0.{i}5\n" for i in range(9)), ":2",
         "different numbers as labels.*use regress",
@@ -56,7 +62,9 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "not UTF-8": ("classify", "a.tsv", "text\tlabel\n\udce9t\u00e9\tpos\n", ":2", "not UTF-8"),
     "nothing in it": ("classify", "a.tsv", "", "", "empty; need a row"),
     "only a header": ("classify", "a.tsv", "text\tlabel\n", "", "nothing to learn from"),
-    "not JSON": ("classify", "a.jsonl", '{"text": "a", "label": "x"}\n{oops\n', ":2", "not valid JSON"),
+    "not JSON": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{oops\n', ":2", "not valid JSON"
+    ),
     "a key twice": (
         "classify", "a.jsonl", '{"text": "a", "text": "b", "label": "x"}\n', ":1", "given twice"
     ),
@@ -93,15 +101,19 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         + "}\n", ":2", "not valid JSON",
     ),
     "nested too deep": (
-        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": ' + "[" * 100_000 + "\n", ":2",
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": ' + "[" * 100_000
+        + "\n", ":2",
         "nested too deep",
     ),
     # regression
     "a name where a number is due": (
-        "regress", "a.tsv", "text\tscore\na\t1.5\nb\thigh\n", ":3", "the score is 'high'; need a number"
+        "regress", "a.tsv", "text\tscore\na\t1.5\nb\thigh\n", ":3",
+        "the score is 'high'; need a number"
     ),
     "NaN": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\tnan\n", ":3", "need a finite number"),
-    "infinity": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\t-inf\n", ":3", "need a finite number"),
+    "infinity": (
+        "regress", "a.tsv", "text\tscore\na\t1.5\nb\t-inf\n", ":3", "need a finite number"
+    ),
     "a comma for a point": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\t2,5\n", ":3", "'2,5'"),
     "true for a number": (
         "regress", "a.jsonl", '{"text": "a", "score": 1}\n{"text": "b", "score": true}\n', ":2",
@@ -111,8 +123,12 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "regress", "a.tsv", "text\tscore\na\t1.5\nb\t1.5\n", ":2", "1.5 in all 2 examples"
     ),
     # questions
-    "offset too small": ("qa", "a.json", answer("1973", 19), IN_SQUAD, r"begin at 19.*stands at 20"),
-    "offset too large": ("qa", "a.json", answer("1973", 23), IN_SQUAD, r"begin at 23.*stands at 20"),
+    "offset too small": (
+        "qa", "a.json", answer("1973", 19), IN_SQUAD, r"begin at 19.*stands at 20"
+    ),
+    "offset too large": (
+        "qa", "a.json", answer("1973", 23), IN_SQUAD, r"begin at 23.*stands at 20"
+    ),
     "offset below zero": ("qa", "a.json", answer("1973", -1), IN_SQUAD, r"begin at -1.*at 20"),
     "offset beyond the end": ("qa", "a.json", answer("1973", 999), IN_SQUAD, r"999.*stands at 20"),
     "offset in bytes": (
@@ -129,14 +145,20 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "qa", "a.json", answer("1974", 20), IN_SQUAD, "'1974' does not occur in its passage"
     ),
     "an answer that is empty": ("qa", "a.json", answer("", 20), IN_SQUAD, "'text' is empty"),
-    "an offset that is a text": ("qa", "a.json", answer("1973", "20"), IN_SQUAD, "need a whole number"),
+    "an offset that is a text": (
+        "qa", "a.json", answer("1973", "20"), IN_SQUAD, "need a whole number"
+    ),
     "impossible, and answered": (
-        "qa", "a.json", squad(is_impossible=True), IN_SQUAD, "'is_impossible' is true, and there are 1"
+        "qa", "a.json", squad(is_impossible=True), IN_SQUAD,
+        "'is_impossible' is true, and there are 1"
     ),
     "possible, and not answered": (
-        "qa", "a.json", squad(is_impossible=False, answers=[]), IN_SQUAD, "is false, and there is no"
+        "qa", "a.json", squad(is_impossible=False, answers=[]), IN_SQUAD,
+        "is false, and there is no"
     ),
-    "impossible is a number": ("qa", "a.json", squad(is_impossible=1), IN_SQUAD, "need true or false"),
+    "impossible is a number": (
+        "qa", "a.json", squad(is_impossible=1), IN_SQUAD, "need true or false"
+    ),
     "no question": ("qa", "a.json", squad(question=...), IN_SQUAD, "'question' is missing"),
     "an empty question": ("qa", "a.json", squad(question=" "), IN_SQUAD, "'question' is empty"),
     "an empty passage": ("qa", "a.json", squad(context=""), IN_SQUAD, "'context' is empty"),
@@ -146,7 +168,8 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "a list for an object": ("qa", "a.json", "[]", "", "need a JSON object"),
     "answers and offsets of different number": (
         "qa", "a.jsonl",
-        '{"question": "When?", "context": "In 1973.", "answers": {"text": ["1973"], "answer_start": []}}\n',
+        '{"question": "When?", "context": "In 1973.", '
+        '"answers": {"text": ["1973"], "answer_start": []}}\n',
         ":1", "1 answers and 0 offsets",
     ),
     "an id twice": (
@@ -173,11 +196,16 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "ner", "a.conll", "a S-PER\n\nb B-LOC\nc O\n", ":4", "that has not ended; in BIOES"
     ),
     "BIOES that ends with the sentence": (
-        "ner", "a.conll", "a S-PER\n\nb B-LOC\nc I-LOC\n", ":4", "the sentence ends inside an entity"
+        "ner", "a.conll", "a S-PER\n\nb B-LOC\nc I-LOC\n", ":4",
+        "the sentence ends inside an entity"
     ),
     "BIOES and a stray end": ("ner", "a.conll", "a S-PER\nb E-LOC\n", ":2", "'E-LOC' after S-PER"),
-    "a line without a tag": ("ner", "a.conll", "a B-PER\nb\n", ":2", "1 columns; need a word and its tag"),
-    "a column too many": ("ner", "a.conll", "a X B-PER\nb Y Z O\n", ":2", "4 columns.*3 columns as in"),
+    "a line without a tag": (
+        "ner", "a.conll", "a B-PER\nb\n", ":2", "1 columns; need a word and its tag"
+    ),
+    "a column too many": (
+        "ner", "a.conll", "a X B-PER\nb Y Z O\n", ":2", "4 columns.*3 columns as in"
+    ),
     "no name at all": ("ner", "a.conll", "a O\nb O\n", ":1", "no entity in 1 sentences"),
     "tokens and tags of different number": (
         "ner", "a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', ":1", "2 tokens and 1 tags"
@@ -188,15 +216,24 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "tags that are numbers": (
         "ner", "a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', ":1", r"'tags' is \[3\]; need a list"
     ),
-    "an entity beyond the text": ("ner", "a.jsonl", marked([0, 99, "PER"]), ":1", "text of 20 char"),
+    "an entity beyond the text": (
+        "ner", "a.jsonl", marked([0, 99, "PER"]), ":1", "text of 20 char"
+    ),
     "an entity backwards": ("ner", "a.jsonl", marked([4, 0, "PER"]), ":1", "from 4 to 0"),
-    "an entity that cuts a word": ("ner", "a.jsonl", marked([0, 3, "PER"]), ":1", "'Joh', cuts a word"),
-    "an entity with a space": ("ner", "a.jsonl", marked([0, 5, "PER"]), ":1", "takes a space with it"),
+    "an entity that cuts a word": (
+        "ner", "a.jsonl", marked([0, 3, "PER"]), ":1", "'Joh', cuts a word"
+    ),
+    "an entity with a space": (
+        "ner", "a.jsonl", marked([0, 5, "PER"]), ":1", "takes a space with it"
+    ),
     "entities that overlap": (
-        "ner", "a.jsonl", marked([0, 10, "PER"], [5, 13, "LOC"]), ":1", "overlap; a word has one label"
+        "ner", "a.jsonl", marked([0, 10, "PER"], [5, 13, "LOC"]), ":1",
+        "overlap; a word has one label"
     ),
     "an entity without a label": ("ner", "a.jsonl", marked([0, 4, ""]), ":1", "and a label"),
-    "an entity that is a text": ("ner", "a.jsonl", marked("John"), ":1", "need start, end and label"),
+    "an entity that is a text": (
+        "ner", "a.jsonl", marked("John"), ":1", "need start, end and label"
+    ),
     "entities that are no list": (
         "ner", "a.jsonl", '{"text": "John", "entities": 7}\n', ":1", "entities are 7; need a list"
     ),

@@ -1,4 +1,4 @@
-"""Fine-tuning: the same loop, a head on a trained encoder; what is best is kept, nothing is lost."""
+"""Fine-tuning: the same loop, a head on a trained encoder; the best is kept, nothing is lost."""
 
 import json
 import os
@@ -239,7 +239,7 @@ def names(tmp_path):
     path = tmp_path / "names.conll"
     path.write_text("john B-PER\nlives O\nin O\nparis B-LOC\n. O\n\nit O\nis O\nred O\n\n" * 6)
     recipe = tuning(task={"name": "ner"})
-    return read_data(recipe, path, path, Columns())
+    return read_data(recipe.task, path, path, Columns())
 
 
 def test_names_are_learned_and_transformers_reads_them(model, tmp_path):
@@ -302,7 +302,7 @@ def test_several_tasks_share_an_encoder_and_end_as_models_of_their_own(model, tm
 
 def test_what_is_in_both_files_is_told(tmp_path):
     path = written(tmp_path, "a.tsv", samples(6))
-    found = read_data(tuning(), path, path, Columns())
+    found = read_data(tuning().task, path, path, Columns())
     assert any("6 of 6 examples are in the training data too" in line for line in found.said)
     assert found.said[0].endswith("text is column 'text', label is column 'label'")
 
@@ -311,7 +311,7 @@ def test_a_file_without_rows_is_refused(tmp_path):
     path = written(tmp_path, "a.tsv", samples(6))
     empty = written(tmp_path, "b.tsv", [])
     with pytest.raises(DataError, match="b.tsv: nothing to learn from in it"):
-        read_data(tuning(), path, empty, Columns())
+        read_data(tuning().task, path, empty, Columns())
 
 
 @pytest.mark.parametrize(

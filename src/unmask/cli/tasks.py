@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,15 +66,12 @@ def finetune(
     overwrite: Overwrite = False,
 ) -> None:
     """Train a model for a task, or for several, on labelled data of your own."""
-    flags = {"optimizer.rate": rate, "tune.epochs": epochs, "tune.batch": batch}
-    flags |= {"tune.length": length, "seed": seed}
-    changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    changes += set_ or []
-    if resume and overwrite:
-        raise UserError("--resume and --overwrite: a run goes on or begins anew. Give one of them.")
-    if seeds > 1 and trials:
-        raise UserError("--seeds and --search: one or the other. Search first, then try seeds.")
-    how = {"resume": resume, "overwrite": overwrite}
+    tuned = {"epochs": epochs, "batch": batch, "length": length}
+    flags = {"optimizer.rate": rate, "seed": seed, **{f"tune.{k}": v for k, v in tuned.items()}}
+    changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
+    _refuse_both("--resume", resume, "--overwrite", overwrite, "A run goes on or begins anew.")
+    _refuse_both("--seeds", seeds > 1, "--search", trials > 0, "Search first, then try seeds.")
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     if task == "multi":
         _several(arguments, out, changes, threads, how)
         return
@@ -90,26 +87,30 @@ def finetune(
     from unmask.train.finetune import finetune as run
     from unmask.train.finetune import read_data
 
-    data = read_data(recipe, train, dev, _columns(text, second, label, header))
-    folder = _model(arguments[0], threads)
+    data = read_data(recipe.task, train, dev, _columns(text, second, label, header))
+    given = _model(arguments[0], threads), data, out, recipe
     with _shown() as show:
+        how |= {"notice": _notice, "show": show}
         if trials:
             from unmask.train.search import search
 
-            found = search(folder, data, out, recipe, trials, notice=_notice, show=show)
+            found = search(*given, trials, notice=_notice, show=show)
         elif seeds > 1:
             from unmask.train.seeds import finetune_seeds
 
-            found = finetune_seeds(
-                folder, data, out, recipe, seeds, notice=_notice, show=show, **how
-            )
+            found = finetune_seeds(*given, seeds, **how)
         else:
-            found = run(folder, data, out, recipe, notice=_notice, show=show, **how)
+            found = run(*given, **how)
     print(json.dumps(found))
 
 
+def _refuse_both(one: str, is_one: bool, other: str, is_other: bool, why: str) -> None:
+    if is_one and is_other:
+        raise UserError(f"{one} and {other}: one or the other. {why}")
+
+
 def _several(
-    arguments: list[str], out: Path, changes: list[str], threads: int | None, how: dict[str, bool]
+    arguments: list[str], out: Path, changes: list[str], threads: int | None, how: dict[str, Any]
 ) -> None:
     """`unmask finetune multi RECIPE.toml MODEL`: several tasks on one encoder."""
     if len(arguments) != 2:

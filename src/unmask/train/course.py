@@ -29,6 +29,15 @@ class Position:
     cursor: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Final:
+    """The model that a run ends with, where that is not simply the last step's."""
+
+    network: Network
+    facts: dict[str, Any]  # such as its scores
+    task: dict[str, Any] | None  # the settings that its answers depend on
+
+
 @dataclass
 class Course:
     """Everything a run is made of."""
@@ -51,6 +60,5 @@ class Course:
     watch: Callable[[Position, Report, float], None] | None = None  # after each step
     scale: Callable[[str], float] = lambda name: 1.0  # of a parameter's rate, by its name
     enough: Callable[[], bool] = lambda: False  # has it learned all that it will?
-    final: Callable[[], Network] | None = None  # the model to publish, if not the last one
-    task: Callable[[], dict[str, Any]] | None = None  # what its answers depend on
+    final: Callable[[], Final] | None = None  # what to publish, if not the last step
     begun: float | None = None  # by the monotonic clock: when all that came before began

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -16,30 +16,41 @@ from unmask.data.lines import REFUSE, Watcher
 from unmask.errors import DataError, FolderError, SettingsError, unknown
 from unmask.model.config import HeadsConfig
 from unmask.model.network import Network, count_parameters
+from unmask.objectives.base import Objective
 from unmask.settings import build
 from unmask.tasks import TASKS
 from unmask.tasks.base import Supervised, Task, Window
 from unmask.text.tokenizer import Tokenizer
+from unmask.train.ahead import Source
 from unmask.train.course import Course
-from unmask.train.distributed import processes
+from unmask.train.distributed import Processes, processes
 from unmask.train.heldout import Show
 from unmask.train.loop import Loop
-from unmask.train.run import MODEL, begin, digest_of, environment, open_run
-from unmask.train.scores import ONLY, Data, Scored, Scores
+from unmask.train.run import MODEL, RunFolder, begin, digest_of, environment, open_run
+from unmask.train.scores import ONLY, Data, Scores
 from unmask.train.signals import stop_wishes
 from unmask.train.step import Trainee
 from unmask.train.tuned import write_tuned
-from unmask.train.tuning import TuneSettings, Tuning, WindowSource, rate_scale
+from unmask.train.tuning import Common, TuneSettings, Tuning, WindowSource, rate_scale
 
 _HEAD = 302  # the key of a head's first weights
 
 
+class How(TypedDict, total=False):
+    """How a run is started and watched."""
+
+    resume: bool
+    overwrite: bool
+    notice: Callable[[str], None]
+    show: Show | None
+
+
 def read_data(
-    recipe: Tuning, train: Path, dev: Path, columns: Columns, watcher: Watcher = REFUSE
+    task: dict[str, Any], train: Path, dev: Path, columns: Columns, watcher: Watcher = REFUSE
 ) -> Data:
-    """Read both files, and the task that the first one poses."""
-    kind = task_kind(recipe)
-    own = {k: v for k, v in recipe.task.items() if k != "name"}
+    """Read both files, and the task that the first one poses, with a recipe's settings of it."""
+    kind = task_kind(str(task["name"]))
+    own = {k: v for k, v in task.items() if k != "name"}
     how = build(kind.settings, own, where="recipe [task]")
     said = []
     if kind.tabular:
@@ -51,16 +62,15 @@ def read_data(
         if not found[path]:
             raise DataError(f"{path}: nothing to learn from in it. Is it the right file?")
         said.append(f"{path}: {len(found[path]):,} examples")
-    task = kind.learn(how, found[train])
+    learned = kind.learn(how, found[train])
     for path in (train, dev):
-        task.check(found[path])
+        learned.check(found[path])
     said += leaks(found[train], found[dev], dev)
-    return Data(task, found[train], found[dev], said)
+    return Data(learned, found[train], found[dev], said)
 
 
-def task_kind(recipe: Tuning) -> type[Task]:
-    """The task that a recipe names."""
-    name = str(recipe.task["name"])
+def task_kind(name: str) -> type[Task]:
+    """The task of a name."""
     if name not in TASKS:
         raise SettingsError(f"recipe [task]: {unknown('task', name, TASKS)}")
     return TASKS[name]
@@ -107,60 +117,67 @@ def freeze(network: Network, blocks: int) -> None:
         part.requires_grad_(False)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How one task, or several, are learned by one network."""
+
+    parts: dict[str, Data]
+    heads: HeadsConfig
+    objective: Callable[[Network], Objective]
+    source: Callable[[dict[str, WindowSource]], Source]  # of all parts
+    about: dict[str, Any]  # written into the models
+    finish: Callable[[Scores, Course], None] | None = None  # once the model is published
+
+
 def finetune(
-    model: Folder,
-    data: Data,
-    out: Path,
-    recipe: Tuning,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    facts: dict[str, Any] | None = None,
-    notice: Callable[[str], None] = print,
-    show: Show | None = None,
+    model: Folder, data: Data, out: Path, recipe: Tuning, **how: Unpack[How]
 ) -> dict[str, Any]:
     """Train a task's head and what is below it; returns the scores of the best step."""
+    plan = Plan(
+        {ONLY: data},
+        data.task.heads.model_copy(update={"layers": tuple(recipe.tune.layers)}),
+        lambda network: Supervised(data.task),
+        lambda sources: sources[ONLY],
+        {"task": data.task.name},
+    )
+    return carry_out(plan, model, out, recipe, **how)
+
+
+def carry_out(
+    plan: Plan, model: Folder, out: Path, recipe: Common, **how: Unpack[How]
+) -> dict[str, Any]:
+    """Train, from where a run was stopped if it was; returns the scores of the best step."""
     begun = time.monotonic()
     tokenizer = tokenizer_of(model)
+    notice, show = how.get("notice", print), how.get("show")
+    asked = {"resume": how.get("resume", False), "overwrite": how.get("overwrite", False)}
     with (
         stop_wishes() as wish,
         processes() as group,
-        open_run(
-            out, resume=resume, overwrite=overwrite, writes=group.first, notice=notice
-        ) as folder,
+        open_run(out, **asked, writes=group.first, notice=notice) as folder,
     ):
-        for line in data.said:
-            folder.say(line)
-        heads = data.task.heads.model_copy(update={"layers": tuple(recipe.tune.layers)})
-        network = with_task(model.network, heads, recipe.seed)
+        network = with_task(model.network, plan.heads, recipe.seed)
         freeze(network, recipe.tune.frozen)
-        limit = window_limit(recipe.tune, network)
-        windows, cut = windows_of(data.task, data.train, tokenizer, limit)
-        if cut:
-            folder.say(f"{cut:,} texts are longer than {limit} tokens and lose their end")
-        about = {"task": data.task.name, "model": model.path.name, **(facts or {})}
+        sources = _sources(plan, recipe, tokenizer, network, group, folder)
+        about = {**plan.about, "model": model.path.name}
         resolved = recipe.model_dump(exclude_none=True)
-
-        def drawn(found: dict[str, Scored]) -> None:
-            write_tuned(folder, resolved, found)
-
         scores = Scores(
             folder,
-            {ONLY: data},
+            plan.parts,
             tokenizer,
             group,
-            limit=limit,
+            limit=window_limit(recipe.tune, network),
             patience=recipe.tune.patience,
             about=about,
-            drawn=drawn,
+            drawn=lambda found: write_tuned(folder, resolved, found),
         )
         course = Course(
             network,
-            Trainee(network, Supervised(data.task)),
-            WindowSource(data.task, windows, recipe, tokenizer.vocabulary.pad, group),
+            Trainee(network, plan.objective(network)),
+            plan.source(sources),
             tokenizer,
             recipe.optimizer,
-            recipe.course(len(windows)),
+            recipe.course(sum(len(source.windows) for source in sources.values())),
             recipe.train,
             group,
             folder,
@@ -171,28 +188,52 @@ def finetune(
             evaluate=scores,
             enough=scores.enough,
             final=scores.final,
-            task=scores.settings,
             watch=show if group.first else None,
             begun=begun,
         )
-        train_all(course, len(windows), recipe.tune.batch, [*data.train, *data.dev])
+        _train(course, plan)
         folder.say(f"the model of step {scores.summary()['step']} is in {out / MODEL}")
+        if plan.finish and group.first:
+            plan.finish(scores, course)
         return scores.summary()
 
 
-def train_all(course: Course, windows: int, batch: int, records: Sequence[Any]) -> None:
-    """Say what the run is, write it down, and carry it out, from where it stopped if it did."""
-    network, group = course.network, course.processes
+def _sources(
+    plan: Plan,
+    recipe: Common,
+    tokenizer: Tokenizer,
+    network: Network,
+    group: Processes,
+    folder: RunFolder,
+) -> dict[str, WindowSource]:
+    """What is learned from, of each part; says what there is."""
+    limit, found = window_limit(recipe.tune, network), {}
+    for name, data in plan.parts.items():
+        for line in data.said:
+            folder.say(line)
+        windows, cut = windows_of(data.task, data.train, tokenizer, limit)
+        if cut:
+            folder.say(f"{cut:,} texts are longer than {limit} tokens and lose their end")
+        found[name] = WindowSource(
+            data.task, windows, recipe, tokenizer.vocabulary.pad, group, term=name or None
+        )
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    course.folder.say(
-        f"{count_parameters(network):,} parameters, {trained:,} of them trained; {windows:,} "
-        f"windows, {batch} a step"
+    folder.say(
+        f"{count_parameters(network):,} parameters, {trained:,} of them trained; "
+        f"{sum(len(source.windows) for source in found.values()):,} windows, "
+        f"{recipe.tune.batch} a step"
     )
+    return found
+
+
+def _train(course: Course, plan: Plan) -> None:
+    """Write down what the run is, and carry it out, from where it stopped if it did."""
     loop = Loop(course)
+    records = (record for data in plan.parts.values() for record in (*data.train, *data.dev))
     facts = environment(
         corpus=digest_of(records),
         tokenizer=course.tokenizer.digest(),
-        processes=group.world,
+        processes=course.processes.world,
         shard=False,
     )
     begin(course.folder, course.recipe, facts)

@@ -10,7 +10,7 @@ from unmask.checkpoint.folder import save_folder
 from unmask.checkpoint.state import newest_state, save_state
 from unmask.checkpoint.weights import empty
 from unmask.model.network import Network
-from unmask.train.course import Course, Position
+from unmask.train.course import Course, Final, Position
 from unmask.train.distributed import like, whole
 from unmask.train.optim import mean, read_moments, write_moments
 from unmask.train.run import MODEL
@@ -68,16 +68,16 @@ class Keeper:
     def publish(self, position: Position) -> None:
         """Write the model of a finished run."""
         course = self.course
-        network = course.final() if course.final else self.network()
+        final = course.final() if course.final else Final(self.network(), {}, None)
         target = course.folder.path / MODEL
         if course.processes.first and not target.exists():
             save_folder(
                 target,
-                network,
+                final.network,
                 course.tokenizer,
                 recipe=course.recipe,
-                provenance={**course.provenance, "step": position.step},
-                task=course.task() if course.task else None,
+                provenance={**course.provenance, "step": position.step, **final.facts},
+                task=final.task,
             )
         course.processes.wait()
 

@@ -18,7 +18,7 @@ from unmask.errors import FolderError
 from unmask.model.network import Network
 from unmask.tasks.base import Detail, Task, answers
 from unmask.text.tokenizer import Tokenizer
-from unmask.train.course import Position
+from unmask.train.course import Final, Position
 from unmask.train.distributed import Processes
 from unmask.train.run import RunFolder
 
@@ -92,9 +92,15 @@ class Scores:
             return False
         return len(held) - 1 - held.index(self._best(held)) >= self.patience
 
-    def final(self) -> Network:
-        """The network with the best scores."""
-        path = self.folder.path / BEST / f"step-{self._best(self._held())['step']}"
+    def final(self) -> Final:
+        """The model with the best scores, and these."""
+        found = self.summary()
+        step = found.pop("step")
+        facts = {"step": step, "scores": {k: v for k, v in found.items() if k != METRIC}}
+        return Final(self._kept(step), facts, self.settings() if ONLY in self.parts else None)
+
+    def _kept(self, step: int) -> Network:
+        path = self.folder.path / BEST / f"step-{step}"
         try:
             return load_folder(path).network
         except FolderError as error:

@@ -2,15 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Unpack
 
 from unmask.checkpoint.folder import Folder
 from unmask.disk import write_file
-from unmask.train.finetune import finetune
-from unmask.train.heldout import Show
+from unmask.train.finetune import How, finetune
 from unmask.train.run import MODEL
 from unmask.train.scores import METRIC, Data
 from unmask.train.tuning import Tuning
@@ -24,28 +22,16 @@ def finetune_seeds(
     out: Path,
     recipe: Tuning,
     count: int,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    notice: Callable[[str], None] = print,
-    show: Show | None = None,
+    **how: Unpack[How],
 ) -> dict[str, Any]:
     """Runs in OUT/seed-N, from the recipe's seed on; the best model in OUT/model."""
+    notice = how.get("notice", print)
     found: dict[str, dict[str, Any]] = {}
     for seed in range(recipe.seed, recipe.seed + count):
         name = f"seed-{seed}"
         notice(f"{name}:")
         run = recipe.model_copy(update={"seed": seed})
-        found[name] = finetune(
-            model,
-            data,
-            out / name,
-            run,
-            resume=resume,
-            overwrite=overwrite,
-            notice=notice,
-            show=show,
-        )
+        found[name] = finetune(model, data, out / name, run, **how)
     metrics = [name for name in next(iter(found.values())) if name != "step"]
     values = {name: [scores[name] for scores in found.values()] for name in metrics}
     best = max(found, key=lambda name: found[name][METRIC])

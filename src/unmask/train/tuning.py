@@ -34,25 +34,17 @@ class TuneSettings(Settings):
     patience: Annotated[int, Field(ge=0)] = 0  # evaluations without a better one; 0: to the end
 
 
-class Tuning(Settings):
-    """A fine-tuning run."""
+class Common(Settings):
+    """What a fine-tuning run has, be it for one task or for several."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    task: dict[str, Any]
     tune: TuneSettings = TuneSettings()
     optimizer: OptimizerSettings = OptimizerSettings(rate=5e-5)
     schedule: dict[str, Any] = Field(default_factory=dict)
     train: TrainSettings = TrainSettings()
 
-    @field_validator("task")
-    @classmethod
-    def _has_a_name(cls, table: dict[str, Any]) -> dict[str, Any]:
-        if "name" not in table:
-            raise ValueError("task.name is missing; need the name of a task.")
-        return table
-
     @model_validator(mode="after")
-    def _one_length(self) -> "Tuning":
+    def _one_length(self) -> "Common":
         given = [name for name in ("steps", "minutes") if self.schedule.get(name) is not None]
         if bool(given) == (self.tune.epochs is not None):
             raise ValueError("a run has tune.epochs, or steps or minutes; give one of them.")
@@ -65,6 +57,19 @@ class Tuning(Settings):
             steps = max(round(self.tune.epochs * windows / self.tune.batch), 1)
             table = {**table, "steps": steps}
         return ScheduleSettings(**table)
+
+
+class Tuning(Common):
+    """A fine-tuning run for one task."""
+
+    task: dict[str, Any]
+
+    @field_validator("task")
+    @classmethod
+    def _has_a_name(cls, table: dict[str, Any]) -> dict[str, Any]:
+        if "name" not in table:
+            raise ValueError("task.name is missing; need the name of a task.")
+        return table
 
 
 def compose_tuning(task: str, assignments: Sequence[str] = ()) -> dict[str, Any]:
@@ -89,7 +94,7 @@ class WindowSource:
         self,
         task: Task,
         windows: Sequence[Window],
-        recipe: Tuning,
+        recipe: Common,
         pad_id: int,
         group: Processes,
         *,

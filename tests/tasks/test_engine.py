@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.conftest import tiny_network
+from unmask.tasks import engine
 from unmask.text.tokenizer import Encoded
-from unmask.use import engine
 
 
 def examples(lengths):
@@ -15,16 +15,21 @@ def examples(lengths):
         yield Encoded(ids, [0] * n, [(0, 0)] * n, [False] * n)
 
 
-def lengths_and_sums(batch, states):
+def lengths_and_sums(network):
     """The length of each text and the sum of its last states."""
-    last = states[-1]
-    places = zip(batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True)
-    return [(n, last[row, start : start + n].sum().item()) for row, start, n in places]
+
+    def read(some):
+        batch = engine.lay_out(some, pad_id=0)
+        last = engine.states(network, batch)[-1]
+        places = zip(batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True)
+        return [(n, last[row, start : start + n].sum().item()) for row, start, n in places]
+
+    return read
 
 
 def test_answers_come_in_the_order_of_the_texts():
     lengths = [7, 2, 31, 2, 19, 5, 5, 12] * 4
-    found = list(engine.run(tiny_network(), examples(lengths), lengths_and_sums, pad_id=0))
+    found = list(engine.run(examples(lengths), lengths_and_sums(tiny_network())))
     assert [n for n, _ in found] == lengths
 
 
@@ -32,10 +37,10 @@ def test_answers_come_in_the_order_of_the_texts():
 def test_answers_do_not_depend_on_groups_and_batches(monkeypatch, group, batch):
     lengths = [7, 2, 31, 2, 19, 5, 5, 12] * 4
     network = tiny_network()
-    expected = list(engine.run(network, examples(lengths), lengths_and_sums, pad_id=0))
+    expected = list(engine.run(examples(lengths), lengths_and_sums(network)))
     monkeypatch.setattr(engine, "GROUP", group)
     monkeypatch.setattr(engine, "BATCH_TOKENS", batch)
-    found = list(engine.run(network, examples(lengths), lengths_and_sums, pad_id=0))
+    found = list(engine.run(examples(lengths), lengths_and_sums(network)))
     assert [n for n, _ in found] == lengths
     assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=1e-4)
 
@@ -50,10 +55,10 @@ def test_only_one_group_is_taken_ahead_of_the_answers(monkeypatch):
             taken += 1
             yield one
 
-    answers = engine.run(tiny_network(), counting(), lengths_and_sums, pad_id=0)
+    answers = engine.run(counting(), lengths_and_sums(tiny_network()))
     next(answers)
     assert taken == 10
 
 
 def test_no_text_gives_no_answer():
-    assert list(engine.run(tiny_network(), [], lengths_and_sums, pad_id=0)) == []
+    assert list(engine.run([], lengths_and_sums(tiny_network()))) == []
