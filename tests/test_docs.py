@@ -27,6 +27,11 @@ def blocks(language):
 def workplace(tmp_path, monkeypatch, minilm):
     """A folder with the files that the pages' examples read."""
     (tmp_path / "texts.txt").write_text("A man eats bread.\nShares fell.\n" * 20)
+    for name, start in (("train", 0), ("dev", 100)):
+        rows = [
+            f"{('good', 'bad')[i % 2]} film number {i}\t{i % 2}" for i in range(start, start + 32)
+        ]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -9,16 +9,18 @@
 The folders of this package are the arrows of that line; docs/architecture.md has the map.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unmask.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from unmask.train.labelled import Rows
     from unmask.use.model import Model
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "finetune", "load"]
 
 
 def load(model: "str | Path") -> "Model":
@@ -26,3 +28,45 @@ def load(model: "str | Path") -> "Model":
     from unmask.use.model import Model  # torch is imported only when it is needed
 
     return Model.load(model)
+
+
+def finetune(
+    task: str,
+    model: "str | Path",
+    *,
+    train: "Rows",
+    dev: "Rows",
+    out: "str | Path",
+    text: str | None = None,
+    second: str | None = None,
+    label: str | None = None,
+    settings: "Mapping[str, Any] | None" = None,
+    seeds: int = 1,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> "Model":
+    """Train a model for a task ("classify", "regress", "qa", "ner"), and load it.
+
+    `train` and `dev` are files, or lists of what would be the lines of a JSONL file; `text`,
+    `second` and `label` name their columns. `settings` are those of the recipe, such as
+    `{"tune.epochs": 2, "optimizer.rate": 1e-4}`.
+    """
+    import json
+    from pathlib import Path
+
+    from unmask.data.columns import Columns
+    from unmask.train.labelled import finetune_files
+
+    finetune_files(
+        task,
+        model,
+        train,
+        dev,
+        Path(out),
+        columns=Columns(text, second, label),
+        changes=[f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()],
+        seeds=seeds,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    return load(Path(out) / "model")

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.progress import progress
-from unmask.cli.training import Out, Overwrite, Resume, Set, Threads
+from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
 from unmask.errors import UserError
 
 if TYPE_CHECKING:
-    from unmask.checkpoint.folder import Folder
     from unmask.data.columns import Columns
     from unmask.train.course import Position
     from unmask.train.heldout import Show
@@ -69,72 +68,62 @@ def finetune(
     tuned = {"epochs": epochs, "batch": batch, "length": length}
     flags = {"optimizer.rate": rate, "seed": seed, **{f"tune.{k}": v for k, v in tuned.items()}}
     changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
-    _refuse_both("--resume", resume, "--overwrite", overwrite, "A run goes on or begins anew.")
-    _refuse_both("--seeds", seeds > 1, "--search", trials > 0, "Search first, then try seeds.")
-    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
-    if task == "multi":
-        _several(arguments, out, changes, threads, how)
-        return
+    refuse_both(resume, overwrite)
+    with _shown() as show:
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+        how |= {"notice": _notice, "show": show}
+        if task == "multi":
+            found = _several(arguments, out, changes, threads, how)
+        else:
+            from unmask.train.labelled import finetune_files
+
+            model, learned, scored = _given(task, arguments, train, dev)
+            found = finetune_files(
+                task,
+                model,
+                learned,
+                scored,
+                out,
+                columns=_columns(text, second, label, header),
+                changes=changes,
+                seeds=seeds,
+                trials=trials,
+                threads=threads,
+                **how,
+            )
+    print(json.dumps(found))
+
+
+def _given(
+    task: str, arguments: list[str], train: Path | None, dev: Path | None
+) -> tuple[str, Path, Path]:
+    """The model and the files that one task needs."""
     if len(arguments) != 1 or train is None or dev is None:
         raise UserError(
             f"finetune {task}: need a model, --train FILE and --dev FILE. As in: unmask finetune "
             f"{task} minilm --train train.tsv --dev dev.tsv --out run"
         )
-    from unmask.settings import build
-    from unmask.train.tuning import Tuning, compose_tuning
-
-    recipe = build(Tuning, compose_tuning(task, changes), where="recipe")
-    from unmask.train.finetune import finetune as run
-    from unmask.train.finetune import read_data
-
-    data = read_data(recipe.task, train, dev, _columns(text, second, label, header))
-    given = _model(arguments[0], threads), data, out, recipe
-    with _shown() as show:
-        how |= {"notice": _notice, "show": show}
-        if trials:
-            from unmask.train.search import search
-
-            found = search(*given, trials, notice=_notice, show=show)
-        elif seeds > 1:
-            from unmask.train.seeds import finetune_seeds
-
-            found = finetune_seeds(*given, seeds, **how)
-        else:
-            found = run(*given, **how)
-    print(json.dumps(found))
-
-
-def _refuse_both(one: str, is_one: bool, other: str, is_other: bool, why: str) -> None:
-    if is_one and is_other:
-        raise UserError(f"{one} and {other}: one or the other. {why}")
+    return arguments[0], train, dev
 
 
 def _several(
     arguments: list[str], out: Path, changes: list[str], threads: int | None, how: dict[str, Any]
-) -> None:
+) -> dict[str, Any]:
     """`unmask finetune multi RECIPE.toml MODEL`: several tasks on one encoder."""
     if len(arguments) != 2:
         raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
+    import torch
+
+    from unmask.checkpoint.fetch import locate
+    from unmask.checkpoint.folder import load_folder
     from unmask.settings import build, override, read_toml
     from unmask.train.multi import Multi, finetune_several
 
     table = override(read_toml(Path(arguments[0])), changes)
     recipe = build(Multi, table, where=arguments[0])
-    folder = _model(arguments[1], threads)
-    with _shown() as show:
-        found = finetune_several(folder, recipe, out, notice=_notice, show=show, **how)
-    print(json.dumps(found))
-
-
-def _model(name: str, threads: int | None) -> "Folder":
-    import torch
-
-    from unmask.checkpoint.fetch import locate
-    from unmask.checkpoint.folder import load_folder
-
     if threads:
         torch.set_num_threads(threads)
-    return load_folder(locate(name))
+    return finetune_several(load_folder(locate(arguments[1])), recipe, out, **how)
 
 
 @contextmanager

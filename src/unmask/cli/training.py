@@ -77,8 +77,7 @@ def pretrain(
     flags |= {"examples.pairs": pairs, "seed": seed}
     changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
     lengths = {"steps": steps, "minutes": minutes, "length": length, "batch_tokens": batch_tokens}
-    if resume and overwrite:
-        raise UserError("--resume and --overwrite: a run goes on or begins anew. Give one of them.")
+    refuse_both(resume, overwrite)
     changes += set_ or []
     table = _recipe(arguments, changes, lengths, out if resume else None, shard=shard)
     train_here(
@@ -92,6 +91,12 @@ def pretrain(
         check=not no_preflight,
         tensorboard=tensorboard,
     )
+
+
+def refuse_both(resume: bool, overwrite: bool) -> None:
+    """A run goes on, or begins anew."""
+    if resume and overwrite:
+        raise UserError("--resume and --overwrite: a run goes on or begins anew. Give one of them.")
 
 
 def _recipe(

@@ -5,15 +5,13 @@ that are finished are told to optuna again, not trained again.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from unmask.checkpoint.folder import Folder
 from unmask.disk import write_file
 from unmask.errors import SettingsError
-from unmask.train.finetune import finetune
-from unmask.train.heldout import Show
+from unmask.train.finetune import How, finetune
 from unmask.train.scores import METRIC, Data
 from unmask.train.tuning import Tuning
 
@@ -27,9 +25,7 @@ def search(
     out: Path,
     recipe: Tuning,
     trials: int,
-    *,
-    notice: Callable[[str], None] = print,
-    show: Show | None = None,
+    **how: Unpack[How],
 ) -> dict[str, Any]:
     """So many trials; returns the settings of the best one and its scores."""
     try:
@@ -49,18 +45,12 @@ def search(
         }
         place = out / f"trial-{trial.number}"
         kept = place / RESULT
-        if kept.exists():
+        if kept.exists() and not how.get("overwrite", False):
             return float(json.loads(kept.read_text())["scores"][METRIC])
-        notice(f"trial {trial.number}: {chosen}")
-        scores = finetune(
-            model,
-            data,
-            place,
-            tried(recipe, chosen),
-            resume=(place / "recipe.toml").exists(),
-            notice=notice,
-            show=show,
-        )
+        how.get("notice", print)(f"trial {trial.number}: {chosen}")
+        began = (place / "recipe.toml").exists()
+        own: How = {**how, "resume": began and not how.get("overwrite", False)}
+        scores = finetune(model, data, place, tried(recipe, chosen), **own)
         entry = {"settings": chosen, "scores": scores}
         write_file(kept, (json.dumps(entry, indent=1) + "\n").encode())
         return float(scores[METRIC])
