@@ -2,13 +2,14 @@
 
 import sys
 
-from benchmarks import budget, embed, growth, prepare, pretrain, processes, vocab
+from benchmarks import budget, embed, finetune, growth, prepare, pretrain, processes, vocab
 from benchmarks.faults import main as faults
 
 BENCHMARKS = {
     "budget": budget.main,
     "embed": embed.main,
     "faults": faults.main,
+    "finetune": finetune.main,
     "growth": growth.main,
     "prepare": prepare.main,
     "pretrain": pretrain.main,

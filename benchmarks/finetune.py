@@ -1,0 +1,267 @@
+"""Fine-tuning beside transformers, from the same weights: the same scores, in less time.
+
+    python -m benchmarks finetune DATA [--only speed sst2 conll stsb squad] [--seeds 3]
+
+Quality: both sides learn the same windows with the same settings, several seeds each, and the same
+functions turn scores into answers and answers into metrics. Speed: steps, evaluation and prediction
+on SST-2's sentences, in turn; theirs pads each batch to its longest sentence, as its Trainer does.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import tuned
+from benchmarks.measure import Apart, interleaved, ratio, save
+from unmask.checkpoint.fetch import get
+from unmask.checkpoint.folder import load_folder
+from unmask.data.columns import Columns
+from unmask.settings import build
+from unmask.tasks.base import Supervised
+from unmask.train.distributed import Processes
+from unmask.train.finetune import finetune, read_data, windows_of, with_task
+from unmask.train.memory import keep_freed_memory
+from unmask.train.optim import make_optimizer
+from unmask.train.scores import Data
+from unmask.train.step import Trainee, take_step
+from unmask.train.tuning import Tuning, WindowSource
+from unmask.use.model import Model
+
+THREADS, BATCH, STEPS, TEXTS = 2, 32, 16, 1000
+SIDES = ("unmask", "transformers")
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A task, its data, and how much of it is learned."""
+
+    task: str
+    train: str
+    dev: str
+    first: int  # examples to learn from: the first of the file, or all
+    epochs: float
+    length: int
+    metrics: tuple[str, ...]
+    scored: int = 10**9  # examples to be scored on
+
+
+CASES = {
+    "sst2": Quality(
+        "classify", "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", 6400, 2.0, 128, ("accuracy",)
+    ),
+    "conll": Quality("ner", "conll2003/eng.train", "conll2003/eng.testa", 3500, 3.0, 128, ("f1",)),
+    "stsb": Quality(
+        "regress", "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", 2800, 2.0, 128, ("spearman",)
+    ),
+    "squad": Quality(
+        "qa",
+        "squad/train-v1.1-36-articles.json",
+        "squad/dev-v1.1-12-articles.json",
+        1500,
+        2.0,
+        256,
+        ("exact", "f1"),
+        scored=1000,
+    ),
+}
+
+
+def settings(case: Quality, seed: int) -> Tuning:
+    """The same for both sides."""
+    table = {
+        "seed": seed,
+        "task": {"name": case.task},
+        "tune": {"batch": BATCH, "epochs": case.epochs, "length": case.length},
+        "optimizer": {"rate": 1e-4, "epsilon": 1e-8},
+        "schedule": {"warmup": 0.1},
+        "train": {"evaluations": 1, "precision": "fp32"},
+    }
+    return build(Tuning, table, where="recipe")
+
+
+def quality(case: Quality, folder: Path, model: Path, seeds: int) -> dict[str, Any]:
+    """Both sides of a case, all seeds: scores and seconds."""
+    recipe = settings(case, 0)
+    found = read_data(recipe.task, folder / case.train, folder / case.dev, Columns())
+    data = Data(found.task, found.train[: case.first], found.dev[: case.scored])
+    sides: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
+    for seed in range(seeds):
+        for name, run in (("unmask", _ours), ("transformers", _theirs)):
+            sides[name].append(run(data, model, settings(case, seed)))
+            print(f"{case.task}, seed {seed}, {name}: {sides[name][-1]}", flush=True)
+    result: dict[str, Any] = {"runs": sides}
+    for metric in (*case.metrics, "seconds"):
+        values = {name: [run[metric] for run in runs] for name, runs in sides.items()}
+        result[metric] = {
+            name: {"mean": statistics.mean(v), "deviation": statistics.stdev(v) if seeds > 1 else 0}
+            for name, v in values.items()
+        }
+    return result
+
+
+def _ours(data: Data, model: Path, recipe: Tuning) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        ends: list[float] = []  # of steps
+
+        def show(position: Any, report: Any, progress: float) -> None:
+            ends.append(time.monotonic())
+
+        out = Path(folder) / "run"
+        found = finetune(load_folder(model), data, out, recipe, notice=_quiet, show=show)
+        seconds = (ends[-1] - ends[0]) * len(ends) / (len(ends) - 1)  # all steps, nothing else
+        return {**{k: float(v) for k, v in found.items()}, "seconds": seconds}
+
+
+def _quiet(line: str) -> None:
+    """Nothing is said."""
+
+
+def _theirs(data: Data, model: Path, recipe: Tuning) -> dict[str, float]:
+    folder = load_folder(model)
+    assert folder.tokenizer is not None
+    assert recipe.tune.length is not None
+    length = recipe.tune.length
+    windows, _ = windows_of(data.task, data.train, folder.tokenizer, length)
+    network = tuned.network(data.task, model, recipe.seed)
+    seconds = tuned.train(
+        network,
+        data.task,
+        windows,
+        recipe.optimizer,
+        recipe.course(len(windows)),
+        batch=recipe.tune.batch,
+        seed=recipe.seed,
+    )
+    pairs = list(data.task.windows(data.dev, folder.tokenizer, length))
+    flat = [window for _, some in pairs for window in some]
+    tables = iter(tuned.scores(network, data.task, flat, batch=recipe.tune.batch))
+    answers = [
+        data.task.answer(record, some, [next(tables) for _ in some]) for record, some in pairs
+    ]
+    task, answers = data.task.settle(data.dev, answers)  # type: ignore[assignment]
+    return {**task.score(data.dev, answers), "seconds": seconds}
+
+
+class Speed:
+    """One side of a measurement on SST-2's sentences, in a process of its own."""
+
+    def __init__(self, side: str, what: str, folder: Path, model: Path) -> None:
+        torch.set_num_threads(THREADS)
+        case = CASES["sst2"]
+        self.recipe = settings(case, 0)
+        data = read_data(self.recipe.task, folder / case.train, folder / case.dev, Columns())
+        self.data = Data(
+            data.task, data.train[: BATCH * STEPS], (data.train + list(data.dev))[-TEXTS:]
+        )
+        self.model = model
+        if side == "unmask":
+            keep_freed_memory()
+        made: Callable[[], Callable[[], object]] = getattr(self, f"_{what}_{side}")
+        self.run = made()
+        self.about = {"texts": len(self.data.train if what == "step" else self.data.dev)}
+
+    def __call__(self) -> None:
+        """A round."""
+        self.run()
+
+    def _step_unmask(self) -> Callable[[], object]:
+        folder = load_folder(self.model)
+        assert folder.tokenizer is not None
+        task = self.data.task
+        trainee = Trainee(with_task(folder.network, task.heads, 0).train(), Supervised(task))
+        optimizer = make_optimizer(trainee, self.recipe.optimizer)
+        windows, _ = windows_of(task, self.data.train, folder.tokenizer, 128)
+        pad, group = folder.tokenizer.vocabulary.pad, Processes()
+        source = WindowSource(task, windows, self.recipe, pad, group)
+
+        def steps() -> None:
+            cursor: dict[str, int] = {}
+            for step in range(STEPS):
+                pieces, cursor = source.pieces(cursor, step, 0.0)
+                take_step(trainee, pieces, optimizer, group, clip=self.recipe.optimizer.clip)
+
+        return steps
+
+    def _step_transformers(self) -> Callable[[], object]:
+        folder = load_folder(self.model)
+        assert folder.tokenizer is not None
+        windows, _ = windows_of(self.data.task, self.data.train, folder.tokenizer, 128)
+        network, recipe = tuned.network(self.data.task, self.model, 0), self.recipe
+        schedule = recipe.course(len(windows)).model_copy(update={"steps": STEPS})
+        return lambda: tuned.train(
+            network, self.data.task, windows, recipe.optimizer, schedule, batch=BATCH, seed=0
+        )
+
+    def _predict_unmask(self) -> Callable[[], object]:
+        folder = load_folder(self.model)
+        folder.network = with_task(folder.network, self.data.task.heads, 0).eval()
+        model, texts = Model(folder), [record.text for record in self.data.dev]
+        return lambda: model.classify(texts)
+
+    def _predict_transformers(self) -> Callable[[], object]:
+        """Text to labels in batches, as they come."""
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self.model)
+        network = tuned.network(self.data.task, self.model, 0).eval()
+        texts = [record.text for record in self.data.dev]
+
+        @torch.inference_mode()
+        def predict() -> None:
+            for at in range(0, len(texts), BATCH):
+                some = tokenizer(
+                    texts[at : at + BATCH], padding=True, truncation=True, return_tensors="pt"
+                )
+                network(**some).logits.softmax(dim=-1).tolist()
+
+        return predict
+
+
+def speed(folder: Path, model: Path, rounds: int) -> dict[str, Any]:
+    """Steps and predictions, both sides in turn."""
+    results = {}
+    for what in ("step", "predict"):
+        sides = {side: Apart(Speed, side, what, folder, model) for side in SIDES}
+        texts = sides["unmask"].about["texts"]
+        seconds = interleaved(dict(sides), rounds)
+        memory = {name: side.close() for name, side in sides.items()}
+        middle = {name: texts / statistics.median(spent) for name, spent in seconds.items()}
+        found = ratio(seconds, "unmask", "transformers")
+        results[what] = {
+            "texts_a_second": middle, "speedup": found, "peak_bytes": memory, "seconds": seconds
+        }  # fmt: skip
+        print(
+            f"| {what} | {middle['transformers']:,.0f} | {middle['unmask']:,.0f} | "
+            f"{found['median']:.2f}x ({found['lowest']:.2f} to {found['highest']:.2f}) |"
+        )
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks finetune")
+    parser.add_argument("data", type=Path, help="the folder with glue/, conll2003/ and squad/")
+    parser.add_argument("--only", nargs="*", default=["speed", *CASES])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args(sys.argv[2:])
+    torch.set_num_threads(THREADS)
+    model = get("minilm")
+    for name in given.only:
+        if name == "speed":
+            save("finetune-speed", speed(given.data, model, given.rounds))
+            continue
+        found = quality(CASES[name], given.data, model, given.seeds)
+        for metric in (*CASES[name].metrics, "seconds"):
+            cells = [
+                f"{side['mean']:.4g} ({side['deviation']:.2g})" for side in found[metric].values()
+            ]
+            print(f"| {name} | {metric} | {' | '.join(cells)} |")
+        save(f"finetune-{name}", found)
