@@ -212,5 +212,6 @@ def check(
     for fault in found.faults:
         print(f"fault: {fault}")
     if found.faults:
-        raise UserError(f"{file}: {len(found.faults):,} faults. Mend them, one line each above.")
+        count = f"{len(found.faults):,} fault{'s' * (len(found.faults) > 1)}"
+        raise UserError(f"{file}: {count}, one line each above. Mend them.")
     print("no faults")

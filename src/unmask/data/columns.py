@@ -77,7 +77,9 @@ class Sample:
         return [self.text] if self.second is None else [self.text, self.second]
 
 
-def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
+def infer(
+    path: str | Path, asked: Columns, *, labelled: bool = True, watcher: Watcher = REFUSE
+) -> Columns:
     """Find out which column is what, as far as it was not asked for."""
     kind = kind_of(path, TABLES)
     if kind in (".csv", ".tsv"):
@@ -90,7 +92,7 @@ def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns
         }
     else:
         header = True
-        seen = islice(read_rows(path, list), LOOKED_AT)
+        seen = islice(read_rows(path, list, watcher=watcher), LOOKED_AT)
         found = [row.cells for row in seen]
         names = list(dict.fromkeys(name for row in found for name in row))
         cells = {name: [row.get(name) for row in found] for name in names}

@@ -42,6 +42,16 @@ class Collector(Watcher):
         self.faults.append(str(error))
 
 
+class Glance(Watcher):
+    """Looks at what is good; what is bad is told when all is read."""
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """Not now."""
+
+
+GLANCE = Glance()
+
+
 def examine(
     path: Path,
     *,
@@ -57,7 +67,7 @@ def examine(
     asked = columns or Columns()
     how = build(kind.settings, {}, where="task")
     if kind.tabular:
-        asked = infer(path, asked)
+        asked = infer(path, asked, watcher=GLANCE)
         found.facts.append(asked.said())
     elif name == "ner" and kind_of(path, None) != ".jsonl":
         found.facts.append(scheme_of(path))
@@ -79,7 +89,7 @@ def guess_task(path: Path) -> str:
         return "qa"
     if ending in (".csv", ".tsv", ".parquet"):
         return _text_task(path)
-    lines = [text for _, text in islice(read_lines(path, REFUSE), LOOKED_AT) if text.strip()]
+    lines = [text for _, text in islice(read_lines(path, GLANCE), LOOKED_AT) if text.strip()]
     if ending != ".jsonl":
         return "ner"
     if any('"question"' in line and '"context"' in line for line in lines):
@@ -90,12 +100,13 @@ def guess_task(path: Path) -> str:
 
 def _text_task(path: Path) -> str:
     """Numbers with a point are learned as numbers; everything else as names."""
-    columns = infer(path, Columns())
+    columns = infer(path, Columns(), watcher=GLANCE)
 
     def choose(names: Sequence[str]) -> list[str]:
         return [name for name in names if name == columns.label]
 
-    rows = islice(read_rows(path, choose, header=columns.header is not False), LOOKED_AT)
+    header = columns.header is not False
+    rows = islice(read_rows(path, choose, header=header, watcher=GLANCE), LOOKED_AT)
     cells = [str(cell) for row in rows for cell in row.cells.values()]
     return "regress" if cells and all(_is_fraction(cell) for cell in cells) else "classify"
 

@@ -1,0 +1,101 @@
+"""`unmask finetune`, `evaluate`, `predict` and `check`, as a user runs them."""
+
+import json
+
+import pytest
+
+from tests.cli.test_cli import said
+
+SMALL = ["--epochs", "4", "--batch", "8", "--rate", "5e-3", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A text with a cat or a dog in it; the label says which."""
+    folder = tmp_path_factory.mktemp("data")
+    for name, start in (("train", 0), ("dev", 1)):
+        rows = [
+            f"the {('cat', 'dog')[i % 2]} sat {'on the mat ' * (i % 3)}\t{('meow', 'wuff')[i % 2]}"
+            for i in range(start, start + 40)
+        ]
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tsound", *rows]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(unmask, tiny, files, tmp_path_factory):
+    """The answer of a run, and its folder."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    given = ["--train", files / "train.tsv", "--dev", files / "dev.tsv", "--label", "sound"]
+    return unmask("finetune", "classify", tiny, *given, "--out", out, *SMALL), out
+
+
+def test_a_run_prints_its_scores_and_tells_the_rest_beside_them(trained):
+    done, out = trained
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["accuracy"] > 0.8
+    assert "text is column 'text', label is column 'sound'" in done.stderr
+    assert f"is in {out / 'model'}" in done.stderr
+    assert (out / "report.html").exists()
+
+
+def test_evaluation_says_what_training_said(unmask, trained, files):
+    done, out = trained
+    found = unmask("evaluate", out / "model", files / "dev.tsv", "--label", "sound")
+    assert found.returncode == 0, found.stderr
+    scores = dict(line.split() for line in found.stdout.splitlines()[:4])
+    for name in ("accuracy", "macro_f1"):
+        assert float(scores[name]) == pytest.approx(json.loads(done.stdout)[name], abs=1e-4)
+
+
+def test_lines_of_standard_input_are_answered_in_their_order(unmask, trained):
+    _, out = trained
+    lines = 'the cat sat\n{"text": "the dog"}\n\nthe cat\n'
+    found = unmask("predict", out / "model", stdin=lines)
+    assert found.returncode == 0, found.stderr
+    answers = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [answer["labels"] for answer in answers] == [["meow"], ["wuff"], ["meow"]]
+    assert sum(answers[0]["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_bad_line_of_standard_input_is_named(unmask, trained):
+    _, out = trained
+    assert "standard input:2: 'text' is 7; need a text" in said(
+        unmask("predict", out / "model", stdin='the cat\n{"text": 7}\n')
+    )
+
+
+def test_a_sound_file_has_no_faults(unmask, files):
+    done = unmask("check", files / "train.tsv", "--label", "sound")
+    assert done.returncode == 0, done.stderr
+    assert "40 examples for classify" in done.stdout
+    assert "labels: meow 20, wuff 20" in done.stdout
+
+
+def test_every_fault_is_listed_with_its_line(unmask, tmp_path):
+    path = tmp_path / "bad.tsv"
+    path.write_text("text\tlabel\na cat\tgood\n\tbad\na dog\n")
+    done = unmask("check", path)
+    assert done.returncode == 2
+    faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
+    assert [line.split(":")[2] for line in faults] == ["3", "4", "2"]
+    assert "3 faults" in done.stderr
+
+
+def test_what_is_missing_is_asked_for(unmask, tiny, files):
+    done = unmask("finetune", "classify", tiny, "--out", "run")
+    assert "need a model, --train FILE and --dev FILE" in said(done)
+    done = unmask("finetune", "multi", tiny, "--out", "run")
+    assert "need a recipe and a model" in said(done)
+
+
+def test_an_unknown_task_is_answered_with_the_nearest(unmask, tiny, files):
+    given = ["--train", files / "train.tsv", "--dev", files / "dev.tsv", "--out", "run"]
+    assert "unknown task 'clasify'; did you mean 'classify'?" in said(
+        unmask("finetune", "clasify", tiny, *given)
+    )
+
+
+def test_a_model_that_was_not_fine_tuned_has_no_answers(unmask, tiny):
+    line = said(unmask("predict", tiny, stdin="the cat\n"))
+    assert "finetune" in line

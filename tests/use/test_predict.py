@@ -1,0 +1,138 @@
+"""Prediction: every task from lines, in order; the same answers as from Python; steady memory."""
+
+import json
+
+import pytest
+
+from tests.tasks.conftest import WORDS
+from unmask.checkpoint.folder import save_folder
+from unmask.data.columns import Columns
+from unmask.errors import DataError, SettingsError
+from unmask.model.config import ModelConfig
+from unmask.model.network import Network
+from unmask.tasks.classify import Classify, ClassifySettings
+from unmask.tasks.ner import Ner, NerSettings
+from unmask.tasks.qa import Qa, QaSettings
+from unmask.tasks.regress import Regress, RegressSettings
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.use.model import Model
+from unmask.use.predict import evaluate_file, predict_lines
+
+TASKS = {
+    "classify": Classify(ClassifySettings(), ["bad", "good"]),
+    "regress": Regress(RegressSettings()),
+    "qa": Qa(QaSettings(stride=8)),
+    "ner": Ner(NerSettings(stride=8), ["O", "B-PER", "I-PER"]),
+}
+LINES = {
+    "classify": [{"text": "a film", "second": "good"}, {"text": "the cat", "second": "a dog"}],
+    "regress": [{"text": "a film", "second": "good"}, {"text": "the cat", "second": "a dog"}],
+    "qa": [
+        {"question": "when ?", "context": "it began in october 1973 . " * 9, "id": id}
+        for id in ("a", "b")
+    ],
+    "ner": [{"text": "john smith lives in paris"}, {"text": "the cat . " * 30}],
+}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model for a task, as from its folder."""
+
+    def make(name) -> Model:
+        import torch
+
+        torch.manual_seed(1)
+        tokenizer = Tokenizer(Vocabulary([*SPECIALS, *WORDS]))
+        config = ModelConfig(
+            vocab_size=len(tokenizer.vocabulary), width=16, layers=2, heads=2, inner_width=32,
+            max_length=32, init_std=0.3,
+        )  # fmt: skip
+        task = TASKS[name]
+        save_folder(
+            tmp_path / name,
+            Network(config, task.heads).eval(),
+            tokenizer,
+            task={"name": name, **task.how.model_dump()},
+        )
+        return Model.load(tmp_path / name)
+
+    return make
+
+
+def written(tmp_path, rows):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_a_file_of_objects_is_answered_line_by_line(model, tmp_path, name):
+    own = model(name)
+    found = list(predict_lines(own, written(tmp_path, LINES[name]), Columns()))
+    assert len(found) == len(LINES[name])
+    json.dumps(found)
+
+
+def test_python_and_the_file_give_the_same_answers(model, tmp_path):
+    labels, number, answer, names = (model(name) for name in TASKS)
+    texts = [("a film", "good"), ("the cat", "a dog")]
+    said = {name: list(predict_lines(m, written(tmp_path, LINES[name]), Columns()))
+            for name, m in zip(TASKS, (labels, number, answer, names), strict=True)}  # fmt: skip
+    assert [a.labels for a in labels.classify(texts)] == [a["labels"] for a in said["classify"]]
+    assert number.score(texts) == pytest.approx([a["score"] for a in said["regress"]], abs=1e-5)
+    one = answer.answer(LINES["qa"][0]["question"], LINES["qa"][0]["context"])
+    assert (one.text, one.start) == (said["qa"][0]["text"], said["qa"][0]["start"])
+    found = names.entities(LINES["ner"][0]["text"])
+    assert list(found.tags) == list(said["ner"][0]["tags"])
+
+
+def test_a_long_passage_is_read_to_its_end(model):
+    """Ten times what fits; the answer is a stretch of it, wherever it is."""
+    context = "the cat sat on the mat . " * 20 + "it began in october 1973 ."
+    found = model("qa").answer("when ?", context)
+    assert context[found.start : found.end] == found.text
+    assert any(c.start > 400 for c in found.candidates) or found.start >= 0
+
+
+def test_a_model_of_another_task_says_what_it_is(model):
+    with pytest.raises(SettingsError, match="fine-tuned for ner, not for classify"):
+        model("ner").classify(["a"])
+    with pytest.raises(SettingsError, match=r"one string; need a list of them. Write \[text\]"):
+        model("classify").classify("a")
+
+
+def test_scores_of_a_file_are_those_of_its_answers(model, tmp_path):
+    rows = [{"text": f"{'good' if i % 3 else 'bad'} film", "label": "good"} for i in range(9)]
+    own = model("classify")
+    scores, detail, answers = evaluate_file(own, written(tmp_path, rows), Columns())
+    right = sum(answer.label == "good" for answer in answers)
+    assert scores["accuracy"] == pytest.approx(right / 9)
+    assert sum(row["count"] for row in detail.table if row["label"] == "good") == 9
+
+
+def test_an_empty_file_has_no_scores(model, tmp_path):
+    with pytest.raises(DataError):
+        evaluate_file(model("classify"), written(tmp_path, []), Columns())
+
+
+def test_only_a_group_of_lines_is_held_at_a_time(model, tmp_path, monkeypatch):
+    from unmask.tasks import engine
+    from unmask.use import predict
+
+    monkeypatch.setattr(engine, "GROUP", 10)
+    taken = 0
+    record = predict._record
+
+    def counted(*arguments):
+        nonlocal taken
+        taken += 1
+        return record(*arguments)
+
+    monkeypatch.setattr(predict, "_record", counted)
+    path = tmp_path / "lines.txt"
+    path.write_text("a good film\n" * 5000)
+    answers = predict_lines(model("classify"), str(path), Columns())
+    next(answers)
+    assert taken < 2000
