@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from unmask.data.columns import Columns
+from unmask.data.lines import REFUSE
 from unmask.data.tags import Entity, Sentence, sentence_of
 from unmask.errors import DataError
 from unmask.tasks.base import answers, batch_of, scores_of
@@ -173,3 +175,13 @@ def test_without_names_there_is_nothing_to_learn():
 
 def test_tags_are_learned_from_labels():
     assert Ner.learn(NerSettings(), [JOHN]).tags == TAGS
+
+
+def test_an_inside_that_begins_a_name_is_refused_or_on_demand_taken_for_a_beginning(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("john B-PER\nlives O\nin O\nparis I-LOC\n\njohn B-PER\nsmith B-PER\n")
+    with pytest.raises(DataError, match=r"a\.conll:4: 'I-LOC' after O.*task\.lenient=true"):
+        list(Ner.read(path, Columns(), REFUSE, NerSettings()))
+    first, second = Ner.read(path, Columns(), REFUSE, NerSettings(lenient=True))
+    assert [entity.label for entity in first.entities] == ["PER", "LOC"]
+    assert len(second.entities) == 2, "and a B- still begins one"

@@ -35,6 +35,7 @@ NAMES = {  # in lower case, the likeliest first
     ),
 }  # fmt: skip
 LOOKED_AT = 500  # rows
+FEW = 10  # rows in which labels may all differ
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,16 @@ def _label_like(columns: dict[str, list[Any]], besides: str | None) -> str | Non
         name: len({str(cell) for cell in cells})
         for name, cells in columns.items()
         if name != besides and cells and all(str(cell).strip() for cell in cells)
+        if not _numbers_rows(cells)
     }
     fit = {name: count for name, count in kinds.items() if count > 1}
     return min(fit, key=lambda name: fit[name], default=None)
+
+
+def _numbers_rows(cells: list[Any]) -> bool:
+    """Is it another one in every row, such as an id? Numbers with a point may be answers."""
+    different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
+    return different and not all("." in str(cell) and _is_number(str(cell)) for cell in cells)
 
 
 def _is_number(cell: str) -> bool:

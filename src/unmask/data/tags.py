@@ -22,6 +22,7 @@ from unmask.text.wordpiece import clean, split
 
 DOCUMENT = "-DOCSTART-"
 INSIDE, ENDS, ALONE = "I", ("E", "L"), ("S", "U")  # BILOU is BIOES with other letters
+LENIENT = "; --set task.lenient=true takes all such for beginnings"
 LOOKED_AT = 5000  # sentences
 Stretch = tuple[int, int]
 
@@ -64,15 +65,22 @@ def sentence_of(text: str, where: str, entities: tuple[Entity, ...] | None = Non
     return Sentence(text, tuple((w[0][1], w[-1][1] + 1) for w in words), entities, where)
 
 
-def read_sentences(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Sentence]:
-    """Yield the sentences of a file in their order."""
+def read_sentences(
+    path: str | Path, watcher: Watcher = REFUSE, *, lenient: bool = False
+) -> Iterator[Sentence]:
+    """Yield the sentences of a file in their order.
+
+    `lenient` takes an I- that follows nothing of its kind for a B-, as CoNLL's own scorer does.
+    """
     if str(path) == "-" or kind_of(path, None) != ".jsonl":
-        return _columns(path, watcher)
+        return _columns(path, watcher, lenient)
     return _objects(path, watcher)
 
 
-def _columns(path: str | Path, watcher: Watcher) -> Iterator[Sentence]:
+def _columns(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
     scheme, counted = _look_at(path)
+    if lenient and scheme == "IOB2":
+        scheme = "IOB1"  # which allows both
     document = 0
     for lines, begins in _blocks(path, watcher):
         document += begins
@@ -98,7 +106,7 @@ def _look_at(path: str | Path) -> tuple[str, bool]:
     for lines, _ in islice(_blocks(path, _Deaf()), LOOKED_AT):
         before = ""
         for line in lines:
-            counted = counted and len(line.word) == 2 and line.word[1].isdigit()
+            counted = counted and len(line.word) > 1 and line.word[-1].isdigit()
             letter, _, label = line.tag.partition("-")
             letters.add(letter)
             if label and label != before:
@@ -170,9 +178,10 @@ def _entities(lines: Sequence[_Line], scheme: str, path: str | Path) -> list[tup
             continue
         if letter in (INSIDE, *ENDS) and not goes_on and scheme != "IOB1":
             before = lines[i - 1].tag if i else "the beginning of the sentence"
+            begins, lenient = ("B- or S-", "") if scheme == "BIOES" else ("B-", LENIENT)
             raise DataError(
-                f"{where}: '{line.tag}' after {before}; in {scheme} an entity begins with B-"
-                f"{' or S-' if scheme == 'BIOES' else ''}. Write B-{label}, or mend what is before."
+                f"{where}: '{line.tag}' after {before}; in {scheme} an entity begins with {begins}. "
+                f"Write B-{label}, or mend what is before{lenient}."
             )
         open_ = open_ if goes_on else (i, label)
         if letter in (*ENDS, *ALONE):

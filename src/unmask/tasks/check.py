@@ -171,6 +171,7 @@ def _labels_of(record: Any) -> list[str]:
 def _repeated(records: Sequence[Any], found: Examination) -> None:
     """The same text twice is learned twice; with two answers it cannot be learned."""
     first: dict[Any, Any] = {}
+    torn: list[str] = []
     repeated = 0
     for record in records:
         before = first.setdefault(record.key, record)
@@ -178,9 +179,12 @@ def _repeated(records: Sequence[Any], found: Examination) -> None:
             continue
         repeated += 1
         if getattr(before, "label", None) != getattr(record, "label", None):
-            found.warnings.append(
+            torn.append(
                 f"{record.where}: the same text as {before.where} with another answer: "
                 f"{before.label} there, {record.label} here"
             )
+    found.warnings += torn[:SHOWN]
+    if len(torn) > SHOWN:
+        found.warnings.append(f"{len(torn) - SHOWN:,} more such texts with two answers")
     if repeated:
         found.warnings.append(f"{repeated:,} examples have occurred before")

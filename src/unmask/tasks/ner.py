@@ -37,6 +37,7 @@ class NerSettings(Settings):
 
     stride: Annotated[int, Field(ge=0)] = 64  # tokens that two windows share
     context: Annotated[int, Field(ge=0)] = 0  # tokens of the document shown on either side
+    lenient: bool = False  # an I- that follows nothing of its kind begins a name
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Ner:
         cls, path: str | Path, columns: Columns, watcher: Watcher, how: NerSettings
     ) -> Iterator[Sentence]:
         """Sentences with their entities."""
-        return read_sentences(path, watcher)
+        return read_sentences(path, watcher, lenient=how.lenient)
 
     @classmethod
     def learn(cls, how: NerSettings, records: Sequence[Sentence]) -> "Ner":
