@@ -4,6 +4,7 @@ one        softmax over the labels; the most probable one is the answer
 several    a sigmoid for each label; all above the threshold are the answer
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,8 @@ class Classify:
                 f"{records[0].where}: {len(names):,} different numbers as labels of "
                 f"{len(records):,} examples. To learn a number use regress."
             )
-        counts = np.array([sum(n in r.label for r in records) for n in names], dtype=np.float64)
+        times = Counter(name for record in records for name in record.label)
+        counts = np.array([times[name] for name in names], dtype=np.float64)
         balanced = len(records) / (len(names) * counts) if how.balance == "labels" else None
         return cls(how, names, None if balanced is None else balanced.tolist())
 

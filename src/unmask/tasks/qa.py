@@ -167,7 +167,7 @@ class Qa:
         best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.how.best]
         nothing = min(float(table[0].sum()) for table in scores)
         totals = np.array([score for _, score in best] + [nothing] * self.how.unanswerable)
-        shares = np.exp(totals - totals.max(initial=0.0)) if len(totals) else totals
+        shares = np.exp(totals - totals.max()) if len(totals) else totals
         shares = shares / shares.sum() if len(shares) else shares
         candidates = tuple(
             Candidate(record.context[a:b], a, b, score, float(share))
