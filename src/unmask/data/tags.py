@@ -180,8 +180,8 @@ def _entities(lines: Sequence[_Line], scheme: str, path: str | Path) -> list[tup
             before = lines[i - 1].tag if i else "the beginning of the sentence"
             begins, lenient = ("B- or S-", "") if scheme == "BIOES" else ("B-", LENIENT)
             raise DataError(
-                f"{where}: '{line.tag}' after {before}; in {scheme} an entity begins with {begins}. "
-                f"Write B-{label}, or mend what is before{lenient}."
+                f"{where}: '{line.tag}' after {before}; in {scheme} an entity begins with {begins}."
+                f" Write B-{label}, or mend what is before{lenient}."
             )
         open_ = open_ if goes_on else (i, label)
         if letter in (*ENDS, *ALONE):
