@@ -13,19 +13,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import tuned
+from benchmarks import theirs, tuned
 from benchmarks.measure import Apart, interleaved, ratio, save
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
 from unmask.settings import build
-from unmask.tasks.base import Supervised
+from unmask.tasks.base import Supervised, answers
 from unmask.train.distributed import Processes
 from unmask.train.finetune import finetune, read_data, windows_of, with_task
 from unmask.train.memory import keep_freed_memory
@@ -131,23 +131,17 @@ def _theirs(data: Data, model: Path, recipe: Tuning) -> dict[str, float]:
     length = recipe.tune.length
     windows, _ = windows_of(data.task, data.train, folder.tokenizer, length)
     network = tuned.network(data.task, model, recipe.seed)
+    optimizer = theirs.adamw(network, recipe.optimizer)
+    schedule = recipe.course(len(windows))
     seconds = tuned.train(
-        network,
-        data.task,
-        windows,
-        recipe.optimizer,
-        recipe.course(len(windows)),
-        batch=recipe.tune.batch,
-        seed=recipe.seed,
+        network, data.task, windows, optimizer, schedule, recipe, seed=recipe.seed
     )
     pairs = list(data.task.windows(data.dev, folder.tokenizer, length))
     flat = [window for _, some in pairs for window in some]
     tables = iter(tuned.scores(network, data.task, flat, batch=recipe.tune.batch))
-    answers = [
-        data.task.answer(record, some, [next(tables) for _ in some]) for record, some in pairs
-    ]
-    task, answers = data.task.settle(data.dev, answers)  # type: ignore[assignment]
-    return {**task.score(data.dev, answers), "seconds": seconds}
+    said = [data.task.answer(record, some, [next(tables) for _ in some]) for record, some in pairs]
+    task, settled = data.task.settle(data.dev, said)
+    return {**task.score(data.dev, settled), "seconds": seconds}
 
 
 class Speed:
@@ -196,14 +190,39 @@ class Speed:
         windows, _ = windows_of(self.data.task, self.data.train, folder.tokenizer, 128)
         network, recipe = tuned.network(self.data.task, self.model, 0), self.recipe
         schedule = recipe.course(len(windows)).model_copy(update={"steps": STEPS})
+        optimizer = theirs.adamw(network, recipe.optimizer)
         return lambda: tuned.train(
-            network, self.data.task, windows, recipe.optimizer, schedule, batch=BATCH, seed=0
+            network, self.data.task, windows, optimizer, schedule, recipe, seed=0
         )
+
+    def _evaluate_unmask(self) -> Callable[[], object]:
+        folder = load_folder(self.model)
+        assert folder.tokenizer is not None
+        network, tokenizer = (
+            with_task(folder.network, self.data.task.heads, 0).eval(),
+            folder.tokenizer,
+        )
+        return lambda: list(
+            answers(network, tokenizer, self.data.task, self.data.dev, limit=128, known=True)
+        )
+
+    def _evaluate_transformers(self) -> Callable[[], object]:
+        folder = load_folder(self.model)
+        tokenizer, task = folder.tokenizer, self.data.task
+        assert tokenizer is not None
+        network = tuned.network(task, self.model, 0)
+
+        def evaluate() -> None:
+            found = [some[0] for _, some in task.windows(self.data.dev, tokenizer, 128)]
+            tuned.scores(network, task, found, batch=BATCH)
+
+        return evaluate
 
     def _predict_unmask(self) -> Callable[[], object]:
         folder = load_folder(self.model)
-        folder.network = with_task(folder.network, self.data.task.heads, 0).eval()
-        model, texts = Model(folder), [record.text for record in self.data.dev]
+        network = with_task(folder.network, self.data.task.heads, 0).eval()
+        model = Model(replace(folder, network=network))
+        texts = [record.text for record in self.data.dev]
         return lambda: model.classify(texts)
 
     def _predict_transformers(self) -> Callable[[], object]:
@@ -228,7 +247,7 @@ class Speed:
 def speed(folder: Path, model: Path, rounds: int) -> dict[str, Any]:
     """Steps and predictions, both sides in turn."""
     results = {}
-    for what in ("step", "predict"):
+    for what in ("step", "evaluate", "predict"):
         sides = {side: Apart(Speed, side, what, folder, model) for side in SIDES}
         texts = sides["unmask"].about["texts"]
         seconds = interleaved(dict(sides), rounds)

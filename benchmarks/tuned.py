@@ -15,7 +15,8 @@ from torch import Tensor
 from benchmarks import theirs
 from benchmarks.theirs import IGNORED
 from unmask.tasks.base import Scores, Task, Window
-from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.schedule import ScheduleSettings
+from unmask.train.tuning import Tuning
 
 TYPES = {"classify": "single_label_classification", "regress": "regression"}
 
@@ -68,25 +69,24 @@ def train(
     model: Any,
     task: Task,
     windows: Sequence[Window],
-    rules: OptimizerSettings,
+    optimizer: torch.optim.Optimizer,
     schedule: ScheduleSettings,
+    recipe: Tuning,
     *,
-    batch: int,
     seed: int,
 ) -> float:
     """All steps of a schedule; returns the seconds."""
     torch.manual_seed(seed)
-    optimizer = theirs.adamw(model, rules)
     model.train()
     assert schedule.steps is not None
-    chosen = batches(len(windows), batch, seed)
+    chosen = batches(len(windows), recipe.tune.batch, seed)
     begun = time.monotonic()
     for step in range(schedule.steps):
-        rate = rules.rate * schedule.factor((step + 0.5) / schedule.steps)
+        rate = recipe.optimizer.rate * schedule.factor((step + 0.5) / schedule.steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         part = rows_of(task, [windows[i] for i in next(chosen)])
-        theirs.step(model, optimizer, [part], rules.clip)
+        theirs.step(model, optimizer, [part], recipe.optimizer.clip)
     return time.monotonic() - begun
 
 

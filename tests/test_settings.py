@@ -5,7 +5,15 @@ import tomllib
 import pytest
 
 from unmask.errors import FolderError, SettingsError
-from unmask.settings import Settings, build, override, parse_json, read_json, write_toml
+from unmask.settings import (
+    Settings,
+    build,
+    override,
+    parse_json,
+    read_json,
+    read_toml,
+    write_toml,
+)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +127,10 @@ def test_an_assignment_that_cannot_be_made_is_named(assignment):
     table = {"seed": 1, "phases": [{"length": 1}, {"length": 2}]}
     with pytest.raises(SettingsError, match=f"^--set {assignment}: "):
         override(table, [assignment])
+
+
+def test_tables_inside_lists_of_tables_are_written_so_that_they_can_be_read(tmp_path):
+    table = {"tasks": [{"name": "a", "task": {"name": "ner"}}, {"name": "b", "task": {"x": [1]}}]}
+    path = tmp_path / "recipe.toml"
+    path.write_text(write_toml(table))
+    assert read_toml(path) == table

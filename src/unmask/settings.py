@@ -5,6 +5,7 @@ It knows no component. Each component declares its own `Settings` beside what it
 """
 
 import json
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import FolderError, SettingsError, UserError, unknown
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, as JSON may write it
 
 
 class Settings(BaseModel):
@@ -66,7 +68,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: not valid TOML: {error}. Mend it.") from None
 
 
-def write_toml(table: Mapping[str, Any]) -> str:
+def write_toml(table: Mapping[str, Any], inside: str = "") -> str:
     """A table of settings, and tables inside it, as TOML; what is None is left out.
 
     >>> print(write_toml({"seed": 1, "model": {"size": "mini"}, "phases": [{"length": 128}]}))
@@ -86,9 +88,10 @@ def write_toml(table: Mapping[str, Any]) -> str:
     )
     for key, value in table.items():
         if _is_table(value):
-            head = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
+            name = inside + key
+            head = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
             for part in value if isinstance(value, list) else [value]:
-                text += f"\n{head}\n{write_toml(part)}"
+                text += f"\n{head}\n{write_toml(part, f'{name}.')}"
     return text
 
 
@@ -196,6 +199,16 @@ def parse_json(
         ) from None
     except ValueError as error:  # not UTF-8, or an integer of thousands of digits
         raise kind(f"{where}: not valid JSON: {str(error).partition(';')[0]}. Mend it.") from None
+    if _SURROGATE.search(text) and _has_half_a_character(table):
+        raise kind(f"{where}: \\ud800 to \\udfff alone is half a character; need both. Mend it.")
     if not isinstance(table, dict):
         raise kind(f"{where}: a {type(table).__name__}; need a JSON object {{...}}.")
     return table
+
+
+def _has_half_a_character(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -41,6 +41,19 @@ def test_a_column_may_be_given_by_its_number(tmp_path):
     assert infer(path, Columns(label="3", header=False)).given() == {"text": "2", "label": "3"}
 
 
+def test_a_number_means_a_column_under_a_header_too(tmp_path):
+    path = table(tmp_path, "title\ttext\tlabel", "a\tlong text\tx", "b\tother text\ty")
+    assert infer(path, Columns(text="1")).text == "title"
+
+
+def test_a_question_with_its_sentence_is_a_pair(tmp_path):
+    """As in QNLI."""
+    path = table(tmp_path, "index\tquestion\tsentence\tlabel", "0\twho?\tit was he\tyes")
+    assert infer(path, Columns()).given() == {
+        "text": "question", "second": "sentence", "label": "label"
+    }  # fmt: skip
+
+
 def test_a_text_and_few_labels_are_told_apart_without_a_header(tmp_path):
     rows = [f"good\tthe film number {i} was long" for i in range(5)]
     path = table(tmp_path, *rows, "bad\tthe other film")

@@ -50,6 +50,14 @@ def test_character_spans_and_lists_of_tags_are_read_too(tmp_path):
     assert unknown.entities is None
 
 
+def test_lists_of_tags_may_be_lenient_or_missing(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"tokens": ["Ann", "met"], "tags": ["I-X", "O"]}\n{"tokens": ["Ann"]}\n')
+    tagged, bare = read_sentences(path, lenient=True)
+    assert named(tagged) == [("Ann", "X")]
+    assert bare.entities is None
+
+
 def test_documents_begin_where_conll_says_so(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("-DOCSTART- O\n\na O\n\nb O\n\n-DOCSTART- O\n\nc O\n")

@@ -60,7 +60,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "different numbers as labels.*use regress",
     ),
     "not UTF-8": ("classify", "a.tsv", "text\tlabel\n\udce9t\u00e9\tpos\n", ":2", "not UTF-8"),
-    "nothing in it": ("classify", "a.tsv", "", "", "empty; need a row"),
+    "nothing in it": ("classify", "a.tsv", "", "", "empty; need a header and a row"),
     "only a header": ("classify", "a.tsv", "text\tlabel\n", "", "nothing to learn from"),
     "not JSON": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{oops\n', ":2", "not valid JSON"
@@ -236,6 +236,16 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "entities that are no list": (
         "ner", "a.jsonl", '{"text": "John", "entities": 7}\n', ":1", "entities are 7; need a list"
+    ),
+    "half a character": (
+        "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "\\ud800", "label": "y"}\n',
+        ":2", "half a character"
+    ),
+    "a quote alone in the first row": (
+        "classify", "a.csv", 'text,"la"bel\na,x\n', ":", "a quote is never closed or stands alone"
+    ),
+    "an article that is no object": (
+        "qa", "a.json", '{"data": [7]}', r": data\[0\]", "need an object with 'paragraphs'"
     ),
     "a text that is missing": ("ner", "a.jsonl", '{"entities": []}\n', ":1", "'text' is None"),
 }  # fmt: skip

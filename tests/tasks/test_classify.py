@@ -1,7 +1,5 @@
 """Labels: read, learned, answered and scored by the same code, whoever asks."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch.nn import functional as F
 from unmask.data.columns import Columns, Sample
 from unmask.data.lines import REFUSE
 from unmask.errors import DataError
-from unmask.tasks.base import answers, batch_of, scores_of
+from unmask.tasks.base import Tally, answers, batch_of, scores_of
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
 
 NAMES = ("bad", "good", "very")
@@ -63,12 +61,12 @@ def test_answers_come_in_order_with_their_probabilities(task, network_for, words
 
 def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words):
     network = network_for(task)
-    losses = Counter()
-    list(answers(network, words, task, records(), limit=32, losses=losses))
+    tally = Tally()
+    list(answers(network, words, task, records(), limit=32, known=True, tally=tally))
     batch = batch_of(task, windows_of(task, records(), words), pad_id=0)
     expected = float(task.loss(scores_of(network, batch), batch))
-    assert losses["loss"] == pytest.approx(expected, rel=1e-5)
-    assert losses["count"] == 9
+    assert tally.loss == pytest.approx(expected, rel=1e-5)
+    assert tally.count == 9
 
 
 def test_several_labels_are_those_above_the_threshold(network_for, words):

@@ -60,5 +60,21 @@ def test_only_one_group_is_taken_ahead_of_the_answers(monkeypatch):
     assert taken == 10
 
 
+def test_a_group_ends_when_memory_is_full(monkeypatch):
+    taken = []
+
+    def counting():
+        for one in examples([5] * 100):
+            taken.append(one)
+            yield one
+
+    answers = engine.run(
+        counting(), lengths_and_sums(tiny_network()), full=lambda: len(taken) % 7 == 0
+    )
+    next(answers)
+    assert len(taken) == 7
+    assert len(list(answers)) == 99
+
+
 def test_no_text_gives_no_answer():
     assert list(engine.run([], lengths_and_sums(tiny_network()))) == []

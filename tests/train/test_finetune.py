@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -22,8 +23,8 @@ from unmask.tasks.qa import Qa
 from unmask.tasks.regress import Regress
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.distributed import Processes
 from unmask.train.finetune import finetune, freeze, read_data, windows_of, with_task
-from unmask.train.multi import Multi, finetune_several
 from unmask.train.scores import Data
 from unmask.train.seeds import finetune_seeds
 from unmask.train.tuning import Tuning, WindowSource, compose_tuning, rate_scale
@@ -178,19 +179,13 @@ def test_other_data_is_another_run(model, tmp_path):
 def test_an_epoch_has_every_window_once(model):
     task = data().task
     windows, _ = windows_of(task, samples(21), model.tokenizer, 32)
-    source = WindowSource(task, windows, tuning(), 0, _alone())
+    source = WindowSource(task, windows, tuning(), 0, Processes())
     seen, cursor = [], {}
     for step in range(8):  # of eight windows each: three epochs and a bit
         pieces, cursor = source.pieces(cursor, step, 0.0)
         assert sum(len(piece.batch.row) for piece in pieces) == 8
         seen += [tuple(b.tokens[b.owner >= 0].tolist()) for b in (p.batch for p in pieces)]
     assert cursor == {"epoch": 3, "row": 1}
-
-
-def _alone():
-    from unmask.train.distributed import Processes
-
-    return Processes()
 
 
 def test_what_is_frozen_stays_as_it_is(model, tmp_path):
@@ -214,7 +209,7 @@ def test_all_can_be_frozen_but_the_head(model, tmp_path):
 
 def test_more_blocks_than_there_are_cannot_be_frozen(model):
     with pytest.raises(SettingsError, match="tune.frozen is 3, and the model has 2 blocks"):
-        freeze(with_task(model.network, data().task.heads, 0), 3)
+        freeze(with_task(model.network, data().task.heads, 0), 3, pooler=True)
 
 
 def test_lower_blocks_learn_more_slowly_by_hand():
@@ -270,36 +265,6 @@ def written(tmp_path, name, records):
     return str(path)
 
 
-def test_several_tasks_share_an_encoder_and_end_as_models_of_their_own(model, tmp_path):
-    conll = tmp_path / "names.conll"
-    conll.write_text("john B-PER\nlives O\nin O\nparis B-LOC\n\nit O\nis O\nred O\n\n" * 6)
-    files = {
-        n: written(tmp_path, f"{n}.tsv", samples(c, start=s))
-        for n, c, s in (("train", 40, 0), ("dev", 12, 97))
-    }
-    table = {
-        "tasks": [
-            {"name": "number", "task": {"name": "classify"}, **files},
-            {"name": "names", "task": {"name": "ner"}, "train": str(conll), "dev": str(conll)},
-        ],
-        "tune": {"epochs": None, "batch": 8},
-        "optimizer": {"rate": 3e-3},
-        "schedule": {"steps": 80, "warmup": 0.1},
-        "train": {"evaluations": 4, "precision": "fp32"},
-    }
-    recipe = build(Multi, table, where="recipe")
-    found = finetune_several(model, recipe, tmp_path / "run", notice=quiet)
-    assert found["number.accuracy"] == 1.0
-    assert found["names.f1"] == 1.0
-    number, named = (load_folder(tmp_path / "run" / "models" / n) for n in ("number", "names"))
-    assert number.network.heads.label_names == ("seven", "six")
-    assert named.network.heads.labels == "token"
-    for name, tensor in number.network.encoder.state_dict().items():
-        assert torch.equal(tensor, named.network.encoder.state_dict()[name]), name
-    theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "run" / "models" / "names")
-    assert theirs.config.num_labels == 5
-
-
 def test_what_is_in_both_files_is_told(tmp_path):
     path = written(tmp_path, "a.tsv", samples(6))
     found = read_data(tuning().task, path, path, Columns())
@@ -320,6 +285,101 @@ def test_a_file_without_rows_is_refused(tmp_path):
 def test_every_task_has_a_recipe(name, kind):
     recipe = build(Tuning, compose_tuning(name), where="recipe")
     assert recipe.task["name"] == kind.name == name
+
+
+def test_a_pooler_that_is_new_learns_though_the_rest_is_frozen(model, tmp_path):
+    bare = Folder(
+        model.path, Network(model.network.config, HeadsConfig(pooler=False)), model.tokenizer, None
+    )
+    finetune(bare, data(), tmp_path / "run", tuning(tune={"frozen": -1}), notice=quiet)
+    first, last = (
+        load_folder(tmp_path / "run" / place).network.pooler.state_dict()["dense.weight"]
+        for place in ("best/step-4", "checkpoints/step-16")
+    )
+    assert not torch.equal(first, last)
+
+
+@pytest.mark.parametrize("layers", [[3], [-4], [1, 99]])
+def test_layers_that_are_not_there_are_refused(model, tmp_path, layers):
+    with pytest.raises(SettingsError, match=r"the model has 2 blocks; need numbers from 0"):
+        finetune(model, data(), tmp_path / "run", tuning(tune={"layers": layers}), notice=quiet)
+
+
+def test_a_run_must_be_scored(model):
+    with pytest.raises(SettingsError, match=r"train\.evaluations is 0; need one at least"):
+        tuning(train={"evaluations": 0})
+
+
+def test_the_report_is_drawn_with_every_evaluation(model, tmp_path, monkeypatch):
+    """The best is the first, and those after it are drawn all the same."""
+    values = iter([0.1, 0.9, 0.5, 0.4, 0.3])
+    monkeypatch.setattr(
+        Classify, "score", lambda self, records, answers: {"accuracy": next(values)}
+    )
+    drawn = []
+    monkeypatch.setattr(
+        "unmask.train.finetune.write_tuned",
+        lambda folder, recipe, found: drawn.append((len(metrics(folder.path, "eval")), found)),
+    )
+    finetune(model, data(), tmp_path / "run", tuning(), notice=quiet)
+    assert [count for count, _ in drawn] == [1, 2, 3, 4, 5]
+    assert drawn[-1][1][""].scores == {"accuracy": 0.9}
+
+
+def test_after_a_stop_the_report_has_the_answers_of_the_best_step(model, tmp_path, monkeypatch):
+    def stop(position, report, progress):
+        if position.step == 13:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        finetune(model, data(), tmp_path / "run", tuning(), notice=quiet, show=stop)
+    finetune(model, data(), tmp_path / "run", tuning(), notice=quiet, resume=True)
+    assert "What was taken for what" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_best_step_survives_a_crash_that_takes_steps_back(model, tmp_path, monkeypatch):
+    """Best at 4, 8 and 12, a checkpoint at 6: what a crash leaves must have a best step."""
+    values = iter([0.1, 0.3, 0.5, 0.9, 0.9, *[0.2] * 9])
+    monkeypatch.setattr(
+        Classify, "score", lambda self, records, answers: {"accuracy": next(values)}
+    )
+
+    def crash(position, report, progress):
+        if position.step == 13:
+            raise KeyboardInterrupt
+
+    recipe = tuning(train={"save_steps": 6})
+    with pytest.raises(KeyboardInterrupt):
+        finetune(model, data(), tmp_path / "run", recipe, notice=quiet, show=crash)
+    for step in (12, 13):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step}", ignore_errors=True)
+    found = finetune(model, data(), tmp_path / "run", recipe, notice=quiet, resume=True)
+    assert found["step"] in (4, 8)
+    assert (tmp_path / "run" / "model").is_dir()
+
+
+def test_a_recipe_may_have_steps_and_no_epochs(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('[task]\nname = "classify"\n\n[schedule]\nsteps = 7\n')
+    assert build(Tuning, compose_tuning(str(path)), where="recipe").course(1000).steps == 7
+
+
+def test_processes_share_a_step_in_as_many_parts_each(model, monkeypatch):
+    """However long the windows of each happen to be."""
+    monkeypatch.setattr("unmask.tasks.engine.BATCH_TOKENS", 60)
+    task = data().task
+    windows, _ = windows_of(task, samples(60), model.tokenizer, 32)
+    recipe, counts = tuning(tune={"batch": 21}), set()
+    sources = [WindowSource(task, windows, recipe, 0, Processes(r, 2)) for r in range(2)]
+    cursor = {}
+    for step in range(12):
+        found = [source.pieces(cursor, step, 0.0) for source in sources]
+        each = [[len(piece.batch.row) for piece in pieces] for pieces, _ in found]
+        assert len(each[0]) == len(each[1])
+        assert sum(map(sum, each)) == 21
+        counts.add(len(each[0]))
+        cursor = found[0][1]
+    assert len(counts) > 1, "otherwise nothing was tried"
 
 
 def test_steps_replace_epochs():

@@ -7,7 +7,7 @@ import pytest
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
-from unmask.errors import DataError, SettingsError, Stopped
+from unmask.errors import DataError, FolderError, SettingsError, Stopped
 from unmask.model.config import HeadsConfig
 from unmask.train.labelled import finetune_files
 
@@ -87,6 +87,23 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tiny, tmp_path,
         )
     again = finetune_files(*given, tmp_path / "cut", changes=changes(), trials=3, notice=quiet)
     assert again == whole
+
+
+def test_a_trial_of_other_data_is_not_taken_for_this_one(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.train.search.EPOCHS", (1,))
+    given = {"changes": changes(), "trials": 1, "notice": quiet}
+    finetune_files("classify", tiny, rows(16), rows(8), tmp_path, **given)
+    assert (tmp_path / "model").is_dir()
+    with pytest.raises(FolderError, match="a trial of other data"):
+        finetune_files("classify", tiny, rows(18), rows(8), tmp_path, **given)
+
+
+def test_several_seeds_do_not_touch_a_single_run(tiny, tmp_path):
+    given = {"changes": changes(), "notice": quiet}
+    finetune_files("classify", tiny, rows(16), rows(8), tmp_path / "run", **given)
+    with pytest.raises(FolderError, match="holds a single run|not empty"):
+        finetune_files("classify", tiny, rows(16), rows(8), tmp_path / "run", seeds=2, **given)
+    assert (tmp_path / "run" / "model").is_dir()
 
 
 def quiet(line):

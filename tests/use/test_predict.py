@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.conftest import WORDS
 from unmask.checkpoint.folder import save_folder
 from unmask.data.columns import Columns
-from unmask.errors import DataError, SettingsError
+from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.tasks.classify import Classify, ClassifySettings
@@ -94,6 +94,31 @@ def test_a_long_passage_is_read_to_its_end(model):
     found = model("qa").answer("when ?", context)
     assert context[found.start : found.end] == found.text
     assert any(c.start > 400 for c in found.candidates) or found.start >= 0
+
+
+@pytest.mark.parametrize("empty", ["\u200b", "\ufffd", "\x00"])
+def test_a_text_without_words_has_no_names_and_keeps_its_place(model, empty):
+    from unmask.data.tags import sentence_of
+
+    texts = ["john", empty, "john smith"]
+    found = list(model("ner").predict(sentence_of(text, "here") for text in texts))
+    assert [len(names.tags) for names in found] == [1, 0, 2]
+
+
+def test_what_was_cut_is_counted(model):
+    own = model("classify")
+    own.classify(["a cat", "the " * 100])
+    assert (own.cut_texts, own.cut_tokens) == (1, 70)
+
+
+def test_as_much_is_read_at_once_as_in_training(model):
+    own = model("classify")
+    own.settings = {**own.settings, "length": 12}
+    own.classify(["the " * 100])
+    assert own.cut_tokens == 90
+    own.settings["length"] = "12"
+    with pytest.raises(FolderError, match=r"task\.length '12'; need a whole number"):
+        own.classify(["the"])
 
 
 def test_a_model_of_another_task_says_what_it_is(model):

@@ -62,7 +62,7 @@ def embed(
     options |= {"normalize": normalize, "truncate": truncate}
     with progress("embedding", "texts") as job:
         embed_file(loaded, file, out, column=column, progress=job.advance, **options)
-    _say_what_was_cut(loaded)
+    say_what_was_cut(loaded)
 
 
 def fill(
@@ -84,7 +84,7 @@ def fill(
                 print(f"[MASK] {number}")
             for guess in guesses:
                 print(f"{guess.probability:>8.2%}  {guess.token}")
-    _say_what_was_cut(loaded)
+    say_what_was_cut(loaded)
 
 
 def next_sentence(
@@ -97,7 +97,7 @@ def next_sentence(
     loaded = _load(model)
     share = loaded.next(first, second, truncate=truncate)
     print(f"{share:.2%}  {'follows' if share >= 0.5 else 'does not follow'}")
-    _say_what_was_cut(loaded)
+    say_what_was_cut(loaded)
 
 
 def _load(model: str) -> "Model":
@@ -109,11 +109,15 @@ def _load(model: str) -> "Model":
     return Model.load(model)
 
 
-def _say_what_was_cut(model: "Model") -> None:
+def say_what_was_cut(
+    model: "Model", limit: int | None = None, hint: str = " (--no-truncate refuses such texts)"
+) -> None:
+    """One line, if texts lost their end."""
+    limit = limit or model.network.config.max_length
     if model.cut_texts:
         texts = f"{model.cut_texts:,} {plural('text', model.cut_texts)}"
         print(
-            f"cut: {texts} longer than {model.network.config.max_length} tokens; "
-            f"{model.cut_tokens:,} tokens at the end not read (--no-truncate refuses such texts)",
+            f"cut: {texts} longer than {limit} tokens; "
+            f"{model.cut_tokens:,} tokens at the end not read{hint}",
             file=sys.stderr,
         )

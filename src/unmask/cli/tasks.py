@@ -1,6 +1,7 @@
 """Verbs of labelled data: finetune, evaluate, predict, check."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask.cli.answers import say_what_was_cut
 from unmask.cli.progress import progress
 from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
-from unmask.errors import UserError
+from unmask.errors import SettingsError, UserError, unknown
 
 if TYPE_CHECKING:
     from unmask.data.columns import Columns
+    from unmask.data.lines import Chooser
     from unmask.train.course import Position
     from unmask.train.heldout import Show
     from unmask.train.step import Report
@@ -31,6 +34,7 @@ Rate = Annotated[float | None, typer.Option(help="The highest learning rate.")]
 Epochs = Annotated[float | None, typer.Option(help="How often everything is seen.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="Examples a step.")]
 Length = Annotated[int | None, typer.Option(min=8, help="Tokens of a window at most.")]
+OnBad = Annotated[str, typer.Option(help="stop at a bad record, or skip it.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random.")]
 
 
@@ -60,6 +64,7 @@ def finetune(
     seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
     trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
     threads: Threads = None,
+    on_bad: OnBad = "stop",
     set_: Set = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -73,6 +78,14 @@ def finetune(
         how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
         how |= {"notice": _notice, "show": show}
         if task == "multi":
+            given: dict[str, Any] = {
+                "--train": train,
+                "--dev": dev,
+                "--text": text,
+                "--second": second,
+            }
+            given |= {"--label": label, "--header": header, "--on-bad": on_bad != "stop"}
+            _refuse_ignored({**given, "--seeds": seeds > 1, "--search": trials})
             found = _several(arguments, out, changes, threads, how)
         else:
             from unmask.train.labelled import finetune_files
@@ -89,9 +102,26 @@ def finetune(
                 seeds=seeds,
                 trials=trials,
                 threads=threads,
+                watcher=_watcher(on_bad),
                 **how,
             )
-    print(json.dumps(found))
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(found))
+
+
+def _refuse_ignored(flags: dict[str, Any]) -> None:
+    """What a recipe of several tasks says for each of them."""
+    for flag, value in flags.items():
+        if value not in (None, False, 0):
+            raise UserError(f"{flag} is for one task; a recipe of several says it for each.")
+
+
+def _watcher(on_bad: str) -> "Chooser":
+    from unmask.data.lines import Chooser
+
+    if on_bad not in (known := ("stop", "skip")):
+        raise SettingsError(unknown("choice", on_bad, known))
+    return Chooser(on_bad == "skip", _notice)
 
 
 def _given(
@@ -145,13 +175,15 @@ def evaluate(
     second: Second = None,
     label: Label = None,
     header: Header = None,
+    on_bad: OnBad = "stop",
 ) -> None:
     """Score a fine-tuned model on labelled data."""
     from unmask.use.model import Model
     from unmask.use.predict import evaluate_file
 
-    columns = _columns(text, second, label, header)
-    scores, detail, _ = evaluate_file(Model.load(model), file, columns)
+    columns, loaded = _columns(text, second, label, header), Model.load(model)
+    scores, detail, _ = evaluate_file(loaded, file, columns, _watcher(on_bad), _notice)
+    say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
         print(f"{name:<16} {value:.4f}")
     for row in detail.table:
@@ -165,16 +197,18 @@ def predict(
     text: Text = None,
     second: Second = None,
     header: Header = None,
+    on_bad: OnBad = "stop",
 ) -> None:
     """Answer every line: a text or a JSON object in, a JSON object out."""
     from unmask.use.model import Model
     from unmask.use.predict import predict_lines
 
-    columns = _columns(text, second, None, header)
+    columns, loaded = _columns(text, second, None, header), Model.load(model)
     with progress("answering", "answers", None) as job:
-        for answer in predict_lines(Model.load(model), file, columns):
+        for answer in predict_lines(loaded, file, columns, _watcher(on_bad), _notice):
             sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
             job.advance(1)
+    say_what_was_cut(loaded, loaded.limit, hint="")
 
 
 def _columns(
@@ -199,12 +233,16 @@ def check(
     second: Second = None,
     label: Label = None,
     header: Header = None,
+    set_: Set = None,
 ) -> None:
     """Read a data file and say everything that is wrong with it, with its lines."""
     from unmask.tasks.check import examine
 
     columns = _columns(text, second, label, header)
-    found = examine(file, task=task, columns=columns, train=train)
+    from unmask.settings import override
+
+    own = override({}, set_ or []).get("task", {})
+    found = examine(file, task=task, columns=columns, train=train, settings=own)
     for fact in found.facts:
         print(f"{file}: {fact}")
     for warning in found.warnings:

@@ -10,13 +10,14 @@ table of text, by its number.
 
 import csv
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from unmask.data.lines import REFUSE, Watcher, kind_of
+from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of
 from unmask.data.tables import TABLES, NumberedRows, read_rows, refuse_repeated
 from unmask.errors import DataError, unknown
 
@@ -34,6 +35,7 @@ NAMES = {  # in lower case, the likeliest first
         "sentiment", "emotion", "intent", "topic", "target", "rating", "stars", "polarity", "y",
     ),
 }  # fmt: skip
+PAIRS = (("question", "sentence"), ("question", "passage"), ("query", "passage"))  # in this order
 LOOKED_AT = 500  # rows
 FEW = 10  # rows in which labels may all differ
 
@@ -78,9 +80,7 @@ class Sample:
         return [self.text] if self.second is None else [self.text, self.second]
 
 
-def infer(
-    path: str | Path, asked: Columns, *, labelled: bool = True, watcher: Watcher = REFUSE
-) -> Columns:
+def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
     """Find out which column is what, as far as it was not asked for."""
     kind = kind_of(path, TABLES)
     if kind in (".csv", ".tsv"):
@@ -93,21 +93,23 @@ def infer(
         }
     else:
         header = True
-        seen = islice(read_rows(path, list, watcher=watcher), LOOKED_AT)
+        seen = islice(read_rows(path, list, watcher=GLANCE), LOOKED_AT)
         found = [row.cells for row in seen]
         names = list(dict.fromkeys(name for row in found for name in row))
         cells = {name: [row.get(name) for row in found] for name in names}
     if not names:
+        next(iter(read_rows(path, list)), None)  # says what is wrong with the first
         raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
     return _settled(path, replace(asked, header=header), names, cells, labelled)
 
 
 def _first_rows(path: Path, kind: str) -> list[list[str]]:
-    try:
-        rows = list(islice(NumberedRows(path, kind), LOOKED_AT))
-    except csv.Error:
-        rows = list(islice(NumberedRows(path, kind), 1))  # reading it will say what is wrong
+    rows: list[list[str]] = []
+    with suppress(csv.Error):  # reading it will say what is wrong
+        rows.extend(islice(NumberedRows(path, kind, GLANCE), LOOKED_AT))
     if not rows:
+        for _ in read_rows(path, list):  # says so now, if nothing can be read
+            break
         raise DataError(f"{path}: empty; need a row at least. Is it the right file?")
     return rows
 
@@ -137,10 +139,15 @@ def _settled(
     refuse_repeated(names, path)
     found: dict[str, str | None] = {}
     for what, name in asked.given().items():
+        if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
+            name = names[int(name) - 1]
         if name not in names:
             raise DataError(f"{path}: {unknown('column', name, names)} Choose with --{what}.")
         found[what] = name
     lower = {name.strip().lower(): name for name in reversed(names)}
+    for first, other in PAIRS:
+        if first in lower and other in lower and not {"text", "second"} & set(found):
+            found |= {"text": lower[first], "second": lower[other]}
     for what, usual in NAMES.items():
         free = (lower[name] for name in usual if name in lower)
         if what not in found and (what != "label" or labelled):

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Literal
 
-from unmask.data.lines import Watcher, kind_of, read_lines
+from unmask.data.lines import OR_SKIP, Watcher, kind_of, read_lines
 from unmask.data.readers import read_texts
 from unmask.errors import DataError
 from unmask.text.sentences import split_sentences
@@ -63,7 +63,7 @@ class Skipper(Watcher):
     def bad(self, error: DataError, raw: str) -> None:
         """Refuse it, or keep it for the side file."""
         if not self.skip:
-            raise DataError(f"{error} Or leave such records out: --on-bad skip") from None
+            raise DataError(f"{error} {OR_SKIP}") from None
         entry: dict[str, object] = {"why": str(error), "text": raw[:SHOWN]}
         if len(raw) > SHOWN:
             entry["cut"] = f"the first {SHOWN:,} of {len(raw):,} characters"

@@ -5,7 +5,7 @@ What is bad goes to a `Watcher`, who refuses it, or writes it down and lets read
 
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -33,7 +33,29 @@ class Watcher:
         """A file is being read; `file.tell()` says how far."""
 
 
-REFUSE = Watcher()
+class Glance(Watcher):
+    """Looks at what is good: what is bad will be told by whoever reads the file in earnest."""
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """Not now."""
+
+
+class Chooser(Watcher):
+    """Refuses what is bad, or leaves it out and tells, as the user chose."""
+
+    def __init__(self, skip: bool, say: Callable[[str], None]) -> None:
+        self.skip, self.say, self.skipped = skip, say, 0
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """One more."""
+        if not self.skip:
+            raise DataError(f"{error} {OR_SKIP}") from None
+        self.say(f"left out: {error}")
+        self.skipped += 1
+
+
+OR_SKIP = "Or leave such records out: --on-bad skip"
+REFUSE, GLANCE = Watcher(), Glance()
 
 
 def kind_of(path: str | Path, formats: Sequence[str] | None = FORMATS) -> str:

@@ -7,12 +7,13 @@ An answer is a stretch of its passage: text and answer_start, counted in charact
 answers are a list of such objects, or one object of two lists as the `datasets` library has it.
 """
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_lines
+from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_lines, short
 from unmask.errors import DataError
 from unmask.settings import parse_json
 
@@ -56,6 +57,9 @@ def read_questions(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Ques
         found = _lines(path, watcher)
     seen: dict[str, str] = {}
     for question in found:
+        if question.answers is None:  # only asked: there may be any number of them
+            yield question
+            continue
         before = seen.setdefault(question.id, question.where)
         if before != question.where:
             error = DataError(
@@ -68,18 +72,31 @@ def read_questions(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Ques
 
 
 def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
-    with opened(path, watcher) as file:
-        table = parse_json(file.read(), where=str(path), kind=DataError)
+    try:
+        with opened(path, watcher) as file:
+            table = parse_json(file.read(), where=str(path), kind=DataError)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise DataError(
+            f"{path}: cannot be read to its end: {short(problem)} Fetch it again."
+        ) from None
     for a, article in enumerate(_list(table, "data", str(path))):
-        for p, paragraph in enumerate(_list(article, "paragraphs", f"{path}: data[{a}]")):
+        for p, paragraph in enumerate(_part(article, "paragraphs", f"{path}: data[{a}]", watcher)):
             where = f"{path}: data[{a}].paragraphs[{p}]"
-            context = _text(paragraph, "context", where)
-            for q, record in enumerate(_list(paragraph, "qas", where)):
-                place = f"{where}.qas[{q}]"
+            for q, record in enumerate(_part(paragraph, "qas", where, watcher)):
                 try:
-                    yield _question(record, context, place)
+                    context = _text(paragraph, "context", where)
+                    yield _question(record, context, f"{where}.qas[{q}]")
                 except DataError as error:
                     watcher.bad(error, str(record))
+
+
+def _part(table: Any, key: str, where: str, watcher: Watcher) -> list[Any]:
+    """A list inside SQuAD's tree, empty if it is bad."""
+    try:
+        return _list(table, key, where)
+    except DataError as error:
+        watcher.bad(error, str(table))
+        return []
 
 
 def _lines(path: str | Path, watcher: Watcher) -> Iterator[Question]:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
 from unmask.errors import DataError
 from unmask.settings import parse_json
 from unmask.text.wordpiece import clean, split
@@ -74,7 +74,7 @@ def read_sentences(
     """
     if str(path) == "-" or kind_of(path, None) != ".jsonl":
         return _columns(path, watcher, lenient)
-    return _objects(path, watcher)
+    return _objects(path, watcher, lenient)
 
 
 def _columns(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
@@ -103,7 +103,7 @@ def _look_at(path: str | Path) -> tuple[str, bool]:
     """The scheme of the tags, and whether each word has a digit that counts its place."""
     counted, letters = True, set()
     begins: Counter[str] = Counter()  # letters of first words, where none of its kind is before
-    for lines, _ in islice(_blocks(path, _Deaf()), LOOKED_AT):
+    for lines, _ in islice(_blocks(path, GLANCE), LOOKED_AT):
         before = ""
         for line in lines:
             counted = counted and len(line.word) > 1 and line.word[-1].isdigit()
@@ -115,13 +115,6 @@ def _look_at(path: str | Path) -> tuple[str, bool]:
     if letters & {*ENDS, *ALONE}:
         return "BIOES", counted
     return ("IOB1" if begins[INSIDE] > begins["B"] else "IOB2"), counted
-
-
-class _Deaf(Watcher):
-    """Looks away: who reads the file in earnest will say what is wrong."""
-
-    def bad(self, error: DataError, raw: str) -> None:
-        """Nothing."""
 
 
 def _blocks(path: str | Path, watcher: Watcher) -> Iterator[tuple[list[_Line], bool]]:
@@ -210,31 +203,35 @@ def _joined(
     return Sentence(" ".join(words), tuple(stretches), named, where, document)
 
 
-def _objects(path: str | Path, watcher: Watcher) -> Iterator[Sentence]:
+def _objects(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
     for line, text in read_lines(path, watcher):
         if not text.strip():
             continue
         where = f"{path}:{line}"
         try:
             record = parse_json(text, where=where, kind=DataError)
-            found = _tagged(record, where) if "tokens" in record else _marked(record, where)
+            tagged = "tokens" in record
+            found = _tagged(record, where, lenient) if tagged else _marked(record, where)
             yield replace(found, document=line)
         except DataError as error:
             watcher.bad(error, text)
 
 
-def _tagged(record: dict[str, Any], where: str) -> Sentence:
+def _tagged(record: dict[str, Any], where: str, lenient: bool) -> Sentence:
     words = _texts(record["tokens"], "tokens", where)
-    tags = _texts(record.get("tags", record.get("ner_tags")), "tags", where)
     empty = next((i for i, word in enumerate(words) if not word.strip()), None)
     if not words or empty is not None:
         raise DataError(f"{where}: token {empty or 0} is empty; need a word. Fill or remove it.")
+    if "tags" not in record and "ner_tags" not in record:
+        return replace(_joined(words, [], where), entities=None)
+    tags = _texts(record.get("tags", record.get("ner_tags")), "tags", where)
     if len(words) != len(tags):
         raise DataError(
             f"{where}: {len(words)} tokens and {len(tags)} tags; need as many. Mend it."
         )
     lines = [_Line(0, word, tag) for word, tag in zip(words, tags, strict=True)]
-    scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else "IOB2"
+    scheme = "IOB1" if lenient else "IOB2"  # the first allows both
+    scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else scheme
     return _joined(words, _entities(lines, scheme, where), where)
 
 

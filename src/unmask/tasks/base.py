@@ -8,7 +8,7 @@ become its answer in one function of the task, whoever asks: training, `evaluate
 server.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
@@ -32,6 +32,7 @@ from unmask.text.tokenizer import Tokenizer
 
 Scores = NDArray[np.float32]  # [P, C]: at each place that is read
 READ = "read"  # among a batch's labels: the places in the flat batch
+HELD = 2**24  # characters of records that are answered together
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,21 @@ class Detail:
     table: list[dict[str, Any]] = field(default_factory=list)  # a line for each label
     confusion: dict[str, Any] | None = None  # names, and counts [truth][said]
     mistakes: list[Mistake] = field(default_factory=list)  # worst first
+
+
+@dataclass
+class Tally:
+    """What answering counts on its way."""
+
+    loss: float = 0.0  # summed
+    count: int = 0  # of answers that have a truth
+    cut_texts: int = 0  # were too long and lost their end
+    cut_tokens: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The loss of one answer."""
+        return self.loss / max(self.count, 1)
 
 
 class Task(Protocol):
@@ -147,6 +163,11 @@ def whole_windows(
         yield record, [Window(found.ids, found.segments, [0], truth(record), found.cut)]
 
 
+def was_cut(window: Window) -> bool:
+    """Did a text lose its end? Tasks that read everything keep something else there."""
+    return isinstance(window.about, int) and window.about > 0
+
+
 def batch_of(
     task: Task,
     windows: Sequence[Window],
@@ -188,35 +209,49 @@ def answers(
     records: Iterable[Any],
     *,
     limit: int,
-    losses: Counter[str] | None = None,
+    known: bool = False,
+    tally: Tally | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Every record with its answer, in order, in steady memory.
 
-    `losses` is given the summed loss and its count, where the truth is known.
+    `tally` counts on the way; losses too, if the truth is `known`.
     """
     waiting: deque[tuple[Any, list[Window]]] = deque()
     device = network.encoder.tokens.weight.device
+    tally = tally or Tally()
+    held = 0  # characters of the records that wait
 
     def windows() -> Iterator[Window]:
+        nonlocal held
         for record, found in task.windows(records, tokenizer, limit):
+            assert found, "a record has a window at least"
             waiting.append((record, found))
+            held += sum(map(len, record.key))
+            lost = [window.about for window in found if was_cut(window)]
+            tally.cut_texts, tally.cut_tokens = (
+                tally.cut_texts + len(lost),
+                tally.cut_tokens + sum(lost),
+            )
             yield from found
 
     def read(some: list[Window]) -> list[Scores]:
-        known = losses is not None
         batch = batch_of(task, some, pad_id=tokenizer.vocabulary.pad, known=known).to(device)
         scores = scores_of(network, batch)
-        if losses is not None:
-            losses["loss"] += float(task.loss(scores, batch))  # type: ignore[assignment]
-            losses["count"] += batch.counts[task.name]
+        if known:
+            tally.loss += float(task.loss(scores, batch))
+            tally.count += batch.counts[task.name]
         parts = scores.float().cpu().split([len(window.places) for window in some])
         return [part.numpy() for part in parts]
 
+    def full() -> bool:
+        return held > HELD
+
     collected: list[Scores] = []
-    for found in engine.run(windows(), read):
+    for found in engine.run(windows(), read, full):
         collected.append(found)
         record, own = waiting[0]
         if len(collected) == len(own):
             waiting.popleft()
+            held -= sum(map(len, record.key))
             yield record, task.answer(record, own, collected)
             collected = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.columns import Columns, infer
-from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
 from unmask.data.tables import read_rows
 from unmask.data.tags import scheme_of
 from unmask.errors import DataError, SettingsError, unknown
@@ -42,32 +42,26 @@ class Collector(Watcher):
         self.faults.append(str(error))
 
 
-class Glance(Watcher):
-    """Looks at what is good; what is bad is told when all is read."""
-
-    def bad(self, error: DataError, raw: str) -> None:
-        """Not now."""
-
-
-GLANCE = Glance()
-
-
 def examine(
     path: Path,
     *,
     task: str | None = None,
     columns: Columns | None = None,
     train: Path | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Examination:
-    """Read all of a file, and the training data beside it if labels must be known from there."""
+    """Read all of a file, and the training data beside it if labels must be known from there.
+
+    `settings` are the task's own, as a recipe has them.
+    """
     name = task or guess_task(path)
     if name not in TASKS:
         raise SettingsError(unknown("task", name, TASKS))
     kind, found = TASKS[name], Examination(name)
     asked = columns or Columns()
-    how = build(kind.settings, {}, where="task")
+    how = build(kind.settings, settings or {}, where="task")
     if kind.tabular:
-        asked = infer(path, asked, watcher=GLANCE)
+        asked = infer(path, asked)
         found.facts.append(asked.said())
     elif name == "ner" and kind_of(path, None) != ".jsonl":
         found.facts.append(scheme_of(path))
@@ -100,7 +94,7 @@ def guess_task(path: Path) -> str:
 
 def _text_task(path: Path) -> str:
     """Numbers with a point are learned as numbers; everything else as names."""
-    columns = infer(path, Columns(), watcher=GLANCE)
+    columns = infer(path, Columns())
 
     def choose(names: Sequence[str]) -> list[str]:
         return [name for name in names if name == columns.label]

@@ -4,6 +4,7 @@ one        softmax over the labels; the most probable one is the answer
 several    a sigmoid for each label; all above the threshold are the answer
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from unmask.text.tokenizer import Tokenizer
 
 SHOWN = 5  # labels whose probabilities are given, where there are many
 WORST = 20  # mistakes that are shown
+NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that are sorted as numbers
 CONFUSED = 30  # labels for which a confusion can be drawn
 
 
@@ -92,7 +94,7 @@ class Classify:
                 f"{records[0].where}: {only} in {len(records):,} examples; need two at least. "
                 "Add examples with another label, or check --label."
             )
-        numbers = all(name.lstrip("-").isdigit() for name in seen)
+        numbers = all(NUMBER.fullmatch(name) for name in seen)
         names = sorted(seen, key=int) if numbers else sorted(seen)
         if len(names) > len(records) / 2 and all(map(_is_fraction, names)):
             raise DataError(

@@ -5,7 +5,6 @@ an example's answer is does not depend on those that happened to share its row o
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -23,13 +22,18 @@ E = TypeVar("E", bound=Example)
 A = TypeVar("A")
 
 
-def run(examples: Iterable[E], read: Callable[[list[E]], Sequence[A]]) -> Iterator[A]:
+def run(
+    examples: Iterable[E],
+    read: Callable[[list[E]], Sequence[A]],
+    full: Callable[[], bool] = lambda: False,
+) -> Iterator[A]:
     """Yield what `read` makes of each example, in the order they came.
 
-    It is given neighbours in length, as many as are best computed at a time.
+    It is given neighbours in length, as many as are best computed at a time. `full` may end a
+    group early: is more held than memory has room for?
     """
     examples = iter(examples)
-    while group := list(islice(examples, GROUP)):
+    while group := _group(examples, full):
         answers: list[A | None] = [None] * len(group)
         for chosen in by_length(group):
             with torch.inference_mode():
@@ -37,6 +41,15 @@ def run(examples: Iterable[E], read: Callable[[list[E]], Sequence[A]]) -> Iterat
             for i, answer in zip(chosen, found, strict=True):
                 answers[i] = answer
         yield from answers  # type: ignore[misc]
+
+
+def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
+    group: list[E] = []
+    for example in examples:
+        group.append(example)
+        if len(group) == GROUP or full():
+            break
+    return group
 
 
 def by_length(examples: Sequence[E]) -> Iterator[list[int]]:

@@ -228,7 +228,7 @@ class Ner:
             [start + len(before) for start in starts[:-1]], len(all_ids), room, self.how.stride
         )
         found = []
-        for begin in sorted(set(owners)):
+        for begin in sorted(set(owners)) or [0]:  # a text may have no word in it
             own = [i for i, owner in enumerate(owners) if owner == begin]
             part = all_ids[begin : begin + room]
             encoded = tokenizer.join(Pieces(part, [(0, 0)] * len(part)))

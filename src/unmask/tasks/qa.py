@@ -32,6 +32,7 @@ from unmask.text.tokenizer import Encoded, Offsets, Tokenizer
 
 Count = Annotated[int, Field(ge=1)]
 WORST = 20  # mistakes that are shown
+SURE = 1e4  # how much better no answer is where there is nothing to answer with
 
 
 class QaSettings(Settings):
@@ -173,7 +174,7 @@ class Qa:
             Candidate(record.context[a:b], a, b, score, float(share))
             for ((a, b), score), share in zip(best, shares, strict=False)
         )
-        margin = nothing - best[0][1] if best else float("inf")
+        margin = nothing - best[0][1] if best else SURE
         answer = Answer("", -1, -1, float(shares[-1]) if len(shares) else 1.0, margin, candidates)
         return self._decided(answer)
 

@@ -25,6 +25,7 @@ Cut = Literal["longest", "second"]
 Offsets = tuple[int, int]
 
 AHEAD = 1024  # texts tokenised at a time, by all cores
+CHARACTERS = 2**21  # ... but not more than these: a token takes a hundred bytes before it is cut
 NOWHERE: Offsets = (0, 0)  # the offsets of [CLS] and [SEP], which stand for no text
 _SURROGATES = re.compile("[\ud800-\udfff]")  # half a character: no text file can hold one
 
@@ -135,7 +136,7 @@ class Tokenizer:
     ) -> Iterator[Encoded]:
         """Texts (one string) or pairs (two) as the model reads them, tokenised in parallel."""
         texts = iter(texts)
-        while some := list(islice(texts, AHEAD)):
+        while some := _some(texts):
             pieces = iter(self.pieces([part for parts in some for part in parts]))
             for parts in some:
                 first, *others = islice(pieces, len(parts))
@@ -237,3 +238,15 @@ def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
 def whole_characters(text: str) -> str:
     """Put U+FFFD, which BERT drops, for half a surrogate pair; every offset stays."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+
+
+def _some(texts: Iterator[Sequence[str]]) -> list[Sequence[str]]:
+    """As many as are tokenised at a time."""
+    some: list[Sequence[str]] = []
+    characters = 0
+    for parts in texts:
+        some.append(parts)
+        characters += sum(map(len, parts))
+        if len(some) == AHEAD or characters > CHARACTERS:
+            break
+    return some

@@ -19,7 +19,7 @@ from unmask.model.network import Network, count_parameters
 from unmask.objectives.base import Objective
 from unmask.settings import build
 from unmask.tasks import TASKS
-from unmask.tasks.base import Supervised, Task, Window
+from unmask.tasks.base import Supervised, Task, Window, was_cut
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.ahead import Source
 from unmask.train.course import Course
@@ -99,8 +99,27 @@ def with_task(start: Network, heads: HeadsConfig, seed: int) -> Network:
     return network
 
 
-def freeze(network: Network, blocks: int) -> None:
-    """Let the embeddings and so many blocks stay as they are; -1: the whole encoder and pooler."""
+def reading(heads: HeadsConfig, layers: Sequence[int], count: int) -> HeadsConfig:
+    """A task's heads on these layers of so many, side by side; on the usual ones, if none."""
+    if not layers:
+        return heads
+    for layer in layers:
+        if not -count - 1 <= layer <= count:
+            raise SettingsError(
+                f"tune.layers has {layer}, and the model has {count} blocks; need numbers from 0 "
+                f"(the embeddings) to {count}, or from -{count + 1} to -1."
+            )
+    return heads.model_copy(update={"layers": tuple(layers), "pooler": False})
+
+
+def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
+    """Let the embeddings and so many blocks stay as they are; -1: the whole encoder.
+
+    Then the pooler too, if there is a trained one. Blocks that no head reads cannot learn.
+    """
+    layers = [layer % (network.config.layers + 1) for layer in network.heads.layers]
+    for block in network.encoder.blocks[max(layers, default=network.config.layers) :]:
+        block.requires_grad_(False)
     if not blocks:
         return
     if blocks > network.config.layers or blocks < -1:
@@ -112,7 +131,7 @@ def freeze(network: Network, blocks: int) -> None:
     parts = [encoder.tokens, encoder.segments, encoder.positions, encoder.norm]
     parts += list(encoder.blocks[: blocks if blocks > 0 else None])
     if blocks == -1:
-        parts += [encoder.last_norm, *([network.pooler] if network.pooler else [])]
+        parts += [encoder.last_norm, *([network.pooler] if network.pooler and pooler else [])]
     for part in parts:
         part.requires_grad_(False)
 
@@ -135,7 +154,7 @@ def finetune(
     """Train a task's head and what is below it; returns the scores of the best step."""
     plan = Plan(
         {ONLY: data},
-        data.task.heads.model_copy(update={"layers": tuple(recipe.tune.layers)}),
+        reading(data.task.heads, recipe.tune.layers, model.network.config.layers),
         lambda network: Supervised(data.task),
         lambda sources: sources[ONLY],
         {"task": data.task.name},
@@ -157,7 +176,7 @@ def carry_out(
         open_run(out, **asked, writes=group.first, notice=notice) as folder,
     ):
         network = with_task(model.network, plan.heads, recipe.seed)
-        freeze(network, recipe.tune.frozen)
+        freeze(network, recipe.tune.frozen, pooler=model.network.pooler is not None)
         sources = _sources(plan, recipe, tokenizer, network, group, folder)
         about = {**plan.about, "model": model.path.name}
         resolved = recipe.model_dump(exclude_none=True)
@@ -188,10 +207,11 @@ def carry_out(
             evaluate=scores,
             enough=scores.enough,
             final=scores.final,
+            report=scores.draw,
             watch=show if group.first else None,
             begun=begun,
         )
-        _train(course, plan)
+        _train(course, plan, scores)
         folder.say(f"the model of step {scores.summary()['step']} is in {out / MODEL}")
         if plan.finish and group.first:
             plan.finish(scores, course)
@@ -226,7 +246,7 @@ def _sources(
     return found
 
 
-def _train(course: Course, plan: Plan) -> None:
+def _train(course: Course, plan: Plan, scores: Scores) -> None:
     """Write down what the run is, and carry it out, from where it stopped if it did."""
     loop = Loop(course)
     records = (record for data in plan.parts.values() for record in (*data.train, *data.dev))
@@ -238,6 +258,7 @@ def _train(course: Course, plan: Plan) -> None:
     )
     begin(course.folder, course.recipe, facts)
     loop.resume()
+    scores.resumed()
     loop.run()
 
 
@@ -258,10 +279,11 @@ def windows_of(
     found, cut = [], 0
     for _, some in task.windows(records, tokenizer, limit):
         for window in some:
-            cut += isinstance(window.about, int) and window.about > 0
+            cut += was_cut(window)
             found.append(
                 replace(
                     window,
+                    about=None,  # is for answers
                     ids=np.asarray(window.ids, dtype=np.int32),  # type: ignore[arg-type]
                     segments=np.asarray(window.segments, dtype=np.int8),  # type: ignore[arg-type]
                 )

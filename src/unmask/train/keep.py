@@ -68,9 +68,10 @@ class Keeper:
     def publish(self, position: Position) -> None:
         """Write the model of a finished run."""
         course = self.course
-        final = course.final() if course.final else Final(self.network(), {}, None)
         target = course.folder.path / MODEL
+        last = Final(self.network(), {}, None)  # gathers from all processes
         if course.processes.first and not target.exists():
+            final = course.final() if course.final else last
             save_folder(
                 target,
                 final.network,

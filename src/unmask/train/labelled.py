@@ -1,5 +1,6 @@
 """Files of labelled data + a model -> a run: what the command line and `unmask.finetune` call."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from json import dumps
@@ -12,6 +13,7 @@ import torch
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
+from unmask.data.lines import REFUSE, Watcher
 from unmask.errors import SettingsError
 from unmask.settings import build
 from unmask.train.finetune import How, finetune, read_data
@@ -34,14 +36,20 @@ def finetune_files(
     seeds: int = 1,
     trials: int = 0,
     threads: int | None = None,
+    watcher: Watcher = REFUSE,
     **how: Unpack[How],
 ) -> dict[str, Any]:
     """Train a model for a task; with several seeds, or after trials of settings."""
     if seeds > 1 and trials:
         raise SettingsError("several seeds and a search: one or the other. Search first.")
+    if (seeds > 1 or trials) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SettingsError(
+            "several runs in one torchrun: each needs one of its own. Start them one by one, with "
+            "--seed, or without torchrun."
+        )
     recipe = build(Tuning, compose_tuning(task, changes), where="recipe")
     with _file(train, "train") as learned, _file(dev, "dev") as scored:
-        data = read_data(recipe.task, learned, scored, columns or Columns())
+        data = read_data(recipe.task, learned, scored, columns or Columns(), watcher)
     if threads:
         torch.set_num_threads(threads)
     folder = load_folder(locate(model))
@@ -60,5 +68,6 @@ def _file(rows: Rows, name: str) -> Iterator[Path]:
         return
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.jsonl"
-        path.write_text("".join(dumps(dict(row), ensure_ascii=False) + "\n" for row in rows))
+        lines = "".join(dumps(dict(row)) + "\n" for row in rows)
+        path.write_text(lines, encoding="utf-8")
         yield path

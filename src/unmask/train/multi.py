@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from torch import nn
 
 from unmask.checkpoint.folder import Folder, save_folder
 from unmask.data import draws
@@ -26,6 +27,7 @@ from unmask.train.scores import Data, Scores
 from unmask.train.tuning import Common, WindowSource
 
 MODELS = "models"  # in the run's folder: one for each task
+TAKEN = {"kind", "step", "loss", "norm", "rate", "tokens", "seconds", "tokens_a_second", "metric"}
 _TASK = 303  # the key of which task a step is of
 
 
@@ -40,6 +42,13 @@ class TaskData(Settings):
     second: str | None = None
     label: str | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _is_free(cls, name: str) -> str:
+        if name in TAKEN or hasattr(nn.ModuleDict(), name):
+            raise ValueError(f"'{name}' has another meaning in a run; give the task another name.")
+        return name
+
 
 class Multi(Common):
     """A run of several tasks."""
@@ -49,6 +58,8 @@ class Multi(Common):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Multi":
+        if self.tune.layers:
+            raise ValueError("tune.layers is for one task; heads of several read the last layer.")
         names = [part.name for part in self.tasks]
         if len(set(names)) != len(names):
             raise ValueError(f"two tasks are called {names!r}; need a name for each.")
@@ -71,8 +82,9 @@ class SeveralTasks:
         (name,) = batch.counts
         own = self.networks[name].train(network.training)
         loss = self.tasks[name].loss(scores_of(own, batch), batch)
-        for parameter in network.label_heads.parameters():  # wrappers wait for all gradients
-            loss = loss + 0.0 * parameter.sum()
+        pooler = network.pooler.parameters() if network.pooler else ()
+        for parameter in (*network.label_heads.parameters(), *pooler):
+            loss = loss + 0.0 * parameter.sum()  # wrappers wait for all gradients
         return {name: loss}
 
 

@@ -5,7 +5,6 @@ with the highest mean of what the tasks go by.
 """
 
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,16 +13,14 @@ from statistics import mean
 from typing import Any
 
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.errors import FolderError
 from unmask.model.network import Network
-from unmask.tasks.base import Detail, Task, answers
+from unmask.tasks.base import Detail, Tally, Task, answers
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.course import Final, Position
 from unmask.train.distributed import Processes
 from unmask.train.run import RunFolder
 
 BEST = "best"
-KEPT = 2  # of the best so far: the newest may belong to steps that a crash takes back
 METRIC = "metric"  # what the best step has the most of
 ONLY = ""  # the name of a task that is alone
 
@@ -64,114 +61,136 @@ class Scores:
     ) -> None:
         self.folder, self.parts, self.tokenizer, self.group = folder, parts, tokenizer, group
         self.limit, self.patience, self.about, self.drawn = limit, patience, about, drawn
+        self.history: list[dict[str, Any]] = []  # evaluations, as they are in the metrics
+        self.best: dict[str, Scored] | None = None  # the best one's answers
 
     def __call__(self, position: Position, network: Network) -> dict[str, Any]:
         """One evaluation, told, and kept if it is the best."""
         entry: dict[str, Any] = {"tokens": position.tokens}
-        found: dict[str, Scored] = {}
-        losses = []
-        for name, part in self.parts.items():
-            own = network if name == ONLY else network.only(name)
-            found[name], loss = self._scored(part, own)
-            losses.append(loss)
-            entry |= {_key(name, what): value for what, value in found[name].scores.items()}
+        found, losses = self._measure(network)
+        for name, scored in found.items():
+            entry |= {key_of(name, what): value for what, value in scored.scores.items()}
         entry["loss"] = mean(losses)
         entry[METRIC] = mean(s.scores[s.task.metric] for s in found.values())
-        entry["how"] = {name: settings_of(s.task) for name, s in found.items()}
-        better = self._better(entry[METRIC], position.step)
+        entry["how"] = {name: self._settings_of(s.task) for name, s in found.items()}
+        better = self._agreed(self._better(entry[METRIC], position.step))
+        self.history.append({"step": position.step, **entry})
         self._say(position.step, entry, found, better)
         if better:
             self._keep(position.step, network, found)
-            self.drawn(found)
+            self.best = found
         return entry
+
+    def draw(self) -> None:
+        """The report of the run so far, with the answers of its best step."""
+        if self.best is None and self.history:  # they were given before a stop
+            self.best, _ = self._measure(self.final().network.to(self.group.device))
+        self.drawn(self.best or {})
 
     def enough(self) -> bool:
         """Has there been no better one for as long as patience lasts?"""
-        held = self._held()
-        if not self.patience or not held:
+        if not self.patience or not self.history:
             return False
-        return len(held) - 1 - held.index(self._best(held)) >= self.patience
+        since = len(self.history) - 1 - self.history.index(self._best())
+        return self._agreed(since >= self.patience)
+
+    def resumed(self) -> None:
+        """Remember what was measured before a stop; forget what will be measured again."""
+        self.group.wait()
+        self.history = [entry for entry in self.folder.metrics() if entry["kind"] == "eval"]
+        known = {entry["step"] for entry in self.history}
+        if self.folder.writes:
+            for path in (self.folder.path / BEST).glob("step-*"):
+                if _step(path) not in known:
+                    shutil.rmtree(path)
+        self.group.wait()
 
     def final(self) -> Final:
         """The model with the best scores, and these."""
         found = self.summary()
         step = found.pop("step")
         facts = {"step": step, "scores": {k: v for k, v in found.items() if k != METRIC}}
-        return Final(self._kept(step), facts, self.settings() if ONLY in self.parts else None)
-
-    def _kept(self, step: int) -> Network:
-        path = self.folder.path / BEST / f"step-{step}"
-        try:
-            return load_folder(path).network
-        except FolderError as error:
-            kept = sorted((self.folder.path / BEST).glob("step-*"), key=_step)
-            if not kept:
-                raise
-            self.folder.say(f"warning: {error} The one kept last is taken instead.")
-            return load_folder(kept[-1]).network
+        network = load_folder(self.folder.path / BEST / f"step-{step}").network
+        return Final(network, facts, self.settings() if ONLY in self.parts else None)
 
     def summary(self) -> dict[str, Any]:
         """The scores of the best step."""
-        best = self._best(self._held())
+        best = self._best()
         return {k: v for k, v in best.items() if isinstance(v, float)} | {"step": best["step"]}
 
     def settings(self, name: str = ONLY) -> dict[str, Any]:
         """What the answers of the best step depend on."""
-        found: dict[str, Any] = self._best(self._held())["how"].get(name, {})
+        found: dict[str, Any] = self._best()["how"].get(name, {})
         return found
 
+    def _measure(self, network: Network) -> tuple[dict[str, Scored], list[float]]:
+        """Every task's scores, and its loss."""
+        found, losses = {}, []
+        for name, part in self.parts.items():
+            own = network if name == ONLY else network.only(name)
+            found[name], loss = self._scored(part, own)
+            losses.append(loss)
+        return found, losses
+
+    def _agreed(self, answer: bool) -> bool:
+        """The first process decides for all."""
+        return self.group.total([float(answer and self.group.first)])[0] > 0
+
     def _scored(self, part: Data, network: Network) -> tuple[Scored, float]:
-        losses: Counter[str] = Counter()
+        tally = Tally()
         found = answers(
-            network, self.tokenizer, part.task, part.dev, limit=self.limit, losses=losses
+            network, self.tokenizer, part.task, part.dev, limit=self.limit, known=True, tally=tally
         )
         task, said = part.task.settle(part.dev, [answer for _, answer in found])
         scored = Scored(task, task.score(part.dev, said), task.detail(part.dev, said))
-        return scored, losses["loss"] / max(losses["count"], 1)
+        return scored, tally.mean
 
     def _say(
         self, step: int, entry: dict[str, Any], found: dict[str, Scored], better: bool
     ) -> None:
-        names = [_key(name, what) for name, scored in found.items() for what in scored.scores]
+        names = [key_of(name, what) for name, scored in found.items() for what in scored.scores]
         shown = ", ".join(f"{name} {entry[name]:.4f}" for name in names)
         mark = " (the best so far)" if better and step else ""
         self.folder.say(f"step {step}: held-out loss {entry['loss']:.4f}, {shown}{mark}")
 
-    def _held(self) -> list[dict[str, Any]]:
-        return [entry for entry in self.folder.metrics() if entry["kind"] == "eval"]
-
-    def _best(self, held: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def _best(self) -> dict[str, Any]:
         """The first of the highest; what was not trained yet counts only if there is no other."""
-        return max(held, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
+        return max(self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
+
+    def _outdated(self) -> list[Path]:
+        """Those that were surpassed for good: a crash takes back what no checkpoint holds."""
+        steps = [_step(path) for path in self.folder.checkpoints.glob("step-*")]
+        kept = sorted((self.folder.path / BEST).glob("step-*"), key=_step)
+        return [path for path in kept if _step(path) <= min(steps, default=-1)][:-1]
 
     def _better(self, value: float, step: int) -> bool:
-        before = [e[METRIC] for e in self._held() if 0 < e["step"] < step]
+        before = [entry[METRIC] for entry in self.history if entry["step"] > 0]
         return not before or value > max(before)
+
+    def _settings_of(self, task: Task) -> dict[str, Any]:
+        """What a model folder keeps of a task."""
+        return {"name": task.name, "length": self.limit, **task.how.model_dump()}
 
     def _keep(self, step: int, network: Network, found: dict[str, Scored]) -> None:
         target = self.folder.path / BEST / f"step-{step}"
         if self.folder.writes and not target.exists():
             target.parent.mkdir(exist_ok=True)
-            scores = {_key(n, what): v for n, s in found.items() for what, v in s.scores.items()}
+            scores = {key_of(n, what): v for n, s in found.items() for what, v in s.scores.items()}
             save_folder(
                 target,
                 network,
                 self.tokenizer,
-                task=settings_of(found[ONLY].task) if ONLY in found else None,
+                task=self._settings_of(found[ONLY].task) if ONLY in found else None,
                 provenance={**self.about, "step": step, "scores": scores},
             )
             with suppress(OSError):
-                for old in sorted(target.parent.glob("step-*"), key=_step)[:-KEPT]:
+                for old in self._outdated():
                     shutil.rmtree(old)
         self.group.wait()
 
 
-def settings_of(task: Task) -> dict[str, Any]:
-    """What a model folder keeps of a task."""
-    return {"name": task.name, **task.how.model_dump()}
-
-
-def _key(name: str, what: str) -> str:
+def key_of(name: str, what: str) -> str:
+    """What a task's metric is called in a run."""
     return f"{name}.{what}" if name else what
 
 

@@ -10,9 +10,11 @@ from typing import Any, Unpack
 
 from unmask.checkpoint.folder import Folder
 from unmask.disk import write_file
-from unmask.errors import SettingsError
+from unmask.errors import FolderError, SettingsError, UserError
 from unmask.train.finetune import How, finetune
+from unmask.train.run import digest_of
 from unmask.train.scores import METRIC, Data
+from unmask.train.seeds import copy_best, refuse_other
 from unmask.train.tuning import Tuning
 
 RATES, BATCHES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
@@ -35,7 +37,10 @@ def search(
             "--search needs optuna, which is not installed. Run: pip install 'unmask[search]'"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    refuse_other(out, SUMMARY)
     out.mkdir(parents=True, exist_ok=True)
+    notice, anew = how.get("notice", print), how.get("overwrite", False)
+    asked = digest_of([*data.train, *data.dev]), model.path.name
 
     def objective(trial: Any) -> float:
         chosen = {
@@ -44,24 +49,45 @@ def search(
             "epochs": trial.suggest_categorical("epochs", EPOCHS),
         }
         place = out / f"trial-{trial.number}"
-        kept = place / RESULT
-        if kept.exists() and not how.get("overwrite", False):
-            return float(json.loads(kept.read_text())["scores"][METRIC])
-        how.get("notice", print)(f"trial {trial.number}: {chosen}")
-        began = (place / "recipe.toml").exists()
-        own: How = {**how, "resume": began and not how.get("overwrite", False)}
-        scores = finetune(model, data, place, tried(recipe, chosen), **own)
-        entry = {"settings": chosen, "scores": scores}
-        write_file(kept, (json.dumps(entry, indent=1) + "\n").encode())
-        return float(scores[METRIC])
+        entry = None if anew else _finished(place / RESULT, chosen, asked)
+        if entry is None:
+            notice(f"trial {trial.number}: {chosen}")
+            entry = {"settings": chosen, "data": asked[0], "model": asked[1]}
+            own: How = {**how, "resume": not anew and (place / "recipe.toml").exists()}
+            try:
+                entry["scores"] = finetune(model, data, place, tried(recipe, chosen), **own)
+            except UserError as error:  # such as a rate that is too high
+                notice(f"trial {trial.number} failed: {error}")
+                entry["failed"] = str(error)
+            write_file(place / RESULT, (json.dumps(entry, indent=1) + "\n").encode())
+        if "failed" in entry:
+            raise optuna.TrialPruned
+        return float(entry["scores"][METRIC])
 
     sampler = optuna.samplers.TPESampler(seed=recipe.seed)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(objective, n_trials=trials)
-    best = json.loads((out / f"trial-{study.best_trial.number}" / RESULT).read_text())
-    summary = {"best": f"trial-{study.best_trial.number}", **best}
+    if not any(trial.value is not None for trial in study.trials):
+        raise UserError(f"{out}: none of {trials} trials ended well; what went wrong is above.")
+    best = f"trial-{study.best_trial.number}"
+    found = json.loads((out / best / RESULT).read_text())
+    summary = {"best": best, "settings": found["settings"], "scores": found["scores"]}
     write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
+    notice(f"the best, {best}, is in {copy_best(out, best)}")
     return summary
+
+
+def _finished(path: Path, chosen: dict[str, Any], asked: tuple[str, str]) -> dict[str, Any] | None:
+    """What a trial has found before, if it was this one."""
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text())
+    if (found.get("settings"), found.get("data"), found.get("model")) != (chosen, *asked):
+        raise FolderError(
+            f"{path.parent}: a trial of other data, another model or another search is there. Give "
+            "another --out, or begin anew with --overwrite."
+        )
+    return found
 
 
 def tried(recipe: Tuning, chosen: dict[str, Any]) -> Tuning:

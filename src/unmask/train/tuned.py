@@ -7,7 +7,7 @@ from unmask.tasks.base import Mistake
 from unmask.train.curves import Chart, Line, column
 from unmask.train.report import CURVES, REPORT, charts_of, page
 from unmask.train.run import RunFolder
-from unmask.train.scores import Scored
+from unmask.train.scores import Scored, key_of
 
 SHOWN = 600  # characters of a text
 
@@ -20,7 +20,7 @@ def write_tuned(folder: RunFolder, recipe: dict[str, Any], found: dict[str, Scor
     held = [entry for entry in metrics if entry["kind"] == "eval"]
     extra, charts = "", []
     for name, scored in found.items():
-        keys = {what: f"{name}.{what}" if name else what for what in scored.scores}
+        keys = {what: key_of(name, what) for what in scored.scores}
         lines = [
             Line(what, [e["step"] for e in held], [e[key] for e in held])
             for what, key in keys.items()

@@ -43,6 +43,22 @@ class Common(Settings):
     schedule: dict[str, Any] = Field(default_factory=dict)
     train: TrainSettings = TrainSettings()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_replace_epochs(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """What is left out is not there, if the schedule has another length."""
+        schedule, tune = table.get("schedule") or {}, table.get("tune", {})
+        timed = any(schedule.get(name) is not None for name in ("steps", "minutes"))
+        if timed and isinstance(tune, dict) and "epochs" not in tune:
+            return {**table, "tune": {**tune, "epochs": None}}
+        return table
+
+    @model_validator(mode="after")
+    def _is_scored(self) -> "Common":
+        if not self.train.evaluations:
+            raise ValueError("train.evaluations is 0; need one at least, to know the best step.")
+        return self
+
     @model_validator(mode="after")
     def _one_length(self) -> "Common":
         given = [name for name in ("steps", "minutes") if self.schedule.get(name) is not None]
@@ -74,17 +90,14 @@ class Tuning(Common):
 
 def compose_tuning(task: str, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """The recipe of a task, by its name or its path, with some settings replaced."""
-    if task.endswith(".toml"):
-        return override(read_toml(Path(task)), assignments)
     known = {path.stem: path for path in sorted((recipes_folder() / "finetune").glob("*.toml"))}
-    if task not in known:
+    if not task.endswith(".toml") and task not in known:
         raise SettingsError(unknown("task", task, known))
-    table = override(read_toml(known[task]), assignments)
-    schedule = table.get("schedule", {})
-    if schedule.get("steps") is not None or schedule.get("minutes") is not None:
-        table["tune"] = {k: v for k, v in table.get("tune", {}).items() if k != "epochs"}
-        table["tune"]["epochs"] = None
-    return table
+    table = read_toml(known.get(task, Path(task)))
+    names = {assignment.partition("=")[0].strip() for assignment in assignments}
+    if names & {"schedule.steps", "schedule.minutes"}:
+        table.get("tune", {}).pop("epochs", None)
+    return override(table, assignments)
 
 
 class WindowSource:
@@ -113,12 +126,23 @@ class WindowSource:
         chosen, then = self._take(cursor.get("epoch", 0), cursor.get("row", 0))
         mine = chosen[self.group.rank :: self.group.world]
         pieces = []
-        for place, numbers in enumerate(engine.by_length(mine)):
+        for place, numbers in enumerate(self._parts(chosen)):
             some = [mine[i] for i in numbers]
             batch = batch_of(self.task, some, pad_id=self.pad_id, term=self.term)
             seed = draws.key(self.recipe.seed, _DROPOUT, step, self.group.rank, place) % 2**63
             pieces.append(Piece(batch, seed))
         return pieces, then
+
+    def _parts(self, chosen: Sequence[Window]) -> list[list[int]]:
+        """The windows of this process as they are computed at a time; all have as many parts."""
+        world = self.group.world
+        each = [list(engine.by_length(chosen[rank::world])) for rank in range(world)]
+        mine = each[self.group.rank]
+        while len(mine) < max(map(len, each)):
+            largest = max(range(len(mine)), key=lambda i: len(mine[i]))
+            half = len(mine[largest]) // 2
+            mine[largest : largest + 1] = [mine[largest][:half], mine[largest][half:]]
+        return mine
 
     def _take(self, epoch: int, row: int) -> tuple[list[Window], dict[str, int]]:
         """As many windows as a step has, over the end of an epoch if need be."""

@@ -21,7 +21,7 @@ from unmask.data.tags import sentence_of
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.attention import recording
 from unmask.tasks import engine, task_of
-from unmask.tasks.base import Task, answers
+from unmask.tasks.base import Tally, Task, answers
 from unmask.tasks.classify import Classify, Labels
 from unmask.tasks.ner import Names, Ner
 from unmask.tasks.qa import Answer, Qa
@@ -32,6 +32,7 @@ from unmask.use import Pool
 from unmask.use.embed import Layer, Vector, reader, width_of
 
 Table = NDArray[np.float32]
+SHORTEST = 8  # tokens that a task may read at once
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -159,11 +160,32 @@ class Model:
         """What the model was fine-tuned for."""
         return task_of(self.network.heads, self.settings, str(self.path))
 
+    @property
+    def limit(self) -> int:
+        """Tokens that are read at once: as many as it was fine-tuned with."""
+        most = self.network.config.max_length
+        length = (self.settings or {}).get("length", most)
+        if type(length) is not int or length < SHORTEST:
+            raise FolderError(
+                f"{self.path}: its manifest says task.length {length!r:.40}; need a whole number "
+                f"from {SHORTEST} on. Mend it, or fetch the model again."
+            )
+        return min(length, most)
+
     def predict(self, records: Iterable[Any]) -> Iterator[Any]:
         """The answer to each record of the model's task, in order, in steady memory."""
-        limit = self.network.config.max_length
-        found = answers(self.network, self.tokenizer, self.task, records, limit=limit)
-        return (answer for _, answer in found)
+        tally = Tally()
+        found = answers(
+            self.network, self.tokenizer, self.task, records, limit=self.limit, tally=tally
+        )
+        for _, answer in found:
+            yield answer
+        self.count(tally)
+
+    def count(self, tally: Tally) -> None:
+        """Remember what was cut."""
+        self.cut_texts += tally.cut_texts
+        self.cut_tokens += tally.cut_tokens
 
     def classify(self, texts: Iterable[str | tuple[str, str]]) -> list[Labels]:
         """The labels of each text or pair."""
