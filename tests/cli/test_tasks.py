@@ -1,6 +1,8 @@
 """`unmask finetune`, `evaluate`, `predict` and `check`, as a user runs them."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -99,3 +101,18 @@ def test_an_unknown_task_is_answered_with_the_nearest(unmask, tiny, files):
 def test_a_model_that_was_not_fine_tuned_has_no_answers(unmask, tiny):
     line = said(unmask("predict", tiny, stdin="the cat\n"))
     assert "finetune" in line
+
+
+@pytest.mark.slow
+def test_two_processes_fine_tune_a_model_together(tiny, files, tmp_path):
+    """They agree on the best step and on when there is nothing more to learn."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "unmask", "finetune", "classify", str(tiny)]
+    command += ["--train", str(files / "train.tsv"), "--dev", str(files / "dev.tsv")]
+    command += ["--label", "sound", "--out", str(tmp_path / "run"), *SMALL, "--set"]
+    command += ["tune.patience=2", "--set", "train.evaluations=10"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    (answer,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert answer["accuracy"] > 0.8
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
