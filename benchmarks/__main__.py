@@ -1,27 +1,31 @@
-"""`python -m benchmarks NAME`: run one measurement."""
+"""`python -m benchmarks NAME`: run one measurement, or `all` that need no data but what is here."""
 
 import sys
 
 from benchmarks import budget, embed, growth, prepare, pretrain, processes, vocab
 from benchmarks.faults import main as faults
 
-BENCHMARKS = {
+GIVEN_DATA = {
     "budget": budget.main,
+    "processes": processes.main,
+}
+ALONE = {
     "embed": embed.main,
     "faults": faults.main,
     "growth": growth.main,
     "prepare": prepare.main,
     "pretrain": pretrain.main,
-    "processes": processes.main,
     "vocab": vocab.main,
 }
 
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""  # the rest is for the measurement
-    if name not in BENCHMARKS:
-        raise SystemExit(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)}")
-    BENCHMARKS[name]()
+    known = {**GIVEN_DATA, **ALONE}
+    if name not in (*known, "all"):
+        raise SystemExit(f"usage: python -m benchmarks {'|'.join([*known, 'all'])}")
+    for run in ALONE.values() if name == "all" else [known[name]]:
+        run()
 
 
 main()
