@@ -7,15 +7,15 @@ from benchmarks.faults import main as faults
 
 GIVEN_DATA = {
     "budget": budget.main,
+    "prepare": prepare.main,
     "processes": processes.main,
+    "vocab": vocab.main,
 }
 ALONE = {
     "embed": embed.main,
     "faults": faults.main,
     "growth": growth.main,
-    "prepare": prepare.main,
     "pretrain": pretrain.main,
-    "vocab": vocab.main,
 }
 
 
