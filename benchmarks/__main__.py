@@ -1,28 +1,32 @@
-"""`python -m benchmarks NAME`: run one measurement."""
+"""`python -m benchmarks NAME`: run one measurement, or `all` that need no data but what is here."""
 
 import sys
 
 from benchmarks import budget, embed, finetune, growth, prepare, pretrain, processes, vocab
 from benchmarks.faults import main as faults
 
-BENCHMARKS = {
+GIVEN_DATA = {
     "budget": budget.main,
+    "prepare": prepare.main,
+    "processes": processes.main,
+    "vocab": vocab.main,
+}
+ALONE = {
     "embed": embed.main,
     "faults": faults.main,
     "finetune": finetune.main,
     "growth": growth.main,
-    "prepare": prepare.main,
     "pretrain": pretrain.main,
-    "processes": processes.main,
-    "vocab": vocab.main,
 }
 
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""  # the rest is for the measurement
-    if name not in BENCHMARKS:
-        raise SystemExit(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)}")
-    BENCHMARKS[name]()
+    known = {**GIVEN_DATA, **ALONE}
+    if name not in (*known, "all"):
+        raise SystemExit(f"usage: python -m benchmarks {'|'.join([*known, 'all'])}")
+    for run in ALONE.values() if name == "all" else [known[name]]:
+        run()
 
 
 main()

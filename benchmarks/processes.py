@@ -39,9 +39,8 @@ WORKS = [
     Work("tiny", 4096),
     Work("tiny", 32_768),
     Work("mini", 4096),
-    Work("mini", 32_768),
+    Work("mini", 16_384),
     Work("small", 4096),
-    Work("small", 16_384),
 ]
 
 

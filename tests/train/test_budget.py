@@ -33,6 +33,7 @@ def machine(monkeypatch):
             return Timed(SMALLEST / speeds[size], rest, SMALLEST, weights[size])
 
         monkeypatch.setattr(budget, "_measured", timed)
+        monkeypatch.setattr(budget, "REPEATS", 10**9)  # the text is no limit
 
     return of
 
@@ -114,6 +115,7 @@ def test_between_the_smallest_sizes_there_is_one_more(corpus, monkeypatch):
         return Timed(1.0, 0.0, 1000, [100_000, 300_000, 3_000_000][len(seen) - 1])
 
     monkeypatch.setattr(budget, "_measured", timed)
+    monkeypatch.setattr(budget, "REPEATS", 10**9)
     made = {**auto(**BY_CLOCK), "model": {"size": "auto"}}
     found = choose(made, None, corpus, objective_for, Processes(), print)
     assert seen == [(2, 128), (4, 128), (4, 256)]
@@ -127,7 +129,17 @@ def test_it_says_what_it_measured(corpus, machine):
     said = [""]
     chosen(corpus, auto(**BY_CLOCK), said)
     assert said[1].startswith("tiny: about 40,000 tokens a second, 2.4e+03 for each of its 10,000")
-    assert said[-1] == "chosen: tiny, 4,096 tokens a step"
+    assert said[-1].startswith("chosen: tiny, 4,096 tokens a step; the text is read ")
+
+
+def test_with_little_text_a_large_network_does_not_pay(corpus, machine, monkeypatch):
+    """Of 6 million tokens that a minute sees, those count that the text has, so many times."""
+    machine(tiny=10_000, mini=10_000, small=10_000, medium=1)
+    assert chosen(corpus, auto(**BY_CLOCK))[0] == "small"
+    monkeypatch.setattr(budget, "REPEATS", NEEDED * 100_000 / corpus.size + 1)
+    said = [""]
+    assert chosen(corpus, auto(**BY_CLOCK), said)[0] == "mini"
+    assert said[-1].endswith("times was never tried. More text would help.")
 
 
 def test_a_machine_is_really_timed(corpus):

@@ -1,8 +1,8 @@
-"""Minutes and machine -> a size: what `model.size = "auto"` stands for.
+"""Minutes, machine and text -> a size: what `model.size = "auto"` stands for.
 
 A larger network learns more from each token and sees fewer of them. Which one ends lower depends
 on how many tokens it can see for each of its weights, so the machine is timed first, with a batch
-of each size from the smallest on.
+of each size from the smallest on. A text that is read again counts again, up to a limit.
 """
 
 import time
@@ -34,6 +34,7 @@ LADDER: dict[str, dict[str, Any]] = {
     **{name: {"size": name} for name in SIZES if name != "tiny"},
 }
 NEEDED = 1.5  # tokens for each weight of the blocks, below which a size does not pay
+REPEATS = 25  # times that a text may be read; it still taught something then
 STEPS = 5000  # a run should have about so many
 SMALLEST, LARGEST = 1024, 32_768  # tokens of a step
 
@@ -89,14 +90,18 @@ def choose(
         step = settled["phases"][0]["batch_tokens"]
         speed = timed.speed(step, processes.world)
         seen = 60 * minutes * speed
+        counted = min(seen, REPEATS * corpus.size)
         say(
-            f"{size}: about {speed:,.0f} tokens a second, {seen / timed.weights:.2g} for each of "
-            f"its {timed.weights:,} weights in {minutes:g} minutes"
+            f"{size}: about {speed:,.0f} tokens a second, {counted / timed.weights:.2g} for each "
+            f"of its {timed.weights:,} weights in {minutes:g} minutes"
         )
-        if number and seen < NEEDED * timed.weights:
+        if number and counted < NEEDED * timed.weights:
             break
         chosen, found = f"{size}, {step:,} tokens a step", settled
-    say(f"chosen: {chosen}")
+        passes = seen / corpus.size
+    say(f"chosen: {chosen}; the text is read {passes:.2g} times")
+    if passes > REPEATS:
+        say(f"warning: more than {REPEATS} times was never tried. More text would help.")
     return found
 
 
