@@ -40,7 +40,6 @@ WORKS = [
     Work("tiny", 32_768),
     Work("mini", 4096),
     Work("mini", 16_384),
-    Work("small", 4096),
 ]
 
 
@@ -63,17 +62,18 @@ def speed(corpus: Path, work: Work, side: str, folder: Path) -> float:
     return statistics.median(steps[FIRST:])
 
 
-def main(rounds: int = 3) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks processes")
     parser.add_argument("corpus", type=Path)
-    corpus = parser.parse_args(sys.argv[2:]).corpus
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args(sys.argv[2:])
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for work in WORKS:
             speeds: dict[str, list[float]] = {side: [] for side in SIDES}
-            for _ in range(rounds):
+            for _ in range(given.rounds):
                 for side, seen in speeds.items():
-                    seen.append(speed(corpus, work, side, Path(folder)))
+                    seen.append(speed(given.corpus, work, side, Path(folder)))
                     print(f"{work}  {side:<32} {seen[-1]:10,.0f} tokens a second", flush=True)
             middle = {side: statistics.median(seen) for side, seen in speeds.items()}
             found.append({**vars(work), "tokens_a_second": middle, "rounds": speeds})
