@@ -5,7 +5,6 @@ It knows no component. Each component declares its own `Settings` beside what it
 """
 
 import json
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import FolderError, SettingsError, UserError, unknown
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, as JSON may write it
 
 
 class Settings(BaseModel):
@@ -199,16 +197,6 @@ def parse_json(
         ) from None
     except ValueError as error:  # not UTF-8, or an integer of thousands of digits
         raise kind(f"{where}: not valid JSON: {str(error).partition(';')[0]}. Mend it.") from None
-    if _SURROGATE.search(text) and _has_half_a_character(table):
-        raise kind(f"{where}: \\ud800 to \\udfff alone is half a character; need both. Mend it.")
     if not isinstance(table, dict):
         raise kind(f"{where}: a {type(table).__name__}; need a JSON object {{...}}.")
     return table
-
-
-def _has_half_a_character(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False

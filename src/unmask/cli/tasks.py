@@ -78,25 +78,15 @@ def finetune(
         how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
         how |= {"notice": _notice, "show": show}
         if task == "multi":
-            given: dict[str, Any] = {
-                "--train": train,
-                "--dev": dev,
-                "--text": text,
-                "--second": second,
-            }
-            given |= {"--label": label, "--header": header, "--on-bad": on_bad != "stop"}
-            _refuse_ignored({**given, "--seeds": seeds > 1, "--search": trials})
-            found = _several(arguments, out, changes, threads, how)
+            one = (train, dev, text, second, label, header, on_bad != "stop", seeds > 1, trials)
+            found = _several(arguments, out, changes, threads, how, one)
         else:
             from unmask.train.labelled import finetune_files
 
             model, learned, scored = _given(task, arguments, train, dev)
+            given = task, model, learned, scored, out
             found = finetune_files(
-                task,
-                model,
-                learned,
-                scored,
-                out,
+                *given,
                 columns=_columns(text, second, label, header),
                 changes=changes,
                 seeds=seeds,
@@ -107,13 +97,6 @@ def finetune(
             )
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps(found))
-
-
-def _refuse_ignored(flags: dict[str, Any]) -> None:
-    """What a recipe of several tasks says for each of them."""
-    for flag, value in flags.items():
-        if value not in (None, False, 0):
-            raise UserError(f"{flag} is for one task; a recipe of several says it for each.")
 
 
 def _watcher(on_bad: str) -> "Chooser":
@@ -137,9 +120,19 @@ def _given(
 
 
 def _several(
-    arguments: list[str], out: Path, changes: list[str], threads: int | None, how: dict[str, Any]
+    arguments: list[str],
+    out: Path,
+    changes: list[str],
+    threads: int | None,
+    how: dict[str, Any],
+    ignored: tuple[Any, ...],
 ) -> dict[str, Any]:
     """`unmask finetune multi RECIPE.toml MODEL`: several tasks on one encoder."""
+    if any(value not in (None, False, 0) for value in ignored):
+        raise UserError(
+            "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for one "
+            "task; the recipe of several says what each needs. Leave them out."
+        )
     if len(arguments) != 2:
         raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
     import torch

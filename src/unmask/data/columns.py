@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of
+from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, whole
 from unmask.data.tables import TABLES, NumberedRows, read_rows, refuse_repeated
 from unmask.errors import DataError, unknown
 
@@ -227,4 +227,5 @@ def _sample(cells: dict[str, Any], where: str) -> Sample:
             raise DataError(f"{where}: the {what} is {value!r:.60}; need a text. Mend it.")
         if not value.strip():
             raise DataError(f"{where}: the {what} is empty; need some. Fill it or remove the row.")
+        whole(value, where)
     return Sample(cells["text"], cells.get("second"), cells.get("label"), where)

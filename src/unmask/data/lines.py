@@ -3,6 +3,7 @@
 What is bad goes to a `Watcher`, who refuses it, or writes it down and lets reading go on.
 """
 
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from unmask.errors import DataError, unknown
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 BOM = b"\xef\xbb\xbf"
 PACKED = (".gz", ".zst")
+HALF = re.compile("[\ud800-\udfff]")
 
 
 class Watcher:
@@ -183,3 +185,12 @@ def short(error: Exception) -> str:
     """The first line of what went wrong."""
     text = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
     return text[:200] + "."
+
+
+def whole(text: str, where: str) -> str:
+    """A text or a label that can be written again: JSON may spell half a character."""
+    if HALF.search(text):
+        raise DataError(
+            f"{where}: \\ud800 to \\udfff alone is half a character; need both halves. Mend it."
+        )
+    return text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_lines, short
+from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_lines, short, whole
 from unmask.errors import DataError
 from unmask.settings import parse_json
 
@@ -202,7 +202,7 @@ def _text(table: Any, name: str, where: str) -> str:
         raise DataError(f"{where}: '{name}' is {value!r:.60}; need a text in quotes. Mend it.")
     if not value.strip():
         raise DataError(f"{where}: '{name}' is empty; need some text. Fill it, or remove it.")
-    return value
+    return whole(value, where)
 
 
 def _list(table: Any, name: str, where: str) -> list[Any]:

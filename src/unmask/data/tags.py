@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
+from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
 from unmask.errors import DataError
 from unmask.settings import parse_json
 from unmask.text.wordpiece import clean, split
@@ -229,6 +229,7 @@ def _tagged(record: dict[str, Any], where: str, lenient: bool) -> Sentence:
         raise DataError(
             f"{where}: {len(words)} tokens and {len(tags)} tags; need as many. Mend it."
         )
+    whole(" ".join([*words, *tags]), where)
     lines = [_Line(0, word, tag) for word, tag in zip(words, tags, strict=True)]
     scheme = "IOB1" if lenient else "IOB2"  # the first allows both
     scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else scheme
@@ -245,6 +246,7 @@ def _marked(record: dict[str, Any], where: str) -> Sentence:
     text = record.get("text")
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{where}: 'text' is {text!r:.60}; need a text in quotes. Mend it.")
+    whole(text, where)
     spans = next((record[n] for n in ("entities", "spans", "labels") if n in record), None)
     if spans is None:
         return sentence_of(text, where)

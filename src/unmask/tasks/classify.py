@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.data.columns import Columns, Sample, read_samples
-from unmask.data.lines import Watcher
+from unmask.data.lines import Watcher, whole
 from unmask.errors import DataError, unknown
 from unmask.model.config import Answer, HeadsConfig
 from unmask.settings import Settings
@@ -239,7 +239,7 @@ def _labels(sample: Sample, how: ClassifySettings) -> tuple[str, ...]:
             raise DataError(f"{where}: the label is {part!r:.60}; need a name or a whole number.")
         if not str(part).strip():
             raise DataError(f"{where}: the label is empty; need one. Fill it or remove the row.")
-        names.append(str(part).strip())
+        names.append(whole(str(part).strip(), where))
     if len(set(names)) != len(names):
         raise DataError(f"{where}: the label '{names[0]}' is given twice. Remove one of them.")
     return tuple(names)

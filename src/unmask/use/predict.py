@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.columns import Columns, Sample, infer
-from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines, whole
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
 from unmask.errors import DataError
@@ -74,7 +74,7 @@ def _record(name: str, line: str, where: str, columns: Columns, number: int) -> 
             continue
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"{where}: '{key}' is {value!r:.60}; need a text. Add it.")
-        texts[what] = value
+        texts[what] = whole(value, where)
     if name == "qa":
         id = str(table.get("id", where))
         return Question(id, texts["question"], texts["context"], None, where)
