@@ -31,12 +31,14 @@ def tokenize(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Show the tokens of a text, their ids, segments and places in the text."""
-    from unmask.checkpoint.fetch import locate
-    from unmask.checkpoint.vocabulary import load_tokenizer
-
     if pair and (texts is None or len(texts) != 2):
         raise UserError(f"--pair: {len(texts or [])} texts; need exactly two, each in quotes.")
-    tokenizer = load_tokenizer(locate(model))
+    from unmask.checkpoint.fetch import locate
+
+    folder = locate(model)  # a wrong name answers before more is imported
+    from unmask.checkpoint.vocabulary import load_tokenizer
+
+    tokenizer = load_tokenizer(folder)
     given: Iterable[list[str]] = [texts] if pair and texts else ([t] for t in texts or _stdin())
     for parts in given:
         encoded = tokenizer.encode(*parts, limit=limit)
