@@ -33,7 +33,7 @@ format: .venv/test  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/bench  ## the measurements of docs/results.md that need no data of yours; takes long, wants a quiet machine
+bench: .venv/bench  ## the measurements that need no data; takes long, wants a quiet machine
 	$(BIN)/python -m benchmarks all
 
 clean:  ## remove the environment and what tools left behind

@@ -5,10 +5,11 @@ threads, and are scored on the same held-out stretches at 15 %. Theirs is BertFo
 authors configured it, tiny and mini, each with three rates that rise and fall by the clock as ours
 does; evaluation does not count in its minutes, and does in ours.
 
-    python -m benchmarks budget CORPUS [--minutes 10] [--only NAME ...] [--pace SECONDS]
+    python -m benchmarks budget CORPUS [--minutes 10] [--only NAME ...]
+        [--pace SECONDS] [--threads N]
 
 With `--pace`, the seconds of one step of theirs as an earlier run had them on a quiet machine, its
-steps are counted instead of timed: such a run may share the machine, and use one thread.
+steps are counted instead of timed: such a run may share the machine, and use fewer threads.
 """
 
 import argparse

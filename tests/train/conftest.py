@@ -1,8 +1,10 @@
 """Runs so small that they take a fraction of a second, and what they leave behind."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,26 @@ def whole(corpus, tmp_path_factory) -> Path:
     """A run that nobody disturbed, to compare with; it may not be changed."""
     with single_threaded():
         return runner(corpus, tmp_path_factory.mktemp("whole"))("whole")
+
+
+@dataclass
+class Clock:
+    """Time that passes only when it is looked at, or made to pass."""
+
+    now: float = 1000.0
+    tick: float = 0.02
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """In place of the machine's, which may be busy with something else at any moment."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def test_it_says_what_it_measured(corpus, machine):
 
 
 def test_with_little_text_a_large_network_does_not_pay(corpus, machine, monkeypatch):
-    """Of 6 million tokens that a minute sees, those count that the text has, so many times."""
+    """Of six million tokens in ten minutes those count that the text has, so many times over."""
     machine(tiny=10_000, mini=10_000, small=10_000, medium=1)
     assert chosen(corpus, auto(**BY_CLOCK))[0] == "small"
     monkeypatch.setattr(budget, "REPEATS", NEEDED * 100_000 / corpus.size + 1)

@@ -1,6 +1,5 @@
 """Evaluation: the same examples for every run, always at 15 %, beside baselines done by hand."""
 
-import itertools
 import json
 import math
 import shutil
@@ -289,10 +288,9 @@ def test_pairs_alone_need_pairs(run):
         run(objective={"name": "pairs"}, examples={"pairs": "off"})
 
 
-def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch):
+def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch, clock):
     """On a clock that goes on by a second at each look, a pass over the probe takes one second."""
-    now = itertools.count()
-    monkeypatch.setattr("unmask.train.heldout.time.monotonic", lambda: float(next(now)))
+    clock.tick = 1.0
     monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
     folder = run(**how, train={"evaluations": 3})
@@ -300,10 +298,9 @@ def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch
     assert {e["evaluated"] for e in metrics(folder, "eval")} == {6 * LENGTH}
 
 
-def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatch):
+def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatch, clock):
     """12 s for evaluations, and the smallest takes 3 s: one before the first step, three after."""
-    now = itertools.count()
-    monkeypatch.setattr("unmask.train.heldout.time.monotonic", lambda: float(3 * next(now)))
+    clock.tick = 3.0
     monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
     folder = run(**how, train={"evaluations": 20})

@@ -80,7 +80,6 @@ def choose(
         return _settled(table, shape, begun["phases"][0]["batch_tokens"])
     minutes = build(Recipe, table, where="recipe").schedule.minutes
     assert minutes is not None  # a recipe without a clock is refused
-    chosen = ""
     for number, (size, shape) in enumerate(LADDER.items()):
         recipe = build(Recipe, _settled(table, shape, SMALLEST), where="recipe")
         timed = _mean(
@@ -101,7 +100,7 @@ def choose(
         passes = seen / corpus.size
     say(f"chosen: {chosen}; the text is read {passes:.2g} times")
     if passes > REPEATS:
-        say(f"warning: more than {REPEATS} times was never tried. More text would help.")
+        say(f"warning: much more than {REPEATS} times was never tried. More text would help.")
     return found
 
 

@@ -61,9 +61,7 @@ class Loop:
         position = self.position
         if not position.step:
             self._count_what_came_before()
-        if position.evaluated < 0:
             self._evaluate()
-        if not position.step:
             position.before = position.seconds
         while self.progress < 1.0 and not self.course.enough():
             self._stop_if_asked()
