@@ -2,19 +2,20 @@
 
 import sys
 
-from benchmarks import budget, embed, finetune, growth, prepare, pretrain, processes, vocab
+from benchmarks import budget, embed, finetune, growth, prepare, pretrain, processes, story, vocab
 from benchmarks.faults import main as faults
 
 GIVEN_DATA = {
     "budget": budget.main,
+    "finetune": finetune.main,
     "prepare": prepare.main,
     "processes": processes.main,
+    "story": story.main,
     "vocab": vocab.main,
 }
 ALONE = {
     "embed": embed.main,
     "faults": faults.main,
-    "finetune": finetune.main,
     "growth": growth.main,
     "pretrain": pretrain.main,
 }

@@ -152,9 +152,7 @@ class Speed:
         case = CASES["sst2"]
         self.recipe = settings(case, 0)
         data = read_data(self.recipe.task, folder / case.train, folder / case.dev, Columns())
-        self.data = Data(
-            data.task, data.train[: BATCH * STEPS], (data.train + list(data.dev))[-TEXTS:]
-        )
+        self.data = Data(data.task, data.train[: BATCH * STEPS], [*data.train, *data.dev][-TEXTS:])
         self.model = model
         if side == "unmask":
             keep_freed_memory()

@@ -1,0 +1,157 @@
+"""From raw text to a classifier, a tagger and an answerer, and what pre-training brought.
+
+    python -m benchmarks story DATA --out DIR [--language zh] [--minutes 30] [--model FOLDER]
+        [--threads N]
+
+The commands are those of docs/story.md, and are told as they run. Each task is learned twice: from
+the pre-trained model, and from one of the same shape whose weights are as they are drawn. What is
+there already is not made again.
+"""
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import save
+from unmask.checkpoint.folder import load_folder, outline, save_folder
+from unmask.model.network import Network
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A task with its data, below DATA."""
+
+    task: str
+    train: str
+    dev: str
+    settings: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A language: raw text, a vocabulary or how to learn one, and tasks."""
+
+    texts: tuple[str, ...]
+    vocabulary: str | None
+    tasks: dict[str, Tuned]
+
+
+RATE = ("--rate", "3e-4")  # small networks want more than the recipes' 5e-5
+SST2 = ("--epochs", "2", "--set", "train.evaluations=4")
+STORIES = {
+    "en": Story(
+        ("corpus/books.jsonl.gz", "corpus/enwiki_00.jsonl.gz", "corpus/enwiki_01.jsonl.gz"),
+        None,
+        {
+            "mood": Tuned(
+                "classify", "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", SST2, ("accuracy",)
+            ),
+            "names": Tuned(
+                "ner", "conll2003/eng.train", "conll2003/eng.testa", ("--epochs", "5"), ("f1",)
+            ),
+            "answers": Tuned(
+                "qa",
+                "squad/train-v1.1-36-articles.json",
+                "squad/dev-v1.1-12-articles.json",
+                ("--epochs", "4", "--length", "256"),
+                ("exact", "f1"),
+            ),
+        },
+    ),
+    "zh": Story(
+        ("corpus/zhwiki_00.jsonl.gz",),
+        "vocab/bert-base-chinese-vocab.txt",
+        {
+            "mood": Tuned(
+                "classify",
+                "chinese/chnsenticorp/train.tsv",
+                "chinese/chnsenticorp/dev.tsv",
+                ("--epochs", "3", "--length", "256"),
+                ("accuracy",),
+            ),
+            "names": Tuned(
+                "ner",
+                "chinese/weibo-ner/train.conll",
+                "chinese/weibo-ner/dev.conll",
+                ("--epochs", "10", "--set", "task.lenient=true"),
+                ("f1",),
+            ),
+        },
+    ),
+}
+
+
+def run(*arguments: object) -> None:
+    """An `unmask` command, told."""
+    command = [str(argument) for argument in arguments]
+    print("$ unmask", *command, flush=True)
+    subprocess.run([sys.executable, "-m", "unmask", *command], check=True)
+
+
+def pretrained(story: Story, data: Path, out: Path, minutes: float, threads: list[str]) -> Path:
+    """Vocabulary, corpus, model."""
+    texts = [data / name for name in story.texts]
+    vocabulary = out / "vocabulary"
+    if not vocabulary.exists():
+        if story.vocabulary is None:
+            run("vocab", "learn", *texts, "--size", 8192, "--out", vocabulary)
+        else:
+            vocabulary.mkdir()
+            (vocabulary / "vocab.txt").write_bytes((data / story.vocabulary).read_bytes())
+    if not (out / "corpus").exists():
+        run("prepare", *texts, "--tokenizer", vocabulary, "--out", out / "corpus")
+    if not (out / "pretrained" / "model").exists():
+        goal = ["--minutes", minutes, "--out", out / "pretrained", *threads]
+        run("pretrain", "budget", out / "corpus", *goal)
+    return out / "pretrained" / "model"
+
+
+def untrained(model: Path, out: Path) -> Path:
+    """A folder of the same shape, with weights as they are drawn."""
+    if not out.exists():
+        folder = load_folder(model)
+        assert folder.tokenizer is not None
+        save_folder(out, Network(folder.network.config, folder.network.heads), folder.tokenizer)
+    return out
+
+
+def tune(tuned: Tuned, model: Path, data: Path, out: Path, threads: list[str]) -> dict[str, Any]:
+    """A task learned from a model; returns the scores of the best step on dev."""
+    if not (out / "model").exists():
+        files = ["--train", data / tuned.train, "--dev", data / tuned.dev]
+        goal = [*files, "--out", out, "--overwrite", *RATE, *tuned.settings, *threads]
+        run("finetune", tuned.task, model, *goal)
+    manifest = outline(out / "model").manifest
+    assert manifest is not None
+    scores: dict[str, Any] = manifest["provenance"]["scores"]
+    return scores
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks story")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--language", choices=STORIES, default="en")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of pre-training")
+    parser.add_argument("--model", type=Path, help="a pre-trained model to begin with")
+    parser.add_argument("--threads", type=int)
+    given = parser.parse_args(sys.argv[2:])
+    story = STORIES[given.language]
+    threads = ["--threads", str(given.threads)] if given.threads else []
+    given.out.mkdir(parents=True, exist_ok=True)
+    model = given.model or pretrained(story, given.data, given.out, given.minutes, threads)
+    begins = {"pretrained": model, "untrained": untrained(model, given.out / "untrained")}
+    found: dict[str, Any] = {}
+    for name, tuned in story.tasks.items():
+        found[name] = {
+            begin: tune(tuned, folder, given.data, given.out / f"{name}-{begin}", threads)
+            for begin, folder in begins.items()
+        }
+        for metric in tuned.metrics:
+            cells = " | ".join(f"{100 * found[name][begin][metric]:.1f}" for begin in begins)
+            print(f"| {name} | {metric} | {cells} |", flush=True)
+    save(f"story-{given.language}", found)
