@@ -107,7 +107,7 @@ def test_a_step_can_be_shared_by_the_processes(corpus, machine, monkeypatch):
 
 
 def test_between_the_smallest_sizes_there_is_one_more(corpus, monkeypatch):
-    """Six hundred seconds at 1,000 tokens: 12 for a weight, 6 where there are twice as many, 0.6."""
+    """Six hundred seconds at 1,000 tokens: 12 for a weight, 6 with twice as many weights, 0.6."""
     seen = []
 
     def timed(recipe, *_):
