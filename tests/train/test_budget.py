@@ -100,19 +100,20 @@ def test_tokens_a_step_that_are_given_stay(corpus, machine):
 def test_a_step_can_be_shared_by_the_processes(corpus, machine, monkeypatch):
     machine(tiny=40_000, mini=0.1)
     monkeypatch.setattr(Processes, "total", lambda self, values: [3 * v for v in values])
-    made = auto(**BY_CLOCK, phases=[{"length": 32}])
+    phases = [{"share": 0.5, "length": 32}, {"share": 0.5, "length": 64}]
+    made = auto(**BY_CLOCK, phases=phases)
     found = choose(made, None, corpus, objective_for, Processes(1, 3), print)
-    assert found["phases"][0]["batch_tokens"] % (3 * 32) == 0
+    assert [phase["batch_tokens"] % (3 * 64) for phase in found["phases"]] == [0, 0]
 
 
 def test_between_the_smallest_sizes_there_is_one_more(corpus, monkeypatch):
-    """Six hundred seconds at 1,000 tokens: 6 for a weight, 2 where there are twice as many, 0.2."""
+    """Six hundred seconds at 1,000 tokens: 12 for a weight, 6 with twice as many weights, 0.6."""
     seen = []
 
     def timed(recipe, *_):
         network = recipe.network(100)
         seen.append((network.layers, network.width))
-        return Timed(1.0, 0.0, 1000, [100_000, 300_000, 3_000_000][len(seen) - 1])
+        return Timed(1.0, 0.0, 1000, [50_000, 100_000, 1_000_000][len(seen) - 1])
 
     monkeypatch.setattr(budget, "_measured", timed)
     monkeypatch.setattr(budget, "REPEATS", 10**9)

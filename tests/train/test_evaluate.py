@@ -323,6 +323,22 @@ def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(ru
     assert {e["evaluated"] for e in metrics(folder, "eval")} == {3 * LENGTH}
 
 
+def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):
+    """Where positions need not be learned: 128 tokens are four rows of 32, or two of 64."""
+    phases = [{"share": 0.5, "length": n, "batch_tokens": 256} for n in (LENGTH, 2 * LENGTH)]
+    shapes = set()
+    evaluate = Evaluation.__call__
+
+    def looked_at(self, network):
+        shapes.update(tuple(batch.tokens.shape) for batch in self.batches)
+        return evaluate(self, network)
+
+    monkeypatch.setattr(Evaluation, "__call__", looked_at)
+    few = {"evaluations": 1, "eval_tokens": 4 * LENGTH, "micro_tokens": 4 * LENGTH}
+    run(phases=phases, model={"positions": "rotary"}, train=few)
+    assert shapes == {(2, 2 * LENGTH)}
+
+
 def test_a_network_may_begin_with_the_frequencies_of_words(run):
     """Then its first loss is that of guessing by frequency, not that of knowing nothing."""
     plain, known = (

@@ -191,6 +191,15 @@ def test_steps_replace_the_recipes():
     assert made.schedule.warmup == 0.01
 
 
+@pytest.mark.parametrize(("positions", "length"), [("learned", 32), ("rotary", 64)])
+def test_a_run_is_evaluated_on_rows_that_it_ends_with_unless_it_must_learn_their_positions(
+    positions, length
+):
+    phases = [{"share": 0.5, "length": 32}, {"share": 0.5, "length": 64}]
+    assert recipe(phases=phases, model={"positions": positions}).evaluated.length == length
+    assert recipe(phases=phases).evaluated.length == 32
+
+
 def test_minutes_replace_steps():
     made = built(compose("bert", minutes=1.5))
     assert (made.schedule.steps, made.schedule.minutes) == (None, 1.5)

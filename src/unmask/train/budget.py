@@ -5,6 +5,7 @@ on how many tokens it can see for each of its weights, so the machine is timed f
 of each size from the smallest on. A text that is read again counts again, up to a limit.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ LADDER: dict[str, dict[str, Any]] = {
     "tiny with four layers": {"size": "tiny", "layers": 4},
     **{name: {"size": name} for name in SIZES if name != "tiny"},
 }
-NEEDED = 1.5  # tokens for each weight of the blocks, below which a size does not pay
+NEEDED = 4.0  # tokens for each weight of the blocks, below which a size does not pay
 REPEATS = 25  # times that a text may be read; it still taught something then
 STEPS = 5000  # a run should have about so many
 SMALLEST, LARGEST = 1024, 32_768  # tokens of a step
@@ -120,7 +121,7 @@ def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> in
     step = SMALLEST
     while step < LARGEST and steps(2 * step) >= STEPS / 2**0.5:
         step *= 2
-    unit = world * recipe.phases[0].length
+    unit = world * math.lcm(*(phase.length for phase in recipe.phases))
     return -(-step // unit) * unit
 
 

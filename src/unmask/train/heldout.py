@@ -54,7 +54,7 @@ class HeldOut:
                 f"{recipe.examples.held_out} is held out: {len(held)}; need two. Hold out more "
                 "(--set examples.held_out=5), or nothing (0)."
             )
-        self.stream = Stream(corpus, held, recipe.examples, SEED, recipe.phases[0].length)
+        self.stream = Stream(corpus, held, recipe.examples, SEED, recipe.evaluated.length)
         tokens, self.count = self._affordable(network)
         self.evaluation = self._on(tokens)
         choices = self.objective.readers[0].choices
@@ -63,7 +63,7 @@ class HeldOut:
 
     def _on(self, tokens: int) -> Evaluation:
         """An evaluation on so many tokens."""
-        rows = self.recipe.micro_rows(self.recipe.phases[0], self.group.world)
+        rows = self.recipe.micro_rows(self.recipe.evaluated, self.group.world)
         return Evaluation(self.stream, self.objective, self.group, tokens=tokens, micro_rows=rows)
 
     def _affordable(self, network: Network) -> tuple[int, int]:

@@ -120,6 +120,15 @@ class Recipe(Settings):
         run = sum(self.schedule.steps * p.share * p.rows * p.length for p in self.phases)
         return min(self.train.eval_tokens, max(8192, round(0.3 * run / self.train.evaluations)))
 
+    @property
+    def evaluated(self) -> Phase:
+        """The phase whose rows are evaluated on: that which the run ends with, if it can.
+
+        Learned positions beyond the first phase mean nothing before then.
+        """
+        learned = self.model.get("positions", "learned") == "learned"
+        return self.phases[0 if learned else -1]
+
     def micro_rows(self, phase: Phase, world: int) -> int:
         """Rows that are computed at a time: the most that fit and share out evenly."""
         if phase.rows % world:
