@@ -16,7 +16,8 @@ from unmask.model.network import Network
 
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
-ROW_TOKENS = 128  # short texts share rows of this length; attention costs its square
+ROW_TOKENS = 128  # short texts may share rows of this length
+ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
 
 E = TypeVar("E", bound=Example)
 A = TypeVar("A")
@@ -68,9 +69,17 @@ def by_length(examples: Sequence[E]) -> Iterator[list[int]]:
 
 
 def lay_out(examples: Sequence[E], *, pad_id: int) -> Batch:
-    """Pack examples into rows no longer than the longest of them needs."""
+    """Pack examples into the rows that cost least: short ones, unless long ones are fuller."""
     lengths = [len(example.ids) for example in examples]
-    return collate(examples, pack(lengths, max(ROW_TOKENS, *lengths)), pad_id=pad_id)
+    longest = max(lengths)
+    widths = [*range(longest, ROW_TOKENS, longest), max(longest, ROW_TOKENS)]
+    plans = [(pack(lengths, width), width) for width in widths]
+    rows, _ = min(plans, key=lambda plan: len(plan[0]) * _row_cost(plan[1]))
+    return collate(examples, rows, pad_id=pad_id)
+
+
+def _row_cost(width: int) -> float:
+    return width * (1.0 + width / ATTENTION)
 
 
 def states(network: Network, batch: Batch) -> list[Tensor]:
