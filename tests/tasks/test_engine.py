@@ -45,6 +45,20 @@ def test_answers_do_not_depend_on_groups_and_batches(monkeypatch, group, batch):
     assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "shape"),
+    [
+        ([20] * 10, (10, 20)),  # nothing is gained by sharing
+        ([60] + [10] * 6, (2, 60)),
+        ([100] + [28] * 5, (2, 128)),  # three rows of 100 would cost more
+        ([200, 90, 90], (2, 200)),  # a long one decides
+        ([1], (1, 1)),
+    ],
+)
+def test_texts_share_the_rows_that_cost_least(lengths, shape):
+    assert engine.lay_out(list(examples(lengths)), pad_id=0).tokens.shape == shape
+
+
 def test_only_one_group_is_taken_ahead_of_the_answers(monkeypatch):
     monkeypatch.setattr(engine, "GROUP", 10)
     taken = 0
