@@ -2,12 +2,24 @@
 
 import sys
 
-from benchmarks import budget, embed, finetune, growth, prepare, pretrain, processes, story, vocab
+from benchmarks import (
+    budget,
+    embed,
+    finetune,
+    growth,
+    predict,
+    prepare,
+    pretrain,
+    processes,
+    story,
+    vocab,
+)
 from benchmarks.faults import main as faults
 
-GIVEN_DATA = {
+BY_NAME = {
     "budget": budget.main,
     "finetune": finetune.main,
+    "predict": predict.main,
     "prepare": prepare.main,
     "processes": processes.main,
     "story": story.main,
@@ -23,7 +35,7 @@ ALONE = {
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""  # the rest is for the measurement
-    known = {**GIVEN_DATA, **ALONE}
+    known = {**BY_NAME, **ALONE}
     if name not in (*known, "all"):
         raise SystemExit(f"usage: python -m benchmarks {'|'.join([*known, 'all'])}")
     for run in ALONE.values() if name == "all" else [known[name]]:

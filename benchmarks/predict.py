@@ -1,0 +1,89 @@
+"""Prediction over a long file: how much memory it takes, and whether all is answered.
+
+    python -m benchmarks predict [--megabytes 1000] [--task classify] [--threads N]
+
+The texts are stretches of the standard library's documentation, of 20 to 20,000 characters; the
+model is the smallest and has learned nothing worth knowing.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+from benchmarks.measure import save
+from unmask.checkpoint.fetch import get
+from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.model.config import HeadsConfig, sized
+from unmask.model.network import Network
+from unmask.train.labelled import finetune_files
+
+SHORTEST, LONGEST = 20, 20_000  # characters; as many texts of each order of magnitude
+TAUGHT: dict[str, list[dict[str, Any]]] = {
+    "classify": [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}],
+    "ner": [{"text": "In Rome", "entities": [{"start": 3, "end": 7, "label": "LOC"}]}],
+}
+
+
+def taught(task: str, place: Path) -> Path:
+    """A tiny model for a task, after one step."""
+    tokenizer = load_folder(get("minilm")).tokenizer
+    assert tokenizer is not None
+    network = Network(sized("tiny", len(tokenizer.vocabulary)), HeadsConfig())
+    save_folder(place / "start", network, tokenizer)
+    changes = ["tune.batch=2", "schedule.steps=1", "train.evaluations=1"]
+    rows = TAUGHT[task]
+    finetune_files(task, place / "start", rows, rows, place / "run", changes=changes)
+    return place / "run" / "model"
+
+
+def write_texts(path: Path, size: int) -> int:
+    """A JSONL file of so many bytes; returns how many lines it has."""
+    prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
+    rng, lines = random.Random(0), 0
+    with path.open("w") as file:
+        while file.tell() < size:
+            length = round(SHORTEST * (LONGEST / SHORTEST) ** rng.random())
+            at = rng.randrange(len(prose) - length)
+            file.write(json.dumps({"id": lines, "text": prose[at : at + length]}) + "\n")
+            lines += 1
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks predict")
+    parser.add_argument("--megabytes", type=float, default=1000.0)
+    parser.add_argument("--task", choices=TAUGHT, default="classify")
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args(sys.argv[2:])
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        model = taught(given.task, place)
+        lines = write_texts(place / "texts.jsonl", round(given.megabytes * 1e6))
+        texts = str(place / "texts.jsonl")
+        command = [sys.executable, "-m", "unmask", "predict", str(model), texts]
+        begun = time.perf_counter()
+        with (place / "answers.jsonl").open("w") as out:
+            child = subprocess.Popen(
+                command, stdout=out, env={**os.environ, "OMP_NUM_THREADS": str(given.threads)}
+            )
+            _, status, used = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - begun
+        with (place / "answers.jsonl").open() as answers:
+            answered = sum(1 for _ in answers)
+    peak = used.ru_maxrss * 1024
+    print(
+        f"{lines:,} lines, {given.megabytes:,.0f} MB: {answered:,} answered in {seconds:,.0f} s, "
+        f"exit {os.waitstatus_to_exitcode(status)}; {peak / 1e6:,.0f} MB of memory at most"
+    )
+    save(
+        f"predict-{given.task}",
+        {"lines": lines, "answered": answered, "seconds": seconds, "peak_bytes": peak},
+    )
