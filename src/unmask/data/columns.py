@@ -9,7 +9,7 @@ table of text, by its number.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -202,8 +202,16 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def read_samples(path: str | Path, columns: Columns, watcher: Watcher = REFUSE) -> Iterator[Sample]:
-    """The rows of a table as texts with answers; one without text is refused."""
+def read_samples(
+    path: str | Path,
+    columns: Columns,
+    watcher: Watcher = REFUSE,
+    understand: Callable[[Sample], Any] = lambda sample: sample.label,
+) -> Iterator[Sample]:
+    """The rows of a table as texts with answers; one without text is refused.
+
+    `understand` makes of an answer what the task needs, where answers are given.
+    """
     wanted = columns.given()
 
     def choose(names: Sequence[str]) -> list[str]:
@@ -215,7 +223,8 @@ def read_samples(path: str | Path, columns: Columns, watcher: Watcher = REFUSE) 
     for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
         cells = {what: row.cells[name] for what, name in wanted.items()}
         try:
-            yield _sample(cells, row.where)
+            sample = _sample(cells, row.where)
+            yield replace(sample, label=understand(sample)) if columns.label else sample
         except DataError as error:
             watcher.bad(error, row.raw)
 

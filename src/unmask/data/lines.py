@@ -9,9 +9,12 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
 from unmask.errors import DataError, unknown
+from unmask.settings import parse_json
+
+Made = TypeVar("Made")
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 BOM = b"\xef\xbb\xbf"
@@ -108,6 +111,20 @@ def read_lines(
             except DataError as error:
                 watcher.bad(error, raw.decode("utf-8", "backslashreplace"))
             offset += size
+
+
+def read_objects(
+    path: str | Path, watcher: Watcher, make: Callable[[dict[str, Any], str, str], Made]
+) -> Iterator[Made]:
+    """What is made of the JSON object in each line, of its place and of the line itself."""
+    for line, text in read_lines(path, watcher):
+        if not text.strip():
+            continue
+        where = f"{path}:{line}"
+        try:
+            yield make(parse_json(text, where=where, kind=DataError), where, text)
+        except DataError as error:
+            watcher.bad(error, text)
 
 
 def _next_line(file: IO[bytes], longest: int | None) -> tuple[bytes, int]:

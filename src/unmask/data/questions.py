@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_lines, short, whole
+from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_objects, short, whole
 from unmask.errors import DataError
 from unmask.settings import parse_json
 
@@ -100,16 +100,10 @@ def _part(table: Any, key: str, where: str, watcher: Watcher) -> list[Any]:
 
 
 def _lines(path: str | Path, watcher: Watcher) -> Iterator[Question]:
-    for line, text in read_lines(path, watcher):
-        if not text.strip():
-            continue
-        where = f"{path}:{line}"
-        try:
-            record = parse_json(text, where=where, kind=DataError)
-            context = _text(record, "context", where)
-            yield _question({"id": where, **record}, context, where)
-        except DataError as error:
-            watcher.bad(error, text)
+    def question(record: dict[str, Any], where: str, text: str) -> Question:
+        return _question({"id": where, **record}, _text(record, "context", where), where)
+
+    return read_objects(path, watcher, question)
 
 
 def _question(record: Any, context: str, where: str) -> Question:

@@ -15,9 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
+from unmask.data.lines import (
+    PACKED,
+    REFUSE,
+    Watcher,
+    kind_of,
+    opened,
+    read_lines,
+    read_objects,
+    short,
+)
 from unmask.errors import DataError
-from unmask.settings import parse_json
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
 # The names of all columns -> those that are wanted. It may refuse, as a DataError without a place.
@@ -49,17 +57,11 @@ def read_rows(
 
 
 def _objects(path: str | Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
-    for line, text in read_lines(path, watcher):
-        if not text.strip():
-            continue
-        where = f"{path}:{line}"
-        try:
-            record = parse_json(text, where=where, kind=DataError)
-            names = _placed(choose, list(record), where)
-        except DataError as error:
-            watcher.bad(error, text)
-            continue
-        yield Row({name: record[name] for name in names}, where, text)
+    def row(record: dict[str, Any], where: str, text: str) -> Row:
+        names = _placed(choose, list(record), where)
+        return Row({name: record[name] for name in names}, where, text)
+
+    return read_objects(path, watcher, row)
 
 
 def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher) -> Iterator[Row]:

@@ -15,9 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
+from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, read_objects, whole
 from unmask.errors import DataError
-from unmask.settings import parse_json
 from unmask.text.wordpiece import clean, split
 
 DOCUMENT = "-DOCSTART-"
@@ -204,17 +203,11 @@ def _joined(
 
 
 def _objects(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
-    for line, text in read_lines(path, watcher):
-        if not text.strip():
-            continue
-        where = f"{path}:{line}"
-        try:
-            record = parse_json(text, where=where, kind=DataError)
-            tagged = "tokens" in record
-            found = _tagged(record, where, lenient) if tagged else _marked(record, where)
-            yield replace(found, document=line)
-        except DataError as error:
-            watcher.bad(error, text)
+    def sentence(record: dict[str, Any], where: str, text: str) -> Sentence:
+        return _tagged(record, where, lenient) if "tokens" in record else _marked(record, where)
+
+    for number, found in enumerate(read_objects(path, watcher, sentence)):
+        yield replace(found, document=number)
 
 
 def _tagged(record: dict[str, Any], where: str, lenient: bool) -> Sentence:

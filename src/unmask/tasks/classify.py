@@ -76,13 +76,7 @@ class Classify:
         cls, path: str | Path, columns: Columns, watcher: Watcher, how: ClassifySettings
     ) -> Iterator[Sample]:
         """Texts, each with a tuple of labels."""
-        for sample in read_samples(path, columns, watcher):
-            try:
-                labels = _labels(sample, how) if columns.label else None
-            except DataError as error:
-                watcher.bad(error, str(sample.label))
-                continue
-            yield Sample(sample.text, sample.second, labels, sample.where)
+        return read_samples(path, columns, watcher, lambda sample: _labels(sample, how))
 
     @classmethod
     def learn(cls, how: ClassifySettings, records: Sequence[Sample]) -> "Classify":

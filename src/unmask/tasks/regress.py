@@ -1,7 +1,7 @@
 """A number for a text or a pair, such as how similar two sentences are."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import ClassVar
@@ -51,11 +51,7 @@ class Regress:
         cls, path: str | Path, columns: Columns, watcher: Watcher, how: RegressSettings
     ) -> Iterator[Sample]:
         """Texts, each with a number."""
-        for sample in read_samples(path, columns, watcher):
-            try:
-                yield replace(sample, label=_number(sample) if columns.label else None)
-            except DataError as error:
-                watcher.bad(error, str(sample.label))
+        return read_samples(path, columns, watcher, _number)
 
     @classmethod
     def learn(cls, how: RegressSettings, records: Sequence[Sample]) -> "Regress":
