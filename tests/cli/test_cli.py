@@ -57,7 +57,7 @@ MISTAKES = {
     ),
     "unknown ending of --out": (
         ["embed", "minilm", "-", "--out", "v.csv"],
-        r"--out v\.csv: unknown ending '\.csv'; need \.npy or \.jsonl",
+        r"--out v\.csv: unknown ending '\.csv'; need one of \.npy, \.parquet",
     ),
     "layer that is no number": (["embed", "minilm", "-", "--layer", "x"], "--layer x: need a num"),
     "layer with two signs": (["embed", "minilm", "-", "--layer=--5"], "--layer --5: need a number"),

@@ -1,14 +1,17 @@
-"""Files of vectors: as the library computes them, whole, in steady memory."""
+"""Files of vectors: as the library computes them, whole, gone on with if killed."""
 
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
-from unmask.errors import DataError
+from unmask.errors import DataError, FolderError
+from unmask.tasks import engine
+from unmask.use import files
 from unmask.use.files import embed_file
 
 TEXTS = ["the cat sat", "a dog", "the mat"] * 7
@@ -48,3 +51,69 @@ def test_a_text_that_is_too_long_is_named_by_its_line_and_leaves_no_file(model, 
     with pytest.raises(DataError, match=r"texts.txt:4: 202 tokens; the model holds 32"):
         embed_file(model, str(source), tmp_path / "v.npy", truncate=False)
     assert {path.name for path in tmp_path.iterdir()} == {"m", "texts.txt"}
+
+
+def test_a_table_holds_each_text_with_its_vector(model, source, tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.use.vectors.BLOCK", 4)
+    embed_file(model, source, tmp_path / "v.parquet")
+    found = pq.read_table(tmp_path / "v.parquet")
+    assert found["text"].to_pylist() == TEXTS
+    np.testing.assert_allclose(found["vector"].to_pylist(), model.embed(TEXTS), atol=1e-6)
+    assert not list(tmp_path.glob(".*")), "what it was made in is gone"
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Vectors are saved every four texts."""
+    monkeypatch.setattr(engine, "GROUP", 4)
+    monkeypatch.setattr(files, "GROUP", 4)
+
+
+def stop_after(count):
+    """A progress that ends the process, as it were, when so many vectors are made."""
+    seen = []
+
+    def progress(step):
+        seen.append(step)
+        if sum(seen) >= count:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("ending", [".npy", ".parquet", ".jsonl"])
+def test_an_interrupted_file_is_gone_on_with_and_ends_with_the_same_bytes(
+    model, source, tmp_path, ending
+):
+    whole, broken = tmp_path / f"whole{ending}", tmp_path / f"broken{ending}"
+    embed_file(model, source, whole)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(model, source, broken, progress=stop_after(11))
+    assert not broken.exists()
+    said, made = [], []
+    embed_file(model, source, broken, say=said.append, progress=made.append)
+    assert said == [f"{broken}: 8 vectors are there already; going on behind them"]
+    assert made[0] == 8
+    assert sum(made) == len(TEXTS), "none is made twice, none is left out"
+    assert broken.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_it_is_not_gone_on_with_from_anything_else(model, source, tmp_path):
+    out = tmp_path / "v.npy"
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(model, source, out, progress=stop_after(11))
+    with pytest.raises(FolderError, match=r"\.v\.npy\.unfinished: was begun with another pool"):
+        embed_file(model, source, out, pool="cls")
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_rows_that_never_reached_the_disk_are_made_again(model, source, tmp_path):
+    out = tmp_path / "v.npy"
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(model, source, out, progress=stop_after(11))
+    rows = tmp_path / ".v.npy.unfinished" / "rows.npy"
+    rows.write_bytes(rows.read_bytes()[:200])
+    embed_file(model, source, out)
+    np.testing.assert_allclose(np.load(out), model.embed(TEXTS), atol=1e-6)

@@ -5,6 +5,7 @@ sha256 of each, everything forced to disk, then one rename. A crash leaves the o
 new one. `verify` reads it all again and names what differs.
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +98,14 @@ def verify(folder: Path) -> dict[str, Any] | None:
             f"list it. Remove it; if it is yours, remove {MANIFEST} and run `unmask convert`."
         )
     return manifest
+
+
+def fingerprint(folder: Path) -> str:
+    """What tells a model from every other: its manifest's digest, or one of all its files."""
+    if (folder / MANIFEST).exists():
+        return digest(folder / MANIFEST)
+    found = [digest(folder / name) for name in LOADED if (folder / name).exists()]
+    return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
 def _verify_file(path: Path, entry: dict[str, Any]) -> None:

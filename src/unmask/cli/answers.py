@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.progress import progress
+from unmask.cli.progress import notice, progress
 from unmask.errors import SettingsError, plural, unknown
 from unmask.text.vocabulary import refuse_unmasked
-from unmask.use import POOLS
+from unmask.use import ENDINGS, POOLS
 
 if TYPE_CHECKING:
     from unmask.use.model import Model
@@ -31,7 +31,8 @@ def embed(
     model: ModelName,
     file: Annotated[str, typer.Argument(help="Texts: .txt .jsonl .csv .tsv .parquet, or -")] = "-",
     out: Annotated[
-        Path | None, typer.Option(help=".npy or .jsonl; JSONL on standard output if left out.")
+        Path | None,
+        typer.Option(help=".npy, .parquet or .jsonl; JSONL on standard output if left out."),
     ] = None,
     pool: Annotated[str, typer.Option(help="mean or cls.")] = "mean",
     layer: Annotated[
@@ -41,11 +42,13 @@ def embed(
     column: Annotated[str | None, typer.Option(help="Where a table has its text.")] = None,
     truncate: Truncate = True,
 ) -> None:
-    """Turn each text of a file into a vector."""
+    """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
     from unmask.data.readers import read_texts
 
-    if out is not None and out.suffix not in (".npy", ".jsonl"):
-        raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .npy or .jsonl.")
+    if out is not None and out.suffix not in ENDINGS:
+        raise SettingsError(
+            f"--out {out}: unknown ending '{out.suffix}'; need one of {', '.join(ENDINGS)}."
+        )
     if out is not None and out.exists():
         raise SettingsError(f"--out {out}: exists already; it is never overwritten. Move it away.")
     if out is not None and not out.parent.is_dir():
@@ -61,7 +64,7 @@ def embed(
     options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     options |= {"normalize": normalize, "truncate": truncate}
     with progress("embedding", "texts") as job:
-        embed_file(loaded, file, out, column=column, progress=job.advance, **options)
+        embed_file(loaded, file, out, column=column, progress=job.advance, say=notice, **options)
     say_what_was_cut(loaded)
 
 

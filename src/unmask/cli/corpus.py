@@ -1,13 +1,12 @@
 """The verb prepare: text files -> a corpus folder."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.progress import progress
+from unmask.cli.progress import notice, progress
 from unmask.errors import SettingsError, unknown
 
 ENGINES = ("processes", "ray")
@@ -66,7 +65,7 @@ def prepare(
                 task=task,
                 workers=cores,
                 progress=lambda done, total: job.reach("preparing", "bytes", done, total),
-                notice=lambda line: print(line, file=sys.stderr),
+                notice=notice,
             )
     if manifest is None:
         print(f"task {task_id} of {num_tasks} is done; other tasks have shards to make yet")

@@ -1,4 +1,4 @@
-"""Verbs on model folders: get, info, convert."""
+"""Verbs on model folders: get, info, convert, export."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verbs of this file."""
-    for verb in (get, info, convert):
+    for verb in (get, info, convert, export):
         app.command()(verb)
 
 
@@ -38,6 +38,23 @@ def convert(
 
     run(source, out)
     print(f"written to {out}")
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")],
+    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+) -> None:
+    """Write a model as ONNX, for other runtimes, if it says there what it says here."""
+    from unmask.checkpoint.fetch import locate
+    from unmask.checkpoint.integrity import refuse_existing
+
+    refuse_existing(out)
+    path = locate(model)  # both before torch is imported
+    from unmask.checkpoint.folder import load_folder
+    from unmask.use.export import export_onnx
+
+    difference = export_onnx(load_folder(path), out)
+    print(f"written to {out}; it differs from the live model by at most {difference:.0e}")
 
 
 def info(

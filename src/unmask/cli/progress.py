@@ -128,3 +128,8 @@ def _rate(rate: float) -> str:
     ('1,234 a second', '0.25 a second')
     """
     return f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2f} a second"
+
+
+def notice(line: str) -> None:
+    """Say something beside the answer."""
+    print(line, file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.answers import say_what_was_cut
-from unmask.cli.progress import progress
+from unmask.cli.progress import notice, progress
 from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
 from unmask.errors import SettingsError, UserError, unknown
 
@@ -76,7 +76,7 @@ def finetune(
     refuse_both(resume, overwrite)
     with _shown() as show:
         how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
-        how |= {"notice": _notice, "show": show}
+        how |= {"notice": notice, "show": show}
         if task == "multi":
             one = (train, dev, text, second, label, header, on_bad != "stop", seeds > 1, trials)
             found = _several(arguments, out, changes, threads, how, one)
@@ -104,7 +104,7 @@ def _watcher(on_bad: str) -> "Chooser":
 
     if on_bad not in (known := ("stop", "skip")):
         raise SettingsError(unknown("choice", on_bad, known))
-    return Chooser(on_bad == "skip", _notice)
+    return Chooser(on_bad == "skip", notice)
 
 
 def _given(
@@ -175,7 +175,7 @@ def evaluate(
     from unmask.use.predict import evaluate_file
 
     columns, loaded = _columns(text, second, label, header), Model.load(model)
-    scores, detail, _ = evaluate_file(loaded, file, columns, _watcher(on_bad), _notice)
+    scores, detail, _ = evaluate_file(loaded, file, columns, _watcher(on_bad), notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
         print(f"{name:<16} {value:.4f}")
@@ -198,7 +198,7 @@ def predict(
 
     columns, loaded = _columns(text, second, None, header), Model.load(model)
     with progress("answering", "answers", None) as job:
-        for answer in predict_lines(loaded, file, columns, _watcher(on_bad), _notice):
+        for answer in predict_lines(loaded, file, columns, _watcher(on_bad), notice):
             sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
             job.advance(1)
     say_what_was_cut(loaded, loaded.limit, hint="")
@@ -210,10 +210,6 @@ def _columns(
     from unmask.data.columns import Columns
 
     return Columns(text, second, label, header)
-
-
-def _notice(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def check(

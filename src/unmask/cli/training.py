@@ -1,14 +1,13 @@
 """The verb pretrain: a corpus folder -> a run folder with a model in it."""
 
 import os
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.progress import Job, progress
+from unmask.cli.progress import Job, notice, progress
 from unmask.errors import UserError
 
 if TYPE_CHECKING:
@@ -159,10 +158,6 @@ def train_here(
             before = job.stage.done if job.stage.what == CHECKING else 0
             job.reach(CHECKING, "tokens", before + tokens, None)
 
-        model = run(corpus, out, table, notice=_notice, show=show, checked=checked, **how)
+        model = run(corpus, out, table, notice=notice, show=show, checked=checked, **how)
     if first:
         print(f"the model is in {model}, the report in {out / 'report.html'}")
-
-
-def _notice(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

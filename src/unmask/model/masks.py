@@ -10,13 +10,14 @@ from torch import Tensor
 from unmask.model.config import ModelConfig
 
 
-def same_text(owner: Tensor) -> Tensor | None:
+def same_text(owner: Tensor, *, shared: bool = False) -> Tensor | None:
     """A token sees the tokens of its own text; padding (owner -1) sees padding.
 
-    None when every row is one text: then there is nobody to be kept apart.
+    None when every row is one text: then there is nobody to be kept apart. A graph that is made
+    for all rows says that they are `shared` without looking.
     [B, S] -> [B, 1, S, S]
     """
-    if bool((owner == owner[:, :1]).all()):
+    if not shared and bool((owner == owner[:, :1]).all()):
         return None
     return (owner[:, :, None] == owner[:, None, :])[:, None]
 
@@ -41,10 +42,10 @@ def all_of(*masks: Tensor | None) -> Tensor | None:
     return allowed
 
 
-def of(config: ModelConfig, owner: Tensor, index: Tensor) -> Tensor | None:
+def of(config: ModelConfig, owner: Tensor, index: Tensor, *, shared: bool = False) -> Tensor | None:
     """The mask that a config asks for.  [B, S], [B, S] -> [B, 1, S, S]"""
     return all_of(
-        same_text(owner),
+        same_text(owner, shared=shared),
         causal(index) if config.causal else None,
         window(index, config.window) if config.window else None,
     )

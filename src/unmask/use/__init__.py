@@ -4,3 +4,4 @@ from typing import Literal, get_args
 
 Pool = Literal["mean", "cls"]
 POOLS = get_args(Pool)  # here, where naming them needs no torch
+ENDINGS = ".npy", ".parquet", ".jsonl"  # of files of vectors

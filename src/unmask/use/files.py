@@ -1,19 +1,17 @@
-"""Texts of a file -> a file of vectors, in steady memory; the file appears when it is whole."""
+"""Texts of a file -> a file of vectors, in steady memory; killed, the same command goes on."""
 
-import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Unpack
+from typing import Any, Unpack
 
-import numpy as np
-
+from unmask.checkpoint.integrity import fingerprint
 from unmask.data.readers import read_texts, refuse_empty
-from unmask.use.embed import Vector
+from unmask.tasks.engine import GROUP
+from unmask.use.embed import Vector, width_of
 from unmask.use.model import EmbedOptions, Model, TextTooLong
+from unmask.use.vectors import gathered, publish, write_lines
 
 
 def embed_file(
@@ -22,57 +20,63 @@ def embed_file(
     out: Path | None,
     *,
     column: str | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda texts: None,
+    say: Callable[[str], None] = lambda line: None,
     **options: Unpack[EmbedOptions],
 ) -> None:
-    """Write one vector per text to a .npy or .jsonl file, or as JSONL to standard output."""
+    """Write one vector per text to a .npy, .parquet or .jsonl, or as JSONL to standard output."""
 
     def texts() -> Iterator[str]:
         for record in refuse_empty(source, read_texts(source, column=column)):
             yield record.text
-            if progress:
-                progress(1)
 
-    vectors = model.embeddings(texts(), **options)
-    try:
-        if out is None:
-            _write_lines(vectors, sys.stdout)
-        else:
-            _write_file(vectors, out)
-    except TextTooLong as error:
-        if source == "-":
-            raise
-        where = next(islice(read_texts(source, column=column), error.number - 1, None)).where
-        raise TextTooLong(error.number, error.tokens, error.limit, where) from None
+    def vectors(texts: Iterator[str]) -> Iterator[Vector]:
+        for vector in model.embeddings(texts, **options):
+            yield vector
+            progress(1)
 
-
-def _write_file(vectors: Iterator[Vector], out: Path) -> None:
-    unfinished = out.with_name(f".{out.name}.tmp")
-    try:
-        if out.suffix == ".npy":
-            _write_array(vectors, unfinished)
-        else:
-            with unfinished.open("w") as lines:
-                _write_lines(vectors, lines)
-        unfinished.rename(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    if out is None:
+        write_lines(vectors(texts()), sys.stdout)
+        return
+    width = width_of(options.get("layer", -1), model.network.config.width)
+    with gathered(out, width, _about(model, source, column, options)) as rows:
+        if rows.safe:
+            say(f"{out}: {rows.safe:,} vectors are there already; going on behind them")
+        # Whole groups only, so that every text has the mates that it would have had.
+        begun = rows.safe
+        progress(begun)
+        try:
+            for vector in vectors(islice(texts(), begun, None)):
+                rows.add(vector)
+                if not rows.count % GROUP:
+                    rows.save()
+        except TextTooLong as error:
+            raise _named(error, source, column, begun) from None
+        publish(rows, out, texts)
 
 
-def _write_lines(vectors: Iterator[Vector], lines: IO[str]) -> None:
-    for vector in vectors:
-        lines.write(json.dumps([round(float(x), 7) for x in vector]) + "\n")
+def _about(
+    model: Model, source: str, column: str | None, options: EmbedOptions
+) -> dict[str, Any] | None:
+    """What vectors are made of; None for what cannot be read twice."""
+    if source == "-":
+        return None
+    file = Path(source).stat()
+    return {
+        "text": [str(Path(source).resolve()), file.st_size, file.st_mtime_ns],
+        "column": column,
+        "model": fingerprint(model.path),
+        "pool": options.get("pool", "mean"),
+        "layer": options.get("layer", -1),
+        "normalize": options.get("normalize", True),
+        "truncate": options.get("truncate", True),
+    }
 
 
-def _write_array(vectors: Iterator[Vector], path: Path) -> None:
-    """The shape stands first in a .npy and is known last: the numbers wait in a second file."""
-    rows, width = 0, 0
-    with tempfile.TemporaryFile(dir=path.parent) as numbers:
-        for vector in vectors:
-            numbers.write(vector.astype("<f4").tobytes())
-            rows, width = rows + 1, len(vector)
-        numbers.seek(0)
-        with path.open("wb") as file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-            np.lib.format.write_array_header_1_0(file, header)
-            shutil.copyfileobj(numbers, file)
+def _named(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
+    """With the line of the text."""
+    number = before + error.number
+    if source == "-":
+        return TextTooLong(number, error.tokens, error.limit)
+    where = next(islice(read_texts(source, column=column), number - 1, None)).where
+    return TextTooLong(number, error.tokens, error.limit, where)

@@ -1,0 +1,229 @@
+"""A model -> ONNX, which other runtimes read; written only if it says what the live model says.
+
+One text or pair a row, padded; names as in transformers:
+
+    input_ids, attention_mask, token_type_ids   [batch, length]
+
+    encoder alone     last_hidden_state, pooler_output, sentence_embedding (the mean, of length 1)
+    labels            logits; start_logits and end_logits of spans; NAME_logits of several heads
+    hidden tokens     logits, or prediction_logits and seq_relationship_logits with next sentences
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unmask.checkpoint.folder import CARD, Folder
+from unmask.checkpoint.integrity import CONFIG, publish
+from unmask.checkpoint.names import their_config
+from unmask.errors import FolderError, SettingsError
+from unmask.model import masks
+from unmask.model.network import Network
+from unmask.text.files import tokenizer_files
+
+INPUTS = "input_ids", "attention_mask", "token_type_ids"
+TOLERANCE = 1e-3  # of numbers around 1, computed in another order
+CHECKED = ((1, 2), (3, 17), (2, 64))  # texts, tokens of the longest
+FILE = "model.onnx"
+CARD_TEXT = """\
+# {name}
+
+`model.onnx`, written by unmask. Inputs: input_ids, attention_mask, token_type_ids, each of
+[batch, length] whole numbers. Outputs: {outputs}.
+
+```python
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+tokenizer.enable_padding()
+tokenizer.enable_truncation({limit})
+session = onnxruntime.InferenceSession("model.onnx")
+read = tokenizer.encode_batch(["one text", "another, longer text"])
+inputs = {{
+    "input_ids": np.array([text.ids for text in read]),
+    "attention_mask": np.array([text.attention_mask for text in read]),
+    "token_type_ids": np.array([text.type_ids for text in read]),
+}}
+(found,) = session.run(["{output}"], inputs)
+```
+"""
+
+
+class Padded(nn.Module):
+    """A network as other runtimes know it: one text a row."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.names = list(outputs_of(network, _ones(network), torch.ones(1, 1)))
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, ...]:
+        """3 x [B, S] -> the outputs of the heads"""
+        encoder = self.network.encoder
+        index = torch.arange(input_ids.shape[1], device=input_ids.device).expand(input_ids.shape)
+        allowed = masks.of(encoder.config, attention_mask, index, shared=True)
+        trace: list[Tensor] = []
+        x = encoder.embed(input_ids, token_type_ids, index)
+        encoder.run(x, allowed, index, trace=trace)
+        return tuple(outputs_of(self.network, trace, attention_mask).values())
+
+
+def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str, Tensor]:
+    """What the heads say of states, by transformers' names.
+
+    (layers + 1) x [B, S, D], [B, S] -> {name: [B, ...]}
+    """
+    heads, last = network.heads, trace[-1]
+    if heads.several:
+        return {
+            f"{name}_{key}": value
+            for name in heads.several
+            for key, value in outputs_of(network.only(name), trace, mask).items()
+        }
+    if heads.labels:
+        chosen = torch.cat([trace[i] for i in heads.layers], dim=-1) if heads.layers else last
+        scores = network.label_scores(chosen[:, 0] if heads.labels == "text" else chosen)
+        if heads.labels == "span":
+            return {"start_logits": scores[..., 0], "end_logits": scores[..., 1]}
+        return {"logits": scores}
+    found = {}
+    if heads.tokens:
+        found["prediction_logits" if heads.pair else "logits"] = network.guess(last)
+    if heads.pair:
+        assert network.pair_head is not None
+        found["seq_relationship_logits"] = network.pair_head(network.pool(last[:, 0]))
+    if found:
+        return found
+    weights = mask[:, :, None].to(last.dtype)
+    mean = (last * weights).sum(dim=1) / weights.sum(dim=1)
+    found = {"last_hidden_state": last}
+    if network.pooler is not None:
+        found["pooler_output"] = network.pool(last[:, 0])
+    return {**found, "sentence_embedding": F.normalize(mean, dim=-1)}
+
+
+def export_onnx(folder: Folder, out: Path) -> float:
+    """Write a folder with `model.onnx`, its tokenizer, and how to run it.
+
+    Returns the largest difference to the live model that was seen; one that is too large is
+    refused, and nothing is written.
+    """
+    assert folder.tokenizer is not None, "a model that is exported can read text"
+    table = their_config(
+        folder.network.config, folder.network.heads, folder.tokenizer.vocabulary.pad
+    )
+    about = {"exported": str(folder.path), "task": (folder.manifest or {}).get("task")}
+    with publish(out, about) as place:
+        path = place / FILE
+        graph = Padded(folder.network).eval()
+        _write(graph, path)
+        difference = _difference(path, graph)
+        if not difference <= TOLERANCE:
+            raise FolderError(
+                f"{folder.path}: the ONNX graph differs from the live model by {difference:.1e}; "
+                f"need at most {TOLERANCE:.0e}. Nothing was written; this is a fault of unmask or "
+                "of the installed torch, onnxscript or onnxruntime. Please report it."
+            )
+        (place / CONFIG).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+        limit = folder.network.config.max_length
+        for name, text in tokenizer_files(folder.tokenizer, max_length=limit).items():
+            (place / name).write_bytes(text.encode("utf-8"))
+        (place / CARD).write_text(_card(out.name, graph.names, limit), encoding="utf-8")
+    return difference
+
+
+def _write(graph: Padded, path: Path) -> None:
+    """Let torch make the graph, in silence."""
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(
+            f"export needs {error.name}, which is not installed. Run: pip install 'unmask[onnx]'"
+        ) from None
+    ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
+    rows = {0: "batch", 1: "length"}
+    with warnings.catch_warnings(), torch.no_grad(), _quiet():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph,
+            (ids, mask, torch.zeros_like(ids)),  # one tensor twice would become one input
+            path,
+            input_names=list(INPUTS),
+            output_names=graph.names,
+            dynamic_shapes={name: rows for name in INPUTS},
+            external_data=False,  # one file
+            dynamo=True,
+            verbose=False,
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of what we do not have and do not need."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _difference(path: Path, graph: Padded) -> float:
+    """The most by which a runtime differs from the live network, which reads each text alone."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    config = graph.network.config
+    draw = np.random.default_rng(0)
+    worst = 0.0
+    for texts, longest in CHECKED:
+        shape = texts, min(longest, config.max_length)
+        lengths = draw.integers(2, shape[1], size=texts, endpoint=True)
+        lengths[0] = shape[1]
+        inputs = {
+            "input_ids": draw.integers(0, config.vocab_size, size=shape),
+            "attention_mask": (np.arange(shape[1]) < lengths[:, None]).astype(np.int64),
+            "token_type_ids": draw.integers(0, config.segments, size=shape),
+        }
+        said = dict(zip(graph.names, session.run(graph.names, inputs), strict=True))
+        for text, length in enumerate(lengths):
+            alone = [torch.from_numpy(inputs[name][text : text + 1, :length]) for name in INPUTS]
+            for name, truth in _live(graph.network, *alone).items():
+                padded = said[name][text : text + 1]
+                found = padded[tuple(slice(size) for size in truth.shape)]
+                worst = max(worst, float(np.abs(found - truth.numpy()).max()))
+    return worst
+
+
+@torch.inference_mode()
+def _live(network: Network, ids: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
+    """What the network says of one text, as it computes everywhere else."""
+    trace: list[Tensor] = []
+    index = torch.arange(ids.shape[1])[None]
+    network.encoder(ids, segments, index, torch.zeros_like(ids), trace=trace)
+    return outputs_of(network, trace, mask)
+
+
+def _ones(network: Network) -> list[Tensor]:
+    """States of one token, to learn the names of outputs by."""
+    return [torch.ones(1, 1, network.config.width)] * (network.config.layers + 1)
+
+
+def _card(name: str, outputs: list[str], limit: int) -> str:
+    """The README.md beside a graph."""
+    listed = ", ".join(outputs)
+    return CARD_TEXT.format(name=name, outputs=listed, output=outputs[-1], limit=limit)
