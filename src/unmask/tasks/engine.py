@@ -5,7 +5,9 @@ an example's answer is does not depend on those that happened to share its row o
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,21 +29,44 @@ def run(
     examples: Iterable[E],
     read: Callable[[list[E]], Sequence[A]],
     full: Callable[[], bool] = lambda: False,
+    *,
+    workers: int = 1,
 ) -> Iterator[A]:
     """Yield what `read` makes of each example, in the order they came.
 
-    It is given neighbours in length, as many as are best computed at a time. `full` may end a
-    group early: is more held than memory has room for?
+    It is given neighbours in length, as many as are best computed at a time, by several workers at
+    once if there are enough of them. `full` may end a group early: is more held than memory has
+    room for?
     """
     examples = iter(examples)
-    while group := _group(examples, full):
-        answers: list[A | None] = [None] * len(group)
-        for chosen in by_length(group):
-            with torch.inference_mode():
-                found = read([group[i] for i in chosen])
-            for i, answer in zip(chosen, found, strict=True):
-                answers[i] = answer
-        yield from answers  # type: ignore[misc]
+    with _several(workers) as at_once:
+        while group := _group(examples, full):
+
+            def answer(chosen: list[int], group: list[E] = group) -> Sequence[A]:
+                with torch.inference_mode():
+                    return read([group[i] for i in chosen])
+
+            parts = list(by_length(group))
+            enough = len(parts) >= 2 * workers
+            answers: list[A | None] = [None] * len(group)
+            for chosen, found in zip(
+                parts, (at_once if enough else map)(answer, parts), strict=True
+            ):
+                for i, own in zip(chosen, found, strict=True):
+                    answers[i] = own
+            yield from answers  # type: ignore[misc]
+
+
+@contextmanager
+def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` whose calls run side by side, each on one core: they need not wait for each other."""
+    if workers == 1:
+        yield map
+        return
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield pool.map
+    torch.set_num_threads(threads)  # which a new thread begins with
 
 
 def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:

@@ -1,0 +1,191 @@
+"""Others that turn texts into vectors on a processor, each as good as its users make it.
+
+All of them read the same weights, texts sorted by length, batches padded to their longest text, and
+average the states of each text. What is made once (graphs, calibration) is not timed.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.checkpoint.folder import load_folder
+
+BATCH = 32
+States = NDArray[np.float32]
+Ids = list[list[int]]
+Inputs = dict[str, NDArray[np.int64]]
+
+
+class Peer:
+    """Tokenise, sort, run batch by batch, pool, put back in order."""
+
+    def __init__(self, model: Path, states: Callable[[Ids], States]) -> None:
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(512)
+        self.states = states
+
+    def __call__(self, texts: Sequence[str]) -> States:
+        """One vector per text."""
+        read = self.ids(texts)
+        order = sorted(range(len(texts)), key=lambda i: -len(read[i]))
+        parts = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
+        found = self.each([[read[i] for i in part] for part in parts])
+        out = np.empty((len(texts), found[0].shape[1]), np.float32)
+        out[order] = np.concatenate(found)
+        return out
+
+    def ids(self, texts: Sequence[str]) -> Ids:
+        """The tokens of each text."""
+        return [text.ids for text in self.tokenizer.encode_batch_fast(list(texts))]
+
+    def each(self, parts: Sequence[Ids]) -> list[States]:
+        """The vectors of each batch."""
+        return [pooled(self.states(part), part) for part in parts]
+
+
+def pooled(states: States, part: Ids) -> States:
+    """The mean of each text, of length 1.  [B, S, D] -> [B, D]"""
+    mask = padded(part)["attention_mask"][:, :, None].astype(np.float32)
+    mean = (states * mask).sum(axis=1) / mask.sum(axis=1)
+    return mean / np.linalg.norm(mean, axis=1, keepdims=True)
+
+
+def padded(some: Ids) -> Inputs:
+    """Rows of one text each."""
+    longest = max(map(len, some))
+    ids = np.zeros((len(some), longest), np.int64)
+    for row, text in zip(ids, some, strict=True):
+        row[: len(text)] = text
+    lengths = np.array([len(text) for text in some])
+    mask = (np.arange(longest) < lengths[:, None]).astype(np.int64)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def sentence_transformers(model: Path, threads: int) -> Callable[[Sequence[str]], States]:
+    """Its own loop, which sorts by itself."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(threads)
+    loaded = SentenceTransformer(str(model), device="cpu")
+    return lambda texts: loaded.encode(list(texts), normalize_embeddings=True, batch_size=BATCH)
+
+
+def onnx_runtime(model: Path, place: Path, threads: int, *, int8: bool) -> Peer:
+    """The exported graph, its operators fused; dynamic int8 with a scale for each channel."""
+    import onnxruntime
+
+    path = _fused(model, place)
+    if int8:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        path, plain = place / "int8.onnx", path
+        if not path.exists():
+            quantize_dynamic(
+                plain, path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=not vnni()
+            )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return Peer(model, lambda part: session.run(["last_hidden_state"], padded(part))[0])
+
+
+def openvino(
+    model: Path, place: Path, threads: int, texts: Sequence[str], *, int8: bool, streams: bool
+) -> Peer:
+    """The exported graph; int8 by NNCF, calibrated on texts; with streams, batches side by side."""
+    import openvino as ov
+
+    core = ov.Core()
+    core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads})
+    path = _exported(model, place)
+    if int8:
+        path, plain = place / "int8.xml", path
+        if not path.exists():
+            ov.save_model(_calibrated(core.read_model(plain), model, texts), path)
+    hint = "THROUGHPUT" if streams else "LATENCY"
+    compiled = core.compile_model(path, "CPU", {"PERFORMANCE_HINT": hint})
+    if streams:
+        return Queued(model, ov.AsyncInferQueue(compiled))
+    request = compiled.create_infer_request()
+    return Peer(model, lambda part: request.infer(padded(part))["last_hidden_state"])
+
+
+class Queued(Peer):
+    """OpenVINO with as many batches at once as it has streams."""
+
+    def __init__(self, model: Path, queue: Any) -> None:
+        super().__init__(model, lambda part: np.empty(0))
+        self.queue = queue
+
+    def each(self, parts: Sequence[Ids]) -> list[States]:
+        """All are begun; each is pooled when it is there."""
+        found: list[States] = [np.empty(0)] * len(parts)
+
+        def keep(request: Any, number: int) -> None:
+            states = request.get_tensor("last_hidden_state").data
+            found[number] = pooled(states, parts[number])
+
+        self.queue.set_callback(keep)
+        for number, part in enumerate(parts):
+            self.queue.start_async(padded(part), number)
+        self.queue.wait_all()
+        return found
+
+
+def ctranslate2(model: Path, place: Path, threads: int, *, int8: bool) -> Peer:
+    """Its own format and kernels."""
+    import ctranslate2 as ct2
+
+    folder = place / "ctranslate2"
+    if not folder.exists():
+        ct2.converters.TransformersConverter(str(model)).convert(str(folder))
+    kind = "int8" if int8 else "float32"
+    encoder = ct2.Encoder(str(folder), compute_type=kind, intra_threads=threads)
+    return Peer(model, lambda part: np.asarray(encoder.forward_batch(part).last_hidden_state))
+
+
+def vnni() -> bool:
+    """Has the processor instructions for int8? Without them weights need a bit of room."""
+    return any(name in Path("/proc/cpuinfo").read_text() for name in ("avx512_vnni", "avx_vnni"))
+
+
+def _exported(model: Path, place: Path) -> Path:
+    from unmask.use.export import export_onnx
+
+    folder = place / "onnx"
+    if not folder.exists():
+        export_onnx(load_folder(model), folder)
+    return folder / "model.onnx"
+
+
+def _fused(model: Path, place: Path) -> Path:
+    """As onnxruntime's own tool for transformers fuses it, where it can."""
+    from onnxruntime.transformers import optimizer
+
+    path = place / "fused.onnx"
+    if not path.exists():
+        config = load_folder(model).network.config
+        made = optimizer.optimize_model(
+            str(_exported(model, place)),
+            model_type="bert",
+            num_heads=config.heads,
+            hidden_size=config.width,
+        )
+        print("fused:", made.get_fused_operator_statistics())
+        made.save_model_to_file(str(path))
+    return path
+
+
+def _calibrated(graph: Any, model: Path, texts: Sequence[str]) -> Any:
+    import nncf
+
+    read = Peer(model, lambda part: np.empty(0)).ids(texts)
+    data = nncf.Dataset([padded([ids]) for ids in read])
+    return nncf.quantize(graph, data, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(read))
