@@ -27,6 +27,7 @@ from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
 from unmask.settings import build
 from unmask.tasks.base import Supervised, answers
+from unmask.tasks.engine import Live
 from unmask.train.distributed import Processes
 from unmask.train.finetune import finetune, read_data, windows_of, with_task
 from unmask.train.memory import keep_freed_memory
@@ -214,7 +215,7 @@ class Speed:
             folder.tokenizer,
         )
         return lambda: list(
-            answers(network, tokenizer, self.data.task, self.data.dev, limit=128, known=True)
+            answers(Live(network), tokenizer, self.data.task, self.data.dev, limit=128, known=True)
         )
 
     def _evaluate_transformers(self) -> Callable[[], object]:

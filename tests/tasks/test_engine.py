@@ -1,5 +1,7 @@
 """The engine: answers in order, in steady memory, whatever the batches."""
 
+import threading
+
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ def lengths_and_sums(network):
 
     def read(some):
         batch = engine.lay_out(some, pad_id=0)
-        last = engine.states(network, batch)[-1]
+        last = engine.Live(network).states(batch)[-1]
         places = zip(batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True)
         return [(n, last[row, start : start + n].sum().item()) for row, start, n in places]
 
@@ -33,14 +35,17 @@ def test_answers_come_in_the_order_of_the_texts():
     assert [n for n, _ in found] == lengths
 
 
-@pytest.mark.parametrize(("group", "batch"), [(3, 20), (1, 1), (100, 10_000)])
-def test_answers_do_not_depend_on_groups_and_batches(monkeypatch, group, batch):
+@pytest.mark.parametrize(
+    ("group", "batch", "workers"),
+    [(3, 20, 1), (1, 1, 1), (100, 10_000, 1), (100, 20, 3), (20, 40, 2), (5, 1000, 2)],
+)
+def test_answers_do_not_depend_on_groups_batches_and_workers(monkeypatch, group, batch, workers):
     lengths = [7, 2, 31, 2, 19, 5, 5, 12] * 4
     network = tiny_network()
     expected = list(engine.run(examples(lengths), lengths_and_sums(network)))
     monkeypatch.setattr(engine, "GROUP", group)
     monkeypatch.setattr(engine, "BATCH_TOKENS", batch)
-    found = list(engine.run(examples(lengths), lengths_and_sums(network)))
+    found = list(engine.run(examples(lengths), lengths_and_sums(network), workers=workers))
     assert [n for n, _ in found] == lengths
     assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=1e-4)
 
@@ -92,3 +97,26 @@ def test_a_group_ends_when_memory_is_full(monkeypatch):
 
 def test_no_text_gives_no_answer():
     assert list(engine.run([], lengths_and_sums(tiny_network()))) == []
+
+
+def test_workers_are_side_by_side_and_leave_the_threads_as_they_were(monkeypatch):
+    monkeypatch.setattr(engine, "BATCH_TOKENS", 5)
+    meeting = threading.Barrier(2, timeout=20)
+
+    def meet(some):
+        meeting.wait()  # returns only if another worker is there at the same time
+        return [torch.get_num_threads()] * len(some)
+
+    before = torch.get_num_threads()
+    assert list(engine.run(examples([5] * 8), meet, workers=2)) == [1] * 8
+    assert torch.get_num_threads() == before
+
+
+def test_an_error_of_a_worker_is_an_error_of_the_run(monkeypatch):
+    monkeypatch.setattr(engine, "BATCH_TOKENS", 5)
+
+    def fail(some):
+        raise ArithmeticError("no")
+
+    with pytest.raises(ArithmeticError, match="no"):
+        list(engine.run(examples([5] * 8), fail, workers=2))

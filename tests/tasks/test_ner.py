@@ -12,7 +12,8 @@ from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE
 from unmask.data.tags import Entity, Sentence, sentence_of
 from unmask.errors import DataError
-from unmask.tasks.base import answers, batch_of, scores_of
+from unmask.tasks.base import answers, batch_of
+from unmask.tasks.engine import Live, scores_of
 from unmask.tasks.ner import Name, Names, Ner, NerSettings, spelled
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -125,7 +126,7 @@ def test_names_are_stretches_of_the_text(task):
 def test_the_answer_to_a_long_sentence_has_a_tag_for_every_word(task, network_for, words):
     long = sentence("john smith lives in paris . " * 20)
     network = network_for(task)
-    ((_, whole),) = answers(network, words, task, [long], limit=16)
+    ((_, whole),) = answers(Live(network), words, task, [long], limit=16)
     assert len(whole.tags) == 120
 
 

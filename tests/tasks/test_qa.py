@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from unmask.data.questions import Question, Span
 from unmask.errors import DataError
-from unmask.tasks.base import answers, batch_of, scores_of
+from unmask.tasks.base import answers, batch_of
+from unmask.tasks.engine import Live, scores_of
 from unmask.tasks.qa import Answer, Candidate, Qa, QaSettings, best_match, overlap, plain
 
 CONTEXT = "it began in october 1973 . the cat sat on the mat in paris ."
@@ -183,7 +184,7 @@ def test_of_several_true_answers_the_best_counts():
 
 def test_every_question_has_an_answer_in_order(task, network_for, words):
     some = [question("cat", number=i, context=CONTEXT * (1 + i % 3)) for i in range(7)]
-    found = list(answers(network_for(task), words, task, some, limit=24))
+    found = list(answers(Live(network_for(task)), words, task, some, limit=24))
     assert [record.id for record, _ in found] == [record.id for record in some]
     for record, answer in found:
         assert record.context[answer.start : answer.end] == answer.text

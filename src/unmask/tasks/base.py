@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
+from math import fsum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -28,10 +29,10 @@ from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.settings import Settings
 from unmask.tasks import engine
+from unmask.tasks.engine import READ, Forward, scores_of
 from unmask.text.tokenizer import Tokenizer
 
 Scores = NDArray[np.float32]  # [P, C]: at each place that is read
-READ = "read"  # among a batch's labels: the places in the flat batch
 HELD = 2**24  # characters of records that are answered together
 
 
@@ -70,15 +71,15 @@ class Detail:
 class Tally:
     """What answering counts on its way."""
 
-    loss: float = 0.0  # summed
-    count: int = 0  # of answers that have a truth
+    losses: list[float] = field(default_factory=list)  # summed, of each batch
+    counts: list[int] = field(default_factory=list)  # of answers that have a truth
     cut_texts: int = 0  # were too long and lost their end
     cut_tokens: int = 0
 
     @property
     def mean(self) -> float:
-        """The loss of one answer."""
-        return self.loss / max(self.count, 1)
+        """The loss of one answer; the same in whichever order batches were done."""
+        return fsum(self.losses) / max(sum(self.counts), 1)
 
 
 class Task(Protocol):
@@ -190,20 +191,8 @@ def batch_of(
     return batch.with_labels(count, term or task.name, **truths)
 
 
-def scores_of(network: Network, batch: Batch) -> Tensor:
-    """Scores at the places to read.  -> [P, C]"""
-    places = batch.labels[READ]
-    inputs = batch.tokens, batch.segments, batch.index, batch.owner
-    if not network.heads.layers:
-        return network.label_scores(network.encoder(*inputs, places=places))
-    trace: list[Tensor] = []
-    network.encoder(*inputs, trace=trace)
-    chosen = [trace[layer].flatten(0, 1)[places] for layer in network.heads.layers]
-    return network.label_scores(torch.cat(chosen, dim=-1))
-
-
 def answers(
-    network: Network,
+    forward: Forward,
     tokenizer: Tokenizer,
     task: Task,
     records: Iterable[Any],
@@ -217,7 +206,6 @@ def answers(
     `tally` counts on the way; losses too, if the truth is `known`.
     """
     waiting: deque[tuple[Any, list[Window]]] = deque()
-    device = network.encoder.tokens.weight.device
     tally = tally or Tally()
     held = 0  # characters of the records that wait
 
@@ -235,19 +223,19 @@ def answers(
             yield from found
 
     def read(some: list[Window]) -> list[Scores]:
-        batch = batch_of(task, some, pad_id=tokenizer.vocabulary.pad, known=known).to(device)
-        scores = scores_of(network, batch)
+        batch = batch_of(task, some, pad_id=tokenizer.vocabulary.pad, known=known)
+        scores = forward.scores(batch).float().cpu()
         if known:
-            tally.loss += float(task.loss(scores, batch))
-            tally.count += batch.counts[task.name]
-        parts = scores.float().cpu().split([len(window.places) for window in some])
+            tally.losses.append(float(task.loss(scores, batch)))
+            tally.counts.append(batch.counts[task.name])
+        parts = scores.split([len(window.places) for window in some])
         return [part.numpy() for part in parts]
 
     def full() -> bool:
         return held > HELD
 
     collected: list[Scores] = []
-    for found in engine.run(windows(), read, full):
+    for found in engine.run(windows(), read, full, workers=forward.workers):
         collected.append(found)
         record, own = waiting[0]
         if len(collected) == len(own):

@@ -1,5 +1,7 @@
 """Examples -> answers in order: sort by length, pack rows, run, put back in order.
 
+Training's evaluation, `evaluate`, `predict`, `embed` and the server all go through here.
+
 Memory does not grow with the input: examples are taken in groups, and only a group is held. What
 an example's answer is does not depend on those that happened to share its row or its group.
 """
@@ -7,7 +9,8 @@ an example's answer is does not depend on those that happened to share its row o
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from unmask.model.network import Network
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
 ROW_TOKENS = 128  # short texts may share rows of this length
+READ = "read"  # among a batch's labels: the places in the flat batch
 ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
 
 E = TypeVar("E", bound=Example)
@@ -107,9 +111,55 @@ def _row_cost(width: int) -> float:
     return width * (1.0 + width / ATTENTION)
 
 
-def states(network: Network, batch: Batch) -> list[Tensor]:
-    """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""
-    batch = batch.to(network.encoder.tokens.weight.device)
+class Forward(Protocol):
+    """Rows -> numbers: a network as it is, or as a runtime has compiled it."""
+
+    @property
+    def workers(self) -> int:
+        """Batches that are best computed side by side."""
+
+    def scores(self, batch: Batch) -> Tensor:
+        """What the head says at the places to read.  -> [P, C]"""
+
+    def states(self, batch: Batch) -> list[Tensor]:
+        """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A network as it is."""
+
+    network: Network
+
+    @property
+    def workers(self) -> int:
+        """One for each core, since they then wait for nothing; one on other devices."""
+        return torch.get_num_threads() if self._device.type == "cpu" else 1
+
+    def scores(self, batch: Batch) -> Tensor:
+        """What the head says at the places to read.  -> [P, C]"""
+        return scores_of(self.network, batch.to(self._device))
+
+    def states(self, batch: Batch) -> list[Tensor]:
+        """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""
+        batch = batch.to(self._device)
+        trace: list[Tensor] = []
+        encoder = self.network.encoder
+        encoder(batch.tokens, batch.segments, batch.index, batch.owner, trace=trace)
+        return trace
+
+    @property
+    def _device(self) -> torch.device:
+        return self.network.encoder.tokens.weight.device
+
+
+def scores_of(network: Network, batch: Batch) -> Tensor:
+    """Scores at the places to read.  -> [P, C]"""
+    places = batch.labels[READ]
+    inputs = batch.tokens, batch.segments, batch.index, batch.owner
+    if not network.heads.layers:
+        return network.label_scores(network.encoder(*inputs, places=places))
     trace: list[Tensor] = []
-    network.encoder(batch.tokens, batch.segments, batch.index, batch.owner, trace=trace)
-    return trace
+    network.encoder(*inputs, trace=trace)
+    chosen = [trace[layer].flatten(0, 1)[places] for layer in network.heads.layers]
+    return network.label_scores(torch.cat(chosen, dim=-1))

@@ -19,7 +19,8 @@ from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.settings import Settings
-from unmask.tasks.base import Task, scores_of
+from unmask.tasks.base import Task
+from unmask.tasks.engine import scores_of
 from unmask.train.ahead import Pieces
 from unmask.train.course import Course
 from unmask.train.finetune import How, Plan, carry_out, read_data

@@ -15,6 +15,7 @@ from typing import Any
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.model.network import Network
 from unmask.tasks.base import Detail, Tally, Task, answers
+from unmask.tasks.engine import Live
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.course import Final, Position
 from unmask.train.distributed import Processes
@@ -139,7 +140,13 @@ class Scores:
     def _scored(self, part: Data, network: Network) -> tuple[Scored, float]:
         tally = Tally()
         found = answers(
-            network, self.tokenizer, part.task, part.dev, limit=self.limit, known=True, tally=tally
+            Live(network),
+            self.tokenizer,
+            part.task,
+            part.dev,
+            limit=self.limit,
+            known=True,
+            tally=tally,
         )
         task, said = part.task.settle(part.dev, [answer for _, answer in found])
         scored = Scored(task, task.score(part.dev, said), task.detail(part.dev, said))

@@ -87,6 +87,8 @@ class Model:
             )
         self.path = folder.path
         self.network = folder.network
+        self.live = engine.Live(folder.network)
+        self.forward: engine.Forward = self.live
         self.tokenizer: Tokenizer = folder.tokenizer
         self.settings = (folder.manifest or {}).get("task")
         self.cut_texts = 0  # how many texts were too long and lost their end
@@ -119,9 +121,9 @@ class Model:
 
         def vectors(some: list[Encoded]) -> Sequence[Vector]:
             batch = engine.lay_out(some, pad_id=self.tokenizer.vocabulary.pad)
-            return read(batch, engine.states(self.network, batch))
+            return read(batch, self.forward.states(batch))
 
-        return engine.run(examples, vectors)
+        return engine.run(examples, vectors, workers=self.forward.workers)
 
     def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK] of a text, best first."""
@@ -176,7 +178,7 @@ class Model:
         """The answer to each record of the model's task, in order, in steady memory."""
         tally = Tally()
         found = answers(
-            self.network, self.tokenizer, self.task, records, limit=self.limit, tally=tally
+            self.forward, self.tokenizer, self.task, records, limit=self.limit, tally=tally
         )
         for _, answer in found:
             yield answer
@@ -233,7 +235,7 @@ class Model:
     def _one(self, example: Encoded) -> tuple[Batch, list[Tensor]]:
         batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
         with torch.inference_mode():
-            return batch, engine.states(self.network, batch)
+            return batch, self.live.states(batch)
 
     def _examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
         """Texts or pairs -> what the model reads, tokenised ahead by all cores."""

@@ -101,7 +101,7 @@ def evaluate_file(
     task.check(records)
     tally = Tally()
     found = answers(
-        model.network, model.tokenizer, task, records, limit=model.limit, known=True, tally=tally
+        model.forward, model.tokenizer, task, records, limit=model.limit, known=True, tally=tally
     )
     said = [answer for _, answer in found]
     model.count(tally)
