@@ -4,11 +4,13 @@
         [--threads 2]
 
 Quality: both sides learn the same windows with the same settings, several seeds each, and the same
-functions turn scores into answers and answers into metrics. Speed: steps, evaluation and prediction
+functions turn scores into answers and answers into metrics; a run that is written down in
+results/finetune-NAME-runs.json is not made again. Speed: steps, evaluation and prediction
 on SST-2's sentences, in turn; theirs pads each batch to its longest sentence, as its Trainer does.
 """
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -21,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import theirs, tuned
-from benchmarks.measure import Apart, interleaved, ratio, save
+from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
@@ -78,11 +80,12 @@ CASES = {
         "qa",
         "squad/train-v1.1-36-articles.json",
         "squad/dev-v1.1-12-articles.json",
-        1500,
-        2.0,
+        3000,
+        1.0,
         256,
         ("exact", "f1"),
         scored=1000,
+        rate=2e-4,  # with half of it either side answers a fifth of the questions
     ),
 }
 
@@ -100,22 +103,30 @@ def settings(case: Quality, seed: int) -> Tuning:
     return build(Tuning, table, where="recipe")
 
 
-def quality(case: Quality, folder: Path, model: Path, seeds: int) -> dict[str, Any]:
+def quality(name: str, folder: Path, model: Path, seeds: int) -> dict[str, Any]:
     """Both sides of a case, all seeds: scores and seconds."""
+    case = CASES[name]
     recipe = settings(case, 0)
     found = read_data(recipe.task, folder / case.train, folder / case.dev, Columns())
     data = Data(found.task, found.train[: case.first], found.dev[: case.scored])
-    sides: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
+    written = RESULTS / f"finetune-{name}-runs.json"
+    runs = json.loads(written.read_text()) if written.exists() else {}
+    sides: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for seed in range(seeds):
-        for name, run in (("unmask", _ours), ("transformers", _theirs)):
-            sides[name].append(run(data, model, settings(case, seed)))
-            print(f"{case.task}, seed {seed}, {name}: {sides[name][-1]}", flush=True)
+        for side, run in (("unmask", _ours), ("transformers", _theirs)):
+            key = f"{side}, seed {seed}, {case}"
+            if key not in runs:
+                runs[key] = run(data, model, settings(case, seed))
+                written.parent.mkdir(exist_ok=True)
+                written.write_text(json.dumps(runs, indent=2))
+            sides[side].append(runs[key])
+            print(f"{name}, seed {seed}, {side}: {runs[key]}", flush=True)
     result: dict[str, Any] = {"runs": sides}
     for metric in (*case.metrics, "seconds"):
-        values = {name: [run[metric] for run in runs] for name, runs in sides.items()}
+        values = {side: [run[metric] for run in own] for side, own in sides.items()}
         result[metric] = {
-            name: {"mean": statistics.mean(v), "deviation": statistics.stdev(v) if seeds > 1 else 0}
-            for name, v in values.items()
+            side: {"mean": statistics.mean(v), "deviation": statistics.stdev(v) if seeds > 1 else 0}
+            for side, v in values.items()
         }
     return result
 
@@ -290,7 +301,7 @@ def main() -> None:
         if name == "speed":
             save("finetune-speed", speed(given.data, model, given.rounds))
             continue
-        found = quality(CASES[name], given.data, model, given.seeds)
+        found = quality(name, given.data, model, given.seeds)
         for metric in (*CASES[name].metrics, "seconds"):
             cells = [
                 f"{side['mean']:.4g} ({side['deviation']:.2g})" for side in found[metric].values()
