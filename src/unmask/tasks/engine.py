@@ -121,8 +121,8 @@ class Forward(Protocol):
     def scores(self, batch: Batch) -> Tensor:
         """What the head says at the places to read.  -> [P, C]"""
 
-    def states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""
+    def last(self, batch: Batch) -> Tensor:
+        """The states of the last block.  -> [B, S, D]"""
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,10 @@ class Live:
     def scores(self, batch: Batch) -> Tensor:
         """What the head says at the places to read.  -> [P, C]"""
         return scores_of(self.network, batch.to(self._device))
+
+    def last(self, batch: Batch) -> Tensor:
+        """The states of the last block.  -> [B, S, D]"""
+        return self.states(batch)[-1]
 
     def states(self, batch: Batch) -> list[Tensor]:
         """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""

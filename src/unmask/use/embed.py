@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.errors import SettingsError, unknown
+from unmask.tasks.engine import Forward, Live
 from unmask.use import POOLS, Pool
 
 Layer = int | Literal["last4"]  # 0 is the embeddings, -1 the last block
@@ -22,16 +23,22 @@ Vector = NDArray[np.float32]
 
 
 def reader(
-    layers: int, *, pool: Pool, layer: Layer, normalize: bool
-) -> Callable[[Batch, list[Tensor]], list[Vector]]:
-    """Return what turns a batch and its states into one vector per text."""
+    live: Live, forward: Forward, *, pool: Pool, layer: Layer, normalize: bool
+) -> Callable[[Batch], list[Vector]]:
+    """Return what turns a batch into one vector per text; a compiled pass knows the last states."""
     if pool not in POOLS:
         raise SettingsError(unknown("pool", pool, POOLS))
+    layers = live.network.config.layers
     chosen = _layers(layer, layers)
 
-    def read(batch: Batch, states: list[Tensor]) -> list[Vector]:
+    def read(batch: Batch) -> list[Vector]:
+        if chosen == [layers]:
+            states = [forward.last(batch)]
+        else:
+            trace = live.states(batch)
+            states = [trace[i] for i in chosen]
         pooled = _mean if pool == "mean" else _first
-        vectors = torch.cat([pooled(states[i], batch) for i in chosen], dim=-1)  # [N, D or 4D]
+        vectors = torch.cat([pooled(some, batch) for some in states], dim=-1)  # [N, D or 4D]
         if normalize:
             vectors = F.normalize(vectors, dim=-1)
         return list(vectors.float().cpu().numpy())

@@ -10,10 +10,6 @@ One text or pair a row, padded; names as in transformers:
 """
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +20,11 @@ from torch.nn import functional as F
 from unmask.checkpoint.folder import CARD, Folder
 from unmask.checkpoint.integrity import CONFIG, publish
 from unmask.checkpoint.names import their_config
-from unmask.errors import FolderError, SettingsError
+from unmask.errors import FolderError
 from unmask.model import masks
 from unmask.model.network import Network
 from unmask.text.files import tokenizer_files
+from unmask.use.graph import write_onnx
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
 TOLERANCE = 1e-3  # of numbers around 1, computed in another order
@@ -128,7 +125,11 @@ def export_onnx(folder: Folder, out: Path) -> float:
     with publish(out, about) as place:
         path = place / FILE
         graph = Padded(folder.network).eval()
-        _write(graph, path)
+        ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
+        # One tensor given twice would become one input.
+        inputs = dict(zip(INPUTS, (ids, mask, torch.zeros_like(ids)), strict=True))
+        shapes = {name: {0: "batch", 1: "length"} for name in INPUTS}
+        write_onnx(graph, inputs, shapes, graph.names, path)
         difference = _difference(path, graph)
         if not difference <= TOLERANCE:
             raise FolderError(
@@ -142,44 +143,6 @@ def export_onnx(folder: Folder, out: Path) -> float:
             (place / name).write_bytes(text.encode("utf-8"))
         (place / CARD).write_text(_card(out.name, graph.names, limit), encoding="utf-8")
     return difference
-
-
-def _write(graph: Padded, path: Path) -> None:
-    """Let torch make the graph, in silence."""
-    try:
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(
-            f"export needs {error.name}, which is not installed. Run: pip install 'unmask[onnx]'"
-        ) from None
-    ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
-    rows = {0: "batch", 1: "length"}
-    with warnings.catch_warnings(), torch.no_grad(), _quiet():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            graph,
-            (ids, mask, torch.zeros_like(ids)),  # one tensor twice would become one input
-            path,
-            input_names=list(INPUTS),
-            output_names=graph.names,
-            dynamic_shapes={name: rows for name in INPUTS},
-            external_data=False,  # one file
-            dynamo=True,
-            verbose=False,
-        )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns of what we do not have and do not need."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _difference(path: Path, graph: Padded) -> float:

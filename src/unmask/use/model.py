@@ -110,7 +110,8 @@ class Model:
         if isinstance(texts, str):
             raise SettingsError("texts is one string; need a list of them. Write [text].")
         read = reader(
-            self.network.config.layers,
+            self.live,
+            self.forward,
             pool=options.get("pool", "mean"),
             layer=options.get("layer", -1),
             normalize=options.get("normalize", True),
@@ -120,8 +121,7 @@ class Model:
         )
 
         def vectors(some: list[Encoded]) -> Sequence[Vector]:
-            batch = engine.lay_out(some, pad_id=self.tokenizer.vocabulary.pad)
-            return read(batch, self.forward.states(batch))
+            return read(engine.lay_out(some, pad_id=self.tokenizer.vocabulary.pad))
 
         return engine.run(examples, vectors, workers=self.forward.workers)
 

@@ -1,0 +1,136 @@
+"""Matrix products in 8 bits, with what they need to know of their inputs.
+
+Weights have a scale for each output channel, inputs one scale for all. A few input channels are far
+wider than the others in every BERT, and would leave those a handful of steps: they are multiplied
+in full precision, and the rest has all 256.
+
+    x W + b  ~  s_x s_w (round(x / s_x) round(W / s_w)) + b + x[wide] W[wide]
+
+Weights use 7 bits. Processors without instructions for int8 add two products in 16 bits, where more
+would overflow; for one scale per channel it is enough.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unmask.model.network import Network
+
+WIDE = 8  # channels in full precision
+MOST, STEPS = 63, 255  # of a weight, of an input
+
+
+@dataclass
+class Seen:
+    """The range of every input channel of a layer, so far."""
+
+    low: Tensor
+    high: Tensor
+
+    def widen(self, x: Tensor) -> None:
+        """[..., K]"""
+        flat = x.detach().flatten(0, -2)
+        self.low = torch.minimum(self.low, flat.amin(dim=0))
+        self.high = torch.maximum(self.high, flat.amax(dim=0))
+
+
+class Int8Linear(nn.Module):
+    """A linear layer in 8 bits.
+
+    Run by torch it is as exact and as slow as full precision; exported, a runtime multiplies bytes.
+    """
+
+    weight: Tensor  # [K, N] int8
+    weight_scale: Tensor  # [N]
+    bias: Tensor  # [N]
+    wide: Tensor  # [W] input channels
+    wide_weight: Tensor  # [W, N]
+    scale: Tensor  # []
+    zero: Tensor  # [] uint8
+
+    def __init__(self, linear: nn.Linear, seen: Seen) -> None:
+        super().__init__()
+        reach = torch.maximum(seen.low.abs(), seen.high.abs())
+        wide = reach.topk(min(WIDE, len(reach))).indices.sort().values
+        rest = torch.ones_like(reach, dtype=torch.bool)
+        rest[wide] = False
+        low = min(float(seen.low[rest].min()), 0.0) if rest.any() else 0.0
+        high = max(float(seen.high[rest].max()), 0.0) if rest.any() else 0.0
+        scale = max((high - low) / STEPS, 1e-8)
+        weight = linear.weight.detach() * rest  # [N, K]
+        weight_scale = (weight.abs().amax(dim=1) / MOST).clamp(min=1e-12)
+        parts = {
+            "weight": (weight / weight_scale[:, None]).round().to(torch.int8).T.contiguous(),
+            "weight_scale": weight_scale,
+            "bias": linear.bias.detach().clone(),
+            "wide": wide,
+            "wide_weight": linear.weight.detach()[:, wide].T.contiguous(),
+            "scale": torch.tensor(scale),
+            "zero": torch.tensor(round(-low / scale), dtype=torch.uint8),
+        }
+        for name, tensor in parts.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N]"""
+        product = self._exported(x) if torch.onnx.is_in_onnx_export() else self._spelled_out(x)
+        return product + x.index_select(-1, self.wide) @ self.wide_weight
+
+    def _spelled_out(self, x: Tensor) -> Tensor:
+        zero = self.zero.float()
+        bytes_ = ((x / self.scale).round() + zero).clamp(0, STEPS) - zero
+        return bytes_ @ self.weight.float() * (self.scale * self.weight_scale) + self.bias
+
+    def _exported(self, x: Tensor) -> Tensor:
+        """The same as two operators of ONNX Runtime."""
+        operator = torch.onnx.ops.symbolic
+        inputs = x, self.scale, self.zero
+        bytes_ = operator("QuantizeLinear", inputs, dtype=torch.uint8, shape=x.shape)
+        return operator(
+            "com.microsoft::MatMulIntegerToFloat",
+            (bytes_, self.weight, self.scale, self.weight_scale, self.zero, None, self.bias),
+            dtype=torch.float32,
+            shape=(*x.shape[:-1], self.weight.shape[1]),
+            version=1,
+        )
+
+
+def linears(network: Network) -> dict[str, nn.Linear]:
+    """The layers of the blocks, in which nearly all work is done."""
+    return {
+        name: module
+        for name, module in network.encoder.blocks.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+
+
+@contextmanager
+def observing(network: Network) -> Iterator[dict[str, Seen]]:
+    """Inside the block, note what those layers are given."""
+    seen: dict[str, Seen] = {}
+    handles = []
+    for name, layer in linears(network).items():
+        seen[name] = Seen(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
+
+        def watch(module: nn.Module, inputs: tuple[Tensor], own: Seen = seen[name]) -> None:
+            own.widen(inputs[0])
+
+        handles.append(layer.register_forward_pre_hook(watch))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def quantized(network: Network, seen: dict[str, Seen]) -> Network:
+    """A copy whose blocks multiply in 8 bits."""
+    out = copy.deepcopy(network)
+    for name, layer in linears(out).items():
+        above, _, last = name.rpartition(".")
+        setattr(out.encoder.blocks.get_submodule(above), last, Int8Linear(layer, seen[name]))
+    return out

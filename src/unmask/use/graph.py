@@ -1,0 +1,151 @@
+"""The engine's pass as an ONNX graph, and ONNX Runtime to run it.
+
+tokens, segments, index, owner [B, S]              -> states [B, S, D], of the last block
+the same, and places [P] in the flat batch         -> scores [P, C], of a model with labels
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.data.batches import Batch
+from unmask.errors import SettingsError
+from unmask.model import masks
+from unmask.model.network import Network
+from unmask.tasks.engine import READ
+
+ROWS = "tokens", "segments", "index", "owner"
+PLACES, STATES, SCORES = "places", "states", "scores"
+
+
+class Rows(nn.Module):
+    """What the engine asks of a network, in one call."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self,
+        tokens: Tensor,
+        segments: Tensor,
+        index: Tensor,
+        owner: Tensor,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        """See the top of the file."""
+        encoder, layers = self.network.encoder, self.network.heads.layers
+        allowed = masks.of(encoder.config, owner, index, shared=True)
+        x = encoder.embed(tokens, segments, index)
+        if places is None:
+            return encoder.run(x, allowed, index)
+        if not layers:
+            return self.network.label_scores(encoder.run(x, allowed, index, places=places))
+        trace: list[Tensor] = []
+        encoder.run(x, allowed, index, trace=trace)
+        chosen = torch.cat([trace[layer].flatten(0, 1)[places] for layer in layers], dim=-1)
+        return self.network.label_scores(chosen)
+
+
+def write_rows(network: Network, path: Path) -> None:
+    """Write the graph of a network: of its labels, if it has one head for them."""
+    rows = {0: "rows", 1: "length"}
+    inputs = {name: torch.zeros(2, 3, dtype=torch.long) for name in ROWS}
+    shapes: dict[str, dict[int, str]] = {name: rows for name in ROWS}
+    if network.heads.labels:
+        inputs[PLACES] = torch.arange(3)
+        shapes[PLACES] = {0: "places"}
+    output = SCORES if network.heads.labels else STATES
+    write_onnx(Rows(network).eval(), inputs, shapes, [output], path)
+
+
+def write_onnx(
+    graph: nn.Module,
+    inputs: dict[str, Tensor],
+    shapes: dict[str, dict[int, str]],
+    outputs: Sequence[str],
+    path: Path,
+) -> None:
+    """Let torch write a graph, in one file and in silence."""
+    needed("onnxruntime", "onnxscript")
+    with warnings.catch_warnings(), torch.no_grad(), _quiet():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph,
+            tuple(inputs.values()),
+            path,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=shapes,
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+
+
+def needed(*packages: str) -> None:
+    """Refuse to go on without what the extra installs."""
+    for package in packages:
+        try:
+            __import__(package)
+        except ImportError:
+            raise SettingsError(
+                f"needs {package}, which is not installed. Run: pip install 'unmask[onnx]'"
+            ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of what we do not have and do not need."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+class Compiled:
+    """A graph in ONNX Runtime: many batches side by side on a core each, or one on all cores."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        needed("onnxruntime")
+        self.path, self.workers = path, threads or torch.get_num_threads()
+
+    def scores(self, batch: Batch) -> Tensor:
+        """What the head says at the places to read.  -> [P, C]"""
+        return self._run(batch, {PLACES: batch.labels[READ].numpy()}, SCORES)
+
+    def last(self, batch: Batch) -> Tensor:
+        """The states of the last block.  -> [B, S, D]"""
+        return self._run(batch, {}, STATES)
+
+    def _run(self, batch: Batch, more: dict[str, Any], output: str) -> Tensor:
+        rows = {name: getattr(batch, name).numpy() for name in ROWS}
+        session = self._on_one if torch.get_num_threads() == 1 else self._on_all
+        (found,) = session.run([output], {**rows, **more})
+        return torch.from_numpy(found)
+
+    @cached_property
+    def _on_one(self) -> Any:
+        return self._session(1)
+
+    @cached_property
+    def _on_all(self) -> Any:
+        return self._session(self.workers)
+
+    def _session(self, threads: int) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        return onnxruntime.InferenceSession(self.path, options, providers=["CPUExecutionProvider"])
