@@ -45,6 +45,7 @@ def test_answers_do_not_depend_on_groups_batches_and_workers(monkeypatch, group,
     expected = list(engine.run(examples(lengths), lengths_and_sums(network)))
     monkeypatch.setattr(engine, "GROUP", group)
     monkeypatch.setattr(engine, "BATCH_TOKENS", batch)
+    monkeypatch.setattr(engine, "WORKER_TOKENS", batch)
     found = list(engine.run(examples(lengths), lengths_and_sums(network), workers=workers))
     assert [n for n, _ in found] == lengths
     assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=1e-4)
@@ -100,7 +101,7 @@ def test_no_text_gives_no_answer():
 
 
 def test_workers_are_side_by_side_and_leave_the_threads_as_they_were(monkeypatch):
-    monkeypatch.setattr(engine, "BATCH_TOKENS", 5)
+    monkeypatch.setattr(engine, "WORKER_TOKENS", 5)
     meeting = threading.Barrier(2, timeout=20)
 
     def meet(some):
@@ -113,7 +114,7 @@ def test_workers_are_side_by_side_and_leave_the_threads_as_they_were(monkeypatch
 
 
 def test_an_error_of_a_worker_is_an_error_of_the_run(monkeypatch):
-    monkeypatch.setattr(engine, "BATCH_TOKENS", 5)
+    monkeypatch.setattr(engine, "WORKER_TOKENS", 5)
 
     def fail(some):
         raise ArithmeticError("no")

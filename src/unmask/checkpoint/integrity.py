@@ -25,6 +25,7 @@ LOADED = (  # what reading a folder reads
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "compiled.onnx",
 )
 
 

@@ -1,4 +1,4 @@
-"""Verbs on model folders: get, info, convert, export."""
+"""Verbs on model folders: get, info, convert, export, compile."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the verbs of this file."""
     for verb in (get, info, convert, export):
         app.command()(verb)
+    app.command("compile")(compile_model)
 
 
 def get(
@@ -55,6 +56,28 @@ def export(
 
     difference = export_onnx(load_folder(path), out)
     print(f"written to {out}; it differs from the live model by at most {difference:.0e}")
+
+
+def compile_model(
+    model: Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")],
+    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Multiply in 8 bits.")] = False,
+    texts: Annotated[str | None, typer.Option(help="Texts like those it will read.")] = None,
+    least: Annotated[float | None, typer.Option(help="Refuse a result below this.")] = None,
+) -> None:
+    """Prepare a model for ONNX Runtime, compare it with itself, and write what is near enough."""
+    from unmask.checkpoint.fetch import locate
+    from unmask.checkpoint.integrity import refuse_existing
+
+    refuse_existing(out)
+    locate(model)  # both before torch is imported
+    from unmask.use.compile import compile_model as run
+    from unmask.use.compile import records_for
+    from unmask.use.model import Model
+
+    loaded = Model.load(model)
+    compared = run(loaded, out, records_for(loaded, texts), int8=int8, least=least)
+    print(f"{compared.said()}\nwritten to {out}")
 
 
 def info(

@@ -21,6 +21,7 @@ from unmask.model.network import Network
 
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
+WORKER_TOKENS = 512  # of a worker that has a core, and its cache, for itself
 ROW_TOKENS = 128  # short texts may share rows of this length
 READ = "read"  # among a batch's labels: the places in the flat batch
 ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
@@ -50,7 +51,7 @@ def run(
                 with torch.inference_mode():
                     return read([group[i] for i in chosen])
 
-            parts = list(by_length(group))
+            parts = list(by_length(group, WORKER_TOKENS if workers > 1 else BATCH_TOKENS))
             enough = len(parts) >= 2 * workers
             answers: list[A | None] = [None] * len(group)
             for chosen, found in zip(
@@ -82,13 +83,14 @@ def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
     return group
 
 
-def by_length(examples: Sequence[E]) -> Iterator[list[int]]:
-    """Neighbours in length together, about BATCH_TOKENS at a time: their numbers."""
+def by_length(examples: Sequence[E], most: int | None = None) -> Iterator[list[int]]:
+    """Neighbours in length together, about `most` tokens at a time: their numbers."""
+    most = most or BATCH_TOKENS
     batch: list[int] = []
     tokens = 0
     for i in sorted(range(len(examples)), key=lambda i: len(examples[i].ids)):
         length = len(examples[i].ids)
-        if batch and tokens + length > BATCH_TOKENS:
+        if batch and tokens + length > most:
             yield batch
             batch, tokens = [], 0
         batch.append(i)

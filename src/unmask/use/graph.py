@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from unmask.model import masks
 from unmask.model.network import Network
 from unmask.tasks.engine import READ
 
+COMPILED = "compiled.onnx"  # in a model's folder
 ROWS = "tokens", "segments", "index", "owner"
 PLACES, STATES, SCORES = "places", "states", "scores"
 
@@ -88,6 +90,11 @@ def write_onnx(
             dynamo=True,
             verbose=False,
         )
+
+
+def installed() -> bool:
+    """Is ONNX Runtime here?"""
+    return find_spec("onnxruntime") is not None
 
 
 def needed(*packages: str) -> None:

@@ -30,6 +30,7 @@ from unmask.text.tokenizer import Encoded, Tokenizer
 from unmask.text.vocabulary import MASK, refuse_unmasked
 from unmask.use import Pool
 from unmask.use.embed import Layer, Vector, reader, width_of
+from unmask.use.graph import COMPILED, Compiled, installed
 
 Table = NDArray[np.float32]
 SHORTEST = 8  # tokens that a task may read at once
@@ -89,7 +90,10 @@ class Model:
         self.network = folder.network
         self.live = engine.Live(folder.network)
         self.forward: engine.Forward = self.live
+        if COMPILED in (folder.manifest or {}).get("files", {}) and installed():
+            self.forward = Compiled(folder.path / COMPILED)
         self.tokenizer: Tokenizer = folder.tokenizer
+        self.manifest = folder.manifest
         self.settings = (folder.manifest or {}).get("task")
         self.cut_texts = 0  # how many texts were too long and lost their end
         self.cut_tokens = 0

@@ -14,7 +14,7 @@ from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
 from unmask.errors import DataError
 from unmask.settings import parse_json
-from unmask.tasks.base import Detail, Tally, answers
+from unmask.tasks.base import Detail, Tally, Task, answers
 from unmask.use.model import Model
 
 NEEDS = {  # what a line must have, by the task
@@ -33,16 +33,24 @@ def predict_lines(
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
     """The answers to a file, or to the lines of standard input ("-") or of a .txt."""
-    task = model.task
-    if kind_of(source, None) == ".txt":  # standard input, too
-        records = _from_lines(task.name, source, columns, watcher)
-    else:
-        if task.tabular:
-            columns = infer(source, columns, labelled=False)
-            say(f"{source}: {columns.said()}")
-        records = task.read(source, columns, watcher, task.how)
-    for answer in model.predict(records):
+    for answer in model.predict(unlabelled(model.task, source, columns, watcher, say)):
         yield asdict(answer)
+
+
+def unlabelled(
+    task: Task,
+    source: str,
+    columns: Columns,
+    watcher: Watcher = REFUSE,
+    say: Callable[[str], None] = lambda line: None,
+) -> Iterator[Any]:
+    """What a file asks a task about."""
+    if kind_of(source, None) == ".txt":  # standard input, too
+        return _from_lines(task.name, source, columns, watcher)
+    if task.tabular:
+        columns = infer(source, columns, labelled=False)
+        say(f"{source}: {columns.said()}")
+    return task.read(source, columns, watcher, task.how)
 
 
 def _from_lines(name: str, source: str, columns: Columns, watcher: Watcher) -> Iterator[Any]:
@@ -51,12 +59,12 @@ def _from_lines(name: str, source: str, columns: Columns, watcher: Watcher) -> I
             continue
         where = f"{'standard input' if source == '-' else source}:{number}"
         try:
-            yield _record(name, line, where, columns, number)
+            yield record_of(name, line, where, columns, number)
         except DataError as error:
             watcher.bad(error, line)
 
 
-def _record(name: str, line: str, where: str, columns: Columns, number: int) -> Any:
+def record_of(name: str, line: str, where: str, columns: Columns, number: int) -> Any:
     """A line as the task's record: an object, or a text that is all there is."""
     if line.lstrip().startswith("{"):
         table = parse_json(line, where=where, kind=DataError)

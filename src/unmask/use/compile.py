@@ -1,0 +1,161 @@
+"""A model -> a folder that answers faster, written only if it still says nearly the same.
+
+The folder is the model's own, with the engine's pass beside the weights as a graph for ONNX
+Runtime. In int8, half of the texts show how wide the inputs of each layer are; the other half shows
+what the bytes change.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.checkpoint.folder import save_folder
+from unmask.data.columns import Columns
+from unmask.data.docstrings import read_library
+from unmask.data.readers import read_texts
+from unmask.errors import DataError, FolderError, SettingsError
+from unmask.model.int8 import observing, quantized
+from unmask.tasks import engine
+from unmask.tasks.classify import Labels
+from unmask.tasks.ner import Names
+from unmask.tasks.qa import Answer, Qa
+from unmask.tasks.regress import Number
+from unmask.use.graph import COMPILED, Compiled, write_rows
+from unmask.use.model import Model
+from unmask.use.predict import record_of, unlabelled
+
+FEWEST, FOUND = 20, 400  # texts that are needed; that are looked for
+LEAST = {"cosine": 0.985, "agreement": 0.97}  # of the worst vector; of all answers
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How near the compiled model is to the live one."""
+
+    measure: str  # "cosine" of vectors, or "agreement" of answers
+    mean: float
+    least: float
+    texts: int
+
+    def said(self) -> str:
+        """In words."""
+        if self.measure == "agreement":
+            return f"{self.mean:.2%} of the answers to {self.texts:,} texts are the same"
+        return (
+            f"vectors of {self.texts:,} texts: cosine to full precision {self.mean:.4f} on "
+            f"average, {self.least:.4f} at least"
+        )
+
+
+def compile_model(
+    model: Model, out: Path, records: Sequence[Any], *, int8: bool, least: float | None = None
+) -> Comparison:
+    """Write the folder; refuse one whose answers differ too much.
+
+    Records are what the model's task asks about, or texts for an encoder.
+    """
+    if len(records) < FEWEST:
+        raise DataError(
+            f"{len(records)} texts to compile with; need at least {FEWEST}. Give more (--texts)."
+        )
+    network = model.network
+    if int8:
+        with observing(network) as seen:
+            _answers(model, model.live, records[::2], workers=1)
+        network = quantized(network, seen)
+    compared: list[Comparison] = []
+
+    def beside(folder: Path) -> None:
+        write_rows(network, folder / COMPILED)
+        compared.append(_compared(model, Compiled(folder / COMPILED), records[1::2]))
+        found = compared[-1]
+        bar = LEAST[found.measure] if least is None else least
+        if not found.least >= bar:
+            raise FolderError(
+                f"{model.path}: {found.said()}; need at least {bar}. Nothing was written. Give "
+                "texts like those it will read (--texts), or accept less (--least)."
+            )
+
+    manifest = model.manifest or {}
+    save_folder(
+        out,
+        model.network,
+        model.tokenizer,
+        recipe=manifest.get("recipe"),
+        provenance={**(manifest.get("provenance") or {}), "compiled": "int8" if int8 else "fp32"},
+        task=manifest.get("task"),
+        beside=beside,
+    )
+    return compared[0]
+
+
+def records_for(model: Model, source: str | None) -> list[Any]:
+    """What a file asks; without one, paragraphs of the standard library's documentation."""
+    plain = model.network.heads.labels is None
+    if source is not None:
+        if plain:
+            return [record.text for record in read_texts(source)]
+        return list(unlabelled(model.task, source, Columns()))
+    modules = read_library("python", limit=FOUND * 1000)
+    texts = [paragraph for module in modules for paragraph in module.paragraphs][:FOUND]
+    if plain:
+        return texts
+    if isinstance(model.task, Qa):
+        raise SettingsError(
+            f"{model.path}: answers questions, and there are none on this machine. Give some with "
+            "their passages (--texts), as JSON lines with question and context."
+        )
+    name = model.task.name
+    return [
+        record_of(name, text, f"text {number}", Columns(), number)
+        for number, text in enumerate(texts, start=1)
+    ]
+
+
+def _compared(model: Model, compiled: Compiled, records: Sequence[Any]) -> Comparison:
+    truth = _answers(model, model.live, records)
+    found = _answers(model, compiled, records)
+    if model.network.heads.labels is None:
+        cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
+        return Comparison("cosine", float(cosines.mean()), float(cosines.min()), len(records))
+    share = _agreement(truth, found)
+    return Comparison("agreement", share, share, len(records))
+
+
+def _answers(
+    model: Model, forward: engine.Forward, records: Sequence[Any], workers: int | None = None
+) -> list[Any]:
+    """What the model says if it computes in this way."""
+    before = model.forward, torch.get_num_threads()
+    model.forward = forward
+    torch.set_num_threads(workers or before[1])
+    try:
+        if model.network.heads.labels is None:
+            return list(model.embeddings(records))
+        return list(model.predict(records))
+    finally:
+        model.forward = before[0]
+        torch.set_num_threads(before[1])
+
+
+def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> float:
+    """The share of answers that are the same; of numbers, how far they go together."""
+    if isinstance(truth[0], Number):
+        pair = [[number.score for number in numbers] for numbers in (truth, found)]
+        return float(np.corrcoef(pair)[0, 1])
+    same = [a == b for one, two in zip(truth, found, strict=True) for a, b in _parts(one, two)]
+    return sum(same) / len(same)
+
+
+def _parts(one: Any, two: Any) -> list[tuple[Any, Any]]:
+    """What can agree in an answer, side by side."""
+    if isinstance(one, Labels):
+        return [(one.labels, two.labels)]
+    if isinstance(one, Answer):
+        return [(one.text, two.text)]
+    assert isinstance(one, Names)
+    return list(zip(one.tags, two.tags, strict=True))

@@ -1,0 +1,115 @@
+"""Compiled models: near the live one, refused if not, and used by everything that answers."""
+
+import json
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.conftest import tiny_network
+from unmask.checkpoint.folder import save_folder
+from unmask.errors import DataError, FolderError, SettingsError
+from unmask.model.config import HeadsConfig
+from unmask.use import model as model_file
+from unmask.use.compile import compile_model, records_for
+from unmask.use.graph import Compiled
+
+pytest.importorskip("onnxruntime")
+
+HEADS = {
+    "encoder": HeadsConfig(),
+    "classify": HeadsConfig(labels="text", label_names=("bad", "good")),
+    "regress": HeadsConfig(labels="text", label_names=("score",), label_answer="number"),
+    "ner": HeadsConfig(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
+    "qa": HeadsConfig(pooler=False, labels="span", label_names=("start", "end")),
+}
+WORDS = ["the", "cat", "sat", "a", "dog", "mat"]
+
+
+def line(number: int, name: str) -> str:
+    text = " ".join(WORDS[(number * 5 + i * i) % len(WORDS)] for i in range(2 + number % 9))
+    return json.dumps({"question": "the cat", "context": text}) if name == "qa" else text
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def case(request, tmp_path_factory, tokenizer):
+    """A model, what it is asked, and itself compiled in int8."""
+    place = tmp_path_factory.mktemp("compile")
+    save_folder(place / "model", tiny_network(HEADS[request.param]), tokenizer)
+    texts = place / "texts.txt"
+    texts.write_text("\n".join(line(number, request.param) for number in range(60)))
+    live = unmask.load(place / "model")
+    records = records_for(live, str(texts))
+    compared = compile_model(live, place / "int8", records, int8=True, least=0.9)
+    return live, records, unmask.load(place / "int8"), compared
+
+
+def answers(model, records):
+    if model.network.heads.labels is None:
+        return model.embed(records)
+    return list(model.predict(records))
+
+
+def test_it_says_nearly_what_the_live_model_says(case):
+    live, records, compiled, compared = case
+    assert isinstance(compiled.forward, Compiled)
+    assert compared.texts == 30
+    assert 0.9 <= compared.least <= compared.mean <= 1.0 + 1e-6
+    truth, found = answers(live, records), answers(compiled, records)
+    assert len(found) == len(truth) == 60
+    if live.network.heads.labels is None:
+        assert (truth * found).sum(axis=1).min() > 0.9
+        assert not np.array_equal(truth, found), "bytes are not the same to the bit"
+
+
+def test_one_text_is_answered_as_among_many(case):
+    _, records, compiled, _ = case
+    many = answers(compiled, records)
+    for number in (0, 31):
+        (alone,) = answers(compiled, [records[number]])
+        if compiled.network.heads.labels is None:
+            np.testing.assert_allclose(alone, many[number], atol=1e-5)
+        else:
+            assert str(alone)[:40] == str(many[number])[:40]
+
+
+@pytest.fixture
+def encoder(tmp_path, tokenizer):
+    save_folder(tmp_path / "model", tiny_network(), tokenizer)
+    return unmask.load(tmp_path / "model")
+
+
+def test_a_result_that_is_too_far_off_is_refused(encoder, tmp_path):
+    texts = [line(number, "encoder") for number in range(40)]
+    with pytest.raises(FolderError, match=r"cosine .* at least; need at least 1\.1\. Nothing was"):
+        compile_model(encoder, tmp_path / "int8", texts, int8=True, least=1.1)
+    assert not (tmp_path / "int8").exists()
+
+
+def test_full_precision_is_the_same_but_for_rounding(encoder, tmp_path):
+    texts = [line(number, "encoder") for number in range(40)]
+    compile_model(encoder, tmp_path / "fp32", texts, int8=False, least=0.99999)
+    compiled = unmask.load(tmp_path / "fp32")
+    np.testing.assert_allclose(compiled.embed(texts), encoder.embed(texts), atol=1e-5)
+    every = compiled.embed(texts, layer=1)
+    np.testing.assert_array_equal(every, encoder.embed(texts, layer=1), "other layers are live")
+
+
+def test_without_the_runtime_it_answers_in_full_precision(encoder, tmp_path, monkeypatch):
+    texts = [line(number, "encoder") for number in range(40)]
+    compile_model(encoder, tmp_path / "int8", texts, int8=True, least=0.5)
+    monkeypatch.setattr(model_file, "installed", lambda: False)
+    found = unmask.load(tmp_path / "int8").embed(texts)
+    np.testing.assert_array_equal(found, encoder.embed(texts))
+
+
+def test_few_texts_are_refused(encoder, tmp_path):
+    with pytest.raises(DataError, match="3 texts to compile with; need at least 20"):
+        compile_model(encoder, tmp_path / "int8", ["a", "b", "c"], int8=True)
+
+
+def test_texts_are_found_where_none_are_given(encoder, tmp_path, tokenizer):
+    assert len(records_for(encoder, None)) > 100
+    save_folder(tmp_path / "qa", tiny_network(HEADS["qa"]), tokenizer)
+    with pytest.raises(SettingsError, match="answers questions, and there are none on this mach"):
+        records_for(unmask.load(tmp_path / "qa"), None)
