@@ -45,8 +45,12 @@ def test_by_hand():
     assert made.scale == pytest.approx(0.01)
     assert made.zero == 100
     assert made.weight[:, 0].tolist() == [MOST, *[1] * (WIDE - 1), *[0] * WIDE]
-    x = torch.zeros(2 * WIDE)
-    x[0], x[1], x[-1] = 0.504, 7.0, 0.3  # rounded to 0.50; beyond what was seen, so 1.55; exact
+    x = torch.zeros(1, 2 * WIDE)
+    x[0, 0], x[0, 1], x[0, -1] = (
+        0.504,
+        7.0,
+        0.3,
+    )  # rounded to 0.50; beyond what was seen, so 1.55; exact
     assert made(x).item() == pytest.approx(MOST * 0.50 + 1.55 + 0.3 + 0.25, rel=1e-5)
 
 

@@ -1,8 +1,8 @@
 """Matrix products in 8 bits, with what they need to know of their inputs.
 
-Weights have a scale for each output channel, inputs one scale for all. A few input channels are far
-wider than the others in every BERT, and would leave those a handful of steps: they are multiplied
-in full precision, and the rest has all 256.
+Weights have a scale for each output channel, inputs one scale for all. In every BERT a few input
+channels are far wider than the others, and would leave those a handful of steps: they are
+multiplied in full precision, and the rest has all 256.
 
     x W + b  ~  s_x s_w (round(x / s_x) round(W / s_w)) + b + x[wide] W[wide]
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unmask.model.network import Network
 
-WIDE = 8  # channels in full precision
+FAR, WIDE = 2.5, 8  # a wide channel, beside the middle one; how many there are at most
 MOST, STEPS = 63, 255  # of a weight, of an input
 
 
@@ -56,6 +56,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         reach = torch.maximum(seen.low.abs(), seen.high.abs())
         wide = reach.topk(min(WIDE, len(reach))).indices.sort().values
+        wide = wide[reach[wide] > FAR * reach.median()]
         rest = torch.ones_like(reach, dtype=torch.bool)
         rest[wide] = False
         low = min(float(seen.low[rest].min()), 0.0) if rest.any() else 0.0
@@ -78,7 +79,10 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]"""
         product = self._exported(x) if torch.onnx.is_in_onnx_export() else self._spelled_out(x)
-        return product + x.index_select(-1, self.wide) @ self.wide_weight
+        if not len(self.wide):
+            return product
+        few = x.index_select(-1, self.wide).flatten(0, -2)
+        return torch.addmm(product.flatten(0, -2), few, self.wide_weight).view(product.shape)
 
     def _spelled_out(self, x: Tensor) -> Tensor:
         zero = self.zero.float()
