@@ -7,6 +7,7 @@ from benchmarks import (
     embed,
     finetune,
     growth,
+    infer,
     predict,
     prepare,
     pretrain,
@@ -29,6 +30,7 @@ ALONE = {
     "embed": embed.main,
     "faults": faults.main,
     "growth": growth.main,
+    "infer": infer.main,
     "pretrain": pretrain.main,
 }
 

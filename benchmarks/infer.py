@@ -1,0 +1,203 @@
+"""Texts to vectors on a processor, beside four others: batches, one sentence, lengths and threads.
+
+    python -m benchmarks infer [--only batch one lengths] [--rounds 5] [--threads 2]
+
+MiniLM, text in and vector out. Every side is a process of its own and takes its turn in each round;
+what it prepares once (graphs, calibration) is not timed. `peers.py` says how each is used.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import peers
+from benchmarks.embed import texts_of_known_length
+from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
+from unmask.checkpoint.fetch import get
+from unmask.train.curves import Chart, Line, column
+from unmask.use.compile import compile_model, records_for
+from unmask.use.model import Model
+
+TEXTS, CALLS, SENTENCE = 1000, 20, 20  # calls in a round; tokens of the one sentence
+LENGTHS, THREADS = (8, 16, 32, 64, 128, 256, 512), (1, 2)
+TOKENS = 16_384  # of each length
+Embed = Callable[[Sequence[str]], np.ndarray]
+
+
+def ours(place: Path, threads: int, *, int8: bool) -> Embed:
+    """Live in fp32; compiled in int8, with texts that are not those that are measured."""
+    torch.set_num_threads(threads)
+    folder = get("minilm")
+    if int8:
+        folder, live = place / "int8", Model.load(folder)
+        if not folder.exists():
+            compile_model(live, folder, records_for(live, None), int8=True)
+    return Model.load(folder).embed
+
+
+def calibration() -> list[str]:
+    """The same texts for everybody."""
+    return list(records_for(Model.load(get("minilm")), None))
+
+
+def openvino(place: Path, threads: int, *, int8: bool, streams: bool) -> Embed:
+    """With and without batches side by side."""
+    return peers.openvino(
+        get("minilm"), place, threads, calibration() if int8 else [], int8=int8, streams=streams
+    )
+
+
+SIDES: dict[str, Callable[[Path, int], Embed]] = {
+    "unmask fp32": partial(ours, int8=False),
+    "sentence-transformers fp32": lambda place, n: peers.sentence_transformers(get("minilm"), n),
+    "ONNX Runtime fp32": lambda place, n: peers.onnx_runtime(get("minilm"), place, n, int8=False),
+    "OpenVINO fp32": partial(openvino, int8=False, streams=False),
+    "OpenVINO fp32, streams": partial(openvino, int8=False, streams=True),
+    "CTranslate2 fp32": lambda place, n: peers.ctranslate2(get("minilm"), place, n, int8=False),
+    "unmask int8": partial(ours, int8=True),
+    "ONNX Runtime int8": lambda place, n: peers.onnx_runtime(get("minilm"), place, n, int8=True),
+    "OpenVINO int8": partial(openvino, int8=True, streams=False),
+    "OpenVINO int8, streams": partial(openvino, int8=True, streams=True),
+    "CTranslate2 int8": lambda place, n: peers.ctranslate2(get("minilm"), place, n, int8=True),
+}
+
+
+class Side:
+    """One of them, on texts; all at once, or one after the other, so often."""
+
+    def __init__(self, name: str, place: Path, threads: int, texts: list[str], calls: int) -> None:
+        self.embed, self.texts, self.calls = SIDES[name](place, threads), texts, calls
+        self.about = {"vectors": self.embed(texts)}
+
+    def __call__(self) -> None:
+        """A round."""
+        for _ in range(self.calls):
+            self.embed(self.texts)
+
+
+def measured(
+    names: Sequence[str], texts: list[str], rounds: int, threads: int, calls: int = 1
+) -> dict[str, Any]:
+    """Seconds of a call, memory and vectors of each side."""
+    place = RESULTS / "infer"
+    place.mkdir(parents=True, exist_ok=True)
+    sides = {name: Apart(Side, name, place, threads, texts, calls) for name in names}
+    seconds = interleaved(dict(sides), rounds)
+    vectors = {name: side.about["vectors"] for name, side in sides.items()}
+    memory = {name: side.close() for name, side in sides.items()}
+    each = {name: [spent / calls for spent in some] for name, some in seconds.items()}
+    return {"seconds": each, "vectors": vectors, "peak_bytes": memory}
+
+
+def best(names: Iterator[str], seconds: dict[str, list[float]]) -> str:
+    """The fastest of some."""
+    return min(names, key=lambda name: statistics.median(seconds[name]))
+
+
+def batch(rounds: int, threads: int) -> dict[str, Any]:
+    """Mixed texts, all at once."""
+    model = Model.load(get("minilm"))
+    texts = texts_of_known_length(model, TEXTS)
+    tokens = sum(len(ids) + 2 for ids in model.tokenizer.ids(texts))
+    found = measured(list(SIDES), texts, rounds, threads)
+    vectors, seconds = found.pop("vectors"), found["seconds"]
+    truth = vectors["sentence-transformers fp32"]
+    print(f"\n{TEXTS:,} texts, {tokens:,} tokens, {threads} threads\n")
+    print("| | tokens a second | cosine to fp32, mean and least | memory, MB |\n|---|---|---|---|")
+    for name, spent in seconds.items():
+        cosines = (vectors[name] * truth).sum(axis=1)
+        found.setdefault("cosine", {})[name] = [float(cosines.mean()), float(cosines.min())]
+        print(
+            f"| {name} | {tokens / statistics.median(spent):,.0f} | {cosines.mean():.4f}, "
+            f"{cosines.min():.4f} | {found['peak_bytes'][name] / 1e6:,.0f} |"
+        )
+    return {**found, "tokens": tokens, "speedup": _speedups(seconds)}
+
+
+def _speedups(seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Ours beside the fastest of the others, in each precision."""
+    found = {}
+    for precision in ("fp32", "int8"):
+        mine = f"unmask {precision}"
+        others = (name for name in seconds if precision in name and name != mine)
+        fastest = best(others, seconds)
+        found[precision] = {"beside": fastest, **ratio(seconds, mine, fastest)}
+        at = found[precision]
+        print(
+            f"{mine}: {at['median']:.2f}x ({at['lowest']:.2f} to {at['highest']:.2f}) of {fastest}"
+        )
+    return found
+
+
+def one(rounds: int, threads: int) -> dict[str, Any]:
+    """One sentence at a time."""
+    model = Model.load(get("minilm"))
+    texts = texts_of_known_length(model, TEXTS)
+    (text, *_) = [t for t in texts if len(model.tokenizer.ids([t])[0]) == SENTENCE - 2]
+    found = measured(
+        [name for name in SIDES if "streams" not in name], [text], rounds, threads, CALLS
+    )
+    del found["vectors"]
+    print(f"\na sentence of {SENTENCE} tokens, {threads} threads\n\n| | ms |\n|---|---|")
+    for name, spent in found["seconds"].items():
+        print(f"| {name} | {1e3 * statistics.median(spent):.2f} |")
+    return {**found, "speedup": _speedups(found["seconds"])}
+
+
+def lengths(rounds: int, threads: int) -> dict[str, Any]:
+    """Texts of one length, all lengths, on one core and on two."""
+    model = Model.load(get("minilm"))
+    names = [name for name in SIDES if "streams" not in name]
+    rates: dict[str, Any] = {}
+    for cores in THREADS:
+        for length in LENGTHS:
+            texts = _of_length(model, length)
+            seconds = measured(names, texts, rounds, cores)["seconds"]
+            for name, spent in seconds.items():
+                rate = len(texts) * length / statistics.median(spent)
+                rates.setdefault(name, {}).setdefault(cores, []).append(rate)
+    charts = [
+        Chart(
+            f"Tokens a second, {precision}, {cores} threads",
+            [
+                Line(name, range(len(LENGTHS)), by[cores])
+                for name, by in rates.items()
+                if precision in name
+            ],
+            across="tokens of a text",
+            names=[str(length) for length in LENGTHS],
+        )
+        for precision in ("fp32", "int8")
+        for cores in THREADS
+    ]
+    (RESULTS / "infer.svg").write_text(column(charts))
+    return {"lengths": list(LENGTHS), "tokens_a_second": rates}
+
+
+def _of_length(model: Model, length: int) -> list[str]:
+    """As many stretches of one text as make TOKENS."""
+    from pydoc_data.topics import topics
+
+    prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
+    (pieces,) = model.tokenizer.pieces([prose])
+    inside = length - 2
+    starts = range(0, len(pieces.ids) - inside, inside)[: TOKENS // length]
+    return [prose[pieces.offsets[a][0] : pieces.offsets[a + inside - 1][1]] for a in starts]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks infer")
+    kinds = {"batch": batch, "one": one, "lengths": lengths}
+    parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args(sys.argv[2:])
+    for name in given.only:
+        save(f"infer-{name}", kinds[name](given.rounds, given.threads))
