@@ -147,7 +147,8 @@ def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> float:
     if isinstance(truth[0], Number):
         pair = [[number.score for number in numbers] for numbers in (truth, found)]
         return float(np.corrcoef(pair)[0, 1])
-    same = [a == b for one, two in zip(truth, found, strict=True) for a, b in _parts(one, two)]
+    both = zip(truth, found, strict=True)
+    same = [bool(a == b) for one, two in both for a, b in _parts(one, two)]
     return sum(same) / len(same)
 
 
