@@ -11,7 +11,7 @@ there already is not made again.
 import argparse
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +42,28 @@ class Story:
 
 
 RATE = ("--rate", "3e-4")  # small networks want more than the recipes' 5e-5
-SST2 = ("--epochs", "2", "--set", "train.evaluations=4")
-FEW = 501  # lines: 500 labels, and what stands above them
+FEW = 501  # lines: that many labels, or one less below a line of names
+SST2 = Tuned(
+    "classify",
+    "glue/SST-2/train.tsv",
+    "glue/SST-2/dev.tsv",
+    ("--epochs", "2", "--set", "train.evaluations=4"),
+    ("accuracy",),
+)
+REVIEWS = Tuned(
+    "classify",
+    "chinese/chnsenticorp/train.tsv",
+    "chinese/chnsenticorp/dev.tsv",
+    ("--epochs", "3", "--length", "256"),
+    ("accuracy",),
+)
 STORIES = {
     "en": Story(
         ("corpus/books.jsonl.gz", "corpus/enwiki_00.jsonl.gz", "corpus/enwiki_01.jsonl.gz"),
         None,
         {
-            "mood": Tuned(
-                "classify", "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", SST2, ("accuracy",)
-            ),
-            "mood of few": Tuned(
-                "classify",
-                "glue/SST-2/train.tsv",
-                "glue/SST-2/dev.tsv",
-                ("--epochs", "20"),
-                ("accuracy",),
-                lines=FEW,
-            ),
+            "mood": SST2,
+            "mood of few": replace(SST2, settings=("--epochs", "20"), lines=FEW),
             "names": Tuned(
                 "ner", "conll2003/eng.train", "conll2003/eng.testa", ("--epochs", "5"), ("f1",)
             ),
@@ -76,20 +80,9 @@ STORIES = {
         ("corpus/zhwiki_00.jsonl.gz",),
         "vocab/bert-base-chinese-vocab.txt",
         {
-            "mood": Tuned(
-                "classify",
-                "chinese/chnsenticorp/train.tsv",
-                "chinese/chnsenticorp/dev.tsv",
-                ("--epochs", "3", "--length", "256"),
-                ("accuracy",),
-            ),
-            "mood of few": Tuned(
-                "classify",
-                "chinese/chnsenticorp/train.tsv",
-                "chinese/chnsenticorp/dev.tsv",
-                ("--epochs", "20", "--length", "256"),
-                ("accuracy",),
-                lines=FEW,
+            "mood": REVIEWS,
+            "mood of few": replace(
+                REVIEWS, settings=("--epochs", "20", "--length", "256"), lines=FEW
             ),
             "names": Tuned(
                 "ner",
