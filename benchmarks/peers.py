@@ -88,7 +88,12 @@ def onnx_runtime(model: Path, place: Path, threads: int, *, int8: bool) -> Peer:
         path, plain = place / "int8.onnx", path
         if not path.exists():
             quantize_dynamic(
-                plain, path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=not vnni()
+                plain,
+                path,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                reduce_range=not vnni(),
+                extra_options={"DefaultTensorType": 1},  # float, behind operators of its own
             )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -157,12 +162,34 @@ def vnni() -> bool:
 
 
 def _exported(model: Path, place: Path) -> Path:
-    from unmask.use.export import export_onnx
+    """Their BertModel by torch's older exporter: only in its graphs is attention recognised."""
+    import torch
+    from transformers import BertModel
 
-    folder = place / "onnx"
-    if not folder.exists():
-        export_onnx(load_folder(model), folder)
-    return folder / "model.onnx"
+    path = place / "bert.onnx"
+    if path.exists():
+        return path
+    network = BertModel.from_pretrained(model, attn_implementation="eager").eval()
+    some = padded([[101, 102], [101, 1037, 102]])
+    names = list(some)
+
+    class Named(torch.nn.ModuleDict):
+        def forward(self, *inputs: torch.Tensor) -> Any:
+            return self["bert"](**dict(zip(names, inputs, strict=True))).last_hidden_state
+
+    with torch.no_grad():
+        torch.onnx.export(
+            Named({"bert": network}),
+            tuple(torch.from_numpy(own) for own in some.values()),
+            path,
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamic_axes={
+                name: {0: "texts", 1: "length"} for name in [*names, "last_hidden_state"]
+            },
+            dynamo=False,
+        )
+    return path
 
 
 def _fused(model: Path, place: Path) -> Path:

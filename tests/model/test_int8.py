@@ -8,28 +8,32 @@ from tests.conftest import tiny_network
 from unmask.model.int8 import MOST, WIDE, Int8Linear, Seen, linears, observing, quantized
 
 
-def layer_and_inputs(wide: float, channels: int = 64) -> tuple[nn.Linear, torch.Tensor]:
+SHAPES = pytest.mark.parametrize("shape", [(64, 32), (32, 64)], ids=["narrower", "wider"])
+
+
+@torch.no_grad()
+def error(shape: tuple[int, int], wide: float) -> float:
     torch.manual_seed(0)
-    x = torch.randn(200, channels)
+    layer, x = nn.Linear(*shape), torch.randn(200, shape[0])
     x[:, 3] *= wide
-    return nn.Linear(channels, 32), x
-
-
-def error(wide: float) -> float:
-    layer, x = layer_and_inputs(wide)
-    seen = Seen(x.amin(dim=0), x.amax(dim=0))
-    found, truth = Int8Linear(layer, seen)(x), layer(x)
+    layer.weight[:, 3] /= wide  # what it adds is as large as what the others add
+    made = Int8Linear(layer, Seen(x.amin(dim=0), x.amax(dim=0)))
+    assert (len(made.wide) > 0, len(made.shrink) > 0) == (
+        wide > 1 and shape[0] > shape[1],
+        wide > 1 and shape[0] <= shape[1],
+    )
+    found, truth = made(x), layer(x)
     return float((found - truth).norm() / truth.norm())
 
 
-@torch.no_grad()
-def test_a_layer_in_8_bits_is_close_to_its_original():
-    assert error(wide=1.0) < 0.02
+@SHAPES
+def test_a_layer_in_8_bits_is_close_to_its_original(shape):
+    assert error(shape, wide=1.0) < 0.02
 
 
-@torch.no_grad()
-def test_a_channel_that_is_far_wider_costs_the_others_nothing():
-    assert error(wide=100.0) < error(wide=1.0)
+@SHAPES
+def test_a_channel_that_is_far_wider_costs_the_others_little(shape):
+    assert error(shape, wide=100.0) < 1.5 * error(shape, wide=1.0)
 
 
 def test_by_hand():
@@ -52,6 +56,17 @@ def test_by_hand():
         0.3,
     )  # rounded to 0.50; beyond what was seen, so 1.55; exact
     assert made(x).item() == pytest.approx(MOST * 0.50 + 1.55 + 0.3 + 0.25, rel=1e-5)
+
+
+def test_factors_by_hand():
+    layer = nn.Linear(3, 3)
+    with torch.no_grad():
+        layer.weight[:] = torch.tensor([[1.0, 1.0, 0.25], [0.5, 1.0, 0.25], [1.0, 0.0, 0.25]])
+        layer.bias[:] = 0.0
+    made = Int8Linear(layer, Seen(torch.tensor([-1.0, -1.0, -4.0]), torch.tensor([1.0, 1.0, 4.0])))
+    assert made.shrink.tolist() == [1.0, 1.0, 0.25]  # the root of 4 to 0.25
+    assert made.scale == pytest.approx(2 / 255)
+    assert made.weight[:, 0].tolist() == [MOST, MOST, MOST]
 
 
 @torch.no_grad()

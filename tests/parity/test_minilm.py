@@ -8,6 +8,7 @@ import torch
 
 from unmask.data.batches import collate
 from unmask.data.packing import pack
+from unmask.tasks import engine
 from unmask.use.model import Model
 
 transformers = pytest.importorskip("transformers")
@@ -107,9 +108,13 @@ def test_who_shares_a_row_changes_nothing(alone, packed):
 
 
 @pytest.mark.slow
-def test_embeddings_do_not_depend_on_company_or_order(model):
+def test_embeddings_do_not_depend_on_company_order_or_rows(model, monkeypatch):
     texts = mixed_texts(120)
     together = model.embed(texts)
+    for row in (16, 512):  # hardly any text shares a row; most of them do
+        with monkeypatch.context() as changed:
+            changed.setattr(engine, "ROW_TOKENS", row)
+            assert np.abs(together - model.embed(texts)).max() < 1e-6
     backwards = model.embed(texts[::-1])[::-1]
     alone = np.concatenate([model.embed([text]) for text in texts])
     assert np.abs(together - alone).max() < 1e-6

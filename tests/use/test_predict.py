@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import unmask
 from tests.tasks.conftest import WORDS
 from unmask.checkpoint.folder import save_folder
 from unmask.data.columns import Columns
@@ -135,6 +136,44 @@ def test_scores_of_a_file_are_those_of_its_answers(model, tmp_path):
     right = sum(answer.label == "good" for answer in answers)
     assert scores["accuracy"] == pytest.approx(right / 9)
     assert sum(row["count"] for row in detail.table if row["label"] == "good") == 9
+
+
+LABELLED = {
+    "classify": [{"text": f"a {w} film", "label": w} for w in ("good", "bad")] * 9,
+    "regress": [{"text": f"{'very ' * n}good", "score": n} for n in range(9)] * 2,
+    "qa": [
+        {
+            "id": f"{place}{at}",
+            "question": "where ?",
+            "context": "the cat . " * at + f"john lives in {place} ." + " a dog ." * (9 - at),
+            "answers": [{"text": place, "answer_start": 10 * at + 14}] if at % 3 else [],
+        }
+        for place in ("paris", "london")
+        for at in range(9)
+    ],
+    "ner": [
+        {
+            "text": "the cat . " * at + "john smith lives",
+            "spans": [{"start": 10 * at, "end": 10 * at + 10, "label": "PER"}],
+        }
+        for at in range(18)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", list(LABELLED))
+def test_a_model_scores_exactly_what_training_said_it_does(model, tmp_path, name):
+    """Windows, best spans, the threshold of no answer: the same code, so the same numbers."""
+    model(name)
+    files = written(tmp_path, LABELLED[name])
+    changes = {"tune.epochs": 9, "tune.batch": 8, "optimizer.rate": 1e-2, "train.evaluations": 1}
+    changes |= {"task.stride": 8, "tune.length": 32} if name in ("qa", "ner") else {}
+    out = tmp_path / "run"
+    own = unmask.finetune(name, tmp_path / name, train=files, dev=files, out=out, settings=changes)
+    told = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    found, _, _ = evaluate_file(own, files, Columns())
+    assert found[own.task.metric] > 0
+    assert found == {metric: told[metric] for metric in found}
 
 
 def test_an_empty_file_has_no_scores(model, tmp_path):

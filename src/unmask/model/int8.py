@@ -1,9 +1,12 @@
 """Matrix products in 8 bits, with what they need to know of their inputs.
 
 Weights have a scale for each output channel, inputs one scale for all. In every BERT a few input
-channels are far wider than the others, and would leave those a handful of steps: they are
-multiplied in full precision, and the rest has all 256.
+channels are far wider than the others, and would leave those a handful of steps. A layer that has
+at least as many outputs as inputs divides each input channel by a factor that its weights take over;
+another one multiplies the wide channels in full precision. Either way the rest has all 256 steps,
+and the cheaper side of the layer pays for it.
 
+    x W + b  ~  s_x s_w (round(x / f / s_x) round(f W / s_w)) + b
     x W + b  ~  s_x s_w (round(x / s_x) round(W / s_w)) + b + x[wide] W[wide]
 
 Weights use 7 bits. Processors without instructions for int8 add two products in 16 bits, where more
@@ -47,6 +50,7 @@ class Int8Linear(nn.Module):
     weight: Tensor  # [K, N] int8
     weight_scale: Tensor  # [N]
     bias: Tensor  # [N]
+    shrink: Tensor  # [K] one over the factors, or [0]: there are none
     wide: Tensor  # [W] input channels
     wide_weight: Tensor  # [W, N]
     scale: Tensor  # []
@@ -55,21 +59,29 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear, seen: Seen) -> None:
         super().__init__()
         reach = torch.maximum(seen.low.abs(), seen.high.abs())
-        wide = reach.topk(min(WIDE, len(reach))).indices.sort().values
-        wide = wide[reach[wide] > FAR * reach.median()]
-        rest = torch.ones_like(reach, dtype=torch.bool)
+        far = reach > FAR * reach.median()
+        full = linear.weight.detach()  # [N, K]
+        factor = torch.ones_like(reach)
+        wide = torch.zeros(0, dtype=torch.long)
+        if far.any() and linear.out_features >= linear.in_features:
+            factor = (reach.clamp(min=1e-5) / full.abs().amax(dim=0).clamp(min=1e-5)).sqrt()
+        elif far.any():
+            wide = reach.topk(min(WIDE, len(reach))).indices.sort().values
+            wide = wide[far[wide]]
+        rest = torch.ones_like(far)
         rest[wide] = False
-        low = min(float(seen.low[rest].min()), 0.0) if rest.any() else 0.0
-        high = max(float(seen.high[rest].max()), 0.0) if rest.any() else 0.0
+        low = float((seen.low / factor * rest).min().clamp(max=0.0))
+        high = float((seen.high / factor * rest).max().clamp(min=0.0))
         scale = max((high - low) / STEPS, 1e-8)
-        weight = linear.weight.detach() * rest  # [N, K]
+        weight = full * factor * rest
         weight_scale = (weight.abs().amax(dim=1) / MOST).clamp(min=1e-12)
         parts = {
             "weight": (weight / weight_scale[:, None]).round().to(torch.int8).T.contiguous(),
             "weight_scale": weight_scale,
             "bias": linear.bias.detach().clone(),
+            "shrink": 1.0 / factor if (factor != 1.0).any() else torch.zeros(0),
             "wide": wide,
-            "wide_weight": linear.weight.detach()[:, wide].T.contiguous(),
+            "wide_weight": full[:, wide].T.contiguous(),
             "scale": torch.tensor(scale),
             "zero": torch.tensor(round(-low / scale), dtype=torch.uint8),
         }
@@ -78,6 +90,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]"""
+        if len(self.shrink):
+            x = x * self.shrink
         product = self._exported(x) if torch.onnx.is_in_onnx_export() else self._spelled_out(x)
         if not len(self.wide):
             return product
