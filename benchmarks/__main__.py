@@ -8,6 +8,8 @@ from benchmarks import (
     finetune,
     growth,
     infer,
+    int8,
+    million,
     predict,
     prepare,
     pretrain,
@@ -20,6 +22,8 @@ from benchmarks.faults import main as faults
 BY_NAME = {
     "budget": budget.main,
     "finetune": finetune.main,
+    "int8": int8.main,
+    "million": million.main,
     "predict": predict.main,
     "prepare": prepare.main,
     "processes": processes.main,

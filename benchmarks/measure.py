@@ -8,6 +8,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -65,6 +66,15 @@ def _serve(pipe: Connection, make: Callable[..., Callable[[], object]], argument
         side()
         pipe.send(None)
     pipe.send(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def kilobytes(pid: int, file: str, name: str) -> int:
+    """A figure of a process; zero if it has ended or may not be looked at."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1])
+    return 0
 
 
 MATRIX = 2048  # rows and columns of the product that shows what the machine can do

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import save
+from benchmarks.measure import kilobytes, save
 from unmask.checkpoint.fetch import locate
 from unmask.data.layout import MANIFEST
 from unmask.data.readers import read_texts
@@ -63,8 +63,8 @@ def _measured(corpus: Path, copies: int, size: int, scratch: Path) -> dict[str, 
     process = _started(corpus, copies, out)
     while process.poll() is None:
         tree = _tree(process.pid)
-        rss.append(sum(_kilobytes(pid, "status", "VmRSS:") for pid in tree) * 1024)
-        pss.append(sum(_kilobytes(pid, "smaps_rollup", "Pss:") for pid in tree) * 1024)
+        rss.append(sum(kilobytes(pid, "status", "VmRSS:") for pid in tree) * 1024)
+        pss.append(sum(kilobytes(pid, "smaps_rollup", "Pss:") for pid in tree) * 1024)
         time.sleep(EVERY)
     seconds = time.time() - begun
     _refuse_failure(process)
@@ -101,15 +101,6 @@ def _tree(root: int) -> list[int]:
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found
-
-
-def _kilobytes(pid: int, file: str, name: str) -> int:
-    """A figure of a process; zero if it has ended or may not be looked at."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-    return 0
 
 
 def _killed(

@@ -7,7 +7,6 @@ from torch import nn
 from tests.conftest import tiny_network
 from unmask.model.int8 import MOST, WIDE, Int8Linear, Seen, linears, observing, quantized
 
-
 SHAPES = pytest.mark.parametrize("shape", [(64, 32), (32, 64)], ids=["narrower", "wider"])
 
 

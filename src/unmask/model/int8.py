@@ -1,10 +1,10 @@
 """Matrix products in 8 bits, with what they need to know of their inputs.
 
 Weights have a scale for each output channel, inputs one scale for all. In every BERT a few input
-channels are far wider than the others, and would leave those a handful of steps. A layer that has
-at least as many outputs as inputs divides each input channel by a factor that its weights take over;
-another one multiplies the wide channels in full precision. Either way the rest has all 256 steps,
-and the cheaper side of the layer pays for it.
+channels are far wider than the others, and would leave those a handful of steps. A layer with no
+more inputs than outputs divides each input by a factor, which its weights take over; another one
+multiplies the wide channels in full precision. Either way the rest has all 256 steps, and the
+smaller side of the layer pays for it.
 
     x W + b  ~  s_x s_w (round(x / f / s_x) round(f W / s_w)) + b
     x W + b  ~  s_x s_w (round(x / s_x) round(W / s_w)) + b + x[wide] W[wide]

@@ -65,7 +65,7 @@ def _about(
     return {
         "text": [str(Path(source).resolve()), file.st_size, file.st_mtime_ns],
         "column": column,
-        "model": fingerprint(model.path),
+        "model": [fingerprint(model.path), type(model.forward).__name__],
         "pool": options.get("pool", "mean"),
         "layer": options.get("layer", -1),
         "normalize": options.get("normalize", True),

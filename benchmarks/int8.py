@@ -1,0 +1,64 @@
+"""What int8 costs a fine-tuned model: the same files scored before and after `unmask compile`.
+
+    python -m benchmarks int8 DATA [--only sst2 conll stsb]
+
+MiniLM learns a task as in `python -m benchmarks finetune`, is compiled with texts of the training
+file, and both folders are scored on the dev file.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.finetune import CASES, settings
+from benchmarks.measure import RESULTS, save
+from unmask.checkpoint.fetch import get
+from unmask.checkpoint.folder import load_folder
+from unmask.data.columns import Columns
+from unmask.train.finetune import finetune, read_data
+from unmask.train.scores import Data
+from unmask.use.compile import compile_model
+from unmask.use.model import Model
+from unmask.use.predict import evaluate_file
+
+TEXTS = 400  # to compile with
+
+
+def trained(name: str, data: Data, out: Path) -> Model:
+    """The model of an earlier call, or a new one."""
+    if not (out / "model").exists():
+        finetune(load_folder(get("minilm")), data, out, settings(CASES[name], 0))
+    return Model.load(out / "model")
+
+
+def compared(name: str, folder: Path) -> dict[str, Any]:
+    """Scores and seconds of both folders."""
+    case, place = CASES[name], RESULTS / "int8" / name
+    read = read_data(settings(case, 0).task, folder / case.train, folder / case.dev, Columns())
+    data = Data(read.task, read.train[: case.first], read.dev)
+    live = trained(name, data, place)
+    out = place / "int8"
+    if not out.exists():
+        said = compile_model(live, out, data.train[:TEXTS], int8=True)
+        print(f"{name}: {said.said()}")
+    found: dict[str, Any] = {}
+    for kind, model in {"fp32": live, "int8": Model.load(out)}.items():
+        begun = time.perf_counter()
+        scores, _, _ = evaluate_file(model, folder / case.dev, Columns())
+        found[kind] = {**scores, "seconds": time.perf_counter() - begun}
+    for metric in case.metrics:
+        full, bytes_ = (100 * found[kind][metric] for kind in ("fp32", "int8"))
+        print(f"{name}: {metric} {full:.2f} in fp32, {bytes_:.2f} in int8: {bytes_ - full:+.2f}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks int8")
+    parser.add_argument("data", type=Path)
+    kinds = ["sst2", "conll", "stsb"]
+    parser.add_argument("--only", nargs="*", choices=kinds, default=kinds)
+    given = parser.parse_args(sys.argv[2:])
+    for name in given.only:
+        save(f"int8-{name}", compared(name, given.data))

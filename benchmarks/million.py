@@ -1,0 +1,106 @@
+"""A million texts to vectors, killed on the way: is a row lost or repeated, does memory grow?
+
+    python -m benchmarks million DATA [--texts 1000000] [--kills 10] [--model minilm]
+
+The texts are SST-2's training sentences, again and again, so that every row can be compared with
+the vector of its sentence, computed in one go.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import kilobytes, save
+from unmask.data.readers import read_texts
+from unmask.use.model import Model
+
+BLOCK = 50_000  # rows that are compared at once
+
+
+def write_texts(data: Path, path: Path, count: int) -> list[str]:
+    """A text a line; returns the different ones."""
+    read = read_texts(data / "glue/SST-2/train.tsv", column="sentence")
+    texts = [" ".join(record.text.split()) for record in islice(read, count)]
+    with path.open("w") as file:
+        file.writelines(f"{text}\n" for text in islice(cycle(texts), count))
+    return texts
+
+
+class Life:
+    """One run of the command, until it ends or is killed."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(command)
+        self.memory: list[int] = []
+
+    def watch(self, seconds: float) -> bool:
+        """Note its memory for so long; has it ended by itself?"""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                return True
+            self.memory.append(1024 * kilobytes(self.process.pid, "status", "VmRSS:"))
+            time.sleep(0.5)
+        self.process.kill()
+        self.process.wait()
+        return False
+
+
+def lives(command: list[str], kills: int, rng: random.Random) -> Iterator[Life]:
+    """Run it, killed so often at any moment of its first two minutes, until it ends."""
+    for number in range(kills + 1):
+        life = Life(command)
+        ended = life.watch(rng.uniform(1, 120) if number < kills else 10**9)
+        yield life
+        if ended:
+            return
+
+
+def differences(model: Model, texts: list[str], path: Path) -> float:
+    """The least cosine between a row and the vector of its text."""
+    truth, rows = model.embed(texts), np.load(path, mmap_mode="r")
+    least = 1.0
+    for at in range(0, len(rows), BLOCK):
+        some = rows[at : at + BLOCK]
+        own = truth[(at + np.arange(len(some))) % len(texts)]
+        least = min(least, float((some * own).sum(axis=1).min()))
+    return least
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks million")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--texts", type=int, default=1_000_000)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--model", default="minilm")
+    given = parser.parse_args(sys.argv[2:])
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        texts = write_texts(given.data, place / "texts.txt", given.texts)
+        out = place / "vectors.npy"
+        command = [sys.executable, "-m", "unmask", "embed", given.model]
+        command += [str(place / "texts.txt"), "--out", str(out)]
+        begun = time.perf_counter()
+        lived = list(lives(command, given.kills, random.Random(0)))
+        seconds = time.perf_counter() - begun
+        if lived[-1].process.returncode or not out.exists():
+            sys.exit("the command failed")
+        count = len(np.load(out, mmap_mode="r"))
+        least = differences(Model.load(given.model), texts, out)
+    last = lived[-1].memory
+    early, peak = max(last[: max(len(last) // 10, 1)]), max(max(life.memory) for life in lived)
+    print(
+        f"{count:,} rows of {given.texts:,} texts after {len(lived) - 1} kills in {seconds:,.0f} s;"
+        f" least cosine of a row to its text's vector {least:.6f}; memory {peak / 1e6:,.0f} MB at "
+        f"most, {early / 1e6:,.0f} MB in the first tenth of the last life"
+    )
+    found = {"rows": count, "texts": given.texts, "kills": len(lived) - 1, "seconds": seconds}
+    save("million", {**found, "least": least, "peak_bytes": peak, "early_bytes": early})
