@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from unmask.checkpoint.folder import load_folder
+from unmask.use.export import export_onnx
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -38,7 +41,9 @@ def workplace(tmp_path, monkeypatch, minilm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_blocks_run(code, workplace):
+def test_python_blocks_run(code, workplace, minilm):
+    if "minilm-onnx" in code:  # which a command above it has written
+        export_onnx(load_folder(minilm), workplace / "minilm-onnx")
     exec(compile(code, "<block>", "exec"), {})
 
 

@@ -8,6 +8,7 @@ import pytest
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
+from unmask.cli import answers as cli
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import HeadsConfig
 from unmask.use import model as model_file
@@ -54,6 +55,9 @@ def test_it_says_nearly_what_the_live_model_says(case):
     live, records, compiled, compared = case
     assert isinstance(compiled.forward, Compiled)
     assert compared.texts == 30
+    kind = compiled.network.heads.labels and compiled.task.name
+    assert compared.measure == {None: "cosine", "regress": "correlation"}.get(kind, "agreement")
+    assert "30 texts" in compared.said()
     assert 0.9 <= compared.least <= compared.mean <= 1.0 + 1e-6
     truth, found = answers(live, records), answers(compiled, records)
     assert len(found) == len(truth) == 60
@@ -99,8 +103,21 @@ def test_without_the_runtime_it_answers_in_full_precision(encoder, tmp_path, mon
     texts = [line(number, "encoder") for number in range(40)]
     compile_model(encoder, tmp_path / "int8", texts, int8=True, least=0.5)
     monkeypatch.setattr(model_file, "installed", lambda: False)
-    found = unmask.load(tmp_path / "int8").embed(texts)
-    np.testing.assert_array_equal(found, encoder.embed(texts))
+    without = unmask.load(tmp_path / "int8")
+    np.testing.assert_array_equal(without.embed(texts), encoder.embed(texts))
+    assert without.faster == "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
+
+
+def test_a_command_that_takes_long_says_what_would_be_faster(encoder, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "LONG", 0.0)
+    with cli.saying_what_is_faster(encoder):
+        pass
+    said = capsys.readouterr().err
+    assert said.strip() == f"faster: unmask compile {encoder.path} --int8 --out FOLDER"
+    encoder.forward = Compiled(encoder.path / "compiled.onnx")
+    with cli.saying_what_is_faster(encoder):
+        pass
+    assert not capsys.readouterr().err
 
 
 def test_few_texts_are_refused(encoder, tmp_path):

@@ -3,6 +3,9 @@
 import json
 import re
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +19,7 @@ from unmask.use import ENDINGS, POOLS
 if TYPE_CHECKING:
     from unmask.use.model import Model
 
+LONG = 20.0  # seconds after which it is worth saying what would be faster
 ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
 Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long, or refuse it.")]
 
@@ -63,7 +67,7 @@ def embed(
 
     options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     options |= {"normalize": normalize, "truncate": truncate}
-    with progress("embedding", "texts") as job:
+    with saying_what_is_faster(loaded), progress("embedding", "texts") as job:
         embed_file(loaded, file, out, column=column, progress=job.advance, say=notice, **options)
     say_what_was_cut(loaded)
 
@@ -110,6 +114,15 @@ def _load(model: str) -> "Model":
     from unmask.use.model import Model
 
     return Model.load(model)
+
+
+@contextmanager
+def saying_what_is_faster(model: "Model") -> Iterator[None]:
+    """One line, if it took long and need not."""
+    begun = time.monotonic()
+    yield
+    if time.monotonic() - begun > LONG and model.faster:
+        notice(f"faster: {model.faster}")
 
 
 def say_what_was_cut(

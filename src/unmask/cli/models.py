@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli.progress import notice
+
 if TYPE_CHECKING:
     from unmask.model.config import ModelConfig
 
@@ -54,6 +56,7 @@ def export(
     from unmask.checkpoint.folder import load_folder
     from unmask.use.export import export_onnx
 
+    notice("writing the graph, and comparing what it says")
     difference = export_onnx(load_folder(path), out)
     print(f"written to {out}; it differs from the live model by at most {difference:.0e}")
 
@@ -76,7 +79,7 @@ def compile_model(
     from unmask.use.model import Model
 
     loaded = Model.load(model)
-    compared = run(loaded, out, records_for(loaded, texts), int8=int8, least=least)
+    compared = run(loaded, out, records_for(loaded, texts), int8=int8, least=least, say=notice)
     print(f"{compared.said()}\nwritten to {out}")
 
 

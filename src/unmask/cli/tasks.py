@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.answers import say_what_was_cut
+from unmask.cli.answers import say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import notice, progress
 from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
 from unmask.errors import SettingsError, UserError, unknown
@@ -197,7 +197,7 @@ def predict(
     from unmask.use.predict import predict_lines
 
     columns, loaded = _columns(text, second, None, header), Model.load(model)
-    with progress("answering", "answers", None) as job:
+    with saying_what_is_faster(loaded), progress("answering", "answers", None) as job:
         for answer in predict_lines(loaded, file, columns, _watcher(on_bad), notice):
             sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
             job.advance(1)

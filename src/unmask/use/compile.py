@@ -5,7 +5,7 @@ Runtime. In int8, half of the texts show how wide the inputs of each layer are; 
 what the bytes change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,15 @@ from unmask.use.model import Model
 from unmask.use.predict import record_of, unlabelled
 
 FEWEST, FOUND = 20, 400  # texts that are needed; that are looked for
-LEAST = {"cosine": 0.985, "agreement": 0.97}  # of the worst vector; of all answers
+# Of the worst vector, of all answers, of all numbers.
+LEAST = {"cosine": 0.985, "agreement": 0.97, "correlation": 0.99}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How near the compiled model is to the live one."""
 
-    measure: str  # "cosine" of vectors, or "agreement" of answers
+    measure: str  # "cosine" of vectors, "agreement" of answers, or "correlation" of numbers
     mean: float
     least: float
     texts: int
@@ -45,6 +46,8 @@ class Comparison:
         """In words."""
         if self.measure == "agreement":
             return f"{self.mean:.2%} of the answers to {self.texts:,} texts are the same"
+        if self.measure == "correlation":
+            return f"numbers of {self.texts:,} texts: correlation {self.mean:.4f}"
         return (
             f"vectors of {self.texts:,} texts: cosine to full precision {self.mean:.4f} on "
             f"average, {self.least:.4f} at least"
@@ -52,7 +55,13 @@ class Comparison:
 
 
 def compile_model(
-    model: Model, out: Path, records: Sequence[Any], *, int8: bool, least: float | None = None
+    model: Model,
+    out: Path,
+    records: Sequence[Any],
+    *,
+    int8: bool,
+    least: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Write the folder; refuse one whose answers differ too much.
 
@@ -64,13 +73,16 @@ def compile_model(
         )
     network = model.network
     if int8:
+        say(f"watching the layers read {len(records[::2]):,} texts")
         with observing(network) as seen:
             _answers(model, model.live, records[::2], workers=1)
         network = quantized(network, seen)
     compared: list[Comparison] = []
 
     def beside(folder: Path) -> None:
+        say("writing the graph")
         write_rows(network, folder / COMPILED)
+        say(f"comparing the answers to {len(records[1::2]):,} others")
         compared.append(_compared(model, Compiled(folder / COMPILED), records[1::2]))
         found = compared[-1]
         bar = LEAST[found.measure] if least is None else least
@@ -122,6 +134,10 @@ def _compared(model: Model, compiled: Compiled, records: Sequence[Any]) -> Compa
     if model.network.heads.labels is None:
         cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
         return Comparison("cosine", float(cosines.mean()), float(cosines.min()), len(records))
+    if isinstance(truth[0], Number):
+        pair = [[number.score for number in numbers] for numbers in (truth, found)]
+        together = float(np.corrcoef(pair)[0, 1])
+        return Comparison("correlation", together, together, len(records))
     share = _agreement(truth, found)
     return Comparison("agreement", share, share, len(records))
 
@@ -143,10 +159,7 @@ def _answers(
 
 
 def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> float:
-    """The share of answers that are the same; of numbers, how far they go together."""
-    if isinstance(truth[0], Number):
-        pair = [[number.score for number in numbers] for numbers in (truth, found)]
-        return float(np.corrcoef(pair)[0, 1])
+    """The share of answers that are the same."""
     both = zip(truth, found, strict=True)
     same = [bool(a == b) for one, two in both for a, b in _parts(one, two)]
     return sum(same) / len(same)

@@ -90,7 +90,8 @@ class Model:
         self.network = folder.network
         self.live = engine.Live(folder.network)
         self.forward: engine.Forward = self.live
-        if COMPILED in (folder.manifest or {}).get("files", {}) and installed():
+        self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
+        if self.compiled and installed():
             self.forward = Compiled(folder.path / COMPILED)
         self.tokenizer: Tokenizer = folder.tokenizer
         self.manifest = folder.manifest
@@ -160,6 +161,15 @@ class Model:
             assert self.network.pair_head is not None
             scores = self.network.pair_head(pooled)[0]  # class 0 is "follows"
             return float(scores.softmax(dim=-1)[0])
+
+    @property
+    def faster(self) -> str | None:
+        """What would let it answer faster, if there is something."""
+        if self.forward is not self.live:
+            return None
+        if self.compiled:
+            return "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
+        return f"unmask compile {self.path} --int8 --out FOLDER"
 
     @cached_property
     def task(self) -> Task:
