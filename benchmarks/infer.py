@@ -70,29 +70,33 @@ SIDES: dict[str, Callable[[Path, int], Embed]] = {
 
 
 class Side:
-    """One of them, on texts; all at once, or one after the other, so often."""
+    """One of them, on several sets of texts; each all at once, so often."""
 
-    def __init__(self, name: str, place: Path, threads: int, texts: list[str], calls: int) -> None:
-        self.embed, self.texts, self.calls = SIDES[name](place, threads), texts, calls
-        self.about = {"vectors": self.embed(texts)}
+    def __init__(
+        self, name: str, place: Path, threads: int, sets: list[list[str]], calls: int
+    ) -> None:
+        self.embed, self.sets, self.calls = SIDES[name](place, threads), sets, calls
+        self.about = {"vectors": self.embed(sets[0])}
 
-    def __call__(self) -> None:
-        """A round."""
+    def __call__(self, number: int) -> None:
+        """A round with one of the sets."""
         for _ in range(self.calls):
-            self.embed(self.texts)
+            self.embed(self.sets[number])
 
 
 def measured(
-    names: Sequence[str], texts: list[str], rounds: int, threads: int, calls: int = 1
+    names: Sequence[str], sets: list[list[str]], rounds: int, threads: int, calls: int = 1
 ) -> dict[str, Any]:
-    """Seconds of a call, memory and vectors of each side."""
+    """Seconds of a call with each set, memory, and vectors of the first set, of each side."""
     place = RESULTS / "infer"
     place.mkdir(parents=True, exist_ok=True)
-    sides = {name: Apart(Side, name, place, threads, texts, calls) for name in names}
-    seconds = interleaved(dict(sides), rounds)
+    sides = {name: Apart(Side, name, place, threads, sets, calls) for name in names}
+    each = []
+    for number in range(len(sets)):
+        seconds = interleaved({n: partial(side, number) for n, side in sides.items()}, rounds)
+        each.append({name: [spent / calls for spent in some] for name, some in seconds.items()})
     vectors = {name: side.about["vectors"] for name, side in sides.items()}
     memory = {name: side.close() for name, side in sides.items()}
-    each = {name: [spent / calls for spent in some] for name, some in seconds.items()}
     return {"seconds": each, "vectors": vectors, "peak_bytes": memory}
 
 
@@ -106,8 +110,8 @@ def batch(rounds: int, threads: int) -> dict[str, Any]:
     model = Model.load(get("minilm"))
     texts = texts_of_known_length(model, TEXTS)
     tokens = sum(len(ids) + 2 for ids in model.tokenizer.ids(texts))
-    found = measured(list(SIDES), texts, rounds, threads)
-    vectors, seconds = found.pop("vectors"), found["seconds"]
+    found = measured(list(SIDES), [texts], rounds, threads)
+    vectors, (seconds,) = found.pop("vectors"), found.pop("seconds")
     truth = vectors["sentence-transformers fp32"]
     print(f"\n{TEXTS:,} texts, {tokens:,} tokens, {threads} threads\n")
     print("| | tokens a second | cosine to fp32, mean and least | memory, MB |\n|---|---|---|---|")
@@ -118,7 +122,7 @@ def batch(rounds: int, threads: int) -> dict[str, Any]:
             f"| {name} | {tokens / statistics.median(spent):,.0f} | {cosines.mean():.4f}, "
             f"{cosines.min():.4f} | {found['peak_bytes'][name] / 1e6:,.0f} |"
         )
-    return {**found, "tokens": tokens, "speedup": _speedups(seconds)}
+    return {**found, "seconds": seconds, "tokens": tokens, "speedup": _speedups(seconds)}
 
 
 def _speedups(seconds: dict[str, list[float]]) -> dict[str, Any]:
@@ -142,13 +146,13 @@ def one(rounds: int, threads: int) -> dict[str, Any]:
     texts = texts_of_known_length(model, TEXTS)
     (text, *_) = [t for t in texts if len(model.tokenizer.ids([t])[0]) == SENTENCE - 2]
     found = measured(
-        [name for name in SIDES if "streams" not in name], [text], rounds, threads, CALLS
+        [name for name in SIDES if "streams" not in name], [[text]], rounds, threads, CALLS
     )
-    del found["vectors"]
+    (seconds,) = found["seconds"]
     print(f"\na sentence of {SENTENCE} tokens, {threads} threads\n\n| | ms |\n|---|---|")
-    for name, spent in found["seconds"].items():
+    for name, spent in seconds.items():
         print(f"| {name} | {1e3 * statistics.median(spent):.2f} |")
-    return {**found, "speedup": _speedups(found["seconds"])}
+    return {"seconds": seconds, "speedup": _speedups(seconds)}
 
 
 def lengths(rounds: int, threads: int) -> dict[str, Any]:
@@ -156,10 +160,10 @@ def lengths(rounds: int, threads: int) -> dict[str, Any]:
     model = Model.load(get("minilm"))
     names = [name for name in SIDES if "streams" not in name]
     rates: dict[str, Any] = {}
+    sets = [_of_length(model, length) for length in LENGTHS]
     for cores in THREADS:
-        for length in LENGTHS:
-            texts = _of_length(model, length)
-            seconds = measured(names, texts, rounds, cores)["seconds"]
+        found = measured(names, sets, rounds, cores)["seconds"]
+        for length, texts, seconds in zip(LENGTHS, sets, found, strict=True):
             for name, spent in seconds.items():
                 rate = len(texts) * length / statistics.median(spent)
                 rates.setdefault(name, {}).setdefault(cores, []).append(rate)

@@ -36,34 +36,34 @@ def interleaved(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str
 class Apart:
     """A side in a process of its own, so that what one sets there does not help the other.
 
-    `make(*arguments)` is called there, once; what it returns is run whenever this is called.
+    `make(*arguments)` is called there, once; what it returns is called whenever this is called.
     """
 
-    def __init__(self, make: Callable[..., Callable[[], object]], *arguments: object) -> None:
+    def __init__(self, make: Callable[..., Callable[..., object]], *arguments: object) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, make, arguments), daemon=True)
         self.process.start()
         self.about = self.pipe.recv()
 
-    def __call__(self) -> object:
+    def __call__(self, *arguments: object) -> None:
         """Run it there, and wait."""
-        self.pipe.send("run")
-        return self.pipe.recv()
+        self.pipe.send(arguments)
+        self.pipe.recv()
 
     def close(self) -> int:
         """End it; returns the most bytes that it has had in memory."""
-        self.pipe.send("end")
+        self.pipe.send(None)
         peak = self.pipe.recv()
         self.process.join()
         return int(peak)
 
 
-def _serve(pipe: Connection, make: Callable[..., Callable[[], object]], arguments: tuple) -> None:
+def _serve(pipe: Connection, make: Callable[..., Callable[..., object]], arguments: tuple) -> None:
     side = make(*arguments)
     pipe.send(getattr(side, "about", None))
-    while pipe.recv() == "run":
-        side()
+    while (given := pipe.recv()) is not None:
+        side(*given)
         pipe.send(None)
     pipe.send(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from unmask.errors import FolderError
+from unmask.errors import FolderError, SettingsError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -107,7 +107,13 @@ def held(path: Path, *, what: str) -> Iterator[None]:
         os.close(lock)
 
 
-def disk_error(target: Path, error: OSError, *, needed: int | None = None) -> FolderError:
+def disk_error(
+    target: Path,
+    error: OSError,
+    *,
+    needed: int | None = None,
+    left: str = "nothing was left behind",
+) -> FolderError:
     """Say what could not be written, and what is free and missing where the disk is full."""
     remedy = "Give another --out."
     if error.errno in FULL:
@@ -115,9 +121,13 @@ def disk_error(target: Path, error: OSError, *, needed: int | None = None) -> Fo
         remedy = f"{free:,} bytes are free there. Make room. {remedy}"
         if needed is not None and needed > free:
             remedy = f"{needed:,} bytes are needed, {needed - free:,} are missing: {remedy}"
-    return FolderError(
-        f"{target}: could not be written ({error.strerror}); nothing was left behind. {remedy}"
-    )
+    return FolderError(f"{target}: could not be written ({error.strerror}); {left}. {remedy}")
+
+
+def refuse_existing_file(out: Path) -> None:
+    """Nothing is overwritten."""
+    if out.exists():
+        raise SettingsError(f"--out {out}: exists already; it is never overwritten. Move it away.")
 
 
 def free_bytes(target: Path) -> int:

@@ -1,6 +1,7 @@
 """The engine: answers in order, in steady memory, whatever the batches."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -108,9 +109,46 @@ def test_workers_are_side_by_side_and_leave_the_threads_as_they_were(monkeypatch
         meeting.wait()  # returns only if another worker is there at the same time
         return [torch.get_num_threads()] * len(some)
 
-    before = torch.get_num_threads()
     assert list(engine.run(examples([5] * 8), meet, workers=2)) == [1] * 8
-    assert torch.get_num_threads() == before
+
+
+def threads_of_a_new_thread():
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+def test_workers_leave_other_threads_what_they_had(monkeypatch):
+    monkeypatch.setattr(engine, "WORKER_TOKENS", 5)
+    monkeypatch.setattr(engine, "GROUP", 4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        answers = engine.run(examples([5] * 8), lengths_and_sums(tiny_network()), workers=2)
+        next(answers)
+        assert threads_of_a_new_thread() == torch.get_num_threads() == 3, "at work"
+        answers.close()
+        assert threads_of_a_new_thread() == torch.get_num_threads() == 3, "abandoned"
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("texts", "workers", "passes"),
+    [
+        (1, 2, {1}),
+        (3, 2, {1}),  # three parts for two workers leave one idle for a quarter of the time
+        (3, 4, {1}),
+        (5, 4, {5}),  # five parts for four workers: three are idle in the second turn
+        (8, 1, {8}),
+    ],
+)
+def test_few_texts_are_one_batch_on_all_cores(monkeypatch, texts, workers, passes):
+    monkeypatch.setattr(engine, "WORKER_TOKENS", 5)
+    monkeypatch.setattr(engine, "BATCH_TOKENS", 1000)
+    sizes = list(
+        engine.run(examples([5] * texts), lambda some: [len(some)] * len(some), workers=workers)
+    )
+    assert set(sizes) == passes
 
 
 def test_an_error_of_a_worker_is_an_error_of_the_run(monkeypatch):

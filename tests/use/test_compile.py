@@ -11,11 +11,14 @@ from unmask.checkpoint.folder import save_folder
 from unmask.cli import answers as cli
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import HeadsConfig
+from unmask.tasks.ner import Names
+from unmask.tasks.regress import Number
 from unmask.use import model as model_file
-from unmask.use.compile import compile_model, records_for
+from unmask.use.compile import _agreement, compile_model, records_for
 from unmask.use.graph import Compiled
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
 
 HEADS = {
     "encoder": HeadsConfig(),
@@ -56,7 +59,8 @@ def test_it_says_nearly_what_the_live_model_says(case):
     assert isinstance(compiled.forward, Compiled)
     assert compared.texts == 30
     kind = compiled.network.heads.labels and compiled.task.name
-    assert compared.measure == {None: "cosine", "regress": "correlation"}.get(kind, "agreement")
+    measures = {None: "cosine", "regress": "variance", "ner": "names"}
+    assert compared.measure == measures.get(kind, "agreement")
     assert "30 texts" in compared.said()
     assert 0.9 <= compared.least <= compared.mean <= 1.0 + 1e-6
     truth, found = answers(live, records), answers(compiled, records)
@@ -73,8 +77,63 @@ def test_one_text_is_answered_as_among_many(case):
         (alone,) = answers(compiled, [records[number]])
         if compiled.network.heads.labels is None:
             np.testing.assert_allclose(alone, many[number], atol=1e-5)
+        elif compiled.task.name == "regress":
+            assert alone.score == pytest.approx(many[number].score, abs=1e-5)
+        elif compiled.task.name == "ner":
+            assert alone.tags == many[number].tags
         else:
-            assert str(alone)[:40] == str(many[number])[:40]
+            one, two = (getattr(a, "text", None) or a.labels for a in (alone, many[number]))
+            assert one == two
+
+
+def test_vectors_of_a_model_with_labels_are_the_live_ones(case):
+    live, _, compiled, _ = case
+    if live.network.heads.labels:
+        np.testing.assert_array_equal(compiled.embed(WORDS), live.embed(WORDS))
+
+
+def test_the_runtime_leaves_out_the_fusion_that_is_slow(case, tmp_path, monkeypatch):
+    *_, compiled, _ = case
+    made = onnxruntime.SessionOptions
+
+    def options():
+        found = made()
+        found.optimized_model_filepath = str(tmp_path / "run.onnx")
+        return found
+
+    monkeypatch.setattr(onnxruntime, "SessionOptions", options)
+    Compiled(compiled.forward.path)._session()
+    kinds = {node.op_type for node in onnx.load(tmp_path / "run.onnx").graph.node}
+    assert "LayerNormalization" in kinds
+    assert "SkipLayerNormalization" not in kinds
+
+
+def test_a_graph_that_the_runtime_cannot_run_is_named(case, tmp_path):
+    live, records, *_ = case
+    (tmp_path / "compiled.onnx").write_bytes(b"not a graph")
+    live.forward = Compiled(tmp_path / "compiled.onnx")
+    try:
+        with pytest.raises(FolderError, match=r"compiled\.onnx: ONNX Runtime cannot run it \(.+\)"):
+            answers(live, records)
+    finally:
+        live.forward = live.live
+
+
+def test_names_are_compared_only_where_there_are_any():
+    def tagged(*tags):
+        return Names((), tags)
+
+    truth, found = [tagged("O", "B-PER", "O", "O")], [tagged("O", "B-PER", "I-PER", "O")]
+    assert _agreement(truth, found) == ("names", 0.5)
+    with pytest.raises(DataError, match="sees no name in 1 texts"):
+        _agreement([tagged("O")], [tagged("O")])
+
+
+def test_numbers_that_are_all_too_large_do_not_agree():
+    truth = [Number(score) for score in (1.0, 2.0, 3.0)]
+    assert _agreement(truth, truth) == ("variance", 1.0)
+    measure, share = _agreement(truth, [Number(number.score + 2.0) for number in truth])
+    assert share < 0
 
 
 @pytest.fixture

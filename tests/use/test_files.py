@@ -1,5 +1,6 @@
 """Files of vectors: as the library computes them, whole, gone on with if killed."""
 
+import errno
 import json
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
-from unmask.errors import DataError, FolderError
+from unmask.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
 from unmask.use import files
 from unmask.use.files import embed_file
+from unmask.use.vectors import Rows
 
 TEXTS = ["the cat sat", "a dog", "the mat"] * 7
 
@@ -94,8 +96,7 @@ def test_an_interrupted_file_is_gone_on_with_and_ends_with_the_same_bytes(
     said, made = [], []
     embed_file(model, source, broken, say=said.append, progress=made.append)
     assert said == [f"{broken}: 8 vectors are there already; going on behind them"]
-    assert made[0] == 8
-    assert sum(made) == len(TEXTS), "none is made twice, none is left out"
+    assert sum(made) == len(TEXTS) - 8, "none is made twice, none is left out"
     assert broken.read_bytes() == whole.read_bytes()
 
 
@@ -106,6 +107,70 @@ def test_it_is_not_gone_on_with_from_anything_else(model, source, tmp_path):
         embed_file(model, source, out, progress=stop_after(11))
     with pytest.raises(FolderError, match=r"\.v\.npy\.unfinished: was begun with another pool"):
         embed_file(model, source, out, pool="cls")
+
+
+@pytest.mark.parametrize("rows", [-1, 2.5, True, None])
+@pytest.mark.usefixtures("small_groups")
+def test_a_record_that_makes_no_sense_is_refused(model, source, tmp_path, rows):
+    out, record = tmp_path / "v.npy", tmp_path / ".v.npy.unfinished" / "record.json"
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(model, source, out, progress=stop_after(11))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "rows": rows}))
+    with pytest.raises(FolderError, match="was begun with another number of rows"):
+        embed_file(model, source, out)
+
+
+def test_a_planted_link_is_not_followed(model, source, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    folder = tmp_path / ".v.npy.unfinished"
+    folder.mkdir()
+    (folder / "rows.npy").symlink_to(precious)
+    with pytest.raises(FolderError, match=r"rows\.npy: is a link"):
+        embed_file(model, source, tmp_path / "v.npy")
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_on_a_full_disk_what_is_safe_stays_so(model, source, tmp_path, monkeypatch):
+    out, save = tmp_path / "v.npy", Rows.save
+
+    def full(rows):
+        if rows.count > 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(rows)
+
+    monkeypatch.setattr(Rows, "save", full)
+    with pytest.raises(FolderError, match=r"\(No space left on device\); 8 vectors are safe"):
+        embed_file(model, source, out)
+    monkeypatch.setattr(Rows, "save", save)
+    made = []
+    embed_file(model, source, out, progress=made.append)
+    assert sum(made) == len(TEXTS) - 8
+    np.testing.assert_allclose(np.load(out), model.embed(TEXTS), atol=1e-6)
+
+
+def test_a_file_that_is_there_is_never_overwritten(model, source, tmp_path):
+    out = tmp_path / "v.npy"
+    out.write_text("precious")
+    with pytest.raises(SettingsError, match=r"v\.npy: exists already; it is never overwritten"):
+        embed_file(model, source, out)
+    assert out.read_text() == "precious"
+
+
+def test_texts_that_can_be_read_only_once_do_not_go_into_a_table(model, tmp_path):
+    with pytest.raises(SettingsError, match="standard input can be read only once"):
+        embed_file(model, "-", tmp_path / "v.parquet")
+
+
+def test_a_text_that_is_changed_on_the_way_is_noticed(model, source, tmp_path):
+    def change(step):
+        with open(source, "a") as file:
+            file.write("\nthe dog")
+
+    with pytest.raises(DataError, match="was changed while it was read"):
+        embed_file(model, source, tmp_path / "v.parquet", progress=change)
+    assert {path.name for path in tmp_path.iterdir()} == {"m", "texts.txt"}
 
 
 @pytest.mark.usefixtures("small_groups")

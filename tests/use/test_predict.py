@@ -187,14 +187,14 @@ def test_only_a_group_of_lines_is_held_at_a_time(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(engine, "GROUP", 10)
     taken = 0
-    record = predict._record
+    record = predict.record_of
 
     def counted(*arguments):
         nonlocal taken
         taken += 1
         return record(*arguments)
 
-    monkeypatch.setattr(predict, "_record", counted)
+    monkeypatch.setattr(predict, "record_of", counted)
     path = tmp_path / "lines.txt"
     path.write_text("a good film\n" * 5000)
     answers = predict_lines(model("classify"), str(path), Columns())

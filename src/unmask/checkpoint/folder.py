@@ -34,6 +34,15 @@ class Folder:
     tokenizer: Tokenizer | None
     manifest: dict[str, Any] | None
 
+    def needed_tokenizer(self) -> Tokenizer:
+        """The tokenizer, for those who cannot do without."""
+        if self.tokenizer is None:
+            raise FolderError(
+                f"{self.path}: neither vocab.txt nor tokenizer.json is there; a model cannot "
+                "read text without its vocabulary. Put it there."
+            )
+        return self.tokenizer
+
 
 @dataclass(frozen=True)
 class Outline:

@@ -105,7 +105,8 @@ def fingerprint(folder: Path) -> str:
     """What tells a model from every other: its manifest's digest, or one of all its files."""
     if (folder / MANIFEST).exists():
         return digest(folder / MANIFEST)
-    found = [digest(folder / name) for name in LOADED if (folder / name).exists()]
+    names = {*LOADED, *(path.name for path in folder.glob("*.safetensors"))}
+    found = [digest(folder / name) for name in sorted(names) if (folder / name).exists()]
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 

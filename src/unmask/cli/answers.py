@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.progress import notice, progress
+from unmask.disk import refuse_existing_file
 from unmask.errors import SettingsError, plural, unknown
 from unmask.text.vocabulary import refuse_unmasked
 from unmask.use import ENDINGS, POOLS
@@ -53,8 +54,8 @@ def embed(
         raise SettingsError(
             f"--out {out}: unknown ending '{out.suffix}'; need one of {', '.join(ENDINGS)}."
         )
-    if out is not None and out.exists():
-        raise SettingsError(f"--out {out}: exists already; it is never overwritten. Move it away.")
+    if out is not None:
+        refuse_existing_file(out)
     if out is not None and not out.parent.is_dir():
         raise SettingsError(f"--out {out}: there is no folder {out.parent}. Make it first.")
     if pool not in POOLS:

@@ -65,7 +65,12 @@ def compile_model(
     model: Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")],
     out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
     int8: Annotated[bool, typer.Option("--int8", help="Multiply in 8 bits.")] = False,
-    texts: Annotated[str | None, typer.Option(help="Texts like those it will read.")] = None,
+    texts: Annotated[
+        str | None, typer.Option(help="Texts like those it will read; 2,000 are taken.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option("--column", "--text", help="Where a table has its text.")
+    ] = None,
     least: Annotated[float | None, typer.Option(help="Refuse a result below this.")] = None,
 ) -> None:
     """Prepare a model for ONNX Runtime, compare it with itself, and write what is near enough."""
@@ -79,7 +84,9 @@ def compile_model(
     from unmask.use.model import Model
 
     loaded = Model.load(model)
-    compared = run(loaded, out, records_for(loaded, texts), int8=int8, least=least, say=notice)
+    compared = run(
+        loaded, out, records_for(loaded, texts, column), int8=int8, least=least, say=notice
+    )
     print(f"{compared.said()}\nwritten to {out}")
 
 

@@ -37,9 +37,10 @@ class Encoder(nn.Module):
         *,
         trace: list[Tensor] | None = None,
         places: Tensor | None = None,
+        shared: bool = False,
     ) -> Tensor:  # [B, S, D]
-        """The ordinary pass, under the config's own mask; see `run`."""
-        allowed = masks.of(self.config, owner, index)
+        """The ordinary pass, under the config's own mask; see `run`, and `masks` for `shared`."""
+        allowed = masks.of(self.config, owner, index, shared=shared)
         x = self.embed(tokens, segments, index)
         return self.run(x, allowed, index, trace=trace, places=places)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Barrier
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from unmask.model.network import Network
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
 WORKER_TOKENS = 512  # of a worker that has a core, and its cache, for itself
+IDLE = 0.3  # of the workers; beyond it, all cores had better share each batch
 ROW_TOKENS = 128  # short texts may share rows of this length
 READ = "read"  # among a batch's labels: the places in the flat batch
 ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
@@ -51,12 +53,11 @@ def run(
                 with torch.inference_mode():
                     return read([group[i] for i in chosen])
 
-            parts = list(by_length(group, WORKER_TOKENS if workers > 1 else BATCH_TOKENS))
-            enough = len(parts) >= 2 * workers
+            parts, each = list(by_length(group, WORKER_TOKENS)), at_once
+            if workers == 1 or _idle(len(parts), workers) > IDLE:
+                parts, each = list(by_length(group, BATCH_TOKENS)), map
             answers: list[A | None] = [None] * len(group)
-            for chosen, found in zip(
-                parts, (at_once if enough else map)(answer, parts), strict=True
-            ):
+            for chosen, found in zip(parts, each(answer, parts), strict=True):
                 for i, own in zip(chosen, found, strict=True):
                     answers[i] = own
             yield from answers  # type: ignore[misc]
@@ -68,10 +69,24 @@ def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     if workers == 1:
         yield map
         return
-    threads = torch.get_num_threads()
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    threads, ready = torch.get_num_threads(), Barrier(workers + 1)
+
+    def begin() -> None:
+        torch.set_num_threads(1)
+        ready.wait()
+
+    with ThreadPoolExecutor(workers, initializer=begin) as pool:
+        for _ in range(workers):
+            pool.submit(int)
+        ready.wait()
+        torch.set_num_threads(threads)  # with which threads begin, those of the caller too
         yield pool.map
-    torch.set_num_threads(threads)  # which a new thread begins with
+
+
+def _idle(parts: int, workers: int) -> float:
+    """The share of workers that have nothing to do, if each part takes as long as another."""
+    turns = -(-parts // workers)
+    return 1.0 - parts / (turns * workers)
 
 
 def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
@@ -161,11 +176,17 @@ class Live:
 
 def scores_of(network: Network, batch: Batch) -> Tensor:
     """Scores at the places to read.  -> [P, C]"""
-    places = batch.labels[READ]
     inputs = batch.tokens, batch.segments, batch.index, batch.owner
+    return scores_at(network, inputs, batch.labels[READ])
+
+
+def scores_at(
+    network: Network, inputs: Sequence[Tensor], places: Tensor, *, shared: bool = False
+) -> Tensor:
+    """The same of tensors.  4 x [B, S], [P] -> [P, C]"""
     if not network.heads.layers:
-        return network.label_scores(network.encoder(*inputs, places=places))
+        return network.label_scores(network.encoder(*inputs, places=places, shared=shared))
     trace: list[Tensor] = []
-    network.encoder(*inputs, trace=trace)
+    network.encoder(*inputs, trace=trace, shared=shared)
     chosen = [trace[layer].flatten(0, 1)[places] for layer in network.heads.layers]
     return network.label_scores(torch.cat(chosen, dim=-1))

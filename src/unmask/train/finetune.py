@@ -13,7 +13,7 @@ from unmask.checkpoint.folder import Folder
 from unmask.data import draws
 from unmask.data.columns import Columns, infer
 from unmask.data.lines import REFUSE, Watcher
-from unmask.errors import DataError, FolderError, SettingsError, unknown
+from unmask.errors import DataError, SettingsError, unknown
 from unmask.model.config import HeadsConfig
 from unmask.model.network import Network, count_parameters
 from unmask.objectives.base import Objective
@@ -167,7 +167,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Train, from where a run was stopped if it was; returns the scores of the best step."""
     begun = time.monotonic()
-    tokenizer = tokenizer_of(model)
+    tokenizer = model.needed_tokenizer()
     notice, show = how.get("notice", print), how.get("show")
     asked = {"resume": how.get("resume", False), "overwrite": how.get("overwrite", False)}
     with (
@@ -260,16 +260,6 @@ def _train(course: Course, plan: Plan, scores: Scores) -> None:
     loop.resume()
     scores.resumed()
     loop.run()
-
-
-def tokenizer_of(model: Folder) -> Tokenizer:
-    """The tokenizer of a folder that must have one."""
-    if model.tokenizer is None:
-        raise FolderError(
-            f"{model.path}: neither vocab.txt nor tokenizer.json is there; a model cannot read "
-            "text without its vocabulary. Put it there."
-        )
-    return model.tokenizer
 
 
 def windows_of(

@@ -7,6 +7,7 @@ what the bytes change.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,23 @@ from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.int8 import observing, quantized
 from unmask.tasks import engine
 from unmask.tasks.classify import Labels
-from unmask.tasks.ner import Names
+from unmask.tasks.ner import OUTSIDE, Names
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Number
-from unmask.use.graph import COMPILED, Compiled, write_rows
+from unmask.use.graph import COMPILED, Compiled, needed, write_rows
 from unmask.use.model import Model
 from unmask.use.predict import record_of, unlabelled
 
-FEWEST, FOUND = 20, 400  # texts that are needed; that are looked for
-# Of the worst vector, of all answers, of all numbers.
-LEAST = {"cosine": 0.985, "agreement": 0.97, "correlation": 0.99}
+FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
+# Of the worst vector; of labels and answers; of words in which either sees a name; of variance.
+LEAST = {"cosine": 0.985, "agreement": 0.97, "names": 0.9, "variance": 0.98}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How near the compiled model is to the live one."""
 
-    measure: str  # "cosine" of vectors, "agreement" of answers, or "correlation" of numbers
+    measure: str  # one of LEAST
     mean: float
     least: float
     texts: int
@@ -46,8 +47,10 @@ class Comparison:
         """In words."""
         if self.measure == "agreement":
             return f"{self.mean:.2%} of the answers to {self.texts:,} texts are the same"
-        if self.measure == "correlation":
-            return f"numbers of {self.texts:,} texts: correlation {self.mean:.4f}"
+        if self.measure == "names":
+            return f"{self.mean:.2%} of the words in names of {self.texts:,} texts are tagged alike"
+        if self.measure == "variance":
+            return f"numbers of {self.texts:,} texts: {self.mean:.2%} of their variance is kept"
         return (
             f"vectors of {self.texts:,} texts: cosine to full precision {self.mean:.4f} on "
             f"average, {self.least:.4f} at least"
@@ -67,6 +70,7 @@ def compile_model(
 
     Records are what the model's task asks about, or texts for an encoder.
     """
+    needed("onnxruntime", "onnxscript")
     if len(records) < FEWEST:
         raise DataError(
             f"{len(records)} texts to compile with; need at least {FEWEST}. Give more (--texts)."
@@ -83,7 +87,7 @@ def compile_model(
         say("writing the graph")
         write_rows(network, folder / COMPILED)
         say(f"comparing the answers to {len(records[1::2]):,} others")
-        compared.append(_compared(model, Compiled(folder / COMPILED), records[1::2]))
+        compared.append(_compared(model, Compiled(folder / COMPILED), records[1::2], say))
         found = compared[-1]
         bar = LEAST[found.measure] if least is None else least
         if not found.least >= bar:
@@ -105,13 +109,13 @@ def compile_model(
     return compared[0]
 
 
-def records_for(model: Model, source: str | None) -> list[Any]:
+def records_for(model: Model, source: str | None, column: str | None = None) -> list[Any]:
     """What a file asks; without one, paragraphs of the standard library's documentation."""
     plain = model.network.heads.labels is None
     if source is not None:
         if plain:
-            return [record.text for record in read_texts(source)]
-        return list(unlabelled(model.task, source, Columns()))
+            return [record.text for record in islice(read_texts(source, column=column), MOST)]
+        return list(islice(unlabelled(model.task, source, Columns(column)), MOST))
     modules = read_library("python", limit=FOUND * 1000)
     texts = [paragraph for module in modules for paragraph in module.paragraphs][:FOUND]
     if plain:
@@ -128,18 +132,18 @@ def records_for(model: Model, source: str | None) -> list[Any]:
     ]
 
 
-def _compared(model: Model, compiled: Compiled, records: Sequence[Any]) -> Comparison:
+def _compared(
+    model: Model, compiled: Compiled, records: Sequence[Any], say: Callable[[str], None]
+) -> Comparison:
     truth = _answers(model, model.live, records)
+    if truth and isinstance(truth[0], Labels) and len({str(one.labels) for one in truth}) == 1:
+        say("warning: the model says the same of all these texts; give some that differ (--texts)")
     found = _answers(model, compiled, records)
     if model.network.heads.labels is None:
         cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
         return Comparison("cosine", float(cosines.mean()), float(cosines.min()), len(records))
-    if isinstance(truth[0], Number):
-        pair = [[number.score for number in numbers] for numbers in (truth, found)]
-        together = float(np.corrcoef(pair)[0, 1])
-        return Comparison("correlation", together, together, len(records))
-    share = _agreement(truth, found)
-    return Comparison("agreement", share, share, len(records))
+    measure, share = _agreement(truth, found)
+    return Comparison(measure, share, share, len(records))
 
 
 def _answers(
@@ -158,18 +162,28 @@ def _answers(
         torch.set_num_threads(before[1])
 
 
-def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> float:
-    """The share of answers that are the same."""
-    both = zip(truth, found, strict=True)
-    same = [bool(a == b) for one, two in both for a, b in _parts(one, two)]
-    return sum(same) / len(same)
+def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> tuple[str, float]:
+    """What was compared, and the share of it that is the same."""
+    if isinstance(truth[0], Number):
+        one, two = (np.array([number.score for number in some]) for some in (truth, found))
+        return "variance", float(1.0 - np.square(two - one).mean() / max(one.var(), 1e-12))
+    if isinstance(truth[0], Names):
+        tags = ((names.tags for names in some) for some in (truth, found))
+        words = [pair for texts in zip(*tags, strict=True) for pair in zip(*texts, strict=True)]
+        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]
+        if not same:
+            raise DataError(
+                f"the model sees no name in {len(truth):,} texts, so that nothing can be compared. "
+                "Give texts with names in them (--texts)."
+            )
+        return "names", sum(same) / len(same)
+    same = [_said(one) == _said(two) for one, two in zip(truth, found, strict=True)]
+    return "agreement", sum(same) / len(same)
 
 
-def _parts(one: Any, two: Any) -> list[tuple[Any, Any]]:
-    """What can agree in an answer, side by side."""
-    if isinstance(one, Labels):
-        return [(one.labels, two.labels)]
-    if isinstance(one, Answer):
-        return [(one.text, two.text)]
-    assert isinstance(one, Names)
-    return list(zip(one.tags, two.tags, strict=True))
+def _said(answer: Any) -> Any:
+    """What must be the same, however sure the model is."""
+    if isinstance(answer, Labels):
+        return answer.labels
+    assert isinstance(answer, Answer)
+    return answer.text

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from unmask.checkpoint.integrity import fingerprint
 from unmask.data.readers import read_texts, refuse_empty
+from unmask.errors import DataError, SettingsError
 from unmask.tasks.engine import GROUP
 from unmask.use.embed import Vector, width_of
 from unmask.use.model import EmbedOptions, Model, TextTooLong
@@ -38,13 +39,19 @@ def embed_file(
     if out is None:
         write_lines(vectors(texts()), sys.stdout)
         return
+    if out.suffix == ".parquet" and source == "-":
+        raise SettingsError(
+            f"--out {out}: has each text beside its vector, and standard input can be read only "
+            "once. Give a file of texts, or --out with .npy or .jsonl."
+        )
+    read_texts(source, column=column)  # says what is wrong with the path
+    about = _about(model, source, column, options)
     width = width_of(options.get("layer", -1), model.network.config.width)
-    with gathered(out, width, _about(model, source, column, options)) as rows:
+    with gathered(out, width, about) as rows:
         if rows.safe:
             say(f"{out}: {rows.safe:,} vectors are there already; going on behind them")
         # Whole groups only, so that every text has the mates that it would have had.
         begun = rows.safe
-        progress(begun)
         try:
             for vector in vectors(islice(texts(), begun, None)):
                 rows.add(vector)
@@ -52,6 +59,11 @@ def embed_file(
                     rows.save()
         except TextTooLong as error:
             raise _named(error, source, column, begun) from None
+        if about != _about(model, source, column, options):
+            raise DataError(
+                f"{source}: was changed while it was read, so that vectors of old and new texts "
+                "are mixed; they are removed. Run the command again."
+            )
         publish(rows, out, texts)
 
 

@@ -8,19 +8,18 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unmask.data.batches import Batch
-from unmask.errors import SettingsError
-from unmask.model import masks
+from unmask.errors import FolderError, SettingsError
 from unmask.model.network import Network
-from unmask.tasks.engine import READ
+from unmask.tasks.engine import READ, scores_at
 
 COMPILED = "compiled.onnx"  # in a model's folder
 SLOW = "SkipLayerNormFusion"  # takes eight times as long as what it fuses, on one core
@@ -44,17 +43,10 @@ class Rows(nn.Module):
         places: Tensor | None = None,
     ) -> Tensor:
         """See the top of the file."""
-        encoder, layers = self.network.encoder, self.network.heads.layers
-        allowed = masks.of(encoder.config, owner, index, shared=True)
-        x = encoder.embed(tokens, segments, index)
+        inputs = tokens, segments, index, owner
         if places is None:
-            return encoder.run(x, allowed, index)
-        if not layers:
-            return self.network.label_scores(encoder.run(x, allowed, index, places=places))
-        trace: list[Tensor] = []
-        encoder.run(x, allowed, index, trace=trace)
-        chosen = torch.cat([trace[layer].flatten(0, 1)[places] for layer in layers], dim=-1)
-        return self.network.label_scores(chosen)
+            return self.network.encoder(*inputs, shared=True)
+        return scores_at(self.network, inputs, places, shared=True)
 
 
 def write_rows(network: Network, path: Path) -> None:
@@ -124,9 +116,16 @@ def _quiet() -> Iterator[None]:
 class Compiled:
     """A graph in ONNX Runtime: many batches side by side on a core each, or one on all cores."""
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         needed("onnxruntime")
-        self.path, self.workers = path, threads or torch.get_num_threads()
+        self.path = path
+        self.sessions: dict[int, Any] = {}  # by the number of their threads
+        self.lock = Lock()
+
+    @property
+    def workers(self) -> int:
+        """One for each core, since they then wait for nothing."""
+        return torch.get_num_threads()
 
     def scores(self, batch: Batch) -> Tensor:
         """What the head says at the places to read.  -> [P, C]"""
@@ -138,22 +137,29 @@ class Compiled:
 
     def _run(self, batch: Batch, more: dict[str, Any], output: str) -> Tensor:
         rows = {name: getattr(batch, name).numpy() for name in ROWS}
-        session = self._on_one if torch.get_num_threads() == 1 else self._on_all
-        (found,) = session.run([output], {**rows, **more})
+        try:
+            (found,) = self._session().run([output], {**rows, **more})
+        except Exception as error:  # it has no common kind
+            raise FolderError(
+                f"{self.path}: ONNX Runtime cannot run it ({str(error).strip()[:200]}). Compile "
+                "the model again, with what is installed here."
+            ) from error
         return torch.from_numpy(found)
 
-    @cached_property
-    def _on_one(self) -> Any:
-        return self._session(1)
-
-    @cached_property
-    def _on_all(self) -> Any:
-        return self._session(self.workers)
-
-    def _session(self, threads: int) -> Any:
+    def _session(self) -> Any:
+        """One for as many threads as the caller has; made once."""
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        return onnxruntime.InferenceSession(self.path, options, providers=["CPUExecutionProvider"])
+        threads = torch.get_num_threads()
+        with self.lock:
+            if threads not in self.sessions:
+                options = onnxruntime.SessionOptions()
+                options.intra_op_num_threads = threads
+                options.log_severity_level = 3
+                self.sessions[threads] = onnxruntime.InferenceSession(
+                    self.path,
+                    options,
+                    providers=["CPUExecutionProvider"],
+                    disabled_optimizers=[SLOW],
+                )
+            return self.sessions[threads]

@@ -26,7 +26,7 @@ from unmask.tasks.classify import Classify, Labels
 from unmask.tasks.ner import Names, Ner
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Regress
-from unmask.text.tokenizer import Encoded, Tokenizer
+from unmask.text.tokenizer import Encoded
 from unmask.text.vocabulary import MASK, refuse_unmasked
 from unmask.use import Pool
 from unmask.use.embed import Layer, Vector, reader, width_of
@@ -81,11 +81,6 @@ class Model:
     """
 
     def __init__(self, folder: Folder) -> None:
-        if folder.tokenizer is None:
-            raise FolderError(
-                f"{folder.path}: neither vocab.txt nor tokenizer.json is there; a model cannot "
-                "read text without its vocabulary. Put it there."
-            )
         self.path = folder.path
         self.network = folder.network
         self.live = engine.Live(folder.network)
@@ -93,7 +88,7 @@ class Model:
         self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
         if self.compiled and installed():
             self.forward = Compiled(folder.path / COMPILED)
-        self.tokenizer: Tokenizer = folder.tokenizer
+        self.tokenizer = folder.needed_tokenizer()
         self.manifest = folder.manifest
         self.settings = (folder.manifest or {}).get("task")
         self.cut_texts = 0  # how many texts were too long and lost their end
@@ -116,7 +111,7 @@ class Model:
             raise SettingsError("texts is one string; need a list of them. Write [text].")
         read = reader(
             self.live,
-            self.forward,
+            self.live if self.network.heads.labels else self.forward,  # compiled for its labels
             pool=options.get("pool", "mean"),
             layer=options.get("layer", -1),
             normalize=options.get("normalize", True),
@@ -169,7 +164,8 @@ class Model:
             return None
         if self.compiled:
             return "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
-        return f"unmask compile {self.path} --int8 --out FOLDER"
+        first = "" if installed() else "pip install 'unmask[onnx]', then "
+        return f"{first}unmask compile {self.path} --int8 --out FOLDER"
 
     @cached_property
     def task(self) -> Task:

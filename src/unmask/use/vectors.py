@@ -16,11 +16,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from unmask.disk import disk_error, held, sync, write_file
-from unmask.errors import FolderError
+from unmask.disk import disk_error, held, refuse_existing_file, sync, write_file
+from unmask.errors import DataError, FolderError
 from unmask.settings import read_json
 from unmask.use.embed import Vector
 
+LOCK = "lock"
 BLOCK = 4096  # rows that are read back at once
 
 
@@ -30,6 +31,11 @@ class Rows:
     def __init__(self, folder: Path, width: int, about: dict[str, Any]) -> None:
         self.folder, self.width, self.about = folder, width, about
         self.path, self.record = folder / "rows.npy", folder / "record.json"
+        for path in (folder, self.path, self.record):
+            if path.is_symlink():
+                raise FolderError(
+                    f"{path}: is a link; need a folder of this command's own. Remove it."
+                )
         self.start = len(self._header(0))
         self.safe = self._begun()
         self.count = self.safe
@@ -40,6 +46,7 @@ class Rows:
 
     def add(self, vector: Vector) -> None:
         """One more row."""
+        assert len(vector) == self.width
         self.file.write(vector.astype("<f4").tobytes())
         self.count += 1
 
@@ -58,13 +65,12 @@ class Rows:
             while block := file.read(BLOCK * self._row):
                 yield from np.frombuffer(block, "<f4").reshape(-1, self.width)
 
-    def finish(self) -> Path:
+    def finish(self) -> None:
         """The array, with its length."""
         self.file.seek(0)
         self.file.write(self._header(self.count))
         self.file.close()
         sync(self.path)
-        return self.path
 
     @property
     def _row(self) -> int:
@@ -77,7 +83,7 @@ class Rows:
         record = read_json(self.record)
         rows = record.pop("rows", None)
         other = [name for name in self.about if record.get(name) != self.about[name]]
-        if other or type(rows) is not int:
+        if other or type(rows) is not int or rows < 0:
             what = ", ".join(other) or "number of rows"
             raise FolderError(
                 f"{self.folder}: was begun with another {what}. Give the same again, remove the "
@@ -98,38 +104,53 @@ class Rows:
 def gathered(out: Path, width: int, about: dict[str, Any] | None) -> Iterator[Rows]:
     """Rows to add to, for a file that does not exist yet; None: they cannot be gone on with.
 
-    The folder stays if the process is killed or interrupted, and goes if an error is raised: what
-    has to be mended changes what the rows were made of.
+    The folder stays if the process is killed or interrupted, or the disk is full. It goes if the
+    data is at fault: what has to be mended changes what the rows were made of.
     """
     folder = out.with_name(f".{out.name}.unfinished")
+    rows: Rows | None = None
     try:
-        if about is None:
-            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(exist_ok=True)
-        with held(folder / "lock", what="these vectors"):
+        with held(folder / LOCK, what="these vectors"):
+            refuse_existing_file(out)
+            if about is None:
+                _empty(folder)
             rows = Rows(folder, width, about or {})
             try:
                 yield rows
-            except Exception:
-                shutil.rmtree(folder, ignore_errors=True)
+            except Exception as error:
+                if isinstance(error, DataError) or not rows.safe:
+                    shutil.rmtree(folder, ignore_errors=True)
                 raise
             finally:
                 rows.file.close()
     except OSError as error:
-        raise disk_error(out, error) from error
+        safe = rows.safe if rows is not None else 0
+        left = f"{safe:,} vectors are safe, and the same command goes on with them"
+        raise disk_error(out, error, left=left) from error
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name != LOCK:
+            path.unlink()
 
 
 def publish(rows: Rows, out: Path, texts: Callable[[], Iterable[str]]) -> None:
     """Put the file in its place, whole."""
+    rows.save()
+    made = rows.path
     if out.suffix == ".npy":
-        rows.finish().replace(out)
-    elif out.suffix == ".parquet":
-        made = rows.folder / "vectors.parquet"
-        _write_parquet(rows, made, texts())
-        sync(made)
-        made.replace(out)
+        rows.finish()
     else:
-        write_file(out, (line.encode() for line in lines_of(rows)))
+        made = rows.folder / f"whole{out.suffix}"
+        if out.suffix == ".parquet":
+            _write_parquet(rows, made, texts())
+        else:
+            with made.open("w") as file:
+                write_lines(rows, file)
+        sync(made)
+    made.replace(out)
     sync(out.parent)
     shutil.rmtree(rows.folder, ignore_errors=True)
 
