@@ -7,6 +7,8 @@ what it prepares once (graphs, calibration) is not timed. `peers.py` says how ea
 """
 
 import argparse
+import json
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -42,31 +44,37 @@ def ours(place: Path, threads: int, *, int8: bool) -> Embed:
     return Model.load(folder).embed
 
 
-def calibration() -> list[str]:
-    """The same texts for everybody."""
-    return list(records_for(Model.load(get("minilm")), None))
+def theirs(place: Path, threads: int, *, name: str, int8: bool, apart: bool) -> Embed:
+    """One of the others; those that calibrate do so with the same texts as ours."""
+    if name == "OpenVINO":
+        texts = json.loads((place / CALIBRATION).read_text()) if int8 else []
+        return peers.openvino(get("minilm"), place, threads, texts, int8=int8, apart=apart)
+    make = {"ONNX Runtime": peers.onnx_runtime, "CTranslate2": peers.ctranslate2}[name]
+    return make(get("minilm"), place, threads, int8=int8, apart=apart)
 
 
-def openvino(place: Path, threads: int, *, int8: bool, streams: bool) -> Embed:
-    """With and without batches side by side."""
-    return peers.openvino(
-        get("minilm"), place, threads, calibration() if int8 else [], int8=int8, streams=streams
-    )
+def _sides() -> Iterator[tuple[str, Callable[[Path, int], Embed]]]:
+    alone = peers.sentence_transformers
+    yield "sentence-transformers fp32", lambda place, threads: alone(get("minilm"), threads)
+    for precision in ("fp32", "int8"):
+        int8 = precision == "int8"
+        yield f"unmask {precision}", partial(ours, int8=int8)
+        for name in ("ONNX Runtime", "OpenVINO", "CTranslate2"):
+            for apart in (False, True):
+                make = partial(theirs, name=name, int8=int8, apart=apart)
+                yield f"{name} {precision}{APART * apart}", make
 
 
-SIDES: dict[str, Callable[[Path, int], Embed]] = {
-    "unmask fp32": partial(ours, int8=False),
-    "sentence-transformers fp32": lambda place, n: peers.sentence_transformers(get("minilm"), n),
-    "ONNX Runtime fp32": lambda place, n: peers.onnx_runtime(get("minilm"), place, n, int8=False),
-    "OpenVINO fp32": partial(openvino, int8=False, streams=False),
-    "OpenVINO fp32, streams": partial(openvino, int8=False, streams=True),
-    "CTranslate2 fp32": lambda place, n: peers.ctranslate2(get("minilm"), place, n, int8=False),
-    "unmask int8": partial(ours, int8=True),
-    "ONNX Runtime int8": lambda place, n: peers.onnx_runtime(get("minilm"), place, n, int8=True),
-    "OpenVINO int8": partial(openvino, int8=True, streams=False),
-    "OpenVINO int8, streams": partial(openvino, int8=True, streams=True),
-    "CTranslate2 int8": lambda place, n: peers.ctranslate2(get("minilm"), place, n, int8=True),
-}
+CALIBRATION, APART = "calibration.json", ", side by side"
+SIDES = dict(_sides())
+
+
+def prepare(place: Path) -> None:
+    """Make an empty place, where nothing is of an earlier version, with texts to calibrate by."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    texts = records_for(Model.load(get("minilm")), None)
+    (place / CALIBRATION).write_text(json.dumps(texts))
 
 
 class Side:
@@ -87,17 +95,17 @@ class Side:
 def measured(
     names: Sequence[str], sets: list[list[str]], rounds: int, threads: int, calls: int = 1
 ) -> dict[str, Any]:
-    """Seconds of a call with each set, memory, and vectors of the first set, of each side."""
+    """Seconds of a call with each set, and vectors of the first set, of each side."""
     place = RESULTS / "infer"
-    place.mkdir(parents=True, exist_ok=True)
     sides = {name: Apart(Side, name, place, threads, sets, calls) for name in names}
     each = []
     for number in range(len(sets)):
         seconds = interleaved({n: partial(side, number) for n, side in sides.items()}, rounds)
         each.append({name: [spent / calls for spent in some] for name, some in seconds.items()})
     vectors = {name: side.about["vectors"] for name, side in sides.items()}
-    memory = {name: side.close() for name, side in sides.items()}
-    return {"seconds": each, "vectors": vectors, "peak_bytes": memory}
+    for side in sides.values():
+        side.close()
+    return {"seconds": each, "vectors": vectors}
 
 
 def best(names: Iterator[str], seconds: dict[str, list[float]]) -> str:
@@ -114,13 +122,13 @@ def batch(rounds: int, threads: int) -> dict[str, Any]:
     vectors, (seconds,) = found.pop("vectors"), found.pop("seconds")
     truth = vectors["sentence-transformers fp32"]
     print(f"\n{TEXTS:,} texts, {tokens:,} tokens, {threads} threads\n")
-    print("| | tokens a second | cosine to fp32, mean and least | memory, MB |\n|---|---|---|---|")
+    print("| | tokens a second | cosine to fp32, mean and least |\n|---|---|---|")
     for name, spent in seconds.items():
         cosines = (vectors[name] * truth).sum(axis=1)
         found.setdefault("cosine", {})[name] = [float(cosines.mean()), float(cosines.min())]
         print(
             f"| {name} | {tokens / statistics.median(spent):,.0f} | {cosines.mean():.4f}, "
-            f"{cosines.min():.4f} | {found['peak_bytes'][name] / 1e6:,.0f} |"
+            f"{cosines.min():.4f} |"
         )
     return {**found, "seconds": seconds, "tokens": tokens, "speedup": _speedups(seconds)}
 
@@ -146,7 +154,7 @@ def one(rounds: int, threads: int) -> dict[str, Any]:
     texts = texts_of_known_length(model, TEXTS)
     (text, *_) = [t for t in texts if len(model.tokenizer.ids([t])[0]) == SENTENCE - 2]
     found = measured(
-        [name for name in SIDES if "streams" not in name], [[text]], rounds, threads, CALLS
+        [name for name in SIDES if APART not in name], [[text]], rounds, threads, CALLS
     )
     (seconds,) = found["seconds"]
     print(f"\na sentence of {SENTENCE} tokens, {threads} threads\n\n| | ms |\n|---|---|")
@@ -158,7 +166,7 @@ def one(rounds: int, threads: int) -> dict[str, Any]:
 def lengths(rounds: int, threads: int) -> dict[str, Any]:
     """Texts of one length, all lengths, on one core and on two."""
     model = Model.load(get("minilm"))
-    names = [name for name in SIDES if "streams" not in name]
+    names = list(SIDES)
     rates: dict[str, Any] = {}
     sets = [_of_length(model, length) for length in LENGTHS]
     for cores in THREADS:
@@ -171,9 +179,9 @@ def lengths(rounds: int, threads: int) -> dict[str, Any]:
         Chart(
             f"Tokens a second, {precision}, {cores} threads",
             [
-                Line(name, range(len(LENGTHS)), by[cores])
-                for name, by in rates.items()
-                if precision in name
+                Line(name, range(len(LENGTHS)), _better(rates, name, cores))
+                for name in rates
+                if precision in name and APART not in name
             ],
             across="tokens of a text",
             names=[str(length) for length in LENGTHS],
@@ -183,6 +191,12 @@ def lengths(rounds: int, threads: int) -> dict[str, Any]:
     ]
     (RESULTS / "infer.svg").write_text(column(charts))
     return {"lengths": list(LENGTHS), "tokens_a_second": rates}
+
+
+def _better(rates: dict[str, Any], name: str, cores: int) -> list[float]:
+    """The better of a peer's two ways, at each length."""
+    ways = [rates[way][cores] for way in (name, name + APART) if way in rates]
+    return [max(some) for some in zip(*ways, strict=True)]
 
 
 def _of_length(model: Model, length: int) -> list[str]:
@@ -203,5 +217,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args(sys.argv[2:])
+    prepare(RESULTS / "infer")
     for name in given.only:
         save(f"infer-{name}", kinds[name](given.rounds, given.threads))

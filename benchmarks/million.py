@@ -7,12 +7,14 @@ the vector of its sentence, computed in one go.
 """
 
 import argparse
+import json
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from unmask.data.readers import read_texts
 from unmask.use.model import Model
 
 BLOCK = 50_000  # rows that are compared at once
+SAME = 0.999  # cosine; sentences that differ are farther apart, mates of a batch change less
 
 
 def write_texts(data: Path, path: Path, count: int) -> list[str]:
@@ -37,9 +40,9 @@ def write_texts(data: Path, path: Path, count: int) -> list[str]:
 class Life:
     """One run of the command, until it ends or is killed."""
 
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command)
-        self.memory: list[int] = []
+    def __init__(self, command: list[str], record: Path) -> None:
+        self.process, self.record = subprocess.Popen(command), record
+        self.memory: list[tuple[int, int]] = []  # rows that are safe, bytes
 
     def watch(self, seconds: float) -> bool:
         """Note its memory for so long; has it ended by itself?"""
@@ -47,17 +50,23 @@ class Life:
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 return True
-            self.memory.append(1024 * kilobytes(self.process.pid, "status", "VmRSS:"))
+            used = 1024 * kilobytes(self.process.pid, "status", "VmRSS:")
+            self.memory.append((self._rows(), used))
             time.sleep(0.5)
         self.process.kill()
         self.process.wait()
         return False
 
+    def _rows(self) -> int:
+        with suppress(OSError, ValueError):  # not there yet, or not any more
+            return int(json.loads(self.record.read_text())["rows"])
+        return 0
 
-def lives(command: list[str], kills: int, rng: random.Random) -> Iterator[Life]:
+
+def lives(command: list[str], record: Path, kills: int, rng: random.Random) -> Iterator[Life]:
     """Run it, killed so often at any moment of its first two minutes, until it ends."""
     for number in range(kills + 1):
-        life = Life(command)
+        life = Life(command, record)
         ended = life.watch(rng.uniform(1, 120) if number < kills else 10**9)
         yield life
         if ended:
@@ -88,19 +97,24 @@ def main() -> None:
         out = place / "vectors.npy"
         command = [sys.executable, "-m", "unmask", "embed", given.model]
         command += [str(place / "texts.txt"), "--out", str(out)]
+        record = place / ".vectors.npy.unfinished" / "record.json"
         begun = time.perf_counter()
-        lived = list(lives(command, given.kills, random.Random(0)))
+        lived = list(lives(command, record, given.kills, random.Random(0)))
         seconds = time.perf_counter() - begun
         if lived[-1].process.returncode or not out.exists():
             sys.exit("the command failed")
         count = len(np.load(out, mmap_mode="r"))
         least = differences(Model.load(given.model), texts, out)
-    last = lived[-1].memory
-    early, peak = max(last[: max(len(last) // 10, 1)]), max(max(life.memory) for life in lived)
+    kills = len(lived) - 1
+    seen = [sample for life in lived for sample in life.memory]
+    early = max((used for rows, used in seen if 0 < rows <= given.texts / 10), default=0)
+    peak = max(used for _, used in seen)
     print(
-        f"{count:,} rows of {given.texts:,} texts after {len(lived) - 1} kills in {seconds:,.0f} s;"
-        f" least cosine of a row to its text's vector {least:.6f}; memory {peak / 1e6:,.0f} MB at "
-        f"most, {early / 1e6:,.0f} MB in the first tenth of the last life"
+        f"{count:,} rows of {given.texts:,} texts after {kills} kills in {seconds:,.0f} s; least "
+        f"cosine of a row to its text's vector {least:.6f}; memory {peak / 1e6:,.0f} MB at most, "
+        f"{early / 1e6:,.0f} MB in the first tenth"
     )
-    found = {"rows": count, "texts": given.texts, "kills": len(lived) - 1, "seconds": seconds}
+    found = {"rows": count, "texts": given.texts, "kills": kills, "seconds": seconds}
     save("million", {**found, "least": least, "peak_bytes": peak, "early_bytes": early})
+    if count != given.texts or least < SAME:
+        sys.exit("rows were lost, repeated or changed")
