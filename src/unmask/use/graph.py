@@ -45,7 +45,8 @@ class Rows(nn.Module):
         """See the top of the file."""
         inputs = tokens, segments, index, owner
         if places is None:
-            return self.network.encoder(*inputs, shared=True)
+            states: Tensor = self.network.encoder(*inputs, shared=True)
+            return states
         return scores_at(self.network, inputs, places, shared=True)
 
 
