@@ -29,7 +29,7 @@ from unmask.use.model import Model
 
 TEXTS, CALLS, SENTENCE = 1000, 20, 20  # calls in a round; tokens of the one sentence
 LENGTHS, THREADS = (8, 16, 32, 64, 128, 256, 512), (1, 2)
-TOKENS = 16_384  # of each length
+TOKENS = 4_096  # of each length
 Embed = Callable[[Sequence[str]], np.ndarray]
 
 
