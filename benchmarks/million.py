@@ -1,6 +1,6 @@
 """A million texts to vectors, killed on the way: is a row lost or repeated, does memory grow?
 
-    python -m benchmarks million DATA [--texts 1000000] [--kills 10] [--model minilm]
+    python -m benchmarks million DATA [--texts 1000000] [--kills 10] [--longest 120] [--model minilm]
 
 The texts are SST-2's training sentences, again and again, so that every row can be compared with
 the vector of its sentence, computed in one go.
@@ -63,11 +63,12 @@ class Life:
         return 0
 
 
-def lives(command: list[str], record: Path, kills: int, rng: random.Random) -> Iterator[Life]:
-    """Run it, killed so often at any moment of its first two minutes, until it ends."""
+def lives(command: list[str], record: Path, kills: int, longest: float) -> Iterator[Life]:
+    """Run it until it ends, killed so often, each time after at most so many seconds."""
+    rng = random.Random(0)
     for number in range(kills + 1):
         life = Life(command, record)
-        ended = life.watch(rng.uniform(1, 120) if number < kills else 10**9)
+        ended = life.watch(rng.uniform(1, longest) if number < kills else 10**9)
         yield life
         if ended:
             return
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--texts", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--longest", type=float, default=120.0)
     parser.add_argument("--model", default="minilm")
     given = parser.parse_args(sys.argv[2:])
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +101,7 @@ def main() -> None:
         command += [str(place / "texts.txt"), "--out", str(out)]
         record = place / ".vectors.npy.unfinished" / "record.json"
         begun = time.perf_counter()
-        lived = list(lives(command, record, given.kills, random.Random(0)))
+        lived = list(lives(command, record, given.kills, given.longest))
         seconds = time.perf_counter() - begun
         if lived[-1].process.returncode or not out.exists():
             sys.exit("the command failed")
