@@ -1,6 +1,6 @@
 """A million texts to vectors, killed on the way: is a row lost or repeated, does memory grow?
 
-    python -m benchmarks million DATA [--texts 1000000] [--kills 10] [--longest 120] [--model minilm]
+    python -m benchmarks million DATA [--texts 1000000] [--kills 10] [--longest 120] [--model M]
 
 The texts are SST-2's training sentences, again and again, so that every row can be compared with
 the vector of its sentence, computed in one go.
