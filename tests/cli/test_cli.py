@@ -221,7 +221,13 @@ def test_a_reader_that_goes_away_gets_no_traceback(tiny, tmp_path, lines):
 def test_an_interrupt_ends_with_code_130_and_no_traceback(tiny):
     command = [sys.executable, "-u", "-m", "unmask", "tokenize", str(tiny), "--json"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+
+    def heed() -> None:  # also where the tests run in the background of a shell, which ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=heed
+    ) as process:
         process.stdin.write(b"the cat\n")
         process.stdin.flush()
         assert process.stdout.readline()  # it is at work, and waits for more
