@@ -33,7 +33,7 @@ from unmask.tasks.base import Supervised, answers
 from unmask.tasks.engine import Live
 from unmask.train.distributed import Processes
 from unmask.train.finetune import finetune, read_data, windows_of, with_task
-from unmask.train.memory import keep_freed_memory
+from unmask.memory import keep_freed_memory
 from unmask.train.optim import make_optimizer
 from unmask.train.scores import Data
 from unmask.train.step import Trainee, take_step

@@ -22,7 +22,7 @@ from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.budget import Made
 from unmask.train.distributed import Processes
-from unmask.train.memory import keep_freed_memory
+from unmask.memory import keep_freed_memory
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
 from unmask.train.step import Piece, Trainee, take_step

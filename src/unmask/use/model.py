@@ -19,6 +19,7 @@ from unmask.data.columns import Sample
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
 from unmask.errors import DataError, FolderError, SettingsError
+from unmask.memory import keep_freed_memory
 from unmask.model.attention import recording
 from unmask.tasks import engine, task_of
 from unmask.tasks.base import Tally, Task, answers
@@ -83,6 +84,7 @@ class Model:
     def __init__(self, folder: Folder) -> None:
         self.path = folder.path
         self.network = folder.network
+        keep_freed_memory()
         self.live = engine.Live(folder.network)
         self.forward: engine.Forward = self.live
         self.compiled = COMPILED in (folder.manifest or {}).get("files", {})

@@ -1,8 +1,8 @@
 """Memory that is freed is used again, instead of being asked for anew with every step.
 
-The C library gives large blocks back to the system. A training step asks for the same ones again
-and again, and each time the system clears them page by page: 60,000 pages a step, for a network of
-11 million weights.
+The C library gives large blocks back to the system. A training step, or a batch of texts, asks for
+the same ones again and again, and each time the system clears them page by page: 60,000 pages a
+step, for a network of 11 million weights.
 """
 
 import ctypes
