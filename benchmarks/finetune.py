@@ -28,12 +28,12 @@ from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
+from unmask.memory import keep_freed_memory
 from unmask.settings import build
 from unmask.tasks.base import Supervised, answers
 from unmask.tasks.engine import Live
 from unmask.train.distributed import Processes
 from unmask.train.finetune import finetune, read_data, windows_of, with_task
-from unmask.memory import keep_freed_memory
 from unmask.train.optim import make_optimizer
 from unmask.train.scores import Data
 from unmask.train.step import Trainee, take_step

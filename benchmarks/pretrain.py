@@ -14,6 +14,7 @@ from benchmarks import theirs
 from benchmarks.measure import Apart, gflops, interleaved, matrix_products, ratio, save
 from unmask.data.batches import Batch, collate
 from unmask.data.packing import pack
+from unmask.memory import keep_freed_memory
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
 from unmask.objectives.base import OnePass
@@ -22,7 +23,6 @@ from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.budget import Made
 from unmask.train.distributed import Processes
-from unmask.memory import keep_freed_memory
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
 from unmask.train.step import Piece, Trainee, take_step

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import torch
 
 from unmask.errors import Stopped, UserError
+from unmask.memory import keep_freed_memory
 from unmask.train.ahead import Ahead
 from unmask.train.course import Course, Position
 from unmask.train.keep import Keeper
-from unmask.memory import keep_freed_memory
 from unmask.train.optim import average, make_optimizer, set_rate
 from unmask.train.step import Piece, Report, choose_precision, take_step
 
