@@ -101,15 +101,27 @@ def test_no_text_gives_no_answer():
     assert list(engine.run([], lengths_and_sums(tiny_network()))) == []
 
 
-def test_workers_are_side_by_side_and_leave_the_threads_as_they_were(monkeypatch):
+def test_workers_are_side_by_side_with_a_core_each(monkeypatch):
     monkeypatch.setattr(engine, "WORKER_TOKENS", 5)
     meeting = threading.Barrier(2, timeout=20)
 
     def meet(some):
         meeting.wait()  # returns only if another worker is there at the same time
-        return [torch.get_num_threads()] * len(some)
+        torch.ones(1000, 1000) @ torch.ones(1000, 1000)  # a thread's number is settled by its use
+        return [(torch.get_num_threads(), engine.cores())] * len(some)
 
-    assert list(engine.run(examples([5] * 8), meet, workers=2)) == [1] * 8
+    with_threads(3, lambda: list(engine.run(examples([5] * 8), meet, workers=2)), [(1, 1)] * 8)
+
+
+def with_threads(count, run, expected):
+    """What it says where torch has so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        assert run() == expected
+        assert engine.cores() == count
+    finally:
+        torch.set_num_threads(before)
 
 
 def threads_of_a_new_thread():

@@ -9,6 +9,7 @@ an example's answer is does not depend on those that happened to share its row o
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Barrier
 from typing import Any, Protocol, TypeVar
@@ -27,6 +28,8 @@ IDLE = 0.3  # of the workers; beyond it, all cores had better share each batch
 ROW_TOKENS = 128  # short texts may share rows of this length
 READ = "read"  # among a batch's labels: the places in the flat batch
 ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
+
+_CORES: ContextVar[int | None] = ContextVar("cores", default=None)  # of a worker
 
 E = TypeVar("E", bound=Example)
 A = TypeVar("A")
@@ -72,7 +75,9 @@ def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     threads, ready = torch.get_num_threads(), Barrier(workers + 1)
 
     def begin() -> None:
+        _CORES.set(1)
         torch.set_num_threads(1)
+        torch.get_num_threads()  # a thread takes the caller's number when it first asks: now
         ready.wait()
 
     with ThreadPoolExecutor(workers, initializer=begin) as pool:
@@ -81,6 +86,11 @@ def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
         ready.wait()
         torch.set_num_threads(threads)  # with which threads begin, those of the caller too
         yield pool.map
+
+
+def cores() -> int:
+    """How many the caller has: a worker of ours one, others as many as torch."""
+    return _CORES.get() or torch.get_num_threads()
 
 
 def _idle(parts: int, workers: int) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unmask.data.batches import Batch
 from unmask.errors import FolderError, SettingsError
 from unmask.model.network import Network
-from unmask.tasks.engine import READ, scores_at
+from unmask.tasks.engine import READ, cores, scores_at
 
 COMPILED = "compiled.onnx"  # in a model's folder
 SLOW = "SkipLayerNormFusion"  # takes eight times as long as what it fuses, on one core
@@ -151,7 +151,7 @@ class Compiled:
         """One for as many threads as the caller has; made once."""
         import onnxruntime
 
-        threads = torch.get_num_threads()
+        threads = cores()
         with self.lock:
             if threads not in self.sessions:
                 options = onnxruntime.SessionOptions()
