@@ -33,14 +33,14 @@ TOKENS = 4_096  # of each length
 Embed = Callable[[Sequence[str]], np.ndarray]
 
 
-def ours(place: Path, threads: int, *, int8: bool) -> Embed:
-    """Live in fp32; compiled in int8, with texts that are not those that are measured."""
+def ours(place: Path, threads: int, *, compiled: str | None) -> Embed:
+    """Live, or compiled with texts that are not those that are measured."""
     torch.set_num_threads(threads)
     folder = get("minilm")
-    if int8:
-        folder, live = place / "int8", Model.load(folder)
+    if compiled:
+        folder, live = place / f"unmask-{compiled}", Model.load(folder)
         if not folder.exists():
-            compile_model(live, folder, records_for(live, None), int8=True)
+            compile_model(live, folder, records_for(live, None), int8=compiled == "int8")
     return Model.load(folder).embed
 
 
@@ -56,16 +56,17 @@ def theirs(place: Path, threads: int, *, name: str, int8: bool, apart: bool) -> 
 def _sides() -> Iterator[tuple[str, Callable[[Path, int], Embed]]]:
     alone = peers.sentence_transformers
     yield "sentence-transformers fp32", lambda place, threads: alone(get("minilm"), threads)
+    yield f"{OURS} fp32, not compiled", partial(ours, compiled=None)
     for precision in ("fp32", "int8"):
         int8 = precision == "int8"
-        yield f"unmask {precision}", partial(ours, int8=int8)
+        yield f"{OURS} {precision}", partial(ours, compiled=precision)
         for name in ("ONNX Runtime", "OpenVINO", "CTranslate2"):
             for apart in (False, True):
                 make = partial(theirs, name=name, int8=int8, apart=apart)
                 yield f"{name} {precision}{APART * apart}", make
 
 
-CALIBRATION, APART = "calibration.json", ", side by side"
+OURS, CALIBRATION, APART = "unmask", "calibration.json", ", side by side"
 SIDES = dict(_sides())
 
 
@@ -137,8 +138,8 @@ def _speedups(seconds: dict[str, list[float]]) -> dict[str, Any]:
     """Ours beside the fastest of the others, in each precision."""
     found = {}
     for precision in ("fp32", "int8"):
-        mine = f"unmask {precision}"
-        others = (name for name in seconds if precision in name and name != mine)
+        mine = f"{OURS} {precision}"
+        others = (name for name in seconds if precision in name and OURS not in name)
         fastest = best(others, seconds)
         found[precision] = {"beside": fastest, **ratio(seconds, mine, fastest)}
         at = found[precision]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.checkpoint.folder import load_folder
+from unmask.use.runtimes import multiplies_bytes
 
 BATCH, TOKENS = 32, 512  # texts of a batch on all cores, tokens of one on a core
 States = NDArray[np.float32]
@@ -118,7 +119,7 @@ def onnx_runtime(model: Path, place: Path, threads: int, *, int8: bool, apart: b
                 path,
                 weight_type=QuantType.QInt8,
                 per_channel=True,
-                reduce_range=not vnni(),
+                reduce_range=not multiplies_bytes(),
                 extra_options={"DefaultTensorType": 1},  # float, behind operators of its own
             )
     options = onnxruntime.SessionOptions()
@@ -139,6 +140,8 @@ def openvino(
 
     core = ov.Core()
     core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads})
+    if not int8:  # it would take bfloat16 where the processor has it
+        core.set_property("CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     path = _exported(model, place)
     if int8:
         path, plain = place / "int8.xml", path
@@ -194,11 +197,6 @@ def ctranslate2(model: Path, place: Path, threads: int, *, int8: bool, apart: bo
         return np.asarray(encoder.forward_batch(ids).last_hidden_state)
 
     return Peer(model, states, at_once=each)
-
-
-def vnni() -> bool:
-    """Has the processor instructions for int8? Without them weights need a bit of room."""
-    return any(name in Path("/proc/cpuinfo").read_text() for name in ("avx512_vnni", "avx_vnni"))
 
 
 def _exported(model: Path, place: Path) -> Path:

@@ -5,7 +5,18 @@ import torch
 from torch import nn
 
 from tests.conftest import tiny_network
-from unmask.model.int8 import MOST, WIDE, Int8Linear, Seen, linears, observing, quantized
+from unmask.model.config import ModelConfig
+from unmask.model.int8 import (
+    MOST,
+    WIDE,
+    Int8FeedForward,
+    Int8Linear,
+    Seen,
+    linears,
+    observing,
+    quantized,
+)
+from unmask.model.layers import FeedForward
 
 SHAPES = pytest.mark.parametrize("shape", [(64, 32), (32, 64)], ids=["narrower", "wider"])
 
@@ -17,10 +28,7 @@ def error(shape: tuple[int, int], wide: float) -> float:
     x[:, 3] *= wide
     layer.weight[:, 3] /= wide  # what it adds is as large as what the others add
     made = Int8Linear(layer, Seen(x.amin(dim=0), x.amax(dim=0)))
-    assert (len(made.wide) > 0, len(made.shrink) > 0) == (
-        wide > 1 and shape[0] > shape[1],
-        wide > 1 and shape[0] <= shape[1],
-    )
+    assert (len(made.shrink) > 0) == (wide > 1)
     found, truth = made(x), layer(x)
     return float((found - truth).norm() / truth.norm())
 
@@ -36,25 +44,55 @@ def test_a_channel_that_is_far_wider_costs_the_others_little(shape):
 
 
 def test_by_hand():
-    layer = nn.Linear(2 * WIDE, 1)
+    layer = nn.Linear(3, 1)
     with torch.no_grad():
-        layer.weight[:] = 1.0
-        layer.weight[0, 0] = MOST
+        layer.weight[:] = torch.tensor([[MOST, 1.0, 2.0]])
         layer.bias[:] = 0.25
-    low, high = torch.full((2 * WIDE,), -1.0), torch.full((2 * WIDE,), 1.55)
-    low[WIDE:], high[WIDE:] = -9.0, 9.0  # the last eight are wide
-    made = Int8Linear(layer, Seen(low, high))
-    assert made.wide.tolist() == list(range(WIDE, 2 * WIDE))
+    made = Int8Linear(layer, Seen(torch.full((3,), -1.0), torch.full((3,), 1.55)))
     assert made.scale == pytest.approx(0.01)
     assert made.zero == 100
-    assert made.weight[:, 0].tolist() == [MOST, *[1] * (WIDE - 1), *[0] * WIDE]
-    x = torch.zeros(1, 2 * WIDE)
-    x[0, 0], x[0, 1], x[0, -1] = (
-        0.504,
-        7.0,
-        0.3,
-    )  # rounded to 0.50; beyond what was seen, so 1.55; exact
-    assert made(x).item() == pytest.approx(MOST * 0.50 + 1.55 + 0.3 + 0.25, rel=1e-5)
+    assert made.weight[:, 0].tolist() == [MOST, 1, 2]
+    x = torch.tensor([[0.504, 7.0, -0.3]])  # rounded to 0.50; beyond what was seen, so 1.55; exact
+    assert made(x).item() == pytest.approx(MOST * 0.50 + 1.55 - 0.6 + 0.25, rel=1e-5)
+
+
+def test_only_channels_far_wider_than_the_middle_one_are_wide_and_at_most_eight():
+    reach = torch.ones(40)
+    assert Seen(-reach, reach).wide().tolist() == []
+    reach[[3, 30]] = 2.6
+    assert Seen(torch.zeros(40), reach).wide().tolist() == [3, 30]
+    assert Seen(-reach, torch.zeros(40)).wide().tolist() == [3, 30]
+    reach[10:25] = torch.arange(10.0, 25.0)
+    assert Seen(-reach, reach).wide().tolist() == list(range(25 - WIDE, 25))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@torch.no_grad()
+def test_wide_channels_inside_the_feed_forward_part_keep_full_precision(gated):
+    torch.manual_seed(0)
+    feed = FeedForward(
+        ModelConfig(vocab_size=23, width=16, layers=1, heads=2, inner_width=64, gated=gated)
+    )
+    feed.outer.bias[:] = 0.5
+    feed.inner.weight[5] *= 60.0
+    x = torch.randn(300, 16)
+    seen: dict[str, Seen] = {}
+    for name in ("inner", "outer"):
+        layer = getattr(feed, name)
+        seen[name] = Seen(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
+        watch = layer.register_forward_pre_hook(lambda m, i, own=seen[name]: own.widen(i[0]))
+        feed(x)
+        watch.remove()
+    assert 5 in seen["outer"].wide().tolist()
+    made, truth = Int8FeedForward(feed, seen["inner"], seen["outer"]), feed(x)
+
+    def error(found: torch.Tensor) -> float:
+        return float((found - truth).norm() / truth.norm())
+
+    assert error(made(x)) < 0.02
+    spoiled = Int8Linear(feed.outer, seen["outer"], factors=False)
+    feed.outer = spoiled
+    assert error(feed(x)) > 2 * error(made(x)), "one scale for all, the wide one included"
 
 
 def test_factors_by_hand():
@@ -77,7 +115,7 @@ def test_a_network_is_copied_and_only_its_blocks_change():
     with observing(network) as seen:
         network.encoder(*inputs)
     made = quantized(network, seen)
-    assert not linears(made)
+    assert not [name for name in linears(made) if ".few." not in name]
     assert len(linears(network)) == len(seen) == 4 * network.config.layers
     found = made.encoder(*inputs)
     assert torch.nn.functional.cosine_similarity(found, truth, dim=-1).min() > 0.99

@@ -110,8 +110,10 @@ class Attention(nn.Module):
     def _project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """[B, Q, D], [B, K, D] -> [B, H, Q, d], 2 x [B, H, K, d]"""
         if memory is None:
-            joined = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
-            q, k, v = joined.permute(2, 0, 3, 1, 4).unbind(0)
+            q, k, v = (
+                part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                for part in self.qkv(x).chunk(3, dim=-1)
+            )
             return q, k, v
         width = x.shape[-1]
         weight, bias = self.qkv.weight, self.qkv.bias

@@ -1,13 +1,13 @@
 """Matrix products in 8 bits, with what they need to know of their inputs.
 
 Weights have a scale for each output channel, inputs one scale for all. In every BERT a few input
-channels are far wider than the others, and would leave those a handful of steps. A layer with no
-more inputs than outputs divides each input by a factor, which its weights take over; another one
-multiplies the wide channels in full precision. Either way the rest has all 256 steps, and the
-smaller side of the layer pays for it.
+channels are far wider than the others, and would leave those a handful of steps. So a layer divides
+each input by a factor, which its weights take over. Inside the feed-forward part, where there are
+most channels, the few wide ones are a small feed-forward part of their own instead, in full
+precision. Either way the rest has all 256 steps.
 
     x W + b  ~  s_x s_w (round(x / f / s_x) round(f W / s_w)) + b
-    x W + b  ~  s_x s_w (round(x / s_x) round(W / s_w)) + b + x[wide] W[wide]
+    feed(x)  =  feed[all but wide](x) + feed[wide](x), only the first in 8 bits
 
 Weights use 7 bits. Processors without instructions for int8 add two products in 16 bits, where more
 would overflow; for one scale per channel it is enough.
@@ -17,10 +17,12 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unmask.model.layers import FeedForward
 from unmask.model.network import Network
 
 FAR, WIDE = 2.5, 8  # a wide channel, beside the middle one; how many there are at most
@@ -40,6 +42,21 @@ class Seen:
         self.low = torch.minimum(self.low, flat.amin(dim=0))
         self.high = torch.maximum(self.high, flat.amax(dim=0))
 
+    @property
+    def reach(self) -> Tensor:
+        """[K]"""
+        return torch.maximum(self.low.abs(), self.high.abs())
+
+    def wide(self) -> Tensor:
+        """The channels that are far wider than the middle one, at most so many.  -> [W]"""
+        reach = self.reach
+        widest = reach.topk(min(WIDE, len(reach))).indices.sort().values
+        return widest[reach[widest] > FAR * reach.median()]
+
+    def without(self, channels: Tensor) -> "Seen":
+        """As if nothing had been seen there."""
+        return Seen(self.low.index_fill(0, channels, 0.0), self.high.index_fill(0, channels, 0.0))
+
 
 class Int8Linear(nn.Module):
     """A linear layer in 8 bits.
@@ -51,37 +68,25 @@ class Int8Linear(nn.Module):
     weight_scale: Tensor  # [N]
     bias: Tensor  # [N]
     shrink: Tensor  # [K] one over the factors, or [0]: there are none
-    wide: Tensor  # [W] input channels
-    wide_weight: Tensor  # [W, N]
     scale: Tensor  # []
     zero: Tensor  # [] uint8
 
-    def __init__(self, linear: nn.Linear, seen: Seen) -> None:
+    def __init__(self, linear: nn.Linear, seen: Seen, *, factors: bool = True) -> None:
         super().__init__()
-        reach = torch.maximum(seen.low.abs(), seen.high.abs())
-        far = reach > FAR * reach.median()
         full = linear.weight.detach()  # [N, K]
-        factor = torch.ones_like(reach)
-        wide = torch.zeros(0, dtype=torch.long)
-        if far.any() and linear.out_features >= linear.in_features:
-            factor = (reach.clamp(min=1e-5) / full.abs().amax(dim=0).clamp(min=1e-5)).sqrt()
-        elif far.any():
-            wide = reach.topk(min(WIDE, len(reach))).indices.sort().values
-            wide = wide[far[wide]]
-        rest = torch.ones_like(far)
-        rest[wide] = False
-        low = float((seen.low / factor * rest).min().clamp(max=0.0))
-        high = float((seen.high / factor * rest).max().clamp(min=0.0))
+        factor = torch.ones(linear.in_features)
+        if factors and len(seen.wide()):
+            factor = (seen.reach.clamp(min=1e-5) / full.abs().amax(dim=0).clamp(min=1e-5)).sqrt()
+        low = float((seen.low / factor).min().clamp(max=0.0))
+        high = float((seen.high / factor).max().clamp(min=0.0))
         scale = max((high - low) / STEPS, 1e-8)
-        weight = full * factor * rest
+        weight = full * factor
         weight_scale = (weight.abs().amax(dim=1) / MOST).clamp(min=1e-12)
         parts = {
             "weight": (weight / weight_scale[:, None]).round().to(torch.int8).T.contiguous(),
             "weight_scale": weight_scale,
             "bias": linear.bias.detach().clone(),
             "shrink": 1.0 / factor if (factor != 1.0).any() else torch.zeros(0),
-            "wide": wide,
-            "wide_weight": full[:, wide].T.contiguous(),
             "scale": torch.tensor(scale),
             "zero": torch.tensor(round(-low / scale), dtype=torch.uint8),
         }
@@ -92,11 +97,7 @@ class Int8Linear(nn.Module):
         """[..., K] -> [..., N]"""
         if len(self.shrink):
             x = x * self.shrink
-        product = self._exported(x) if torch.onnx.is_in_onnx_export() else self._spelled_out(x)
-        if not len(self.wide):
-            return product
-        few = x.index_select(-1, self.wide).flatten(0, -2)
-        return torch.addmm(product.flatten(0, -2), few, self.wide_weight).view(product.shape)
+        return self._exported(x) if torch.onnx.is_in_onnx_export() else self._spelled_out(x)
 
     def _spelled_out(self, x: Tensor) -> Tensor:
         zero = self.zero.float()
@@ -115,6 +116,27 @@ class Int8Linear(nn.Module):
             shape=(*x.shape[:-1], self.weight.shape[1]),
             version=1,
         )
+
+
+class Int8FeedForward(nn.Module):
+    """A feed-forward part in 8 bits, but for the wide channels inside it."""
+
+    def __init__(self, feed: FeedForward, inner: Seen, outer: Seen) -> None:
+        super().__init__()
+        wide = outer.wide()
+        self.few = feed.part(wide) if len(wide) else None
+        self.rest = copy.deepcopy(feed)
+        with torch.no_grad():
+            self.rest.outer.weight[:, wide] = 0.0
+        self.rest.inner = Int8Linear(feed.inner, inner)  # type: ignore[assignment]
+        self.rest.outer = Int8Linear(  # type: ignore[assignment]
+            self.rest.outer, outer.without(wide), factors=False
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]"""
+        out: Tensor = self.rest(x)
+        return out if self.few is None else out + self.few(x)
 
 
 def linears(network: Network) -> dict[str, nn.Linear]:
@@ -148,7 +170,11 @@ def observing(network: Network) -> Iterator[dict[str, Seen]]:
 def quantized(network: Network, seen: dict[str, Seen]) -> Network:
     """A copy whose blocks multiply in 8 bits."""
     out = copy.deepcopy(network)
-    for name, layer in linears(out).items():
-        above, _, last = name.rpartition(".")
-        setattr(out.encoder.blocks.get_submodule(above), last, Int8Linear(layer, seen[name]))
+    block: Any
+    for number, block in enumerate(out.encoder.blocks):
+        attention, feed = block.attention, block.feed
+        attention.qkv = Int8Linear(attention.qkv, seen[f"{number}.attention.qkv"])
+        attention.output = Int8Linear(attention.output, seen[f"{number}.attention.output"])
+        inner, outer = (seen[f"{number}.feed.{name}"] for name in ("inner", "outer"))
+        block.feed = Int8FeedForward(feed, inner, outer)
     return out

@@ -4,8 +4,10 @@ post-norm (BERT)    x = norm(x + part(x))
 pre-norm            x = x + part(norm(x)), and one more norm after the last block
 """
 
+import copy
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -46,6 +48,17 @@ class FeedForward(nn.Module):
         else:
             inner = self.activation(inner)
         out: Tensor = self.outer(inner)
+        return out
+
+    def part(self, channels: Tensor) -> "FeedForward":
+        """What some of the channels inside add to the output, without its bias."""
+        out = copy.deepcopy(self)
+        every = self.outer.in_features
+        rows = torch.cat([channels + half * every for half in range(self.inner.parts)])
+        out.inner.weight = nn.Parameter(self.inner.weight.detach()[rows])
+        out.inner.bias = nn.Parameter(self.inner.bias.detach()[rows])
+        out.outer.weight = nn.Parameter(self.outer.weight.detach()[:, channels])
+        out.outer.bias = nn.Parameter(torch.zeros_like(self.outer.bias))
         return out
 
 

@@ -8,7 +8,7 @@ an example's answer is does not depend on those that happened to share its row o
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Barrier
@@ -29,7 +29,7 @@ ROW_TOKENS = 128  # short texts may share rows of this length
 READ = "read"  # among a batch's labels: the places in the flat batch
 ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
 
-_CORES: ContextVar[int | None] = ContextVar("cores", default=None)  # of a worker
+_WORKERS: ContextVar[int | None] = ContextVar("workers", default=None)  # a worker and its mates
 
 E = TypeVar("E", bound=Example)
 A = TypeVar("A")
@@ -49,16 +49,20 @@ def run(
     room for?
     """
     examples = iter(examples)
-    with _several(workers) as at_once:
+    with ExitStack() as later:
+        at_once: Callable[..., Iterable[Any]] | None = None
         while group := _group(examples, full):
 
             def answer(chosen: list[int], group: list[E] = group) -> Sequence[A]:
                 with torch.inference_mode():
                     return read([group[i] for i in chosen])
 
-            parts, each = list(by_length(group, WORKER_TOKENS)), at_once
+            parts = list(by_length(group, WORKER_TOKENS))
+            each: Callable[..., Iterable[Any]] = map
             if workers == 1 or _idle(len(parts), workers) > IDLE:
-                parts, each = list(by_length(group, BATCH_TOKENS)), map
+                parts = list(by_length(group, BATCH_TOKENS))
+            else:  # they take longer to begin than one text to answer
+                each = at_once = at_once or later.enter_context(_several(workers))
             answers: list[A | None] = [None] * len(group)
             for chosen, found in zip(parts, each(answer, parts), strict=True):
                 for i, own in zip(chosen, found, strict=True):
@@ -69,13 +73,10 @@ def run(
 @contextmanager
 def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     """A `map` whose calls run side by side, each on one core: they need not wait for each other."""
-    if workers == 1:
-        yield map
-        return
     threads, ready = torch.get_num_threads(), Barrier(workers + 1)
 
     def begin() -> None:
-        _CORES.set(1)
+        _WORKERS.set(workers)
         torch.set_num_threads(1)
         torch.get_num_threads()  # a thread takes the caller's number when it first asks: now
         ready.wait()
@@ -90,7 +91,12 @@ def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 def cores() -> int:
     """How many the caller has: a worker of ours one, others as many as torch."""
-    return _CORES.get() or torch.get_num_threads()
+    return 1 if _WORKERS.get() else torch.get_num_threads()
+
+
+def side_by_side() -> int:
+    """How many batches are computed at once, that of the caller included."""
+    return _WORKERS.get() or 1
 
 
 def _idle(parts: int, workers: int) -> float:
