@@ -23,7 +23,7 @@ from unmask.model.network import Network
 
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
-WORKER_TOKENS = 512  # of a worker that has a core, and its cache, for itself
+WORKER_TOKENS = 768  # of a worker that has a core, and its cache, for itself
 IDLE = 0.3  # of the workers; beyond it, all cores had better share each batch
 ROW_TOKENS = 128  # short texts may share rows of this length
 READ = "read"  # among a batch's labels: the places in the flat batch

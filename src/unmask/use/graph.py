@@ -131,9 +131,10 @@ class Compiled:
         try:
             return torch.from_numpy(self._runner()(output, {**rows, **more}))
         except Exception as error:  # they have no common kind
+            why = " ".join(str(error).split())[:200]
             raise FolderError(
-                f"{self.path}: cannot be run ({' '.join(str(error).split())[:200]}). Compile the model "
-                "again, with what is installed here."
+                f"{self.path}: cannot be run ({why}). Compile the model again, with what is "
+                "installed here."
             ) from error
 
     def _runner(self) -> Runner:

@@ -32,6 +32,7 @@ from unmask.text.vocabulary import MASK, refuse_unmasked
 from unmask.use import Pool
 from unmask.use.embed import Layer, Vector, reader, width_of
 from unmask.use.graph import COMPILED, Compiled
+from unmask.use.maps import AttentionMaps, words_of
 from unmask.use.runtimes import installed, multiplies_bytes
 
 Table = NDArray[np.float32]
@@ -53,15 +54,6 @@ class Guess:
 
     token: str
     probability: float
-
-
-@dataclass(frozen=True)
-class AttentionMaps:
-    """What each head of each layer looks at: weights[layer][head][from, to]."""
-
-    tokens: list[str]
-    segments: list[int]
-    weights: Table  # [layers, H, S, S]
 
 
 class TextTooLong(DataError):
@@ -240,13 +232,23 @@ class Model:
         self, text: str, second: str | None = None, *, truncate: bool = True
     ) -> AttentionMaps:
         """The attention weights of every layer and head for a text or a pair."""
-        texts = [text] if second is None else [text, second]
-        (example,) = self._examples([texts], truncate=truncate)
+        example = self.example(text, second, truncate=truncate)
         with recording(self.network) as weights:
             self._one(example)
-        tokens = [self.tokenizer.vocabulary.tokens[i] for i in example.ids]
+        tokens = self.tokens_of(example)
         stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
-        return AttentionMaps(tokens, example.segments, stacked)
+        return AttentionMaps(tokens, example.segments, words_of(tokens), example.special, stacked)
+
+    def example(self, text: str, second: str | None = None, *, truncate: bool = True) -> Encoded:
+        """A text or a pair as the network reads it."""
+        (example,) = self._examples(
+            [[text] if second is None else [text, second]], truncate=truncate
+        )
+        return example
+
+    def tokens_of(self, example: Encoded) -> list[str]:
+        """The names of its tokens."""
+        return [_name(self.tokenizer.vocabulary.tokens, i) for i in example.ids]
 
     def _one(self, example: Encoded) -> tuple[Batch, list[Tensor]]:
         batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)

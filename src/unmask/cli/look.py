@@ -1,0 +1,85 @@
+"""The verb that looks inside: attention, what mattered, what each head does."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.progress import notice, progress
+from unmask.disk import refuse_existing_file, write_file
+from unmask.errors import SettingsError
+
+TEXTS = 200  # that show what each head tends to do
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb of this file."""
+    app.command()(look)
+
+
+def look(
+    model: Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")],
+    text: Annotated[str, typer.Argument(help="What it reads.")],
+    second: Annotated[str | None, typer.Argument(help="A second text, for a pair.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("look.html"),
+    beside: Annotated[str | None, typer.Option(help="Another model, shown at its side.")] = None,
+    mute: Annotated[
+        list[str] | None, typer.Option(help="A head that says nothing, as LAYER.HEAD; any number.")
+    ] = None,
+    start: Annotated[int, typer.Option(min=0, help="The first token that is shown.")] = 0,
+    texts: Annotated[
+        str | None, typer.Option(help="Texts that show what each head does; Python's, if left out.")
+    ] = None,
+    integrated: Annotated[
+        bool, typer.Option("--integrated", help="Integrated gradients too, by captum.")
+    ] = False,
+) -> None:
+    """Write a page that shows what a model attends to. It opens without a network."""
+    refuse_existing_file(out)
+    muted = _heads(mute or [])
+    from unmask.checkpoint.fetch import locate
+
+    for name in filter(None, (model, beside)):
+        locate(name)  # a wrong name answers before torch is imported
+    from unmask.data.docstrings import read_library
+    from unmask.data.readers import read_texts
+    from unmask.use.look import habits
+    from unmask.use.model import Model
+    from unmask.use.page import payload, self_contained
+
+    if texts is None:
+        some = [p for m in read_library("python", limit=TEXTS * 1000) for p in m.paragraphs][:TEXTS]
+    else:
+        some = [record.text for record in islice(read_texts(texts), TEXTS)]
+    payloads = []
+    for name in filter(None, (model, beside)):
+        loaded = Model.load(name)
+        with progress(f"watching the heads of {loaded.path.name}", "texts", len(some)) as job:
+            known = habits(loaded, some, progress=job.advance)
+        notice("muting each head in turn")
+        payloads.append(
+            payload(
+                loaded,
+                text,
+                second,
+                start=start,
+                mute=muted,
+                each_head=True,
+                integrated=integrated,
+                habits=known,
+            )
+        )
+    write_file(out, self_contained(payloads, f"{payloads[0]['model']}: {text[:60]}").encode())
+    print(f"written to {out}: open it in a browser")
+
+
+def _heads(names: list[str]) -> dict[int, list[int]]:
+    """["2.3", "2.5"] -> {2: [3, 5]}"""
+    found: dict[int, list[int]] = {}
+    for name in names:
+        layer, dot, head = name.partition(".")
+        if not (dot and layer.isdecimal() and head.isdecimal()):
+            raise SettingsError(f"--mute {name}: need LAYER.HEAD, both counted from 0, like 2.3.")
+        found.setdefault(int(layer), []).append(int(head))
+    return found

@@ -1,0 +1,86 @@
+"""The verb that serves models over HTTP, with a page."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.progress import notice
+from unmask.errors import SettingsError
+
+TOKEN = "UNMASK_TOKEN"  # noqa: S105  the name of the variable
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verb of this file."""
+    app.command()(serve)
+
+
+def serve(
+    models: Annotated[
+        list[str], typer.Argument(help="Model folders or fetched models; NAME=FOLDER names one.")
+    ],
+    host: Annotated[str, typer.Option(help="Where to listen; loopback by default.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    token: Annotated[
+        str | None, typer.Option(help=f"What clients must send; or the variable {TOKEN}.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond loopback without a token.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A host name that clients may use; any number.")
+    ] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option(help="A run folder whose curves the page shows.")
+    ] = None,
+    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 256,
+    texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 32,
+) -> None:
+    """Serve models over HTTP: OpenAI's and text-embeddings-inference's routes, ours, and a page."""
+    token = token or os.environ.get(TOKEN) or None
+    if host not in LOOPBACK and not token and not insecure:
+        raise SettingsError(
+            f"--host {host}: others could use it. Give a --token, or say --insecure."
+        )
+    folders = _named(models)
+    from unmask.checkpoint.fetch import locate
+
+    for folder in folders.values():
+        locate(folder)
+    runs = {path.resolve().name: path for path in run or []}
+    for path in runs.values():
+        if not path.is_dir():
+            raise SettingsError(f"--run {path}: there is no such folder.")
+    try:
+        from unmask.serve.app import create_app
+        from unmask.serve.server import run as listen
+    except ImportError as error:
+        raise SettingsError(
+            f"needs {error.name}, which is not installed. Run: pip install 'unmask[serve]'"
+        ) from None
+    from unmask.serve.guard import LOCAL
+    from unmask.serve.limits import Limits
+    from unmask.use.model import Model
+
+    loaded = {name: Model.load(folder) for name, folder in folders.items()}
+    limits = Limits(queue=queue, texts=texts)
+    hosts = (*LOCAL, *(allow_host or []))
+    app = create_app(loaded, limits=limits, token=token, hosts=hosts, runs=runs)
+    notice(f"serving {', '.join(loaded)} at http://{host}:{port} (the page; /docs; Ctrl-C ends it)")
+    listen(app, host=host, port=port, limits=limits)
+
+
+def _named(models: list[str]) -> dict[str, str]:
+    """["a=path", "other"] -> {"a": "path", "other": "other"}"""
+    found: dict[str, str] = {}
+    for given in models:
+        name, equals, path = given.partition("=")
+        if not equals:
+            name, path = Path(given).name, given
+        if name in found:
+            raise SettingsError(f"two models named {name}. Name one of them: NAME={path}.")
+        found[name] = path
+    return found

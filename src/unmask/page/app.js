@@ -1,0 +1,66 @@
+// The page: one tab for each thing that a model here can do.
+
+import { Refusal, ask, keepToken } from "./api.js";
+import { element } from "./dom.js";
+import { TABS } from "./tabs.js";
+
+const root = document.getElementById("app");
+
+async function start() {
+  try {
+    const [cards, runs] = await Promise.all([ask("/cards"), ask("/runs")]);
+    show(cards, runs);
+  } catch (error) {
+    if (error instanceof Refusal && error.status === 401) root.replaceChildren(tokenForm());
+    else root.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
+  }
+}
+
+function tokenForm() {
+  const field = element("input", { id: "token", type: "password", autocomplete: "off", required: true });
+  return element(
+    "form",
+    { class: "controls", onsubmit: (event) => { event.preventDefault(); keepToken(field.value); start(); } },
+    element("label", { for: "token" }, "This server needs a token"),
+    field,
+    element("button", {}, "Go on"),
+  );
+}
+
+function show(cards, runs) {
+  const tabs = TABS.filter((tab) => tab.shown({ cards, runs }));
+  const list = element("div", { role: "tablist", class: "tabs", "aria-label": "What to ask" });
+  const panels = element("main", {});
+  const buttons = tabs.map((tab, n) => {
+    const panel = element("section", { role: "tabpanel", id: `panel-${tab.id}`, "aria-labelledby": `tab-${tab.id}`, hidden: true });
+    const button = element("button", { role: "tab", id: `tab-${tab.id}`, "aria-controls": panel.id, "aria-selected": "false", tabindex: -1, onclick: () => choose(n) }, tab.name);
+    panels.append(panel);
+    list.append(button);
+    return { tab, button, panel, drawn: false };
+  });
+
+  function choose(n, focus = false) {
+    buttons.forEach(({ button, panel }, i) => {
+      button.setAttribute("aria-selected", String(i === n));
+      button.tabIndex = i === n ? 0 : -1;
+      panel.hidden = i !== n;
+    });
+    const own = buttons[n];
+    if (!own.drawn) {
+      own.drawn = true;
+      own.tab.draw(own.panel, { cards, runs });
+    }
+    if (focus) own.button.focus();
+    history.replaceState(null, "", `#${own.tab.id}`);
+  }
+
+  list.addEventListener("keydown", (event) => {
+    const now = buttons.findIndex(({ button }) => button === document.activeElement);
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (now >= 0 && step) choose((now + step + buttons.length) % buttons.length, true);
+  });
+  root.replaceChildren(list, panels);
+  choose(Math.max(0, tabs.findIndex((tab) => `#${tab.id}` === location.hash)));
+}
+
+start();

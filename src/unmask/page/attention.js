@@ -1,0 +1,256 @@
+// Attention to look at: lines between tokens, all heads at once, one head as a matrix, and what
+// mattered to the answer. One set of controls for one model, or for two side by side.
+
+import { choice, element, percent, table, tick } from "./dom.js";
+import { Maps, ends } from "./maps.js";
+
+const VIEWS = ["lines", "grid", "matrix", "importance"];
+const COLOURS = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f", "#1d4ed8", "#b45309", "#047857", "#b91c1c"];
+const ROW = 24; // pixels of a token
+const REMARK = "Attention is not an explanation: weights say where a head looks, not why the model answers as it does.";
+
+/** Draw into `root`. `models` are what use/page.py writes; `ask(mute)` answers with mute heads. */
+export function mountAttention(root, models, { ask = null } = {}) {
+  const state = { view: "lines", layer: 0, heads: new Set([0]), hide: false, merge: false, texts: "all", token: null };
+  const panels = models.map((data) => ({ data, raw: Maps.of(data) }));
+  const layers = Math.min(...panels.map(({ raw }) => raw.layers));
+  const heads = Math.min(...panels.map(({ raw }) => raw.heads));
+  const pair = panels.every(({ raw }) => raw.segments.includes(1));
+  const controls = element("form", { class: "controls", "aria-label": "What to show", onsubmit: (event) => event.preventDefault() });
+  const area = element("div", { class: "panels" });
+  const set = (change) => {
+    Object.assign(state, change);
+    draw();
+  };
+
+  function drawControls() {
+    const views = VIEWS.map((view) =>
+      element("button", { type: "button", "aria-pressed": String(state.view === view), onclick: () => set({ view }) }, view),
+    );
+    const chips = Array.from({ length: heads }, (_, head) =>
+      element(
+        "button",
+        {
+          type: "button",
+          class: "chip",
+          "aria-pressed": String(state.heads.has(head)),
+          "aria-label": `head ${head}`,
+          style: `--colour: ${COLOURS[head % COLOURS.length]}`,
+          onclick: () => {
+            const chosen = new Set(state.heads);
+            if (!chosen.delete(head)) chosen.add(head);
+            set({ heads: chosen });
+          },
+        },
+        String(head),
+      ),
+    );
+    const all = element("button", { type: "button", onclick: () => set({ heads: new Set(state.heads.size === heads ? [0] : Array(heads).keys()) }) }, "all");
+    controls.replaceChildren(
+      element("div", { role: "group", "aria-label": "View" }, ...views),
+      choice("layer", [...Array(layers).keys()], state.layer, (layer) => set({ layer: Number(layer) })),
+      element("div", { role: "group", "aria-label": "Heads" }, "heads ", ...chips, all),
+      tick("hide [CLS] and [SEP]", state.hide, (hide) => set({ hide, token: null })),
+      tick("whole words", state.merge, (merge) => set({ merge, token: null })),
+      ...(pair ? [choice("texts", ["all", "first to second", "second to first"], state.texts, (texts) => set({ texts, token: null }))] : []),
+    );
+  }
+
+  function draw() {
+    const at = document.activeElement?.dataset?.key;
+    drawControls();
+    const drawn = { lines, grid, matrix, importance }[state.view];
+    area.replaceChildren(
+      ...panels.map((panel) => {
+        let maps = panel.raw;
+        if (state.merge) maps = maps.merged();
+        if (state.hide) maps = maps.hidden();
+        return element(
+          "section",
+          { class: "panel", "aria-label": panel.data.model },
+          element("h3", {}, panel.data.model),
+          panel.data.window ? element("p", { class: "remark" }, panel.data.window) : null,
+          drawn(panel, maps, state, set),
+        );
+      }),
+    );
+    if (at) root.querySelector(`[data-key="${at}"]`)?.focus();
+  }
+
+  root.replaceChildren(
+    controls,
+    area,
+    element("p", { class: "remark" }, REMARK),
+    ...panels.map(({ data }) => answerOf(data, ask)),
+  );
+  draw();
+  return { state, set };
+}
+
+function lines(panel, maps, state, set) {
+  const [from, to] = ends(maps, state.texts);
+  const height = Math.max(from.length, to.length) * ROW;
+  const drawing = element("svg:svg", { width: 160, height, "aria-hidden": "true", viewBox: `0 0 160 ${height}` });
+  const shown = (i) => state.token === null || state.token === i;
+  const received = new Float32Array(maps.size);
+  for (const head of state.heads) {
+    const weights = maps.head(state.layer, head);
+    from.forEach((i, a) => {
+      if (!shown(i)) return;
+      to.forEach((j, b) => {
+        const weight = weights[i * maps.size + j];
+        received[j] += weight / state.heads.size;
+        if (weight < 0.02) return;
+        drawing.append(
+          element("svg:line", {
+            x1: 0, x2: 160, y1: (a + 0.5) * ROW, y2: (b + 0.5) * ROW,
+            stroke: COLOURS[head % COLOURS.length], "stroke-width": 2, "stroke-opacity": weight.toFixed(3),
+          }),
+        );
+      });
+    });
+  }
+  const left = from.map((i) =>
+    element(
+      "button",
+      { type: "button", class: "token", "data-key": `from-${i}`, "aria-pressed": String(state.token === i), onclick: () => set({ token: state.token === i ? null : i }) },
+      maps.tokens[i],
+    ),
+  );
+  const right = to.map((j) => {
+    const said = state.token === null || !state.heads.size ? "" : received[j].toFixed(4);
+    return element("div", { class: "token", "data-to": j }, maps.tokens[j], element("span", { class: "weight" }, said));
+  });
+  return element(
+    "div",
+    {},
+    element("p", { class: "hint" }, "Choose a token on the left to see its weights, averaged over the chosen heads."),
+    element("div", { class: "lines" }, element("div", { class: "from" }, ...left), drawing, element("div", { class: "to" }, ...right)),
+  );
+}
+
+function grid(panel, maps, state, set) {
+  const change = panel.data.muted;
+  const cells = [];
+  for (let layer = 0; layer < maps.layers; layer++) {
+    for (let head = 0; head < maps.heads; head++) {
+      const habit = panel.data.habits?.find((own) => own.layer === layer && own.head === head);
+      const said = [habit?.name, change ? `mute: ${signed(change[layer][head][0] - panel.data.answer.values[0])}` : null].filter(Boolean).join("; ");
+      const canvas = element("canvas", { width: maps.size, height: maps.size });
+      paint(canvas, maps.head(layer, head), maps.size, maps.size);
+      cells.push(
+        element(
+          "button",
+          { type: "button", class: "cell", title: said, "aria-label": `layer ${layer}, head ${head}${said ? `: ${said}` : ""}`, onclick: () => set({ layer, heads: new Set([head]), view: "matrix" }) },
+          canvas,
+          element("small", {}, `${layer}.${head}${habit ? ` ${habit.name}` : ""}`),
+        ),
+      );
+    }
+  }
+  return element("div", { class: "grid", style: `--heads: ${maps.heads}` }, ...cells);
+}
+
+function matrix(panel, maps, state) {
+  const [from, to] = ends(maps, state.texts);
+  const chosen = [...state.heads];
+  const value = (i, j) => chosen.reduce((sum, head) => sum + maps.head(state.layer, head)[i * maps.size + j], 0) / (chosen.length || 1);
+  const values = Float32Array.from(from.flatMap((i) => to.map((j) => value(i, j))));
+  const canvas = element("canvas", { width: to.length, height: from.length, tabindex: 0, role: "img", "aria-label": "Matrix of weights; arrow keys move from cell to cell", style: `width: ${to.length * 18}px; height: ${from.length * 18}px` });
+  paint(canvas, values, to.length, from.length);
+  const output = element("output", { class: "weight", "aria-live": "polite" }, "Point at a cell, or use the arrow keys.");
+  const mark = element("div", { class: "mark", hidden: true });
+  let at = [0, 0];
+  const say = (a, b) => {
+    at = [Math.min(Math.max(a, 0), from.length - 1), Math.min(Math.max(b, 0), to.length - 1)];
+    const [row, across] = at;
+    output.textContent = `${maps.tokens[from[row]]} looks at ${maps.tokens[to[across]]}: ${values[row * to.length + across].toFixed(6)}`;
+    mark.hidden = false;
+    mark.style.transform = `translate(${across * 18}px, ${row * 18}px)`;
+  };
+  canvas.addEventListener("mousemove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    say(Math.floor(((event.clientY - box.top) / box.height) * from.length), Math.floor(((event.clientX - box.left) / box.width) * to.length));
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    say(at[0] + step[0], at[1] + step[1]);
+  });
+  return element(
+    "div",
+    {},
+    output,
+    element(
+      "div",
+      { class: "matrix" },
+      element("div", { class: "across" }, ...to.map((j) => element("span", {}, element("i", {}, maps.tokens[j])))),
+      element("div", { class: "rows" }, ...from.map((i) => element("span", {}, maps.tokens[i]))),
+      element("div", { class: "field" }, canvas, mark),
+    ),
+  );
+}
+
+function importance(panel, maps, state) {
+  // Of pieces, whatever is merged or hidden: gradients and rollout are of the whole row.
+  const raw = panel.raw;
+  const rolled = raw.rollout().subarray(0, raw.size);
+  const kinds = [["rollout to [CLS]", rolled]];
+  for (const [name, values] of Object.entries(panel.data.importance ?? {})) kinds.push([name, values]);
+  const most = kinds.map(([, values]) => Math.max(...values.map(Math.abs), 1e-9));
+  return table(
+    ["token", ...kinds.map(([name]) => name)],
+    raw.tokens.map((token, i) => [
+      token,
+      ...kinds.map(([, values], k) =>
+        element(
+          "span",
+          { class: `bar ${values[i] < 0 ? "less" : "more"}`, style: `--share: ${Math.abs(values[i]) / most[k]}` },
+          values[i].toFixed(4),
+        ),
+      ),
+    ]),
+  );
+}
+
+function answerOf(data, ask) {
+  const { answer } = data;
+  const area = element("div", {});
+  const show = (without) =>
+    area.replaceChildren(
+      table(
+        [answer.about, "share", ...(without ? ["without those heads", "change"] : [])],
+        answer.names.map((name, i) => [name, number(answer.values[i]), ...(without ? [number(without[i]), signed(without[i] - answer.values[i])] : [])]),
+      ),
+    );
+  show(answer.without);
+  const muting = data.muted || ask ? muteControls(data, ask, show) : null;
+  return element("section", { class: "panel", "aria-label": `What ${data.model} says` }, element("h3", {}, `What ${data.model} says`), area, muting);
+}
+
+function muteControls(data, ask, show) {
+  let layer = 0, head = 0;
+  const update = async () => show(ask ? (await ask({ [layer]: [head] })).without : data.muted[layer][head]);
+  return element(
+    "form",
+    { class: "controls", "aria-label": "Mute a head", onsubmit: (event) => event.preventDefault() },
+    choice("mute layer", [...Array(data.layers).keys()], layer, (value) => (layer = Number(value))),
+    choice("head", [...Array(data.heads).keys()], head, (value) => (head = Number(value))),
+    element("button", { type: "button", onclick: update }, "show what changes"),
+  );
+}
+
+function paint(canvas, values, width, height) {
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let at = 0; at < width * height; at++) {
+    // The root shows small weights too; transparent where there is none, so that it suits both themes.
+    image.data.set([37, 99, 235, Math.round(255 * Math.sqrt(Math.min(Math.max(values[at], 0), 1)))], at * 4);
+  }
+  context.putImageData(image, 0, 0);
+}
+
+const number = (value) => (Number.isFinite(value) ? value.toFixed(4) : "none");
+const signed = (value) => `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(4)}`;
+export const shares = percent;

@@ -1,0 +1,1 @@
+"""Answers over HTTP: guard -> route -> batcher -> engine."""

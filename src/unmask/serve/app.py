@@ -1,0 +1,149 @@
+"""Models -> a FastAPI app: our own routes, those that other people's clients know, the page."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from unmask.serve import known, ours
+from unmask.serve.batching import Batcher
+from unmask.serve.guard import LOCAL, Guard
+from unmask.serve.limits import Limits, Refused, invalid
+from unmask.serve.metrics import Metrics
+from unmask.serve.schemas import Problem
+from unmask.serve.work import VERBS, chosen, guessed_tokens
+from unmask.use.model import Model
+from unmask.version import VERSION
+
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+SAID: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (401, 404, 408, 413, 415, 421, 422, 429, 503)
+}
+
+
+class Desk:
+    """What a route needs: the models, and somebody who answers."""
+
+    def __init__(self, models: dict[str, Model], limits: Limits, runs: dict[str, Path]) -> None:
+        self.models, self.limits, self.runs = models, limits, runs
+        self.metrics = Metrics()
+        self.batcher = Batcher(limits, seen=self.metrics.batch)
+        self.metrics.waiting(lambda: self.batcher.waiting)
+
+    async def ask(
+        self, verb: str, name: str | None, items: list[Any], **options: Any
+    ) -> tuple[str, list[Any]]:
+        """The model that answered, and its answers to the items."""
+        if len(items) > self.limits.texts:
+            raise invalid(
+                f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
+            )
+        own, model = chosen(self.models, VERBS[verb], name)
+        known_options = tuple(sorted(options.items()))
+
+        def run(items: list[Any]) -> Any:
+            return VERBS[verb].run(model, items, options)
+
+        key = own, verb, known_options
+        return own, await self.batcher.ask(key, run, items, guessed_tokens(items))
+
+
+def create_app(
+    models: dict[str, Model],
+    *,
+    limits: Limits | None = None,
+    token: str | None = None,
+    hosts: tuple[str, ...] = LOCAL,
+    runs: dict[str, Path] | None = None,
+) -> ASGIApp:
+    """The whole server as an ASGI app; it answers between its start-up and its shut-down."""
+    desk = Desk(models, limits or Limits(), runs or {})
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        desk.batcher.start()
+        yield
+        desk.batcher.stop()
+
+    app = FastAPI(
+        title="unmask",
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=SAID,
+        description="BERT over HTTP. Every refusal is JSON with error and error_type.",
+    )
+    app.include_router(known.router(desk))
+    app.include_router(ours.router(desk))
+    _page(app)
+    _errors(app)
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Guard(app, desk.limits, token=token, hosts=hosts, seen=desk.metrics.request)
+
+
+def _page(app: FastAPI) -> None:
+    """The files of the page, each as it is, read once."""
+    place = files("unmask") / "page"
+    contents = {
+        item.name: (item.read_bytes(), KINDS[Path(item.name).suffix])
+        for item in place.iterdir()
+        if Path(item.name).suffix in KINDS
+    }
+
+    def file(name: str) -> Response:
+        body, kind = contents[name]
+        return Response(body, media_type=kind)
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return file("index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return file("docs.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def page(name: str) -> Response:
+        if name not in contents:
+            raise HTTPException(404)
+        return file(name)
+
+
+def _errors(app: FastAPI) -> None:
+    """Every error in the words of `Refused`."""
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Refused)
+        return JSONResponse(error.body(request.url.path), int(error.status), headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        problems = [
+            f"{'.'.join(str(part)[:40] for part in one['loc'])}: {one['msg']}"
+            for one in error.errors()[:5]
+        ]
+        return await refused(request, invalid("; ".join(problems)))
+
+    @app.exception_handler(HTTPException)
+    async def plain(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        found = Refused(HTTPStatus(error.status_code), str(error.detail), "http")
+        headers = {**found.headers, **(error.headers or {})}
+        return JSONResponse(found.body(request.url.path), error.status_code, headers=headers)

@@ -1,0 +1,210 @@
+"""What every request passes before a route sees it: pure ASGI, so that nothing is read unbounded.
+
+host -> token -> kind of body -> body, in pieces, up to a limit and a deadline -> the route, up to a
+deadline and only as long as the client is there. Whatever happens, the answer is JSON with a
+request id, and never a traceback.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from unmask.serve.limits import Limits, Refused, too_large, too_late
+
+OPEN = {"/health"}  # without a token; those of the page ask for it themselves
+PAGE = "/page/"
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+log = logging.getLogger("unmask.serve")
+
+Seen = Callable[[str, int, float], None]  # path, status, seconds
+
+
+class Guard:
+    """An app behind its limits."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        *,
+        token: str | None = None,
+        hosts: tuple[str, ...] = LOCAL,
+        seen: Seen = lambda path, status, seconds: None,
+    ) -> None:
+        self.app, self.limits, self.token, self.seen = app, limits, token, seen
+        self.hosts = {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the top of the file."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        id, begun, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
+        status = 499  # what nginx says of a client that went away
+
+        async def reply(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = {**HEADERS, "x-request-id": id}
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((k.encode(), v.encode()) for k, v in own.items()),
+                ]
+            await send(message)
+
+        try:
+            self._check(scope)
+            body = await self._body(scope, receive)
+            await self._answered(scope, body, receive, reply)
+        except Refused as refused:
+            await _refuse(refused, path, reply)
+        except Exception:
+            log.exception("request %s failed", id)
+            if status == 499:
+                problem = Refused(
+                    HTTPStatus.INTERNAL_SERVER_ERROR,
+                    f"the server made a mistake. Its log has it as {id}.",
+                    "internal",
+                )
+                await _refuse(problem, path, reply)
+        finally:
+            self.seen(_route(scope), status, time.perf_counter() - begun)
+
+    def _check(self, scope: Scope) -> None:
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        host = headers.get("host", "").lower()
+        if "*" not in self.hosts and _name(host) not in self.hosts:
+            raise Refused(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"host '{host[:80]}' is not served here. Allow it (--allow-host).",
+                "host",
+            )
+        path = str(scope["path"])
+        public = path in OPEN or (
+            scope["method"] == "GET" and (path == "/" or path.startswith(PAGE))
+        )
+        if self.token and not public:
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            right = hmac.compare_digest(given.strip().encode(), self.token.encode())
+            if kind.lower() != "bearer" or not right:
+                raise Refused(
+                    HTTPStatus.UNAUTHORIZED, "need the header Authorization: Bearer TOKEN.", "token"
+                )
+        if scope["method"] in ("POST", "PUT", "PATCH"):
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise Refused(
+                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                    f"content-type '{kind[:80]}'; need application/json.",
+                    "content_type",
+                )
+            if headers.get("content-encoding", "identity") != "identity":
+                raise Refused(
+                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                    "the body is compressed; send it as it is.",
+                    "content_encoding",
+                )
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdecimal() or int(length[:20]) > self.limits.body:
+            raise self._large()
+
+    def _large(self) -> Refused:
+        return too_large(f"the body is over {self.limits.body:,} bytes. Send less at a time.")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """All of it, or a refusal as soon as it is too much or too slow."""
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused(HTTPStatus.BAD_REQUEST, "the body ended early.", "body")
+                    pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
+                    if size > self.limits.body:
+                        raise self._large()
+                    if not message.get("more_body", False):
+                        return b"".join(pieces)
+        except TimeoutError:
+            raise Refused(
+                HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly.", "timeout"
+            ) from None
+
+    async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Run the route until it has answered, the client has gone, or it took too long."""
+        gone = asyncio.Event()
+        given = False
+
+        async def read() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+
+        route = asyncio.ensure_future(self.app(scope, read, send))
+        watcher = asyncio.create_task(watch())
+        try:
+            done, _ = await asyncio.wait(
+                {route, watcher},
+                timeout=self.limits.request_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if route in done:
+                route.result()
+            elif not done:
+                raise too_late("it took too long. Try again, or send less at a time.")
+        finally:
+            for task in (route, watcher):
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+
+
+def _name(host: str) -> str:
+    """Without the port: [::1]:80 -> [::1]."""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+def _route(scope: Scope) -> str:
+    """The route as it is written, so that there are few of them."""
+    return str(getattr(scope.get("route"), "path", "other"))
+
+
+async def _refuse(refused: Refused, path: str, send: Send) -> None:
+    body = json.dumps(refused.body(path)).encode()
+    headers: dict[str, Any] = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **refused.headers,
+    }
+    if refused.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):
+        headers["connection"] = "close"  # what is left of the body is not read
+    encoded = [(k.encode(), v.encode()) for k, v in headers.items()]
+    await send({"type": "http.response.start", "status": int(refused.status), "headers": encoded})
+    await send({"type": "http.response.body", "body": body})

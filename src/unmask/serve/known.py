@@ -1,0 +1,186 @@
+"""Routes that other people's clients know: OpenAI's, and text-embeddings-inference's."""
+
+import base64
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from fastapi import APIRouter
+
+from unmask.serve import schemas
+from unmask.serve.limits import Refused, invalid
+from unmask.serve.work import VERBS, chosen
+from unmask.version import VERSION
+
+if TYPE_CHECKING:
+    from unmask.serve.app import Desk
+
+
+def router(desk: "Desk") -> APIRouter:
+    """The routes."""
+    routes = APIRouter()
+    _openai(routes, desk)
+    _vectors(routes, desk)
+    _labels(routes, desk)
+    _about(routes, desk)
+    return routes
+
+
+def _openai(routes: APIRouter, desk: "Desk") -> None:
+    @routes.post("/v1/embeddings", tags=["OpenAI"])
+    async def embeddings(asked: schemas.OpenAIEmbeddings) -> schemas.OpenAIVectors:
+        """One vector per text, as floats or as base64 of float32."""
+        texts = _listed(asked.input)
+        if not texts:
+            raise invalid("input is empty; need a text or a list of them.")
+        name, found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
+        width = len(found[0][0])
+        if asked.dimensions not in (None, width):
+            raise invalid(f"dimensions {asked.dimensions}: the model has {width}. Leave it out.")
+        read = sum(tokens for _, tokens in found)
+        return schemas.OpenAIVectors(
+            data=[
+                schemas.Vector(index=i, embedding=_written(vector, asked.encoding_format))
+                for i, (vector, _) in enumerate(found)
+            ],
+            model=name,
+            usage=schemas.Usage(prompt_tokens=read, total_tokens=read),
+        )
+
+    @routes.get("/v1/models", tags=["OpenAI"])
+    async def models() -> schemas.OpenAIModels:
+        """What is served."""
+        return schemas.OpenAIModels(data=[schemas.OpenAIModel(id=name) for name in desk.models])
+
+    @routes.get("/v1/models/{name:path}", tags=["OpenAI"])
+    async def model(name: str) -> schemas.OpenAIModel:
+        """One of them."""
+        if name not in desk.models:
+            message = f"model '{name[:80]}': not served here; there is {', '.join(desk.models)}."
+            raise Refused(HTTPStatus.NOT_FOUND, message, "unknown_model")
+        return schemas.OpenAIModel(id=name)
+
+
+def _vectors(routes: APIRouter, desk: "Desk") -> None:
+    @routes.post("/embed", tags=["text-embeddings-inference"])
+    async def embed(asked: schemas.Embed) -> list[list[float]]:
+        """One vector per text."""
+        _, found = await desk.ask(
+            "embed",
+            asked.model,
+            _listed(asked.inputs),
+            normalize=asked.normalize,
+            truncate=asked.truncate,
+        )
+        return [vector.tolist() for vector, _ in found]
+
+    @routes.post("/similarity", tags=["text-embeddings-inference"])
+    async def similarity(asked: schemas.Similarity) -> list[float]:
+        """The cosine of each sentence to the source."""
+        texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
+        _, found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
+        first, *others = (vector for vector, _ in found)
+        return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
+
+    @routes.post("/tokenize", tags=["text-embeddings-inference"])
+    async def tokenize(asked: schemas.Tokenize) -> list[list[schemas.Token]]:
+        """The tokens of each text, and where they stand in it."""
+        texts = _listed(asked.inputs)
+        found = (await desk.ask("tokenize", asked.model, texts))[1]
+        return [
+            [
+                schemas.Token(**token)
+                for token in tokens
+                if asked.add_special_tokens or not token["special"]
+            ]
+            for tokens in found
+        ]
+
+
+def _labels(routes: APIRouter, desk: "Desk") -> None:
+    async def shares(asked: schemas.Predict) -> tuple[list[list[schemas.Share]], bool]:
+        items, many = _texts_or_pairs(asked.inputs)
+        _, found = await desk.ask("classify", asked.model, items)
+        each = [
+            [
+                schemas.Share(label=label, score=share)
+                for label, share in sorted(own.probabilities.items(), key=lambda p: -p[1])
+            ]
+            for own in found
+        ]
+        return each, many
+
+    @routes.post("/predict", tags=["text-embeddings-inference"])
+    async def predict(asked: schemas.Predict) -> list[schemas.Share] | list[list[schemas.Share]]:
+        """The labels of a text, of a pair, or of a batch of them, the likeliest first."""
+        each, many = await shares(asked)
+        return each if many else each[0]
+
+    @routes.post("/", tags=["text-embeddings-inference"])
+    async def root(asked: schemas.Predict) -> Any:
+        """What the first model was made for, in the form of Hugging Face's own API."""
+        _, model = chosen(desk.models, VERBS["embed"], asked.model)
+        if VERBS["classify"].can(model):
+            return (await shares(asked))[0]
+        texts = [text for text in _listed(asked.inputs) if isinstance(text, str)]  # type: ignore[arg-type]
+        if not isinstance(asked.inputs, str) and len(texts) != len(asked.inputs):
+            raise invalid("inputs: need a text or a list of them.")
+        _, found = await desk.ask("embed", asked.model, texts, truncate=False)
+        return [vector.tolist() for vector, _ in found]
+
+
+def _about(routes: APIRouter, desk: "Desk") -> None:
+    @routes.get("/info", tags=["text-embeddings-inference"])
+    async def info() -> schemas.Info:
+        """What is served, and its limits."""
+        name, model = next(iter(desk.models.items()))
+        labels = model.network.heads.label_names
+        kind: dict[str, Any] = {"embedding": {"pooling": "mean"}}
+        if VERBS["classify"].can(model):
+            kind = {"classifier": {"id2label": {str(i): own for i, own in enumerate(labels)}}}
+        return schemas.Info(
+            model_id=name,
+            model_type=kind,
+            max_input_length=model.network.config.max_length,
+            max_client_batch_size=desk.limits.texts,
+            max_batch_tokens=desk.limits.batch_tokens,
+            max_concurrent_requests=desk.limits.queue,
+            version=VERSION,
+            models=[
+                {"id": own, "can": [verb.name for verb in VERBS.values() if verb.can(each)]}
+                for own, each in desk.models.items()
+            ],
+        )
+
+    @routes.get("/health", tags=["text-embeddings-inference"])
+    async def health() -> dict[str, str]:
+        """Is the thread that answers alive?"""
+        if not desk.batcher.thread.is_alive():
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "nobody answers.", "unhealthy")
+        return {"status": "ok"}
+
+
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _texts_or_pairs(inputs: Any) -> tuple[list[tuple[str, str | None]], bool]:
+    """text-embeddings-inference's ways to write them; is it a batch?"""
+    if isinstance(inputs, str):
+        return [(inputs, None)], False
+    if inputs and isinstance(inputs[0], list):
+        return [_pair(item) for item in inputs], True
+    return [_pair(inputs)], False
+
+
+def _pair(texts: Any) -> tuple[str, str | None]:
+    if len(texts) not in (1, 2):
+        raise invalid(f"a list of {len(texts)} texts; need [text] or [text, second].")
+    return texts[0], texts[1] if len(texts) == 2 else None
+
+
+def _written(vector: Any, how: str) -> list[float] | str:
+    if how == "base64":
+        return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+    numbers: list[float] = vector.tolist()
+    return numbers

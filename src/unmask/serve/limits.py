@@ -1,0 +1,69 @@
+"""What one server takes on, and how it says no."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of everything that a client decides."""
+
+    body: int = 1_000_000  # bytes
+    texts: int = 32  # of a request
+    queue: int = 256  # texts that wait
+    batch_tokens: int = 2048  # computed at a time
+    header_seconds: float = 5.0  # until the headers are there
+    body_seconds: float = 10.0  # until the body is there, and for a client to read the answer
+    request_seconds: float = 30.0  # until the answer is there
+    drain_seconds: float = 30.0  # for what is under way, when the server is told to stop
+
+
+class Refused(Exception):
+    """A request that gets no answer: the status, what is wrong, and a name that a program knows."""
+
+    def __init__(
+        self, status: HTTPStatus, message: str, kind: str, *, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind, self.retry_after = status, message, kind, retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those that belong to the refusal."""
+        headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
+        return headers
+
+    def body(self, path: str) -> dict[str, object]:
+        """As the clients of that route expect it: OpenAI's, or text-embeddings-inference's."""
+        if path.startswith("/v1/"):
+            return {
+                "error": {
+                    "message": self.message,
+                    "type": self.kind,
+                    "code": int(self.status),
+                    "param": None,
+                }
+            }
+        return {"error": self.message, "error_type": self.kind}
+
+
+def invalid(message: str) -> Refused:
+    """What was asked cannot be answered, however often it is asked."""
+    return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, message, "validation")
+
+
+def too_large(message: str) -> Refused:
+    """More than a request may bring."""
+    return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "too_large")
+
+
+def busy(message: str) -> Refused:
+    """Too much at once: later, it may be answered."""
+    return Refused(HTTPStatus.TOO_MANY_REQUESTS, message, "overloaded", retry_after=1)
+
+
+def too_late(message: str) -> Refused:
+    """It would have taken too long."""
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, message, "timeout", retry_after=2)

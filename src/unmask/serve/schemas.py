@@ -1,0 +1,200 @@
+"""What the routes take and give, as JSON."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from unmask.text.tokenizer import whole_characters
+
+Text = Annotated[str, AfterValidator(whole_characters)]  # half a character cannot be sent back
+Name = Annotated[str | None, Field(description="Which model; the first that can, if left out.")]
+Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
+
+
+class Asked(BaseModel):
+    """A request: nothing in it is ignored."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: Name = None
+
+
+class Lenient(Asked):
+    """A request in somebody else's words: clients send more than there is here."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class OpenAIEmbeddings(Lenient):
+    """OpenAI's request for embeddings."""
+
+    input: Text | list[Text]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int | None, Field(ge=1, description="Only as many as there are.")] = None
+    truncate: Truncate = False
+
+
+class Embed(Lenient):
+    """text-embeddings-inference's request for embeddings."""
+
+    inputs: Text | list[Text]
+    normalize: bool = True
+    truncate: Truncate = False
+
+
+class Predict(Lenient):
+    """A text, a pair [a, b], or a batch of them [[a], [b, c]]."""
+
+    inputs: Text | list[Text] | list[list[Text]]
+
+
+class Sentences(BaseModel):
+    """One sentence and those it is compared with."""
+
+    source_sentence: Text
+    sentences: list[Text]
+
+
+class Similarity(Lenient):
+    """How near sentences are to one."""
+
+    inputs: Sentences
+    truncate: Truncate = False
+
+
+class Tokenize(Lenient):
+    """Texts to split into tokens."""
+
+    inputs: Text | list[Text]
+    add_special_tokens: bool = True
+
+
+class Fill(Asked):
+    """A text with [MASK] in it."""
+
+    text: Text
+    top: Annotated[int, Field(ge=1, le=100)] = 5
+
+
+class Next(Asked):
+    """Two sentences."""
+
+    first: Text
+    second: Text
+
+
+class Classify(Asked):
+    """Texts, or pairs of them."""
+
+    texts: list[Text | tuple[Text, Text]]
+
+
+class Question(Asked):
+    """A question and the passage that may answer it."""
+
+    question: Text
+    context: Text
+
+
+class Entities(Asked):
+    """Texts with names in them."""
+
+    texts: list[Text]
+
+
+class Attention(Asked):
+    """A text or a pair to look at."""
+
+    text: Text
+    second: Text | None = None
+    start: Annotated[int, Field(ge=0, le=1_000_000, description="The first token shown.")] = 0
+    mute: Annotated[
+        dict[Annotated[int, Field(ge=0, le=1000)], list[Annotated[int, Field(ge=0, le=1000)]]],
+        Field(description="Heads that say nothing, by layer."),
+    ] = {}
+
+
+class Vector(BaseModel):
+    """One embedding, as OpenAI's clients read it."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class OpenAIVectors(BaseModel):
+    """OpenAI's answer."""
+
+    object: Literal["list"] = "list"
+    data: list[Vector]
+    model: str
+    usage: Usage
+
+
+class OpenAIModel(BaseModel):
+    """A model, as OpenAI's clients list it."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "unmask"
+
+
+class OpenAIModels(BaseModel):
+    """All of them."""
+
+    object: Literal["list"] = "list"
+    data: list[OpenAIModel]
+
+
+class Share(BaseModel):
+    """A label and how likely it is."""
+
+    label: str
+    score: float
+
+
+class Token(BaseModel):
+    """A token and where it stands in its text."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class Verdict(BaseModel):
+    """Does the second sentence follow the first?"""
+
+    probability: float
+    follows: bool
+
+
+class Info(BaseModel):
+    """What is served, in text-embeddings-inference's words and some of ours."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_id: str
+    model_type: dict[str, Any]
+    max_input_length: int
+    max_client_batch_size: int
+    max_batch_tokens: int
+    max_concurrent_requests: int
+    version: str
+    models: list[dict[str, Any]]
+
+
+class Problem(BaseModel):
+    """Why there is no answer."""
+
+    error: str
+    error_type: str

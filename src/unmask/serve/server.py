@@ -1,0 +1,90 @@
+"""The app -> a socket: uvicorn, with deadlines for clients that are slow on purpose."""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from unmask.serve.limits import Limits
+
+HEADERS = 16_384  # bytes of a request's headers
+IDLE = 5  # seconds that a connection may wait for its next request
+
+
+def protocol(limits: Limits) -> type[H11Protocol]:
+    """HTTP/1.1 that ends a connection which brings its headers, or takes its answer, too slowly."""
+
+    class Deadlines(H11Protocol):
+        timers: dict[str, asyncio.TimerHandle]
+
+        def connection_made(self, transport: Any) -> None:
+            self.timers = {}
+            super().connection_made(transport)
+            self._expect("headers", limits.header_seconds)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._expect("headers", None)  # they are there: the guard takes over
+            elif "headers" not in self.timers:
+                self._expect("headers", limits.header_seconds)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._expect("headers", None)  # the next request was there already
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._expect("reading", limits.body_seconds)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._expect("reading", None)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            for what in list(self.timers):
+                self._expect(what, None)
+            super().connection_lost(exc)
+
+        def _expect(self, what: str, seconds: float | None) -> None:
+            """The client must do this within so many seconds; None: it has."""
+            if what in self.timers:
+                self.timers.pop(what).cancel()
+            if seconds is not None:
+                self.timers[what] = self.loop.call_later(seconds, self._end)
+
+        def _end(self) -> None:
+            if not self.transport.is_closing():
+                self.transport.abort()
+
+    return Deadlines
+
+
+def run(app: ASGIApp, *, host: str, port: int, limits: Limits) -> None:
+    """Serve until told to stop; what is under way is answered first."""
+    server(app, host=host, port=port, limits=limits).run()
+
+
+def server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
+    """The server, not yet running."""
+    settings = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=protocol(limits),
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=IDLE,
+        timeout_graceful_shutdown=int(limits.drain_seconds),
+        h11_max_incomplete_event_size=HEADERS,
+        backlog=2048,
+    )
+    return uvicorn.Server(settings)

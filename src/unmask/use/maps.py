@@ -1,0 +1,108 @@
+"""What a model attends to: the weights of every head, and what can be read off them.
+
+    weights [L, H, S, S]    layer, head, from, to; every row of a head sums to 1
+
+Weights say where a head looks. They do not say why the model answers as it does: beside them stand
+the rollout, which follows them through all layers, and the gradient times the input, which asks
+what a change of a token would do to the answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import SettingsError, unknown
+from unmask.text.vocabulary import CONTINUES
+
+Table = NDArray[np.float32]
+BETWEEN = {"all": (None, None), "first to second": (0, 1), "second to first": (1, 0)}
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What each head of each layer looks at: weights[layer][head][from, to]."""
+
+    tokens: list[str]
+    segments: list[int]
+    words: list[int]  # the word that a token is a piece of, counted from 0
+    special: list[bool]
+    weights: Table  # [L, H, S, S]
+
+    def hidden(self) -> "AttentionMaps":
+        """Without [CLS] and [SEP], as if nobody could have looked there."""
+        keep = np.flatnonzero(~np.array(self.special))
+        weights = self.weights[:, :, keep][:, :, :, keep]
+        return replace(
+            self,
+            tokens=[self.tokens[i] for i in keep],
+            segments=[self.segments[i] for i in keep],
+            words=_counted([self.words[i] for i in keep]),
+            special=[False] * len(keep),
+            weights=_to_one(weights),
+        )
+
+    def merged(self) -> "AttentionMaps":
+        """Of words: a word is looked at with all its pieces together, and looks as their mean."""
+        count = max(self.words, default=-1) + 1
+        member = np.zeros((count, len(self.words)), np.float32)  # [W, S]
+        member[self.words, range(len(self.words))] = 1.0
+        mean = member / member.sum(axis=1, keepdims=True)
+        first = [self.words.index(word) for word in range(count)]
+        pieces = [
+            [token for token, own in zip(self.tokens, self.words, strict=True) if own == word]
+            for word in range(count)
+        ]
+        return replace(
+            self,
+            tokens=[
+                "".join([one, *(t.removeprefix(CONTINUES) for t in rest)]) for one, *rest in pieces
+            ],
+            segments=[self.segments[i] for i in first],
+            words=list(range(count)),
+            special=[self.special[i] for i in first],
+            weights=mean @ self.weights @ member.T,
+        )
+
+    def between(self, which: str) -> Table:
+        """The weights from one text to the other, [L, H, from, to]; nothing is made to sum to 1."""
+        if which not in BETWEEN:
+            raise SettingsError(unknown("texts", which, tuple(BETWEEN)))
+        source, target = (
+            np.array([part is None or segment == part for segment in self.segments])
+            for part in BETWEEN[which]
+        )
+        return self.weights[:, :, source][:, :, :, target]
+
+    def rollout(self) -> Table:
+        """How much of each first token is in each last one.  -> [S, S]
+
+        Abnar and Zuidema (2020): heads averaged, half of each step stays where it is.
+        """
+        size = len(self.tokens)
+        out = np.eye(size, dtype=np.float32)
+        for layer in self.weights:
+            out = _to_one(0.5 * layer.mean(axis=0) + 0.5 * np.eye(size, dtype=np.float32)) @ out
+        return out
+
+
+def words_of(tokens: Sequence[str]) -> list[int]:
+    """Number the words of a row: pieces marked with ## go on with the word before them."""
+    words: list[int] = []
+    for token in tokens:
+        goes_on = bool(words) and token.startswith(CONTINUES)
+        words.append((words[-1] if words else -1) + (not goes_on))
+    return words
+
+
+def _counted(words: Sequence[int]) -> list[int]:
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    return [numbers[word] for word in words]
+
+
+def _to_one(weights: Table) -> Table:
+    """Rows that sum to 1; a row of zeros stays."""
+    total = weights.sum(axis=-1, keepdims=True)
+    out: Table = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return out

@@ -1,0 +1,90 @@
+"""What was looked at -> one HTML file that needs no network, and the same data for the server."""
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from unmask.errors import SettingsError
+from unmask.use import look
+from unmask.use.look import Habit
+from unmask.use.model import Model
+
+WINDOW = 128  # tokens of a long text that are shown at a time
+MODULES = "dom.js", "maps.js", "attention.js"  # each needs only those before it
+
+
+def payload(
+    model: Model,
+    text: str,
+    second: str | None = None,
+    *,
+    start: int = 0,
+    mute: dict[int, list[int]] | None = None,
+    each_head: bool = False,
+    integrated: bool = False,
+    habits: Sequence[Habit] = (),
+) -> dict[str, Any]:
+    """All that the page draws, as JSON. `each_head` also mutes every head by itself."""
+    maps = model.attention(text, second)
+    count = len(maps.tokens)
+    if not 0 <= start < count:
+        raise SettingsError(f"start {start}: the text has {count} tokens; need 0 to {count - 1}.")
+    part = slice(start, start + WINDOW)
+    importance = {"gradient × input": look.gradient_times_input(model, text, second)[part]}
+    if integrated:
+        importance["integrated gradients"] = look.integrated_gradients(model, text, second)[part]
+    said = look.answer(model, text, second, mute=mute)
+    config = model.network.config
+    shown = maps.weights[:, :, part, part].astype("<f4")
+    found: dict[str, Any] = {
+        "model": str(model.path.name),
+        "tokens": maps.tokens[part],
+        "segments": maps.segments[part],
+        "special": maps.special[part],
+        "words": [word - maps.words[start] for word in maps.words[part]],
+        "layers": config.layers,
+        "heads": config.heads,
+        "weights": base64.b64encode(shown.tobytes()).decode(),
+        "importance": {name: values.tolist() for name, values in importance.items()},
+        "answer": {**asdict(said), "without": said.without if mute else None},
+        "habits": [{**asdict(habit), "name": habit.name} for habit in habits],
+    }
+    if count > WINDOW:
+        last = min(start + WINDOW, count)
+        found["window"] = (
+            f"Tokens {start + 1} to {last} of {count}; the weights are of all {count}."
+        )
+    if each_head:
+        found["muted"] = [
+            [
+                look.answer(model, text, second, mute={layer: [head]}).without
+                for head in range(config.heads)
+            ]
+            for layer in range(config.layers)
+        ]
+    return found
+
+
+def self_contained(payloads: Sequence[dict[str, Any]], title: str) -> str:
+    """The page of one model, or of several side by side."""
+    place = files("unmask") / "page"
+    script = "".join(_without_imports((place / name).read_text("utf-8")) for name in MODULES)
+    data = json.dumps(payloads, allow_nan=False).replace("<", "\\u003c")  # cannot end its element
+    page = Template((place / "look.html").read_text("utf-8"))
+    return page.substitute(
+        title=escape(title),
+        style=(place / "style.css").read_text("utf-8"),
+        data=data,
+        script=script,
+    )
+
+
+def _without_imports(module: str) -> str:
+    """One script instead of several: what it imports stands before it."""
+    return re.sub(r"^export ", "", re.sub(r"^import .*\n", "", module, flags=re.M), flags=re.M)

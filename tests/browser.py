@@ -1,0 +1,40 @@
+"""A real browser for the tests of pages: Debian's chromium, driven by playwright."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Start one, or skip the test and say why."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM:
+        pytest.skip("there is no chromium; install it, or set CHROMIUM")
+    with playwright.sync_playwright() as play:
+        launched = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def page_of(launched: Any, *, offline: bool = False, **options: Any) -> Iterator[Any]:
+    """A page on which nothing may go wrong, and which may ask nobody but its own server."""
+    context = launched.new_context(offline=offline, **options)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    problems: list[str] = []
+    hosts: set[str] = set()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+    yield page
+    context.close()
+    assert not problems
+    assert all(not host or host.startswith("127.0.0.1:") for host in hosts), hosts

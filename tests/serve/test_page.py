@@ -1,0 +1,195 @@
+"""The served page, in a real browser: each tab says what its route says; keyboard; both themes."""
+
+import json
+
+import pytest
+
+from tests.browser import browser, page_of
+from tests.serve.conftest import running
+
+
+@pytest.fixture(scope="module")
+def launched():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def watched(served, tmp_path_factory):
+    """A server that also shows a run."""
+    run = tmp_path_factory.mktemp("runs") / "first"
+    run.mkdir()
+    with (run / "metrics.jsonl").open("w") as file:
+        for step in range(1, 6):
+            file.write(json.dumps({"kind": "train", "step": step, "loss": 5.0 - step}) + "\n")
+        file.write('{"kind": "eval", "st')  # being written
+    with running(served, runs={"first": run}) as found:
+        yield found, run
+
+
+def tab(page, url, name):
+    page.goto(url)
+    page.get_by_role("tab", name=name).click()
+    return page.get_by_role("tabpanel")
+
+
+def test_a_click_on_a_word_hides_it_and_shows_the_candidates(launched, server, served):
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Fill")
+        panel.get_by_label("Text").fill("the cat sat on the mat.")
+        panel.get_by_role("button", name="cat", exact=True).click()
+        panel.locator(".answer table").wait_for()
+        assert panel.get_by_label("Text").input_value() == "the [MASK] sat on the mat."
+        shown = panel.locator(".answer tbody td:first-child").all_inner_texts()
+    (truth,) = served["pretrained"].fill("the [MASK] sat on the mat.", top=8)
+    assert shown == [guess.token for guess in truth]
+
+
+def test_next_sentence_and_labels(launched, server, served):
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Next sentence")
+        panel.get_by_role("button", name="Does it follow?").click()
+        panel.locator(".verdict").wait_for()
+        share = served["pretrained"].next("She opened the door.", "Nobody was there.")
+        assert f"{100 * share:.1f} %" in panel.locator(".verdict").inner_text()
+        panel = tab(page, server.url, "Classify")
+        panel.get_by_label("Text", exact=True).fill("the cat")
+        panel.get_by_role("button", name="Classify").click()
+        panel.locator(".verdict").wait_for()
+        assert (
+            panel.locator(".verdict").inner_text()
+            == served["sentiment"].classify(["the cat"])[0].label
+        )
+
+
+def test_the_answer_is_marked_in_the_passage(launched, server, served):
+    passage = "𝒜 dog sat on the mat"
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Answer")
+        panel.get_by_label("Question").fill("the cat")
+        panel.get_by_label("Passage").fill(passage)
+        panel.get_by_role("button", name="Find the answer").click()
+        panel.locator(".passage").wait_for()
+        truth = served["answers"].answer("the cat", passage)
+        marked = panel.locator("mark").all_inner_texts()
+    assert marked == ([truth.text] if truth.text else [])
+
+
+def test_names_are_marked_where_they_stand(launched, server, served):
+    text = "the cat sat on the mat"
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Names")
+        panel.get_by_label("Text").fill(text)
+        panel.get_by_role("button", name="Find names").click()
+        panel.locator(".passage").wait_for()
+        marked = panel.locator("mark").all_inner_texts()
+    truth = served["names"].entities(text).entities
+    assert marked == [f"{name.text} {name.label}" for name in truth]
+
+
+def test_similarity_is_the_cosine(launched, server, served):
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Similarity")
+        panel.get_by_label("Sentences").fill("the cat\na dog")
+        panel.get_by_role("button", name="Compare").click()
+        panel.locator(".heat").first.wait_for()
+        shown = [float(text) for text in panel.locator(".heat").all_inner_texts()]
+    vectors = served["pretrained"].embed(["the cat", "a dog"])
+    assert shown == [round(float(v), 2) for v in (vectors @ vectors.T).ravel()]
+
+
+def test_attention_in_its_tab_with_a_mute_head_from_the_server(launched, server, served):
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Attention")
+        panel.get_by_label("Text", exact=True).fill("the cat sat")
+        panel.get_by_role("button", name="Look", exact=True).click()
+        panel.locator(".from .token").first.wait_for()
+        truth = served["pretrained"].attention("the cat sat")
+        assert panel.locator(".from .token").all_inner_texts() == truth.tokens
+        panel.locator(".from .token").nth(1).click()
+        weights = [float(text) for text in panel.locator(".to .weight").all_inner_texts()]
+        assert weights == pytest.approx(truth.weights[0, 0, 1].tolist(), abs=6e-5)
+        panel.get_by_role("button", name="show what changes").click()
+        panel.get_by_text("without those heads").wait_for()
+
+
+def test_curves_grow_while_a_run_writes(launched, watched):
+    found, run = watched
+    with page_of(launched) as page:
+        panel = tab(page, found.url, "Training")
+        panel.locator("figure").first.wait_for()
+        assert "training: 0" in panel.locator("figcaption").first.inner_text()
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('ep": 5, "loss": 1.5}\n')
+        panel.get_by_text("held out: 1.5").wait_for()
+
+
+def test_the_keyboard_is_enough(launched, server):
+    with page_of(launched) as page:
+        page.goto(server.url)
+        page.get_by_role("tab", name="Fill").focus()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.textContent") == "Next sentence"
+        assert page.get_by_role("tabpanel").count() == 1
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+
+
+def test_every_field_and_button_has_a_name(launched, server):
+    with page_of(launched) as page:
+        page.goto(server.url)
+        for own in page.get_by_role("tab").all():
+            own.click()
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll("input, select, textarea, button")].filter(
+                (e) => !(e.labels?.length || e.textContent.trim() || e.ariaLabel)
+            ).map((e) => e.outerHTML)"""
+        )
+        assert nameless == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_in_both_themes(launched, server, theme):
+    with page_of(launched, color_scheme=theme) as page:
+        page.goto(server.url)
+        page.get_by_role("tab").first.wait_for()
+        front, back = page.evaluate(
+            "() => [getComputedStyle(document.body)].flatMap((s) => [s.color, s.backgroundColor])"
+        )
+
+    def light(colour):
+        channels = [int(part) / 255 for part in colour[4:-1].split(",")]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    one, two = sorted((light(front), light(back)))
+    assert (two + 0.05) / (one + 0.05) > 7
+    assert (light(back) < 0.1) == (theme == "dark")
+
+
+def test_a_token_is_asked_for_once(launched, served):
+    with running(served, token="let me in") as found, page_of_401(launched) as page:
+        page.goto(found.url)
+        page.get_by_label("This server needs a token").fill("let me in")
+        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("tab").first.wait_for()
+
+
+def page_of_401(launched):
+    """A page that is refused first says so on the console, which is no fault."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def opened():
+        context = launched.new_context()
+        yield context.new_page()
+        context.close()
+
+    return opened()
+
+
+def test_the_routes_are_listed_without_help_from_elsewhere(launched, server):
+    with page_of(launched) as page:
+        page.goto(f"{server.url}/docs")
+        page.get_by_role("heading", name="POST /v1/embeddings").wait_for()
+        assert page.get_by_role("heading", level=2).count() > 15
