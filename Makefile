@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test full faults check lint format bench clean
+.PHONY: help demo test full faults load check lint format bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 16
@@ -19,6 +19,9 @@ full: .venv/test  ## the tests that take many minutes: all data, all sizes
 
 faults: .venv/test  ## kills, full disks, dead workers, NaN: hundreds of each, about fifteen minutes
 	$(BIN)/python -m benchmarks faults
+
+load: .venv/test  ## a server under load, with slow clients, stops and nonsense; about ten minutes
+	$(BIN)/python -m benchmarks load
 
 check: lint  ## lint, types, layers, and the quick tests
 	$(BIN)/python -m pytest -q -m "not slow and not full"

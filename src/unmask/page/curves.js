@@ -2,6 +2,7 @@
 
 import { element } from "./dom.js";
 
+const SMOOTH = 20; // points of the running mean of what is measured at every step
 const WIDTH = 560, HEIGHT = 240, LEFT = 56, BOTTOM = 28;
 
 /** Lines over steps: [{name, points: [[x, y], ...]}]. */
@@ -43,17 +44,29 @@ export function chart(title, lines) {
 /** The charts of a run's entries. */
 export function chartsOf(entries) {
   const of = (kind, name) => entries.filter((entry) => entry.kind === kind && Number.isFinite(entry[name])).map((entry) => [entry.step, entry[name]]);
+  const trained = (name) => smooth(of("train", name));
   const asks = Object.keys(entries.findLast((entry) => entry.asks)?.asks ?? {});
   const main = asks[0] ?? "loss";
-  const charts = [chart("Loss", [{ name: "training", points: of("train", main).length ? of("train", main) : of("train", "loss") }, { name: "held out", points: of("eval", main).length ? of("eval", main) : of("eval", "loss") }])];
-  const scores = [...new Set(entries.filter((entry) => entry.kind === "eval").flatMap((entry) => Object.keys(entry)))].filter((name) => /accuracy|f1|exact|spearman|matthews/.test(name));
+  const first = (kind) => (of(kind, main).length ? main : "loss");
+  const charts = [chart("Loss", [{ name: "training", points: trained(first("train")) }, { name: "held out", points: of("eval", first("eval")) }])];
+  const scores = [...new Set(entries.filter((entry) => entry.kind === "eval").flatMap((entry) => Object.keys(entry)))].filter((name) => /accuracy|f1|exact|spearman|matthews/.test(name) && !name.startsWith("unigram"));
   for (const name of scores) charts.push(chart(name.replaceAll("_", " "), [{ name: "held out", points: of("eval", name) }]));
-  charts.push(chart("Tokens a second", [{ name: "training", points: of("train", "tokens_a_second") }]));
+  charts.push(chart("Tokens a second", [{ name: "training", points: trained("tokens_a_second") }]));
   return charts;
 }
 
+/** The mean of each point and those shortly before it: single steps are noisy. */
+function smooth(points) {
+  return points.map(([x], i) => {
+    const some = points.slice(Math.max(0, i - SMOOTH + 1), i + 1);
+    return [x, some.reduce((sum, [, y]) => sum + y, 0) / some.length];
+  });
+}
+
+/** From the least to the most; a line that is flat lies in the middle. */
 function range(values) {
-  return [Math.min(...values), Math.max(...values)];
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return low < high ? [low, high] : [low - 0.5, high + 0.5];
 }
 
 function short(value) {

@@ -26,7 +26,7 @@ from unmask.version import VERSION
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 SAID: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (401, 404, 408, 413, 415, 421, 422, 429, 503)
+    code: {"model": Problem} for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
 }
 
 

@@ -18,7 +18,7 @@ from unmask.use.model import Guess
 if TYPE_CHECKING:
     from unmask.serve.app import Desk
 
-RECENT = 2000  # entries of a run that are sent
+MOST = 1500  # entries of a run's training that are sent
 
 
 def router(desk: "Desk") -> APIRouter:
@@ -96,14 +96,20 @@ def _looking(routes: APIRouter, desk: "Desk") -> None:
 
     @routes.get("/runs/{name}")
     async def run(name: str) -> list[dict[str, Any]]:
-        """What a run has written so far: its newest entries."""
+        """What a run has written so far: all of it, or entries evenly over it and its end."""
         if name not in desk.runs:
             raise Refused(
                 HTTPStatus.NOT_FOUND, f"run '{name[:80]}': not watched here.", "unknown_run"
             )
         path = desk.runs[name] / "metrics.jsonl"
-        lines = path.read_text("utf-8").splitlines()[-RECENT:] if path.exists() else []
-        return [entry for line in lines if (entry := _entry(line)) is not None]
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        entries = [entry for line in lines if (entry := _entry(line)) is not None]
+        step = -(-len(entries) // MOST)
+        return [
+            entry
+            for number, entry in enumerate(entries)
+            if number % step == 0 or entry.get("kind") != "train" or entry is entries[-1]
+        ]
 
 
 def _pairs(texts: list[Any]) -> list[tuple[str, str | None]]:

@@ -1,0 +1,100 @@
+"""Many clients of one server in one thread: HTTP/1.1 over asyncio streams, and nothing more."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+RESET = -1  # in place of a status: the connection broke
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+    seconds: float
+
+
+class Client:
+    """One connection, opened again when the server has closed it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, path: str, body: Any) -> Answer:
+        """Ask; a broken connection is an answer, too."""
+        content = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(content)}\r\n\r\n"
+        ).encode()
+        begun = time.perf_counter()
+        try:
+            reader, writer = await self._open()
+            writer.write(head + content)
+            await writer.drain()
+            status, headers = await _head(reader)
+            found = await reader.readexactly(int(headers.get("content-length", "0")))
+            if headers.get("connection") == "close":
+                self.close()
+        except (OSError, asyncio.IncompleteReadError):
+            self.close()
+            return Answer(RESET, b"", time.perf_counter() - begun)
+        return Answer(status, found, time.perf_counter() - begun)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.streams is None:
+            self.streams = await asyncio.open_connection("127.0.0.1", self.port)
+        return self.streams
+
+    def close(self) -> None:
+        """Hang up."""
+        if self.streams is not None:
+            self.streams[1].close()
+        self.streams = None
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines[1:] if line)
+    return int(lines[0].split()[1]), {k.lower(): v.strip().lower() for k, _, v in pairs}
+
+
+@dataclass
+class Tally:
+    """Answers by status, and the times of those that were good."""
+
+    codes: dict[int, int] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)
+
+    def add(self, answer: Answer) -> None:
+        """One more."""
+        self.codes[answer.status] = self.codes.get(answer.status, 0) + 1
+        if answer.status == 200:
+            self.times.append(answer.seconds)
+
+
+async def crowd(
+    port: int, clients: int, seconds: float, body: Callable[[int], Any], *, every: float = 0.0
+) -> Tally:
+    """So many clients, each asking again as soon as it is answered, or `every` so many seconds."""
+    tally, end, number = Tally(), time.perf_counter() + seconds, 0
+
+    async def one() -> None:
+        nonlocal number
+        client = Client(port)
+        due = time.perf_counter()
+        while time.perf_counter() < end:
+            number += 1
+            tally.add(await client.post("/embed", body(number)))
+            due = max(due + every, time.perf_counter() - every)
+            await asyncio.sleep(max(due - time.perf_counter(), 0.0))
+        client.close()
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return tally
