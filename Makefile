@@ -50,6 +50,9 @@ clean:  ## remove the environment and what tools left behind
 
 .venv/test: .venv/core
 	$(INSTALL) -e '.[test,check]'
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+		apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
+		echo "there is no chromium: the tests of pages are skipped"
 	@touch $@
 
 .venv/bench: .venv/test

@@ -84,7 +84,7 @@ def test_links_between_pages_lead_somewhere():
 def test_every_measurement_that_is_named_can_be_run():
     """By the Makefile or on a page: `python -m benchmarks NAME`."""
     text = "".join(page.read_text() for page in [*PAGES, ROOT / "Makefile"])
-    named = set(re.findall(r"-m benchmarks ([a-z]+)", text))
+    named = set(re.findall(r"-m benchmarks ([a-z0-9]+)", text))
     command = [sys.executable, "-m", "benchmarks"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert {"all", "pretrain", "budget"} <= named

@@ -72,7 +72,7 @@ def running(models: dict[str, Model], **options: Any) -> Iterator[Running]:
         assert not thread.is_alive(), "the server did not stop"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(served) -> Iterator[Running]:
     """With the ordinary limits."""
     with running(served) as found:

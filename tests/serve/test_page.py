@@ -118,7 +118,7 @@ def test_curves_grow_while_a_run_writes(launched, watched):
     with page_of(launched) as page:
         panel = tab(page, found.url, "Training")
         panel.locator("figure").first.wait_for()
-        assert "training: 0" in panel.locator("figcaption").first.inner_text()
+        assert "training: 2" in panel.locator("figcaption").first.inner_text()
         with (run / "metrics.jsonl").open("a") as file:
             file.write('ep": 5, "loss": 1.5}\n')
         panel.get_by_text("held out: 1.5").wait_for()

@@ -110,6 +110,7 @@ def test_attention_is_the_very_tensor(client, served):
     [
         ("/embed", {"inputs": ["a"] * 33}, 422, "33 texts; a request may have 32"),
         ("/embed", {"inputs": "cat " * 400}, 413, "the model holds"),
+        ("/embed", {"inputs": "cat " * 50_000, "truncate": True}, 413, "about 66,668 tokens"),
         ("/embed", {"inputs": 3}, 422, "inputs"),
         ("/embed", {"inputs": "a", "model": "other"}, 404, "not served here; there is pretrained"),
         ("/fill", {"text": "no mask"}, 422, "[MASK]"),

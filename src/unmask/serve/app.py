@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from unmask.serve import known, ours
 from unmask.serve.batching import Batcher
 from unmask.serve.guard import LOCAL, Guard
-from unmask.serve.limits import Limits, Refused, invalid
+from unmask.serve.limits import Limits, Refused, invalid, too_large
 from unmask.serve.metrics import Metrics
 from unmask.serve.schemas import Problem
 from unmask.serve.work import VERBS, chosen, guessed_tokens
@@ -47,6 +47,11 @@ class Desk:
             raise invalid(
                 f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
             )
+        tokens = guessed_tokens(items)
+        if tokens > self.limits.tokens:
+            raise too_large(
+                f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
+            )
         own, model = chosen(self.models, VERBS[verb], name)
         known_options = tuple(sorted(options.items()))
 
@@ -54,7 +59,7 @@ class Desk:
             return VERBS[verb].run(model, items, options)
 
         key = own, verb, known_options
-        return own, await self.batcher.ask(key, run, items, guessed_tokens(items))
+        return own, await self.batcher.ask(key, run, items, tokens)
 
 
 def create_app(

@@ -30,6 +30,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+GONE = 499  # what nginx notes of a client that went away before it was answered
 log = logging.getLogger("unmask.serve")
 
 Seen = Callable[[str, int, float], None]  # path, status, seconds
@@ -56,7 +57,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         id, begun, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
-        status = 499  # what nginx says of a client that went away
+        status = GONE
 
         async def reply(message: Message) -> None:
             nonlocal status
@@ -74,10 +75,11 @@ class Guard:
             body = await self._body(scope, receive)
             await self._answered(scope, body, receive, reply)
         except Refused as refused:
-            await _refuse(refused, path, reply)
+            if status == GONE:  # else the answer is half sent: it ends with the connection
+                await _refuse(refused, path, reply)
         except Exception:
             log.exception("request %s failed", id)
-            if status == 499:
+            if status == GONE:
                 problem = Refused(
                     HTTPStatus.INTERNAL_SERVER_ERROR,
                     f"the server made a mistake. Its log has it as {id}.",

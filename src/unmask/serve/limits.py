@@ -10,6 +10,7 @@ class Limits:
 
     body: int = 1_000_000  # bytes
     texts: int = 32  # of a request
+    tokens: int = 32_768  # of a request, about: a long passage is read in many windows
     queue: int = 256  # texts that wait
     batch_tokens: int = 2048  # computed at a time
     header_seconds: float = 5.0  # until the headers are there
