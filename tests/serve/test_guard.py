@@ -106,9 +106,31 @@ def test_a_body_that_is_no_request_is_refused(client, body):
     assert response.json()["error_type"]
 
 
-def test_many_tiny_texts_cost_little(client):
-    body = json.dumps({"inputs": ["a"] * 100_000}).encode()
-    assert client.post("/embed", content=body, headers=JSON).status_code == 422
+@pytest.mark.parametrize("item", ['"a"', "1", "[1]", "{}"])
+@pytest.mark.parametrize("path", ["/embed", "/predict", "/classify"])
+def test_many_tiny_items_cost_little(client, path, item):
+    field = "texts" if path == "/classify" else "inputs"
+    body = f'{{"{field}": [{",".join([item] * (990_000 // (len(item) + 1)))}]}}'.encode()
+    begun = time.monotonic()
+    assert client.post(path, content=body, headers=JSON).status_code == 422
+    assert time.monotonic() - begun < 2.0
+
+
+def test_an_answer_that_nobody_reads_is_dropped_also_if_it_is_the_last(served):
+    limits = Limits(body_seconds=0.5, drain_seconds=5.0)
+    text = "the cat sat on the mat " * 4
+    with running(served, limits=limits) as found:
+        body = json.dumps({"text": text, "truncate": True}).encode()
+        request = head("/attention", content_length=str(len(body)), connection="close") + body
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            connection.connect(("127.0.0.1", found.port))
+            connection.sendall(request)
+            time.sleep(1.5)
+            begun = time.monotonic()
+            while found.server.server_state.connections and time.monotonic() - begun < 10:
+                time.sleep(0.05)
+            assert not found.server.server_state.connections
 
 
 QUICK = Limits(header_seconds=0.5, body_seconds=0.7, request_seconds=5.0, queue=8, texts=8)
@@ -167,7 +189,7 @@ def test_beyond_the_queue_it_says_so_at_once_and_loses_nothing(served):
     real = model.embeddings
 
     def slow(*arguments, **options):
-        held.wait(10)
+        held.wait(30)
         return real(*arguments, **options)
 
     with running({"held": model}, limits=Limits(queue=4)) as found, found.client() as client:
@@ -177,7 +199,9 @@ def test_beyond_the_queue_it_says_so_at_once_and_loses_nothing(served):
                 asked = [
                     pool.submit(client.post, "/embed", json={"inputs": "a"}) for _ in range(12)
                 ]
-                time.sleep(1.0)
+                end = time.monotonic() + 20
+                while sum(one.done() for one in asked) < 7 and time.monotonic() < end:
+                    time.sleep(0.02)  # one is computed and four wait: the others are refused
                 assert client.get("/health").status_code == 200, "the loop is not blocked"
                 held.set()
                 answers = [one.result() for one in asked]

@@ -6,6 +6,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from tests.serve.conftest import running
+
 TEXTS = ["the cat sat on the mat", "a dog", ""]
 
 
@@ -117,6 +119,11 @@ def test_attention_is_the_very_tensor(client, served):
         ("/fill", {"text": "[MASK]", "tops": 3}, 422, "tops"),
         ("/fill", {"text": "[MASK]", "top": 10**30}, 422, "top"),
         ("/fill", {"text": "[MASK]", "model": "names"}, 422, "cannot fill; need a"),
+        ("/fill", {"text": "[MASK] " + "cat " * 400}, 413, "truncate: true"),
+        ("/next", {"first": "cat " * 400, "second": "a"}, 413, "truncate: true"),
+        ("/classify", {"texts": ["a", "cat " * 400]}, 413, "text 2: 402 tokens"),
+        ("/attention", {"text": "cat " * 400}, 413, "the model holds"),
+        ("/answer", {"question": "a", "context": "中" * 40_000}, 413, "about 40,002 tokens"),
         ("/predict", {"inputs": ["a", "b", "c"]}, 422, "need [text] or [text, second]"),
         ("/classify", {"texts": [" "], "model": "sentiment"}, 200, ""),
         ("/attention", {"text": "the cat", "mute": {"7": [0]}}, 422, "layers 0 to 1"),
@@ -136,6 +143,31 @@ def test_what_cannot_be_answered_is_refused_in_one_line(client, path, body, stat
     assert said in message
     assert "Traceback" not in message
     assert response.headers["x-request-id"]
+
+
+def test_half_a_character_in_a_name_is_no_error_of_the_server(client):
+    body = b'{"inputs": "a", "model": "\\ud800"}'
+    response = client.post("/embed", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 404
+
+
+def test_a_mistake_of_ours_is_json_without_details(served, monkeypatch):
+    model = served["pretrained"]
+
+    class Panic(BaseException):
+        pass
+
+    def broken(*arguments, **options):
+        raise Panic("/secret/path")
+
+    with running({"one": model}) as found, found.client() as client:
+        monkeypatch.setattr(model, "embeddings", broken)
+        response = client.post("/embed", json={"inputs": "a"})
+        assert response.status_code == 500
+        assert response.json()["error_type"] == "internal"
+        assert "secret" not in response.text
+        monkeypatch.undo()
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200, "it lives on"
 
 
 def test_half_a_character_is_no_error(client):

@@ -70,6 +70,7 @@ def test_gradient_times_input_is_the_slope_towards_the_token(model):
     from unmask.use.look import Row
 
     importance = gradient_times_input(model, TEXT)
+    assert all(weight.grad is None for weight in model.network.parameters())
     row = Row(model, TEXT, None)
     asked, embedded = row.asked(1), row.embedded()
     with torch.no_grad():
@@ -159,6 +160,15 @@ def test_a_long_text_is_shown_in_a_window(model):
     assert limit < WINDOW or payload(model, long)["window"]
     with pytest.raises(SettingsError, match="need 0 to"):
         payload(model, TEXT, start=500)
+
+
+def test_the_rollout_of_a_window_is_that_of_the_whole_text(model, monkeypatch):
+    from unmask.use import page
+
+    whole = model.attention(TEXT).rollout()[0]
+    monkeypatch.setattr(page, "WINDOW", 3)
+    shown = payload(model, TEXT, start=2)["importance"]["rollout to [CLS]"]
+    np.testing.assert_allclose(shown, whole[2:5], atol=1e-7)
 
 
 def test_a_head_that_is_not_there_is_refused(model):

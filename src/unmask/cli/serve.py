@@ -40,7 +40,9 @@ def serve(
     texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 32,
 ) -> None:
     """Serve models over HTTP: OpenAI's and text-embeddings-inference's routes, ours, and a page."""
-    token = token or os.environ.get(TOKEN) or None
+    token = (token or os.environ.get(TOKEN) or "").strip() or None
+    if token and not token.isascii():
+        raise SettingsError("the token has letters that HTTP cannot carry. Use plain ones.")
     if host not in LOOPBACK and not token and not insecure:
         raise SettingsError(
             f"--host {host}: others could use it. Give a --token, or say --insecure."
@@ -50,10 +52,15 @@ def serve(
 
     for folder in folders.values():
         locate(folder)
-    runs = {path.resolve().name: path for path in run or []}
-    for path in runs.values():
+    runs: dict[str, Path] = {}
+    for path in run or []:
         if not path.is_dir():
             raise SettingsError(f"--run {path}: there is no such folder.")
+        if path.resolve().name in runs:
+            raise SettingsError(f"--run {path}: two runs of that name. Serve one of them.")
+        runs[path.resolve().name] = path
+    if texts > queue:
+        raise SettingsError(f"--texts {texts}: more than may wait (--queue {queue}). Raise that.")
     try:
         from unmask.serve.app import create_app
         from unmask.serve.server import run as listen
@@ -78,7 +85,7 @@ def _named(models: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for given in models:
         name, equals, path = given.partition("=")
-        if not equals:
+        if not equals or Path(given).exists():  # a folder's name may have one, too
             name, path = Path(given).name, given
         if name in found:
             raise SettingsError(f"two models named {name}. Name one of them: NAME={path}.")

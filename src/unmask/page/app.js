@@ -11,20 +11,25 @@ async function start() {
     const [cards, runs] = await Promise.all([ask("/cards"), ask("/runs")]);
     show(cards, runs);
   } catch (error) {
-    if (error instanceof Refusal && error.status === 401) root.replaceChildren(tokenForm());
+    if (error instanceof Refusal && error.status === 401) askForToken();
     else root.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
   }
 }
 
-function tokenForm() {
+let tried = false;
+
+function askForToken() {
   const field = element("input", { id: "token", type: "password", autocomplete: "off", required: true });
-  return element(
+  const form = element(
     "form",
-    { class: "controls", onsubmit: (event) => { event.preventDefault(); keepToken(field.value); start(); } },
+    { class: "controls", onsubmit: (event) => { event.preventDefault(); tried = true; keepToken(field.value); start(); } },
     element("label", { for: "token" }, "This server needs a token"),
     field,
     element("button", {}, "Go on"),
+    tried ? element("p", { class: "wrong", role: "alert" }, "It is not this one.") : null,
   );
+  root.replaceChildren(form);
+  field.focus();
 }
 
 function show(cards, runs) {

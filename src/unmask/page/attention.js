@@ -15,7 +15,8 @@ export function mountAttention(root, models, { ask = null } = {}) {
   const panels = models.map((data) => ({ data, raw: Maps.of(data) }));
   const layers = Math.min(...panels.map(({ raw }) => raw.layers));
   const heads = Math.min(...panels.map(({ raw }) => raw.heads));
-  const pair = panels.every(({ raw }) => raw.segments.includes(1));
+  const pair = panels.every(({ raw }) => raw.segments.includes(0) && raw.segments.includes(1));
+  Object.assign(state, { layers, most: heads }); // what all of the models have
   const controls = element("form", { class: "controls", "aria-label": "What to show", onsubmit: (event) => event.preventDefault() });
   const area = element("div", { class: "panels" });
   const set = (change) => {
@@ -25,7 +26,7 @@ export function mountAttention(root, models, { ask = null } = {}) {
 
   function drawControls() {
     const views = VIEWS.map((view) =>
-      element("button", { type: "button", "aria-pressed": String(state.view === view), onclick: () => set({ view }) }, view),
+      element("button", { type: "button", "data-key": view, "aria-pressed": String(state.view === view), onclick: () => set({ view }) }, view),
     );
     const chips = Array.from({ length: heads }, (_, head) =>
       element(
@@ -33,6 +34,7 @@ export function mountAttention(root, models, { ask = null } = {}) {
         {
           type: "button",
           class: "chip",
+          "data-key": `head-${head}`,
           "aria-pressed": String(state.heads.has(head)),
           "aria-label": `head ${head}`,
           style: `--colour: ${COLOURS[head % COLOURS.length]}`,
@@ -45,7 +47,7 @@ export function mountAttention(root, models, { ask = null } = {}) {
         String(head),
       ),
     );
-    const all = element("button", { type: "button", onclick: () => set({ heads: new Set(state.heads.size === heads ? [0] : Array(heads).keys()) }) }, "all");
+    const all = element("button", { type: "button", "data-key": "all", onclick: () => set({ heads: new Set(state.heads.size === heads ? [0] : Array(heads).keys()) }) }, "all");
     controls.replaceChildren(
       element("div", { role: "group", "aria-label": "View" }, ...views),
       choice("layer", [...Array(layers).keys()], state.layer, (layer) => set({ layer: Number(layer) })),
@@ -74,14 +76,14 @@ export function mountAttention(root, models, { ask = null } = {}) {
         );
       }),
     );
-    if (at) root.querySelector(`[data-key="${at}"]`)?.focus();
+    if (at) [...root.querySelectorAll("[data-key]")].find((own) => own.dataset.key === at)?.focus();
   }
 
   root.replaceChildren(
     controls,
     area,
     element("p", { class: "remark" }, REMARK),
-    ...panels.map(({ data }) => answerOf(data, ask)),
+    ...panels.map(({ data }, n) => answerOf(data, ask && ((mute) => ask(mute, n)))),
   );
   draw();
   return { state, set };
@@ -113,7 +115,7 @@ function lines(panel, maps, state, set) {
   const left = from.map((i) =>
     element(
       "button",
-      { type: "button", class: "token", "data-key": `from-${i}`, "aria-pressed": String(state.token === i), onclick: () => set({ token: state.token === i ? null : i }) },
+      { type: "button", class: "token", "data-key": `${panel.data.model}-from-${i}`, "aria-pressed": String(state.token === i), onclick: () => set({ token: state.token === i ? null : i }) },
       maps.tokens[i],
     ),
   );
@@ -132,8 +134,8 @@ function lines(panel, maps, state, set) {
 function grid(panel, maps, state, set) {
   const change = panel.data.muted;
   const cells = [];
-  for (let layer = 0; layer < maps.layers; layer++) {
-    for (let head = 0; head < maps.heads; head++) {
+  for (let layer = 0; layer < state.layers; layer++) {
+    for (let head = 0; head < state.most; head++) {
       const habit = panel.data.habits?.find((own) => own.layer === layer && own.head === head);
       const said = [habit?.name, change ? `mute: ${signed(change[layer][head][0] - panel.data.answer.values[0])}` : null].filter(Boolean).join("; ");
       const canvas = element("canvas", { width: maps.size, height: maps.size });
@@ -148,7 +150,7 @@ function grid(panel, maps, state, set) {
       );
     }
   }
-  return element("div", { class: "grid", style: `--heads: ${maps.heads}` }, ...cells);
+  return element("div", { class: "grid", style: `--heads: ${state.most}` }, ...cells);
 }
 
 function matrix(panel, maps, state) {
@@ -162,6 +164,7 @@ function matrix(panel, maps, state) {
   const mark = element("div", { class: "mark", hidden: true });
   let at = [0, 0];
   const say = (a, b) => {
+    if (!values.length) return;
     at = [Math.min(Math.max(a, 0), from.length - 1), Math.min(Math.max(b, 0), to.length - 1)];
     const [row, across] = at;
     output.textContent = `${maps.tokens[from[row]]} looks at ${maps.tokens[to[across]]}: ${values[row * to.length + across].toFixed(6)}`;
@@ -195,9 +198,7 @@ function matrix(panel, maps, state) {
 function importance(panel, maps, state) {
   // Of pieces, whatever is merged or hidden: gradients and rollout are of the whole row.
   const raw = panel.raw;
-  const rolled = raw.rollout().subarray(0, raw.size);
-  const kinds = [["rollout to [CLS]", rolled]];
-  for (const [name, values] of Object.entries(panel.data.importance ?? {})) kinds.push([name, values]);
+  const kinds = Object.entries(panel.data.importance);
   const most = kinds.map(([, values]) => Math.max(...values.map(Math.abs), 1e-9));
   return table(
     ["token", ...kinds.map(([name]) => name)],
@@ -231,17 +232,27 @@ function answerOf(data, ask) {
 
 function muteControls(data, ask, show) {
   let layer = 0, head = 0;
-  const update = async () => show(ask ? (await ask({ [layer]: [head] })).without : data.muted[layer][head]);
+  const problem = element("p", { class: "wrong", role: "alert" });
+  const update = async () => {
+    problem.textContent = "";
+    try {
+      show(ask ? (await ask({ [layer]: [head] })).without : data.muted[layer][head]);
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+  };
   return element(
     "form",
     { class: "controls", "aria-label": "Mute a head", onsubmit: (event) => event.preventDefault() },
     choice("mute layer", [...Array(data.layers).keys()], layer, (value) => (layer = Number(value))),
     choice("head", [...Array(data.heads).keys()], head, (value) => (head = Number(value))),
     element("button", { type: "button", onclick: update }, "show what changes"),
+    problem,
   );
 }
 
 function paint(canvas, values, width, height) {
+  if (!width || !height) return; // nothing is left to show
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
   for (let at = 0; at < width * height; at++) {

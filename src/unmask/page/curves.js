@@ -30,8 +30,8 @@ export function chart(title, lines) {
       fill: "none", stroke: colours[n % colours.length], "stroke-width": 2,
     }),
   );
-  const legend = lines.filter((line) => line.points.length).map((line, n) =>
-    element("span", { class: "legend", style: `--colour: ${colours[n % colours.length]}` }, `${line.name}: ${short(line.points.at(-1)[1])}`),
+  const legend = lines.flatMap((line, n) =>
+    line.points.length ? [element("span", { class: "legend", style: `--colour: ${colours[n % colours.length]}` }, `${line.name}: ${short(line.points.at(-1)[1])}`)] : [],
   );
   return element(
     "figure",

@@ -22,14 +22,14 @@ export function choice(label, names, chosen, pick) {
   const id = `choice-${++made}`;
   const select = element(
     "select",
-    { id, onchange: () => pick(select.value) },
+    { id, "data-key": label, onchange: () => pick(select.value) },
     ...names.map((name) => element("option", { value: name, selected: String(name) === String(chosen) }, String(name))),
   );
   return element("span", {}, element("label", { for: id }, label), " ", select);
 }
 
 export function tick(label, ticked, pick) {
-  const box = element("input", { type: "checkbox", checked: ticked, onchange: () => pick(box.checked) });
+  const box = element("input", { type: "checkbox", "data-key": label, checked: ticked, onchange: () => pick(box.checked) });
   return element("label", {}, box, " ", label);
 }
 

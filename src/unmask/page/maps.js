@@ -72,34 +72,6 @@ export class Maps {
     );
   }
 
-  /** How much of each first token is in each last one: half of every step stays where it is. */
-  rollout() {
-    const n = this.size;
-    let out = new Float32Array(n * n);
-    for (let i = 0; i < n; i++) out[i * n + i] = 1;
-    for (let layer = 0; layer < this.layers; layer++) {
-      const step = new Float32Array(n * n);
-      for (let head = 0; head < this.heads; head++) {
-        this.head(layer, head).forEach((weight, at) => (step[at] += weight / this.heads / 2));
-      }
-      for (let i = 0; i < n; i++) {
-        step[i * n + i] += 0.5;
-        let total = 0;
-        for (let j = 0; j < n; j++) total += step[i * n + j];
-        for (let j = 0; j < n; j++) step[i * n + j] /= total || 1;
-      }
-      const next = new Float32Array(n * n);
-      for (let i = 0; i < n; i++) {
-        for (let k = 0; k < n; k++) {
-          const share = step[i * n + k];
-          if (share) for (let j = 0; j < n; j++) next[i * n + j] += share * out[k * n + j];
-        }
-      }
-      out = next;
-    }
-    return out;
-  }
-
   #changed(lists, fill) {
     const size = lists.tokens.length;
     const weights = new Float32Array(this.layers * this.heads * size * size);

@@ -10,26 +10,27 @@ const KINDS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#be185d", "#0891b2"]
 
 /** A form whose answer, or whose refusal, is shown below it. */
 function asking(panel, { fields, button, send }) {
-  const output = element("div", { class: "answer", "aria-live": "polite" });
+  const output = element("div", { class: "answer" });
+  const status = element("p", { class: "hint", role: "status" });
   const form = element(
     "form",
     {
       class: "ask",
       onsubmit: async (event) => {
         event.preventDefault();
-        output.setAttribute("aria-busy", "true");
+        status.textContent = "asking";
         try {
           output.replaceChildren(...[await send()].flat());
         } catch (error) {
           output.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
         }
-        output.removeAttribute("aria-busy");
+        status.textContent = "answered";
       },
     },
     ...fields,
     element("button", {}, button),
   );
-  panel.append(form, output);
+  panel.append(form, status, output);
   return { form, output };
 }
 
@@ -66,7 +67,7 @@ function fill(panel, { cards }) {
   const draw = () =>
     words.replaceChildren(
       ...text.field.value.split(/(\s+|(?=[.,;:!?])|(?<=\[MASK\]))/).filter((word) => word && word.trim()).map((word, n) =>
-        element("button", { type: "button", class: "word", "data-word": n, "aria-pressed": String(word === "[MASK]"), onclick: () => hide(n) }, word),
+        element("button", { type: "button", class: "word", "data-word": n, disabled: word === "[MASK]", onclick: () => hide(n) }, word),
       ),
     );
   const hide = (chosen) => {
@@ -74,6 +75,7 @@ function fill(panel, { cards }) {
     const parts = text.field.value.split(/(\s+|(?=[.,;:!?])|(?<=\[MASK\]))/).filter((word) => word !== undefined && word !== "");
     text.field.value = parts.map((word) => (word.trim() && ++n === chosen ? "[MASK]" : word)).join("");
     draw();
+    words.children[chosen + 1]?.focus();
     form.requestSubmit();
   };
   text.field.addEventListener("input", draw);
@@ -211,7 +213,8 @@ function attention(panel, { cards }) {
     ],
     button: "Look",
     send: async () => {
-      const body = (model, mute = {}) => ({ text: text.field.value, second: second.field.value.trim() || null, start, model, mute });
+      const asked = { text: text.field.value, second: second.field.value.trim() || null, start, truncate: true };
+      const body = (model, mute = {}) => ({ ...asked, model, mute }); // of what was looked at, whatever is typed since
       const names = [picked.name, ...(beside === "none" ? [] : [beside])];
       const payloads = await Promise.all(names.map((name) => ask("/attention", body(name))));
       const place = element("div", { class: "look" });

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp
 from unmask.serve import known, ours
 from unmask.serve.batching import Batcher
 from unmask.serve.guard import LOCAL, Guard
-from unmask.serve.limits import Limits, Refused, invalid, too_large
+from unmask.serve.limits import Limits, Refused, internal, invalid, too_large
 from unmask.serve.metrics import Metrics
 from unmask.serve.schemas import Problem
 from unmask.serve.work import VERBS, chosen, guessed_tokens
@@ -142,9 +143,13 @@ def _errors(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         problems = [
             f"{'.'.join(str(part)[:40] for part in one['loc'])}: {one['msg']}"
-            for one in error.errors()[:5]
+            for one in islice(error.errors(), 5)
         ]
         return await refused(request, invalid("; ".join(problems)))
+
+    @app.exception_handler(Exception)
+    async def mistake(request: Request, error: Exception) -> JSONResponse:
+        return await refused(request, internal())
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: Exception) -> JSONResponse:

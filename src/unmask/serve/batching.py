@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any
 
-from unmask.errors import UserError
-from unmask.serve.limits import Limits, busy, invalid, too_late
+from unmask.errors import DataError, SettingsError
+from unmask.serve.limits import Limits, Refused, busy, invalid, too_late
 
 Run = Callable[[list[Any]], Sequence[Any]]  # items -> an answer to each
 
@@ -49,12 +49,12 @@ class Batcher:
         self.thread.start()
 
     def stop(self) -> None:
-        """End when the queue is empty."""
+        """End when the queue is empty, or leave what still runs to die with the process."""
         with self.changed:
             self.stopped = True
             self.changed.notify()
         if self.thread.is_alive():
-            self.thread.join()
+            self.thread.join(timeout=self.limits.drain_seconds)
 
     async def ask(self, key: Hashable, run: Run, items: list[Any], tokens: int) -> list[Any]:
         """Wait for the answers to the items, in order; works with an equal key share a `run`."""
@@ -113,7 +113,7 @@ class Batcher:
             found = iter(batch[0].run(items))
             self.seen(len(items), sum(work.tokens for work in batch))
             return [[next(found) for _ in work.items] for work in batch]
-        except Exception as error:
+        except BaseException as error:  # a panic of the tokenizer's engine is no Exception
             if len(batch) == 1:
                 return [_known(error)]
             # One by one: what is wrong with one is not answered to its neighbours.
@@ -136,6 +136,8 @@ def _settle(future: "asyncio.Future[list[Any]]", found: Any) -> None:
         future.set_result(found)
 
 
-def _known(error: Exception) -> Exception:
-    """What is wrong with the text is the client's to know."""
-    return invalid(str(error)) if isinstance(error, UserError) else error
+def _known(error: BaseException) -> Exception:
+    """What is wrong with the text is the client's to know; the rest is ours."""
+    if isinstance(error, DataError | SettingsError):
+        return invalid(str(error))
+    return error if isinstance(error, Refused) else RuntimeError(repr(error))

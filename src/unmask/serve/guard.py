@@ -18,7 +18,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.serve.limits import Limits, Refused, too_large, too_late
+from unmask.serve.limits import Limits, Refused, internal, too_large, too_late
 
 OPEN = {"/health"}  # without a token; those of the page ask for it themselves
 PAGE = "/page/"
@@ -49,7 +49,8 @@ class Guard:
         seen: Seen = lambda path, status, seconds: None,
     ) -> None:
         self.app, self.limits, self.token, self.seen = app, limits, token, seen
-        self.hosts = {host.lower() for host in hosts}
+        self.under_way = 0  # requests
+        self.hosts = {_name(host.lower()) for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the top of the file."""
@@ -70,7 +71,10 @@ class Guard:
                 ]
             await send(message)
 
+        self.under_way += 1
         try:
+            if self.under_way > self.limits.requests:
+                raise too_late(f"{self.limits.requests} requests are under way. Try again.")
             self._check(scope)
             body = await self._body(scope, receive)
             await self._answered(scope, body, receive, reply)
@@ -80,13 +84,9 @@ class Guard:
         except Exception:
             log.exception("request %s failed", id)
             if status == GONE:
-                problem = Refused(
-                    HTTPStatus.INTERNAL_SERVER_ERROR,
-                    f"the server made a mistake. Its log has it as {id}.",
-                    "internal",
-                )
-                await _refuse(problem, path, reply)
+                await _refuse(internal(), path, reply)
         finally:
+            self.under_way -= 1
             self.seen(_route(scope), status, time.perf_counter() - begun)
 
     def _check(self, scope: Scope) -> None:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from unmask.serve import schemas
 from unmask.serve.limits import Refused, invalid
@@ -82,25 +82,23 @@ def _vectors(routes: APIRouter, desk: "Desk") -> None:
         first, *others = (vector for vector, _ in found)
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
 
-    @routes.post("/tokenize", tags=["text-embeddings-inference"])
-    async def tokenize(asked: schemas.Tokenize) -> list[list[schemas.Token]]:
+    @routes.post(
+        "/tokenize",
+        tags=["text-embeddings-inference"],
+        response_model=list[list[schemas.Token]],
+    )
+    async def tokenize(asked: schemas.Tokenize) -> Response:
         """The tokens of each text, and where they stand in it."""
         texts = _listed(asked.inputs)
-        found = (await desk.ask("tokenize", asked.model, texts))[1]
-        return [
-            [
-                schemas.Token(**token)
-                for token in tokens
-                if asked.add_special_tokens or not token["special"]
-            ]
-            for tokens in found
-        ]
+        every = asked.add_special_tokens
+        found = (await desk.ask("tokenize", asked.model, texts, special=every))[1]
+        return Response(f"[{','.join(found)}]", media_type="application/json")
 
 
 def _labels(routes: APIRouter, desk: "Desk") -> None:
     async def shares(asked: schemas.Predict) -> tuple[list[list[schemas.Share]], bool]:
         items, many = _texts_or_pairs(asked.inputs)
-        _, found = await desk.ask("classify", asked.model, items)
+        _, found = await desk.ask("classify", asked.model, items, truncate=asked.truncate)
         each = [
             [
                 schemas.Share(label=label, score=share)
@@ -125,7 +123,7 @@ def _labels(routes: APIRouter, desk: "Desk") -> None:
         texts = [text for text in _listed(asked.inputs) if isinstance(text, str)]  # type: ignore[arg-type]
         if not isinstance(asked.inputs, str) and len(texts) != len(asked.inputs):
             raise invalid("inputs: need a text or a list of them.")
-        _, found = await desk.ask("embed", asked.model, texts, truncate=False)
+        _, found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
         return [vector.tolist() for vector, _ in found]
 
 

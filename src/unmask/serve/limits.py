@@ -12,6 +12,7 @@ class Limits:
     texts: int = 32  # of a request
     tokens: int = 32_768  # of a request, about: a long passage is read in many windows
     queue: int = 256  # texts that wait
+    requests: int = 1000  # under way, also while their bodies arrive; beyond them 503
     batch_tokens: int = 2048  # computed at a time
     header_seconds: float = 5.0  # until the headers are there
     body_seconds: float = 10.0  # until the body is there, and for a client to read the answer
@@ -63,6 +64,15 @@ def too_large(message: str) -> Refused:
 def busy(message: str) -> Refused:
     """Too much at once: later, it may be answered."""
     return Refused(HTTPStatus.TOO_MANY_REQUESTS, message, "overloaded", retry_after=1)
+
+
+def internal() -> Refused:
+    """A mistake of ours, of which the log has more."""
+    return Refused(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "the server made a mistake. Its log has it, by the x-request-id of this answer.",
+        "internal",
+    )
 
 
 def too_late(message: str) -> Refused:

@@ -33,25 +33,30 @@ def _asking(routes: APIRouter, desk: "Desk") -> None:
     @routes.post("/fill")
     async def fill(asked: schemas.Fill) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK], best first."""
-        _, (found,) = await desk.ask("fill", asked.model, [asked.text], top=asked.top)
+        _, (found,) = await desk.ask(
+            "fill", asked.model, [asked.text], top=asked.top, truncate=asked.truncate
+        )
         guesses: list[list[Guess]] = found
         return guesses
 
     @routes.post("/next")
     async def next_sentence(asked: schemas.Next) -> schemas.Verdict:
         """How likely the second sentence is to have followed the first."""
-        _, (share,) = await desk.ask("next", asked.model, [(asked.first, asked.second)])
+        pair = asked.first, asked.second
+        _, (share,) = await desk.ask("next", asked.model, [pair], truncate=asked.truncate)
         return schemas.Verdict(probability=share, follows=share >= 0.5)
 
     @routes.post("/classify")
     async def classify(asked: schemas.Classify) -> list[Labels]:
         """The labels of each text or pair."""
-        return (await desk.ask("classify", asked.model, _pairs(asked.texts)))[1]
+        items = _pairs(asked.texts)
+        return (await desk.ask("classify", asked.model, items, truncate=asked.truncate))[1]
 
     @routes.post("/score")
     async def score(asked: schemas.Classify) -> list[float]:
         """The number that belongs to each text or pair."""
-        _, found = await desk.ask("score", asked.model, _pairs(asked.texts))
+        items = _pairs(asked.texts)
+        _, found = await desk.ask("score", asked.model, items, truncate=asked.truncate)
         return [number.score for number in found]
 
     @routes.post("/answer")
@@ -77,7 +82,7 @@ def _looking(routes: APIRouter, desk: "Desk") -> None:
         return data
 
     @routes.get("/cards")
-    async def cards() -> list[dict[str, Any]]:
+    def cards() -> list[dict[str, Any]]:
         """The models, what each can do, and its card."""
         return [
             {
@@ -95,14 +100,14 @@ def _looking(routes: APIRouter, desk: "Desk") -> None:
         return list(desk.runs)
 
     @routes.get("/runs/{name}")
-    async def run(name: str) -> list[dict[str, Any]]:
+    def run(name: str) -> list[dict[str, Any]]:
         """What a run has written so far: all of it, or entries evenly over it and its end."""
         if name not in desk.runs:
             raise Refused(
                 HTTPStatus.NOT_FOUND, f"run '{name[:80]}': not watched here.", "unknown_run"
             )
         path = desk.runs[name] / "metrics.jsonl"
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
         entries = [entry for line in lines if (entry := _entry(line)) is not None]
         step = -(-len(entries) // MOST)
         return [

@@ -7,8 +7,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from unmask.text.tokenizer import whole_characters
 
 Text = Annotated[str, AfterValidator(whole_characters)]  # half a character cannot be sent back
-Name = Annotated[str | None, Field(description="Which model; the first that can, if left out.")]
+Name = Annotated[Text | None, Field(description="Which model; the first that can, if left out.")]
+MANY = 1000  # of anything in a list; the server's own bounds, which are lower, say more
+Texts = Annotated[list[Text], Field(max_length=MANY)]
+Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_length=MANY)]
 Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
+
+
+Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
 
 
 class Asked(BaseModel):
@@ -28,7 +34,7 @@ class Lenient(Asked):
 class OpenAIEmbeddings(Lenient):
     """OpenAI's request for embeddings."""
 
-    input: Text | list[Text]
+    input: Text | Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(ge=1, description="Only as many as there are.")] = None
     truncate: Truncate = False
@@ -37,7 +43,7 @@ class OpenAIEmbeddings(Lenient):
 class Embed(Lenient):
     """text-embeddings-inference's request for embeddings."""
 
-    inputs: Text | list[Text]
+    inputs: Text | Texts
     normalize: bool = True
     truncate: Truncate = False
 
@@ -45,14 +51,15 @@ class Embed(Lenient):
 class Predict(Lenient):
     """A text, a pair [a, b], or a batch of them [[a], [b, c]]."""
 
-    inputs: Text | list[Text] | list[list[Text]]
+    inputs: Text | Texts | Items
+    truncate: Truncate = False
 
 
 class Sentences(BaseModel):
     """One sentence and those it is compared with."""
 
     source_sentence: Text
-    sentences: list[Text]
+    sentences: Texts
 
 
 class Similarity(Lenient):
@@ -65,7 +72,7 @@ class Similarity(Lenient):
 class Tokenize(Lenient):
     """Texts to split into tokens."""
 
-    inputs: Text | list[Text]
+    inputs: Text | Texts
     add_special_tokens: bool = True
 
 
@@ -74,6 +81,7 @@ class Fill(Asked):
 
     text: Text
     top: Annotated[int, Field(ge=1, le=100)] = 5
+    truncate: Truncate = False
 
 
 class Next(Asked):
@@ -81,12 +89,14 @@ class Next(Asked):
 
     first: Text
     second: Text
+    truncate: Truncate = False
 
 
 class Classify(Asked):
     """Texts, or pairs of them."""
 
-    texts: list[Text | tuple[Text, Text]]
+    texts: Annotated[list[Text | tuple[Text, Text]], Field(max_length=MANY)]
+    truncate: Truncate = False
 
 
 class Question(Asked):
@@ -99,7 +109,7 @@ class Question(Asked):
 class Entities(Asked):
     """Texts with names in them."""
 
-    texts: list[Text]
+    texts: Texts
 
 
 class Attention(Asked):
@@ -109,9 +119,10 @@ class Attention(Asked):
     second: Text | None = None
     start: Annotated[int, Field(ge=0, le=1_000_000, description="The first token shown.")] = 0
     mute: Annotated[
-        dict[Annotated[int, Field(ge=0, le=1000)], list[Annotated[int, Field(ge=0, le=1000)]]],
-        Field(description="Heads that say nothing, by layer."),
+        dict[Number, Annotated[list[Number], Field(max_length=MANY)]],
+        Field(max_length=MANY, description="Heads that say nothing, by layer."),
     ] = {}
+    truncate: Truncate = False
 
 
 class Vector(BaseModel):

@@ -33,6 +33,8 @@ def protocol(limits: Limits) -> type[H11Protocol]:
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
+            if "reading" not in self.timers and self.transport.get_write_buffer_size():
+                self._expect("reading", limits.body_seconds)  # little enough that nobody pauses
             if self.cycle is not None and not self.cycle.response_complete:
                 self._expect("headers", None)  # the next request was there already
 
@@ -57,8 +59,7 @@ def protocol(limits: Limits) -> type[H11Protocol]:
                 self.timers[what] = self.loop.call_later(seconds, self._end)
 
         def _end(self) -> None:
-            if not self.transport.is_closing():
-                self.transport.abort()
+            self.transport.abort()  # also one that is closing, with an answer nobody reads
 
     return Deadlines
 

@@ -4,7 +4,10 @@ A verb takes a model and items that belong together, and gives an answer to each
 through the same code as the command line and Python.
 """
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -17,7 +20,8 @@ from unmask.serve.limits import Refused, invalid, too_large
 from unmask.use.model import Model, TextTooLong
 from unmask.use.page import payload
 
-CHARACTERS = 3.0  # of a token, at least, in the texts people send: to guess what a batch costs
+CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of their own
+WORDS = re.compile(r"[A-Za-z0-9\s]+")
 Options = tuple[tuple[str, Any], ...]
 
 
@@ -38,40 +42,55 @@ def _tasks(*names: str) -> Callable[[Model], bool]:
     return can
 
 
+@contextmanager
+def _whole() -> Iterator[None]:
+    """A text that does not fit is told so in the words of HTTP."""
+    try:
+        yield
+    except TextTooLong as error:
+        said = f"text {error.number}: {error.tokens:,} tokens; the model holds {error.limit}."
+        raise too_large(f"{said} Shorten it, or let its end be cut (truncate: true).") from error
+
+
 def _embed(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
     """Vectors, each with the number of tokens that were read."""
-    try:
+    with _whole():
         vectors = list(model.embeddings(items, **options))
-    except TextTooLong as error:
-        raise too_large(str(error).replace("without --no-truncate", "truncate: true")) from error
     most = model.network.config.max_length
     read = [min(len(ids) + 2, most) for ids in model.tokenizer.ids(items)]
     return list(zip(vectors, read, strict=True))
 
 
 def _tokenize(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+    """JSON, written here: a text may have many tokens, and the event loop other things to do."""
     found = []
     for text in items:
         example = model.tokenizer.encode(text)
-        rows = zip(
-            model.tokens_of(example), example.ids, example.special, example.offsets, strict=True
-        )
-        found.append(
-            [
-                {
-                    "id": id,
-                    "text": name,
-                    "special": special,
-                    "start": None if special else start,
-                    "stop": None if special else stop,
-                }
-                for name, id, special, (start, stop) in rows
-            ]
-        )
+        names = model.tokens_of(example)
+        rows = zip(names, example.ids, example.special, example.offsets, strict=True)
+        tokens = [
+            {
+                "id": id,
+                "text": name,
+                "special": special,
+                "start": None if special else start,
+                "stop": None if special else stop,
+            }
+            for name, id, special, (start, stop) in rows
+            if options["special"] or not special
+        ]
+        found.append(json.dumps(tokens))
     return found
 
 
 def _classify(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+    """Labels or numbers; unless it may, no text is cut."""
+    if not options["truncate"]:
+        with _whole():
+            for number, texts in enumerate(items, start=1):
+                example = model.tokenizer.encode(*(text for text in texts if text is not None))
+                if len(example) > model.limit:
+                    raise TextTooLong(number, len(example), model.limit)
     samples = (Sample(first, second, None, "the text") for first, second in items)
     return list(model.predict(samples))
 
@@ -88,15 +107,18 @@ def _entities(model: Model, items: list[Any], options: dict[str, Any]) -> Sequen
 
 
 def _fill(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    return [model.fill(text, **options) for text in items]
+    with _whole():
+        return [model.fill(text, **options) for text in items]
 
 
 def _next(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    return [model.next(first, second) for first, second in items]
+    with _whole():
+        return [model.next(first, second, **options) for first, second in items]
 
 
 def _attention(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    return [payload(model, **item) for item in items]
+    with _whole():
+        return [payload(model, **item) for item in items]
 
 
 VERBS = {
@@ -140,11 +162,12 @@ def chosen(models: dict[str, Model], verb: Verb, name: str | None) -> tuple[str,
 
 def guessed_tokens(items: Sequence[Any]) -> int:
     """About how much there is to compute, without tokenising it on the event loop."""
-    return sum(2 + int(_characters(item) / CHARACTERS) for item in items)
+    return sum(2 + _tokens(item) for item in items)
 
 
-def _characters(item: Any) -> int:
+def _tokens(item: Any) -> int:
     if isinstance(item, str):
-        return len(item)
+        letters = sum(len(found) for found in WORDS.findall(item))
+        return int(letters / CHARACTERS) + len(item) - letters
     parts = item.values() if isinstance(item, dict) else item
-    return sum(len(part) for part in parts if isinstance(part, str))
+    return sum(_tokens(part) for part in parts if isinstance(part, str))

@@ -26,17 +26,21 @@ def payload(
     *,
     start: int = 0,
     mute: dict[int, list[int]] | None = None,
+    truncate: bool = True,
     each_head: bool = False,
     integrated: bool = False,
     habits: Sequence[Habit] = (),
 ) -> dict[str, Any]:
     """All that the page draws, as JSON. `each_head` also mutes every head by itself."""
-    maps = model.attention(text, second)
+    maps = model.attention(text, second, truncate=truncate)
     count = len(maps.tokens)
     if not 0 <= start < count:
         raise SettingsError(f"start {start}: the text has {count} tokens; need 0 to {count - 1}.")
     part = slice(start, start + WINDOW)
-    importance = {"gradient × input": look.gradient_times_input(model, text, second)[part]}
+    importance = {
+        "rollout to [CLS]": maps.rollout()[0][part],
+        "gradient × input": look.gradient_times_input(model, text, second)[part],
+    }
     if integrated:
         importance["integrated gradients"] = look.integrated_gradients(model, text, second)[part]
     said = look.answer(model, text, second, mute=mute)
@@ -58,7 +62,8 @@ def payload(
     if count > WINDOW:
         last = min(start + WINDOW, count)
         found["window"] = (
-            f"Tokens {start + 1} to {last} of {count}; the weights are of all {count}."
+            f"Tokens {start + 1} to {last} of {count}. Weights are of all {count}; without [CLS] "
+            "and [SEP], shares of those shown."
         )
     if each_head:
         found["muted"] = [
