@@ -200,8 +200,8 @@ def test_beyond_the_queue_it_says_so_at_once_and_loses_nothing(served):
                     pool.submit(client.post, "/embed", json={"inputs": "a"}) for _ in range(12)
                 ]
                 end = time.monotonic() + 20
-                while sum(one.done() for one in asked) < 7 and time.monotonic() < end:
-                    time.sleep(0.02)  # one is computed and four wait: the others are refused
+                while sum(one.done() for one in asked) < 4 and time.monotonic() < end:
+                    time.sleep(0.02)  # some are computed and four wait: the others are refused
                 assert client.get("/health").status_code == 200, "the loop is not blocked"
                 held.set()
                 answers = [one.result() for one in asked]
@@ -209,7 +209,7 @@ def test_beyond_the_queue_it_says_so_at_once_and_loses_nothing(served):
             del model.embeddings
     codes = sorted(answer.status_code for answer in answers)
     assert set(codes) == {200, 429}
-    assert 4 <= codes.count(200) <= 5
+    assert 5 <= codes.count(200) <= 8
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["error_type"] == "overloaded"
