@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.checkpoint.folder import load_folder
-from unmask.use.runtimes import multiplies_bytes
 
 BATCH, TOKENS = 32, 512  # texts of a batch on all cores, tokens of one on a core
 States = NDArray[np.float32]
@@ -119,7 +118,7 @@ def onnx_runtime(model: Path, place: Path, threads: int, *, int8: bool, apart: b
                 path,
                 weight_type=QuantType.QInt8,
                 per_channel=True,
-                reduce_range=not multiplies_bytes(),
+                reduce_range=not vnni(),
                 extra_options={"DefaultTensorType": 1},  # float, behind operators of its own
             )
     options = onnxruntime.SessionOptions()
@@ -197,6 +196,11 @@ def ctranslate2(model: Path, place: Path, threads: int, *, int8: bool, apart: bo
         return np.asarray(encoder.forward_batch(ids).last_hidden_state)
 
     return Peer(model, states, at_once=each)
+
+
+def vnni() -> bool:
+    """Has the processor instructions for int8? Without them weights need a bit of room."""
+    return any(name in Path("/proc/cpuinfo").read_text() for name in ("avx512_vnni", "avx_vnni"))
 
 
 def _exported(model: Path, place: Path) -> Path:

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 import unmask
 from tests.conftest import tiny_network
@@ -12,14 +11,11 @@ from unmask.checkpoint.folder import save_folder
 from unmask.cli import answers as cli
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import HeadsConfig
-from unmask.tasks import engine
 from unmask.tasks.ner import Names
 from unmask.tasks.regress import Number
-from unmask.use import graph
 from unmask.use import model as model_file
 from unmask.use.compile import _agreement, compile_model, records_for
 from unmask.use.graph import Compiled
-from unmask.use.runtimes import onnx_runtime, openvino
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -90,30 +86,6 @@ def test_one_text_is_answered_as_among_many(case):
             assert one == two
 
 
-def test_openvino_says_the_same_of_many_texts(case, monkeypatch):
-    pytest.importorskip("openvino")
-    live, records, compiled, _ = case
-    used = []
-
-    def watched(path, callers, *, exact):
-        used.append((callers, exact))
-        return openvino(path, callers, exact=True)
-
-    monkeypatch.setattr(graph, "openvino", watched)
-    monkeypatch.setattr(engine, "WORKER_TOKENS", 20)
-    found = []
-    for bytes_ in (False, True):
-        monkeypatch.setattr(graph, "multiplies_bytes", lambda bytes_=bytes_: bytes_)
-        compiled.forward = Compiled(compiled.forward.path, int8=True)
-        found.append(answers(compiled, records))
-    assert used == [(torch.get_num_threads(), False)]
-    if live.network.heads.labels is None:
-        np.testing.assert_allclose(found[0], found[1], atol=1e-4)
-    else:
-        _, share = _agreement(found[0], found[1])
-        assert share > 0.99
-
-
 def test_vectors_of_a_model_with_labels_are_the_live_ones(case):
     live, _, compiled, _ = case
     if live.network.heads.labels:
@@ -130,7 +102,7 @@ def test_the_runtime_leaves_out_the_fusion_that_is_slow(case, tmp_path, monkeypa
         return found
 
     monkeypatch.setattr(onnxruntime, "SessionOptions", options)
-    onnx_runtime(compiled.forward.path, 1)
+    Compiled(compiled.forward.path)._session()
     kinds = {node.op_type for node in onnx.load(tmp_path / "run.onnx").graph.node}
     assert "LayerNormalization" in kinds
     assert "SkipLayerNormalization" not in kinds
@@ -139,9 +111,9 @@ def test_the_runtime_leaves_out_the_fusion_that_is_slow(case, tmp_path, monkeypa
 def test_a_graph_that_the_runtime_cannot_run_is_named(case, tmp_path):
     live, records, *_ = case
     (tmp_path / "compiled.onnx").write_bytes(b"not a graph")
-    live.forward = Compiled(tmp_path / "compiled.onnx", int8=True)
+    live.forward = Compiled(tmp_path / "compiled.onnx")
     try:
-        with pytest.raises(FolderError, match=r"compiled\.onnx: cannot be run \(.+\)"):
+        with pytest.raises(FolderError, match=r"compiled\.onnx: ONNX Runtime cannot run it \(.+\)"):
             answers(live, records)
     finally:
         live.forward = live.live
@@ -201,7 +173,7 @@ def test_a_command_that_takes_long_says_what_would_be_faster(encoder, monkeypatc
         pass
     said = capsys.readouterr().err
     assert said.strip() == f"faster: unmask compile {encoder.path} --int8 --out FOLDER"
-    encoder.forward = Compiled(encoder.path / "compiled.onnx", int8=True)
+    encoder.forward = Compiled(encoder.path / "compiled.onnx")
     with cli.saying_what_is_faster(encoder):
         pass
     assert not capsys.readouterr().err

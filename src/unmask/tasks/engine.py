@@ -23,13 +23,13 @@ from unmask.model.network import Network
 
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
-WORKER_TOKENS = 768  # of a worker that has a core, and its cache, for itself
+WORKER_TOKENS = 512  # of a worker that has a core, and its cache, for itself
 IDLE = 0.3  # of the workers; beyond it, all cores had better share each batch
 ROW_TOKENS = 128  # short texts may share rows of this length
 READ = "read"  # among a batch's labels: the places in the flat batch
 ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
 
-_WORKERS: ContextVar[int | None] = ContextVar("workers", default=None)  # a worker and its mates
+_CORES: ContextVar[int | None] = ContextVar("cores", default=None)  # of a worker
 
 E = TypeVar("E", bound=Example)
 A = TypeVar("A")
@@ -76,7 +76,7 @@ def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     threads, ready = torch.get_num_threads(), Barrier(workers + 1)
 
     def begin() -> None:
-        _WORKERS.set(workers)
+        _CORES.set(1)
         torch.set_num_threads(1)
         torch.get_num_threads()  # a thread takes the caller's number when it first asks: now
         ready.wait()
@@ -91,12 +91,7 @@ def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 def cores() -> int:
     """How many the caller has: a worker of ours one, others as many as torch."""
-    return 1 if _WORKERS.get() else torch.get_num_threads()
-
-
-def side_by_side() -> int:
-    """How many batches are computed at once, that of the caller included."""
-    return _WORKERS.get() or 1
+    return _CORES.get() or torch.get_num_threads()
 
 
 def _idle(parts: int, workers: int) -> float:

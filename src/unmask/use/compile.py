@@ -25,10 +25,9 @@ from unmask.tasks.classify import Labels
 from unmask.tasks.ner import OUTSIDE, Names
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Number
-from unmask.use.graph import COMPILED, Compiled, write_rows
+from unmask.use.graph import COMPILED, Compiled, needed, write_rows
 from unmask.use.model import Model
 from unmask.use.predict import record_of, unlabelled
-from unmask.use.runtimes import needed
 
 FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
 # Of the worst vector; of labels and answers; of words in which either sees a name; of variance.
@@ -88,8 +87,7 @@ def compile_model(
         say("writing the graph")
         write_rows(network, folder / COMPILED)
         say(f"comparing the answers to {len(records[1::2]):,} others")
-        graph = Compiled(folder / COMPILED, int8=int8)
-        compared.append(_compared(model, graph, records[1::2], say))
+        compared.append(_compared(model, Compiled(folder / COMPILED), records[1::2], say))
         found = compared[-1]
         bar = LEAST[found.measure] if least is None else least
         if not found.least >= bar:

@@ -1,4 +1,4 @@
-"""The engine's pass as an ONNX graph, and the runtimes that run it.
+"""The engine's pass as an ONNX graph, and ONNX Runtime to run it.
 
 tokens, segments, index, owner [B, S]              -> states [B, S, D], of the last block
 the same, and places [P] in the flat batch         -> scores [P, C], of a model with labels
@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,19 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from unmask.data.batches import Batch
-from unmask.errors import FolderError
+from unmask.errors import FolderError, SettingsError
 from unmask.model.network import Network
-from unmask.tasks.engine import READ, cores, scores_at, side_by_side
-from unmask.use.runtimes import (
-    Runner,
-    installed,
-    multiplies_bytes,
-    needed,
-    onnx_runtime,
-    openvino,
-)
+from unmask.tasks.engine import READ, cores, scores_at
 
 COMPILED = "compiled.onnx"  # in a model's folder
+SLOW = "SkipLayerNormFusion"  # takes eight times as long as what it fuses, on one core
 ROWS = "tokens", "segments", "index", "owner"
 PLACES, STATES, SCORES = "places", "states", "scores"
 
@@ -92,6 +86,22 @@ def write_onnx(
         )
 
 
+def installed() -> bool:
+    """Is ONNX Runtime here?"""
+    return find_spec("onnxruntime") is not None
+
+
+def needed(*packages: str) -> None:
+    """Refuse to go on without what the extra installs."""
+    for package in packages:
+        try:
+            __import__(package)
+        except ImportError:
+            raise SettingsError(
+                f"needs {package}, which is not installed. Run: pip install 'unmask[onnx]'"
+            ) from None
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The exporter warns of what we do not have and do not need."""
@@ -105,12 +115,12 @@ def _quiet() -> Iterator[None]:
 
 
 class Compiled:
-    """A graph in its runtimes: many batches side by side on a core each, or one on all cores."""
+    """A graph in ONNX Runtime: many batches side by side on a core each, or one on all cores."""
 
-    def __init__(self, path: Path, *, int8: bool) -> None:
+    def __init__(self, path: Path) -> None:
         needed("onnxruntime")
-        self.path, self.int8 = path, int8
-        self.runners: dict[int, Runner] = {}  # by the number of their threads
+        self.path = path
+        self.sessions: dict[int, Any] = {}  # by the number of their threads
         self.lock = Lock()
 
     @property
@@ -129,23 +139,29 @@ class Compiled:
     def _run(self, batch: Batch, more: dict[str, Any], output: str) -> Tensor:
         rows = {name: getattr(batch, name).numpy() for name in ROWS}
         try:
-            return torch.from_numpy(self._runner()(output, {**rows, **more}))
-        except Exception as error:  # they have no common kind
+            (found,) = self._session().run([output], {**rows, **more})
+        except Exception as error:  # it has no common kind
             why = " ".join(str(error).split())[:200]
             raise FolderError(
-                f"{self.path}: cannot be run ({why}). Compile the model again, with what is "
-                "installed here."
+                f"{self.path}: ONNX Runtime cannot run it ({why}). Compile the model again, with "
+                "what is installed here."
             ) from error
+        return torch.from_numpy(found)
 
-    def _runner(self) -> Runner:
+    def _session(self) -> Any:
         """One for as many threads as the caller has; made once."""
+        import onnxruntime
+
         threads = cores()
         with self.lock:
-            if threads not in self.runners:
-                self.runners[threads] = self._made(threads)
-            return self.runners[threads]
-
-    def _made(self, threads: int) -> Runner:
-        if threads == 1 and multiplies_bytes() and installed("openvino"):
-            return openvino(self.path, side_by_side(), exact=not self.int8)
-        return onnx_runtime(self.path, threads)
+            if threads not in self.sessions:
+                options = onnxruntime.SessionOptions()
+                options.intra_op_num_threads = threads
+                options.log_severity_level = 3
+                self.sessions[threads] = onnxruntime.InferenceSession(
+                    self.path,
+                    options,
+                    providers=["CPUExecutionProvider"],
+                    disabled_optimizers=[SLOW],
+                )
+            return self.sessions[threads]

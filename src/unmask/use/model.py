@@ -31,9 +31,8 @@ from unmask.text.tokenizer import Encoded
 from unmask.text.vocabulary import MASK, refuse_unmasked
 from unmask.use import Pool
 from unmask.use.embed import Layer, Vector, reader, width_of
-from unmask.use.graph import COMPILED, Compiled
+from unmask.use.graph import COMPILED, Compiled, installed
 from unmask.use.maps import AttentionMaps, words_of
-from unmask.use.runtimes import installed, multiplies_bytes
 
 Table = NDArray[np.float32]
 SHORTEST = 8  # tokens that a task may read at once
@@ -80,11 +79,9 @@ class Model:
         keep_freed_memory()
         self.live = engine.Live(folder.network)
         self.forward: engine.Forward = self.live
-        manifest = folder.manifest or {}
-        self.compiled = COMPILED in manifest.get("files", {})
+        self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
         if self.compiled and installed():
-            kind = (manifest.get("provenance") or {}).get("compiled")
-            self.forward = Compiled(folder.path / COMPILED, int8=kind == "int8")
+            self.forward = Compiled(folder.path / COMPILED)
         self.tokenizer = folder.needed_tokenizer()
         self.manifest = folder.manifest
         self.settings = (folder.manifest or {}).get("task")
@@ -158,8 +155,7 @@ class Model:
     def faster(self) -> str | None:
         """What would let it answer faster, if there is something."""
         if self.forward is not self.live:
-            more = multiplies_bytes() and not installed("openvino")
-            return "many texts: pip install 'unmask[openvino]'" if more else None
+            return None
         if self.compiled:
             return "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
         first = "" if installed() else "pip install 'unmask[onnx]', then "
