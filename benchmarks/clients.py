@@ -91,7 +91,9 @@ async def crowd(
         due = time.perf_counter()
         while time.perf_counter() < end:
             number += 1
-            tally.add(await client.post("/embed", body(number)))
+            answer = await client.post("/embed", body(number))
+            if time.perf_counter() < end or answer.status != 200:
+                tally.add(answer)  # what is answered later would make it look faster
             due = max(due + every, time.perf_counter() - every)
             await asyncio.sleep(max(due - time.perf_counter(), 0.0))
         client.close()

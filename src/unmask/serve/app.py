@@ -1,5 +1,6 @@
 """Models -> a FastAPI app: our own routes, those that other people's clients know, the page."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -25,6 +26,7 @@ from unmask.serve.work import VERBS, chosen, guessed_tokens
 from unmask.use.model import Model
 from unmask.version import VERSION
 
+PATIENCE = 0.5  # seconds before a client hears that there is too much to do
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 SAID: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
@@ -136,6 +138,9 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, Refused)
+        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            # Who asks again at once would have us say no all day; waiting costs us nothing.
+            await asyncio.sleep(PATIENCE)
         return JSONResponse(error.body(request.url.path), int(error.status), headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
