@@ -110,6 +110,7 @@ def processes() -> Iterator[Processes]:
     )
     try:
         yield Processes(rank, world, device)
+        dist.barrier()  # who leaves while another still talks may be aborted on the way out
     finally:
         dist.destroy_process_group()
 
