@@ -38,3 +38,14 @@ def page_of(launched: Any, *, offline: bool = False, **options: Any) -> Iterator
     context.close()
     assert not problems
     assert all(not host or host.startswith("127.0.0.1:") for host in hosts), hosts
+
+
+def barriers(page: Any) -> list[str]:
+    """What axe finds on the page as it is: things that some people could not read or use."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:160]} {node['failureSummary']}"
+        for one in found
+        for node in one["nodes"]
+    ]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.browser import browser, page_of
+from tests.browser import barriers, browser, page_of
 from tests.serve.conftest import running
 
 
@@ -165,6 +165,40 @@ def test_text_can_be_read_in_both_themes(launched, server, theme):
     one, two = sorted((light(front), light(back)))
     assert (two + 0.05) / (one + 0.05) > 7
     assert (light(back) < 0.1) == (theme == "dark")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_barrier_in_any_tab(launched, watched, theme):
+    """Each tab as it opens, and with its answer."""
+    with page_of(launched, color_scheme=theme) as page:
+        page.goto(watched[0].url)
+        found = []
+        for own in page.get_by_role("tab").all():
+            own.click()
+            found += barriers(page)
+            panel = page.get_by_role("tabpanel")
+            if not panel.locator("form.ask").count():
+                continue  # it shows something without being asked
+            panel.locator(".word, form.ask > button").first.click()
+            panel.get_by_text("answered").wait_for()
+            found += barriers(page)
+        page.get_by_role("tab", name="Attention").click()
+        for view in ("grid", "matrix", "importance"):
+            page.get_by_role("button", name=view, exact=True).click()
+            found += barriers(page)
+        page.goto(f"{watched[0].url}/docs")
+        page.get_by_role("heading", level=2).first.wait_for()
+        found += barriers(page)
+    assert found == []
+
+
+def test_axe_finds_no_barrier_where_a_token_is_asked_for(launched, served):
+    with running(served, token="let me in") as found, page_of_401(launched) as page:
+        page.goto(found.url)
+        page.get_by_label("This server needs a token").fill("another")
+        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("alert").wait_for()
+        assert barriers(page) == []
 
 
 def test_a_token_is_asked_for_once(launched, served):

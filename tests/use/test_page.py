@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import unmask
-from tests.browser import browser, page_of
+from tests.browser import barriers, browser, page_of
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
 from unmask.model.config import HeadsConfig
@@ -142,6 +142,18 @@ def test_what_people_wrote_is_never_markup(look):
     with page_of(launched, offline=True) as page:
         page.goto(f"file://{place}/bad.html")
         assert page.locator(".from .token").nth(1).inner_text() == bad
-        assert page.locator("h3").first.inner_text() == bad
+        assert page.locator("h2").first.inner_text() == bad
         assert page.locator("img").count() == 0
         assert page.title() == bad
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_barrier_in_any_view(look, theme):
+    _, place, launched = look
+    with page_of(launched, offline=True, color_scheme=theme) as page:
+        page.goto(f"file://{place}/both.html")
+        found = []
+        for view in ("lines", "grid", "matrix", "importance"):
+            page.get_by_role("button", name=view, exact=True).click()
+            found += barriers(page)
+    assert found == []

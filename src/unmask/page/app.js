@@ -35,7 +35,7 @@ function askForToken() {
 function show(cards, runs) {
   const tabs = TABS.filter((tab) => tab.shown({ cards, runs }));
   const list = element("div", { role: "tablist", class: "tabs", "aria-label": "What to ask" });
-  const panels = element("main", {});
+  const panels = element("div", {});
   const buttons = tabs.map((tab, n) => {
     const panel = element("section", { role: "tabpanel", id: `panel-${tab.id}`, "aria-labelledby": `tab-${tab.id}`, hidden: true });
     const button = element("button", { role: "tab", id: `tab-${tab.id}`, "aria-controls": panel.id, "aria-selected": "false", tabindex: -1, onclick: () => choose(n) }, tab.name);

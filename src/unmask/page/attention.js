@@ -70,7 +70,7 @@ export function mountAttention(root, models, { ask = null } = {}) {
         return element(
           "section",
           { class: "panel", "aria-label": panel.data.model },
-          element("h3", {}, panel.data.model),
+          element("h2", {}, panel.data.model),
           panel.data.window ? element("p", { class: "remark" }, panel.data.window) : null,
           drawn(panel, maps, state, set),
         );
@@ -227,7 +227,7 @@ function answerOf(data, ask) {
     );
   show(answer.without);
   const muting = data.muted || ask ? muteControls(data, ask, show) : null;
-  return element("section", { class: "panel", "aria-label": `What ${data.model} says` }, element("h3", {}, `What ${data.model} says`), area, muting);
+  return element("section", { class: "panel", "aria-label": `What ${data.model} says` }, element("h2", {}, `What ${data.model} says`), area, muting);
 }
 
 function muteControls(data, ask, show) {
@@ -243,7 +243,7 @@ function muteControls(data, ask, show) {
   };
   return element(
     "form",
-    { class: "controls", "aria-label": "Mute a head", onsubmit: (event) => event.preventDefault() },
+    { class: "controls", "aria-label": `Mute a head of ${data.model}`, onsubmit: (event) => event.preventDefault() },
     choice("mute layer", [...Array(data.layers).keys()], layer, (value) => (layer = Number(value))),
     choice("head", [...Array(data.heads).keys()], head, (value) => (head = Number(value))),
     element("button", { type: "button", onclick: update }, "show what changes"),

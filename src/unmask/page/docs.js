@@ -23,7 +23,7 @@ function fields(schema, all) {
   const properties = Object.entries(schema?.properties ?? {});
   if (!properties.length) return null;
   return table(
-    ["field", "what", "needed", "if left out", ""],
+    ["field", "what", "needed", "if left out", "about"],
     properties.map(([name, own]) => [
       name,
       kind(own, all),

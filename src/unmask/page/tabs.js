@@ -11,20 +11,25 @@ const KINDS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#be185d", "#0891b2"]
 /** A form whose answer, or whose refusal, is shown below it. */
 function asking(panel, { fields, button, send }) {
   const output = element("div", { class: "answer" });
-  const status = element("p", { class: "hint", role: "status" });
+  const status = element("p", { class: "unseen", role: "status" });
+  const say = (text, kind) => {
+    status.textContent = text;
+    status.className = kind;
+  };
   const form = element(
     "form",
     {
       class: "ask",
       onsubmit: async (event) => {
         event.preventDefault();
-        status.textContent = "asking";
+        say("asking …", "hint");
         try {
           output.replaceChildren(...[await send()].flat());
+          say("answered", "unseen"); // who sees the answer need not be told
         } catch (error) {
           output.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
+          say("", "unseen");
         }
-        status.textContent = "answered";
       },
     },
     ...fields,
@@ -47,21 +52,22 @@ function whichModel(cards, verb) {
   return { picked, label: names.length > 1 ? choice("model", names, names[0], (name) => (picked.name = name)) : null };
 }
 
-function bars(rows) {
+function bars(what, rows) {
   const most = Math.max(...rows.map(([, share]) => share), 1e-9);
-  return table(["", "share"], rows.map(([name, share]) => [name, element("span", { class: "bar more", style: `--share: ${share / most}` }, percent(share))]));
+  return table([what, "share"], rows.map(([name, share]) => [name, element("span", { class: "bar more", style: `--share: ${share / most}` }, percent(share))]));
 }
 
 function fill(panel, { cards }) {
   const { picked, label } = whichModel(cards, "fill");
   const text = area("Text", "The quick brown fox jumps over the lazy dog.", "fill-text");
-  const words = element("p", { class: "words", "aria-label": "Click a word to hide it" });
+  const words = element("div", { class: "words", role: "group", "aria-labelledby": "fill-hint" });
+  const hint = element("p", { class: "hint", id: "fill-hint" }, "Click a word to hide it.");
   const { form } = asking(panel, {
-    fields: [label, text.label, words],
+    fields: [label, text.label, element("div", {}, hint, words)],
     button: "Guess what is hidden",
     send: async () => {
       const guesses = await ask("/fill", { text: text.field.value, model: picked.name, top: 8 });
-      return guesses.flatMap((own, n) => [element("h3", {}, `[MASK] ${n + 1}`), bars(own.map((guess) => [guess.token, guess.probability]))]);
+      return guesses.flatMap((own, n) => [element("h2", {}, `[MASK] ${n + 1}`), bars("token", own.map((guess) => [guess.token, guess.probability]))]);
     },
   });
   const draw = () =>
@@ -106,7 +112,7 @@ function classify(panel, { cards }) {
     send: async () => {
       const item = second.field.value.trim() ? [text.field.value, second.field.value] : text.field.value;
       const [found] = await ask("/classify", { texts: [item], model: picked.name });
-      return [element("p", { class: "verdict" }, found.labels.join(", ") || "no label"), bars(Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]))];
+      return [element("p", { class: "verdict" }, found.labels.join(", ") || "no label"), bars("label", Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]))];
     },
   });
 }
@@ -183,7 +189,7 @@ function similarity(panel, { cards }) {
       const vectors = await ask("/embed", { inputs: texts, model: picked.name, truncate: true });
       const cosine = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
       return table(
-        ["", ...texts.map((_, n) => String(n + 1))],
+        ["sentence", ...texts.map((_, n) => String(n + 1))],
         texts.map((own, i) => [
           `${i + 1}. ${own}`,
           ...texts.map((_, j) => {
