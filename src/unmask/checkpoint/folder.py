@@ -1,6 +1,7 @@
 """Model folder <-> network and tokenizer: Hugging Face's layout, with our manifest beside it.
 
     config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  README.md
+    target/      of a network with a decoder, the tokenizer of what it says, if it is another one
     unmask.json  where it came from, the recipe, and the sha256 of every other file
 
 Nothing in a folder is ever executed or unpickled, and nothing is allocated before the files have
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.checkpoint import names, weights
+from unmask.checkpoint import names, tensors, weights
 from unmask.checkpoint.integrity import CONFIG, publish, refuse_other_than_models, verify
 from unmask.errors import FolderError
 from unmask.model.config import HeadsConfig, ModelConfig
@@ -22,7 +23,7 @@ from unmask.settings import read_json
 from unmask.text.files import TOKENIZER, VOCAB, read_tokenizer, tokenizer_files
 from unmask.text.tokenizer import Tokenizer
 
-CARD = "README.md"
+CARD, TARGET = "README.md", "target"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Folder:
     network: Network
     tokenizer: Tokenizer | None
     manifest: dict[str, Any] | None
+    target: Tokenizer | None = None  # of what a decoder says
 
     def needed_tokenizer(self) -> Tokenizer:
         """The tokenizer, for those who cannot do without."""
@@ -53,7 +55,7 @@ class Outline:
     heads: HeadsConfig
     manifest: dict[str, Any] | None
     found: dict[str, weights.Found] = field(repr=False)
-    slots: dict[str, names.Slot] = field(repr=False)
+    slots: dict[str, tensors.Slot] = field(repr=False)
 
 
 def outline(path: Path, unpickled: Path | None = None) -> Outline:
@@ -69,7 +71,7 @@ def outline(path: Path, unpickled: Path | None = None) -> Outline:
     shapes = {name: item.entry.shape for name, item in found.items()}
     _refuse_giants(config, found, path)
     heads = names.our_heads(table, shapes, path / CONFIG)
-    slots = names.layout(config, heads)
+    slots = tensors.layout(config, heads)
     weights.match(found, slots, path)
     return Outline(path, config, heads, manifest, found, slots)
 
@@ -86,9 +88,23 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
                 f"{plan.config.vocab_size:,}; ids above that have no embedding. Are they of one "
                 "model?"
             )
+    target = _target(path, plan.heads, tokenizer)
     network = weights.empty(plan.config, plan.heads)
     weights.read_into(network, plan.found, plan.slots)
-    return Folder(path, network.eval(), tokenizer, plan.manifest)
+    return Folder(path, network.eval(), tokenizer, plan.manifest, target)
+
+
+def _target(path: Path, heads: HeadsConfig, source: Tokenizer | None) -> Tokenizer | None:
+    """The tokenizer of what a decoder says: its own, or the source's where both share words."""
+    if heads.decoder is None:
+        return None
+    target = source if heads.decoder.shared else read_tokenizer(path / TARGET)
+    if target is not None and len(target.vocabulary) != heads.decoder.vocab_size:
+        raise FolderError(
+            f"{path}: the vocabulary of what is said has {len(target.vocabulary):,} tokens and the "
+            f"decoder {heads.decoder.vocab_size:,}. Are they of one model?"
+        )
+    return target
 
 
 def save_folder(
@@ -101,11 +117,12 @@ def save_folder(
     task: dict[str, Any] | None = None,
     beside: Callable[[Path], None] | None = None,
     needed: int | None = None,
+    target: Tokenizer | None = None,
 ) -> None:
     """Write a model folder, whole or not at all. A folder that exists is refused.
 
     `task` are the settings that its answers depend on; `beside` writes what else belongs into it;
-    `needed` are the bytes of it all.
+    `needed` are the bytes of it all; `target` is the tokenizer of what a decoder says.
     """
     config, heads = network.config, network.heads
     if len(tokenizer.vocabulary) > config.vocab_size:
@@ -121,6 +138,10 @@ def save_folder(
         (folder / CONFIG).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n")
         for name, text in tokenizer_files(tokenizer, max_length=config.max_length).items():
             (folder / name).write_bytes(text.encode("utf-8"))
+        if target is not None and heads.decoder and not heads.decoder.shared:
+            (folder / TARGET).mkdir()
+            for name, text in tokenizer_files(target).items():
+                (folder / TARGET / name).write_bytes(text.encode("utf-8"))
         card = model_card(path.name, network, (provenance or {}).get("scores"))
         (folder / CARD).write_text(card, encoding="utf-8")
         weights.write(network, folder)
@@ -160,7 +181,10 @@ def model_card(name: str, network: Network, scores: dict[str, float] | None = No
 
 def _refuse_giants(config: ModelConfig, found: dict[str, weights.Found], path: Path) -> None:
     """A config may not imply far more numbers than the weight files hold."""
-    blocks = config.layers * config.width * (4 * config.width + 2 * config.inner_width)
+    widths = 4 * config.width + 2 * config.inner_width
+    if config.cell != "attention":  # three or four gates, of the input and of the state before
+        widths = 3 * config.width
+    blocks = config.layers * config.width * widths
     places = config.max_length if config.positions == "learned" else 0
     implied = blocks + config.width * (config.vocab_size + places)
     stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2

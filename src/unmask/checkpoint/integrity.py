@@ -25,6 +25,9 @@ LOADED = (  # what reading a folder reads
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "target/vocab.txt",
+    "target/tokenizer.json",
+    "target/tokenizer_config.json",
     "compiled.onnx",
 )
 

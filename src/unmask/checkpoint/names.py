@@ -1,27 +1,24 @@
-"""Our names <-> Hugging Face's: the only file that knows theirs of models, settings and tensors.
+"""Our names <-> Hugging Face's: the only file that knows theirs of models and settings.
 
 A network that transformers can compute is written as model type "bert". One that it cannot
 (rotary positions, pre-norm, ...) is written as model type "unmask", so that nobody loads it as
 something it is not.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
-
-import torch
 
 from unmask.errors import FolderError, SettingsError, unknown
 from unmask.model.config import (
     Activation,
     Answer,
+    DecoderConfig,
     HeadsConfig,
     LabelKind,
     LabelsConfig,
     ModelConfig,
 )
-from unmask.model.network import Network
 from unmask.settings import Settings, build
 
 CONFIG_KEYS = {
@@ -85,6 +82,8 @@ def departures(config: ModelConfig, heads: HeadsConfig = PLAIN) -> list[str]:
             ("norm", config.norm, "post"),
             ("gated", config.gated, False),
             ("window", config.window, None),
+            ("cell", config.cell, "attention"),
+            ("decoder", heads.decoder and heads.decoder.cell, None),
             ("layers of the head", heads.layers, ()),
             ("heads", tuple(heads.several), ()),
         )
@@ -109,6 +108,8 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
         table["unmask"] = config.model_dump(mode="json")
         table["unmask_layers"] = list(heads.layers)
         table["unmask_heads"] = {n: own.model_dump(mode="json") for n, own in heads.several.items()}
+    if heads.decoder:
+        table["unmask_decoder"] = heads.decoder.model_dump(mode="json")
     if heads.labels:
         table["classifier_dropout"] = heads.label_dropout
         if heads.labels == "text":
@@ -210,6 +211,7 @@ def our_heads(
         "label_answer": _answer(table, len(names), path) if labels == "text" else "one",
         "layers": _layers(table, path),
         "several": _several(table, path),
+        "decoder": _decoder(table, path),
     }
     return _checked(HeadsConfig, own, path)
 
@@ -238,6 +240,16 @@ def _several(table: Mapping[str, Any], path: Path) -> dict[str, LabelsConfig]:
     }
 
 
+def _decoder(table: Mapping[str, Any], path: Path) -> DecoderConfig | None:
+    """What says texts of its own, where the folder has it."""
+    found = table.get("unmask_decoder")
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise FolderError(f"{path}: 'unmask_decoder' is {found!r:.60}; need a table of settings.")
+    return _checked(DecoderConfig, found, path)
+
+
 def _layers(table: Mapping[str, Any], path: Path) -> tuple[int, ...]:
     """Whose states the labels read, where the folder says so."""
     found = table.get("unmask_layers", [])
@@ -254,97 +266,6 @@ def _label_names(table: Mapping[str, Any], shape: tuple[int, ...], path: Path) -
     if not isinstance(names, dict) or set(names) != {str(i) for i in range(count)}:
         raise FolderError(f"{path}: 'id2label' does not name the labels 0 to {count - 1}.")
     return tuple(str(names[str(i)]) for i in range(count))
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where one of their tensors goes: into rows [begin, end) of one of ours."""
-
-    ours: str
-    begin: int
-    end: int
-    shape: tuple[int, ...]
-
-
-RULES = (  # our prefix, their prefix; the first that fits wins
-    ("encoder.tokens.", "bert.embeddings.word_embeddings."),
-    ("encoder.segments.", "bert.embeddings.token_type_embeddings."),
-    ("encoder.positions.table.", "bert.embeddings.position_embeddings."),
-    ("encoder.norm.", "bert.embeddings.LayerNorm."),
-    ("pooler.dense.", "bert.pooler.dense."),
-    ("token_head.dense.", "cls.predictions.transform.dense."),
-    ("token_head.norm.", "cls.predictions.transform.LayerNorm."),
-    ("token_head.bias", "cls.predictions.bias"),
-    ("pair_head.dense.", "cls.seq_relationship."),
-)
-BLOCK_RULES = (
-    ("attention.output.", "attention.output.dense."),
-    ("attention_norm.", "attention.output.LayerNorm."),
-    ("feed.inner.", "intermediate.dense."),
-    ("feed.outer.", "output.dense."),
-    ("feed_norm.", "output.LayerNorm."),
-)
-
-
-def layout(config: ModelConfig, heads: HeadsConfig) -> dict[str, Slot]:
-    """Every tensor that a folder of this network holds, by their name."""
-    with torch.device("meta"):  # shapes without memory
-        network = Network(config, heads)
-    slots: dict[str, Slot] = {}
-    label = "qa_outputs." if heads.labels == "span" else "classifier."
-    rules = (*RULES, ("label_head.dense.", label))
-    for ours, tensor in network.state_dict().items():
-        rows, rest = tensor.shape[0], tuple(tensor.shape[1:])
-        names = _their_names(ours, rules, config)
-        step = rows // len(names)
-        for i, name in enumerate(names):
-            slots[name] = Slot(ours, i * step, (i + 1) * step, (step, *rest))
-    return slots
-
-
-def _their_names(
-    ours: str, rules: Iterable[tuple[str, str]], config: ModelConfig
-) -> tuple[str, ...]:
-    """One name, or three for the joined query, key and value."""
-    if ours.startswith("encoder.blocks."):
-        _, _, layer, part = ours.split(".", 3)
-        prefix = f"bert.encoder.layer.{layer}."
-        if part.startswith("attention.qkv."):
-            end = part.removeprefix("attention.qkv.")
-            return tuple(f"{prefix}attention.self.{n}.{end}" for n in ("query", "key", "value"))
-        for begin, theirs in BLOCK_RULES:
-            if part.startswith(begin):
-                return (prefix + theirs + part.removeprefix(begin),)
-    if not (ours.startswith("encoder.positions.") and config.positions != "learned"):
-        for begin, theirs in rules:
-            if ours.startswith(begin):
-                return (theirs + ours.removeprefix(begin),)
-    return (f"unmask.{ours}",)  # a part that BERT does not have
-
-
-IGNORED = ("bert.embeddings.position_ids",)  # a counter 0, 1, 2, ... that old versions saved
-TIED = {  # copies that some versions save beside the original
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-
-
-def settle(name: str) -> str:
-    """A tensor's name as `layout` has it: no gamma and beta, always with the prefix.
-
-    >>> settle("embeddings.LayerNorm.gamma")
-    'bert.embeddings.LayerNorm.weight'
-    """
-    if name.endswith(".gamma"):
-        name = name.removesuffix("gamma") + "weight"
-    elif name.endswith(".beta"):
-        name = name.removesuffix("beta") + "bias"
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-def on_disk(name: str, heads: HeadsConfig) -> str:
-    """A name of `layout` as transformers writes it: a model without heads has no prefix."""
-    return name.removeprefix("bert.") if architecture(heads) == MODEL else name
 
 
 assert set(THEIR_ACTIVATIONS) == set(get_args(Activation))

@@ -54,10 +54,11 @@ def save_state(
     keep: int,
     recipe: dict[str, Any],
     provenance: dict[str, Any],
+    target: Tokenizer | None = None,
 ) -> Path:
     """Publish the state of a run at a step, then remove all but the newest `keep`."""
     _refuse_poison(network, optimizer, folder)
-    target = folder / f"step-{step}"
+    place = folder / f"step-{step}"
     size = 4 * (count_parameters(network) + sum(t.numel() for t in optimizer.values()))
 
     def write(inside: Path) -> None:
@@ -66,9 +67,10 @@ def save_state(
         (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n")
 
     save_folder(
-        target,
+        place,
         network,
         tokenizer,
+        target=target,
         recipe=recipe,
         provenance=provenance,
         beside=write,
@@ -77,7 +79,7 @@ def save_state(
     with suppress(OSError):  # the new one stands; the old ones may go another time
         for old in checkpoints(folder)[keep:]:
             _remove(old)
-    return target
+    return place
 
 
 def checkpoints(folder: Path) -> list[Path]:

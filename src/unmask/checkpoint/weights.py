@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unmask.checkpoint import names
+from unmask.checkpoint import tensors
 from unmask.checkpoint.header import Entry, read_header
-from unmask.checkpoint.names import Slot
+from unmask.checkpoint.tensors import Slot
 from unmask.errors import FolderError
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
@@ -44,7 +44,7 @@ def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
     for path in [unpickled] if unpickled else _files(folder):
         called = folder / PICKLED if unpickled else path
         for name, entry in read_header(path, called=called).items():
-            settled = names.settle(name)
+            settled = tensors.settle(name)
             if settled in found:
                 raise FolderError(f"{called}: tensor '{name}' is there twice.")
             found[settled] = Found(path, name, entry, called)
@@ -62,12 +62,12 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
         try:
             with safe_open(path, framework="pt") as file:
                 for name, item in found.items():
-                    if item.path != path or name in names.IGNORED:
+                    if item.path != path or name in tensors.IGNORED:
                         continue
                     tensor = file.get_tensor(item.name)
                     _refuse_infinite(tensor, item)
-                    if name in names.TIED:
-                        copies.append((item, names.TIED[name], tensor))
+                    if name in tensors.TIED:
+                        copies.append((item, tensors.TIED[name], tensor))
                     else:
                         slot = slots[name]
                         state[slot.ours][slot.begin : slot.end] = tensor
@@ -82,9 +82,9 @@ def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -
     """Refuse missing, unknown or misshapen tensors before any is read."""
     for name, item in found.items():
         shape = item.entry.shape
-        if name in names.IGNORED:
+        if name in tensors.IGNORED:
             continue
-        slot = slots.get(names.TIED.get(name, name))
+        slot = slots.get(tensors.TIED.get(name, name))
         if slot is None:
             raise FolderError(
                 f"{item.called}: tensor '{item.name}' {list(shape)} has no place in the network "
@@ -111,14 +111,14 @@ def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -
 def write(network: Network, folder: Path) -> None:
     """Write the weights of a network as one safetensors file."""
     state = network.state_dict()
-    tensors = {
-        names.on_disk(name, network.heads): state[slot.ours][slot.begin : slot.end]
+    named = {
+        tensors.on_disk(name, network.heads): state[slot.ours][slot.begin : slot.end]
         .detach()
         .to("cpu", copy=True)
         .contiguous()
-        for name, slot in names.layout(network.config, network.heads).items()
+        for name, slot in tensors.layout(network.config, network.heads).items()
     }
-    write_tensors(tensors, folder / WEIGHTS)
+    write_tensors(named, folder / WEIGHTS)
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:

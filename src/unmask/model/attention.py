@@ -8,13 +8,14 @@ are not returned: who wants to see or change them listens (`listening`, `recordi
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import fast
-from unmask.model.config import ModelConfig
+from unmask.model.config import ModelConfig, Scoring
 from unmask.model.positions import Positions
 
 Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
@@ -28,17 +29,45 @@ class Joined(nn.Linear):
         self.parts = parts
 
 
-class Attention(nn.Module):
+class Heard(nn.Module):
+    """Whatever has weights that somebody may listen to."""
+
+    def __init__(self, layer: int = 0) -> None:
+        super().__init__()
+        self.layer = layer
+        self.listener: Listener | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Keys and values that need not be computed again: of a memory, or of the words so far."""
+
+    keys: Tensor  # [B, H, K, d]
+    values: Tensor  # [B, H, K, d]
+    index: Tensor  # [B, K]
+
+    def select(self, which: Tensor) -> "Kept":
+        """The same for some of the rows, any number of times each.  [M]"""
+        return Kept(self.keys[which], self.values[which], self.index[which])
+
+    def and_then(self, other: "Kept") -> "Kept":
+        """These, and those of what follows."""
+        return Kept(
+            torch.cat([self.keys, other.keys], dim=2),
+            torch.cat([self.values, other.values], dim=2),
+            torch.cat([self.index, other.index], dim=1),
+        )
+
+
+class Attention(Heard):
     """Scaled dot-product attention with H heads (Vaswani et al. 2017, section 3.2)."""
 
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
-        super().__init__()
-        self.layer = layer
+        super().__init__(layer)
         self.heads = config.heads
         self.qkv = Joined(config.width, config.width, parts=3)
         self.output = nn.Linear(config.width, config.width)
         self.dropout = config.attention_dropout
-        self.listener: Listener | None = None
 
     def forward(
         self,
@@ -61,6 +90,38 @@ class Attention(nn.Module):
         output: Tensor = self.output(chosen(mixed, places))
         return output
 
+    def keep(self, memory: Tensor, index: Tensor, positions: Positions) -> Kept:
+        """The keys and values of a memory that will be read more than once.  [B, K, D], [B, K]"""
+        weight, bias = self.qkv.weight[memory.shape[-1] :], self.qkv.bias[memory.shape[-1] :]
+        k, v = (self._split(part) for part in F.linear(memory, weight, bias).chunk(2, dim=-1))
+        return Kept(positions.rotate(k, index), v, index)
+
+    def recall(
+        self, x: Tensor, kept: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
+    ) -> Tensor:
+        """Let each x read what was kept.  [B, Q, D], [B, Q] -> [B, Q, D]"""
+        width = x.shape[-1]
+        q = self._split(F.linear(x, self.qkv.weight[:width], self.qkv.bias[:width]))
+        q = positions.rotate(q, index)
+        mixed = self._mixed(q, kept.keys, kept.values, added, positions, index, kept.index)
+        output: Tensor = self.output(mixed)
+        return output
+
+    def go_on(
+        self, x: Tensor, kept: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
+    ) -> tuple[Tensor, Kept]:
+        """Let each x read what was kept and itself, and keep it too.  [B, 1, D], [B, 1]"""
+        q, k, v = self._project(x, None)
+        q, k = positions.rotate(q, index), positions.rotate(k, index)
+        kept = kept.and_then(Kept(k, v, index))
+        mixed = self._mixed(q, kept.keys, kept.values, added, positions, index, kept.index)
+        return self.output(mixed), kept
+
+    def nothing(self, x: Tensor) -> Kept:
+        """What is kept before the first word, for as many rows as x has."""
+        empty = x.new_zeros(len(x), self.heads, 0, x.shape[-1] // self.heads)
+        return Kept(empty, empty, torch.zeros(len(x), 0, dtype=torch.long, device=x.device))
+
     def _spelled_out(
         self,
         x: Tensor,
@@ -73,6 +134,18 @@ class Attention(nn.Module):
         keys_index = index if memory_index is None else memory_index
         q, k, v = self._project(x, memory)  # [B, H, Q, d], 2 x [B, H, K, d]
         q, k = positions.rotate(q, index), positions.rotate(k, keys_index)
+        return self._mixed(q, k, v, added, positions, index, keys_index)
+
+    def _mixed(
+        self,
+        q: Tensor,  # [B, H, Q, d]
+        k: Tensor,  # [B, H, K, d]
+        v: Tensor,  # [B, H, K, d]
+        added: Tensor | None,
+        positions: Positions,
+        index: Tensor,
+        keys_index: Tensor,
+    ) -> Tensor:  # [B, Q, D]
         shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
         if shift is not None:
             added = shift if added is None else added + shift
@@ -110,10 +183,7 @@ class Attention(nn.Module):
     def _project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """[B, Q, D], [B, K, D] -> [B, H, Q, d], 2 x [B, H, K, d]"""
         if memory is None:
-            q, k, v = (
-                part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-                for part in self.qkv(x).chunk(3, dim=-1)
-            )
+            q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
             return q, k, v
         width = x.shape[-1]
         weight, bias = self.qkv.weight, self.qkv.bias
@@ -121,6 +191,42 @@ class Attention(nn.Module):
         kv = F.linear(memory, weight[width:], bias[width:]).unflatten(-1, (2, self.heads, -1))
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
         return q.transpose(1, 2), k, v
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[B, S, D] -> [B, H, S, d]"""
+        heads: Tensor = x.unflatten(-1, (self.heads, -1))
+        return heads.transpose(1, 2)
+
+
+class Alignment(Heard):
+    """How much a recurrent decoder's state has to do with each state of the encoder.
+
+    additive: Bahdanau et al. 2015; dot and general: Luong et al. 2015.
+    """
+
+    def __init__(self, width: int, scoring: Scoring) -> None:
+        super().__init__()
+        self.key = nn.Linear(width, width, bias=False) if scoring != "dot" else None
+        self.query = nn.Linear(width, width) if scoring == "additive" else None
+        self.score = nn.Linear(width, 1, bias=False) if scoring == "additive" else None
+
+    def keys(self, states: Tensor) -> Tensor:
+        """What of the source is compared; the same at every step.  [N, K, D] -> [N, K, D]"""
+        keys: Tensor = states if self.key is None else self.key(states)
+        return keys
+
+    def forward(self, query: Tensor, keys: Tensor, states: Tensor, real: Tensor) -> Tensor:
+        """[N, Q, D], [N, K, D], [N, K, D], [N, K] -> [N, Q, D]"""
+        if self.query is None or self.score is None:
+            scores = query @ keys.transpose(1, 2)  # [N, Q, K]
+        else:
+            mixed = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [N, Q, K, D]
+            scores = self.score(mixed)[..., 0]
+        weights = scores.masked_fill(~real[:, None], float("-inf")).softmax(dim=-1)
+        if self.listener is not None:
+            weights = self.listener(self.layer, weights[:, None])[:, 0]
+        out: Tensor = weights @ states
+        return out
 
 
 def chosen(x: Tensor, places: Tensor | None) -> Tensor:
@@ -138,7 +244,7 @@ def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
     The listener gets the layer's number and its weights [B, H, Q, K], and returns the weights to
     go on with: the same to look, others to change them.
     """
-    heard = [module for module in model.modules() if isinstance(module, Attention)]
+    heard = [module for module in model.modules() if isinstance(module, Heard)]
     before = [module.listener for module in heard]
     for module in heard:
         module.listener = listener

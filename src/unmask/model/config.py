@@ -14,6 +14,7 @@ from unmask.settings import Settings
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 Norm = Literal["post", "pre"]
 Scheme = Literal["learned", "sinusoidal", "shaw", "t5", "rotary", "none"]
+Cell = Literal["attention", "lstm", "gru"]
 LabelKind = Literal["text", "token", "span"]
 Answer = Literal["one", "several", "number"]  # of labels on a text
 
@@ -52,8 +53,28 @@ class ModelConfig(Settings):
     buckets: Annotated[int, Field(ge=4, le=2**12)] = 32  # t5: distances share this many biases
     rotary_base: Annotated[float, Field(gt=1.0)] = 10_000.0
 
+    cell: Cell = "attention"  # what a layer is: a Transformer's block, or one that reads on and on
     causal: bool = False  # each token sees only itself and what came before
     window: Annotated[Count, Field(le=2**17)] | None = None  # ... and nothing farther than this
+
+    @model_validator(mode="after")
+    def _cell_fits(self) -> "ModelConfig":
+        if self.cell == "attention":
+            return self
+        fixed = {"heads": 1, "inner_width": self.width, "positions": "none"}
+        fixed |= {"window": None, "gated": False, "norm": "post"}
+        for name, need in fixed.items():
+            if getattr(self, name) != need:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, and a layer of {self.cell} has none; need "
+                    f"{need!r}."
+                )
+        if self.width % 2 and not self.causal:
+            raise ValueError(
+                f"width {self.width} is odd, and each of the two directions has half of it. Need "
+                "an even width, or causal = true."
+            )
+        return self
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "ModelConfig":
@@ -93,6 +114,46 @@ class ModelConfig(Settings):
         return self.width // self.heads
 
 
+Context = Literal["last", "mapped", "all"]  # the last state; a map of it; a map of all states
+Feeds = Literal["nothing", "word", "context", "both"]
+Scoring = Literal["additive", "dot", "general"]
+
+
+class DecoderConfig(Settings):
+    """What says a text word by word, having read the states of another.
+
+    Its width, heads and positions are the encoder's. The last four are of recurrent ones: a context
+    is made of the encoder's states; it is where the decoder begins (feeds nothing or the word
+    before), or is fed at every step (context, or both). With attention there is another context for
+    every word: it is fed at the next step (both), or only read (word).
+    """
+
+    vocab_size: Annotated[Count, Field(le=2**22)]
+    layers: Annotated[Count, Field(le=512)]
+    max_length: Annotated[Count, Field(le=2**17)] = 512
+    shared: bool = False  # its words are the encoder's, in one table
+    cell: Cell = "attention"
+    context: Context = "last"
+    feeds: Feeds = "both"
+    attention: Scoring | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DecoderConfig":
+        for name in ("context", "feeds", "attention"):
+            default = type(self).model_fields[name].default
+            if self.cell == "attention" and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} is set, but a Transformer does not read it; only lstm and gru do. "
+                    "Leave it out."
+                )
+        if self.attention and self.feeds not in ("word", "both"):
+            raise ValueError(
+                f'attention with feeds = "{self.feeds}"; a decoder that looks at the source is fed '
+                "the word before: need word or both."
+            )
+        return self
+
+
 class LabelsConfig(Settings):
     """One of several label heads on one encoder."""
 
@@ -114,6 +175,7 @@ class HeadsConfig(Settings):
     label_answer: Answer = "one"  # one label, any of them, or a number
     layers: tuple[int, ...] = ()  # whose states the labels read, side by side; () the usual ones
     several: dict[str, LabelsConfig] = Field(default_factory=dict)  # instead of labels: by name
+    decoder: DecoderConfig | None = None  # says a text of its own
 
     def only(self, name: str) -> "HeadsConfig":
         """One of several heads, as if it stood alone."""

@@ -7,13 +7,19 @@ padding), `index` is its position in that text. Texts of one row do not see each
 from torch import Tensor, nn
 
 from unmask.model import masks, positions
+from unmask.model.attention import chosen
 from unmask.model.config import ModelConfig
 from unmask.model.layers import Block, dropped
+from unmask.model.recurrent import RecurrentLayer
+from unmask.model.rows import texts_of
 from unmask.model.start import start, table
 
 
 class Encoder(nn.Module):
-    """BERT's Transformer stack. `embed` and `run` are apart: a caller may step in between."""
+    """BERT's Transformer stack. `embed` and `run` are apart: a caller may step in between.
+
+    Or layers that read a text word by word, from both sides unless they are causal (`config.cell`).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -23,7 +29,10 @@ class Encoder(nn.Module):
         self.positions = positions.build(config)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.blocks = nn.ModuleList(
+            Block(config, layer) if config.cell == "attention" else RecurrentLayer(config)
+            for layer in range(config.layers)
+        )
         last = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.last_norm = last if config.norm == "pre" else nn.Identity()
         self.apply(self._start)
@@ -40,8 +49,10 @@ class Encoder(nn.Module):
         shared: bool = False,
     ) -> Tensor:  # [B, S, D]
         """The ordinary pass, under the config's own mask; see `run`, and `masks` for `shared`."""
-        allowed = masks.of(self.config, owner, index, shared=shared)
         x = self.embed(tokens, segments, index)
+        if self.config.cell != "attention":
+            return self.read(x, index, owner, trace=trace, places=places)
+        allowed = masks.of(self.config, owner, index, shared=shared)
         return self.run(x, allowed, index, trace=trace, places=places)
 
     def embed(self, tokens: Tensor, segments: Tensor, index: Tensor) -> Tensor:
@@ -76,6 +87,27 @@ class Encoder(nn.Module):
         if trace is not None:
             trace.append(x)
         return x
+
+    def read(
+        self,
+        x: Tensor,  # [B, S, D]
+        index: Tensor,  # [B, S]
+        owner: Tensor,  # [B, S]
+        *,
+        trace: list[Tensor] | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:  # [B, S, D], or [N, D] where places are given
+        """Read each text of the rows by itself; as `run` for layers of another kind."""
+        texts = texts_of(owner, index)
+        states = texts.apart(x)  # [N, L, D]
+        for layer, block in enumerate(self.blocks):
+            if trace is not None:
+                trace.append(texts.together(states))
+            states = block(dropped(states, self.dropout) if layer else states, texts.length)
+        out = texts.together(states)
+        if trace is not None:
+            trace.append(out)
+        return chosen(out, places)
 
     def _start(self, module: nn.Module) -> None:
         start(module, self.config.init_std)

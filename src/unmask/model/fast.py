@@ -7,7 +7,8 @@ it:
     dropped         F.dropout(x, rate)
     plus_dropped    x + F.dropout(y, rate)
     self_attend     F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
-    token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum")
+    token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum",
+                                    label_smoothing=smoothing)
 
 `usable` says where they are used. Dropout here takes a byte for each number, so its rate comes in
 steps of 1/256: 0.1 is 26/256. None of them can be differentiated twice.
@@ -175,36 +176,49 @@ def self_attend(
 
 class _TokenLoss(Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, table: Tensor, bias: Tensor, answers: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float
+    ) -> Tensor:
         scores = torch.addmm(bias, states, table.t())  # [N, V]
         highest = scores.amax(dim=-1)
         right = scores.gather(1, answers[:, None])[:, 0]
+        if smoothing:  # a share of the answer is any word
+            right = torch.lerp(right, scores.mean(dim=-1), smoothing)
         shares = torch.softmax(scores, dim=-1, out=scores)
         # The log of the sum of exp, by the largest share: that one is never too small for a log.
         whole = highest - shares.amax(dim=-1).log()
         ctx.save_for_backward(states, table, shares, answers)
+        ctx.smoothing = smoothing
         return (whole - right).sum()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         states, table, shares, answers = ctx.saved_tensors
-        # The gradient of the scores is `shares` less one at the answer; the one is taken off after.
-        to_states = (shares @ table).sub_(table[answers]).mul_(grad)
+        # The gradient of the scores is `shares` less one at the answer; the one is taken off after,
+        # and with smoothing so is the same little from every word.
+        sure, little = 1.0 - ctx.smoothing, ctx.smoothing / len(table)
+        to_states = (shares @ table).sub_(table[answers], alpha=sure)
         scaled = states * grad
         to_table = shares.t() @ scaled
-        to_table.index_add_(0, answers, scaled, alpha=-1)
+        to_table.index_add_(0, answers, scaled, alpha=-sure)
         to_bias = shares.sum(dim=0).mul_(grad)
-        to_bias.index_add_(0, answers, grad.expand(len(answers)), alpha=-1)
-        return to_states, to_table, to_bias, None
+        to_bias.index_add_(0, answers, grad.expand(len(answers)), alpha=-sure)
+        if little:
+            to_states.sub_(table.sum(dim=0), alpha=little)
+            to_table.sub_(scaled.sum(dim=0), alpha=little)
+            to_bias.sub_(grad * (little * len(answers)))
+        return to_states.mul_(grad), to_table, to_bias, None, None
 
 
-def token_loss(states: Tensor, table: Tensor, bias: Tensor, answers: Tensor) -> Tensor:
+def token_loss(
+    states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float = 0.0
+) -> Tensor:
     """Summed cross-entropy of guessing the answers among all tokens.
 
     [N, D], [V, D], [V], [N] -> []
     """
-    return _apply(_TokenLoss, states, table, bias, answers)
+    return _apply(_TokenLoss, states, table, bias, answers, smoothing)
 
 
 def _apply(function: Any, *arguments: Any) -> Tensor:

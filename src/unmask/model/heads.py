@@ -42,13 +42,25 @@ class TokenHead(nn.Module):
 
     def loss(self, hidden: Tensor, table: Tensor, answers: Tensor) -> Tensor:
         """Summed cross-entropy of the answers.  [N, D], [V, D], [N] -> []"""
-        if fast.usable(hidden):
-            return fast.token_loss(self._states(hidden), table, self.bias, answers)
-        return F.cross_entropy(self(hidden, table), answers, reduction="sum")
+        return word_loss(self._states(hidden), table, self.bias, answers)
 
     def _states(self, hidden: Tensor) -> Tensor:
         out: Tensor = self.norm(self.activation(self.dense(hidden)))
         return out
+
+
+def word_loss(
+    states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """Summed cross-entropy of words, told by their own vectors.
+
+    Smoothing takes a share off each answer and spreads it over all words (Szegedy et al. 2016).
+    [N, D], [V, D], [V], [N] -> []
+    """
+    if fast.usable(states):
+        return fast.token_loss(states, table, bias, answers, smoothing)
+    scores = F.linear(states, table, bias)
+    return F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
 
 
 class LabelHead(nn.Module):

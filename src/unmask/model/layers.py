@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import fast
-from unmask.model.attention import Attention, Joined, chosen
+from unmask.model.attention import Attention, Joined, Kept, chosen
 from unmask.model.config import Activation, ModelConfig
 from unmask.model.positions import Positions
 
@@ -63,13 +63,18 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each with a residual, a norm and dropout."""
+    """Attention and feed-forward, each with a residual, a norm and dropout.
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    A decoder's block looks at another text in between (`cross`).
+    """
+
+    def __init__(self, config: ModelConfig, layer: int, *, cross: bool = False) -> None:
         super().__init__()
         self.attention = Attention(config, layer)
+        self.cross = Attention(config, layer) if cross else None
         self.feed = FeedForward(config)
         self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.cross_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon) if cross else None
         self.feed_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm == "pre"
@@ -82,8 +87,12 @@ class Block(nn.Module):
         positions: Positions,
         index: Tensor,
         places: Tensor | None = None,
+        look: Callable[[Attention, Tensor], Tensor] | None = None,
     ) -> Tensor:  # [B, S, D]
-        """All tokens read each other; with places, only the states there go on.  -> [N, D]"""
+        """All tokens read each other; with places, only the states there go on.  -> [N, D]
+
+        `look` lets a decoder's tokens read another text, by the attention that it is given.
+        """
 
         def attend(x: Tensor) -> Tensor:
             out: Tensor = self.attention(
@@ -92,7 +101,39 @@ class Block(nn.Module):
             return out
 
         x = self._add(x, attend, self.attention_norm, places)
+        if look is not None:
+            x = self.looking(x, look)
         return self._add(x, self.feed, self.feed_norm)
+
+    def looking(self, x: Tensor, look: Callable[[Attention, Tensor], Tensor]) -> Tensor:
+        """The part in between.  [B, S, D] -> [B, S, D]"""
+        cross, norm = self.cross, self.cross_norm
+        assert cross is not None
+        assert norm is not None
+        return self._add(x, lambda x: look(cross, x), norm)
+
+    def go_on(
+        self,
+        x: Tensor,  # [B, 1, D]
+        kept: Kept,
+        look: Callable[[Attention, Tensor], Tensor],
+        *,
+        added: Tensor | None,
+        positions: Positions,
+        index: Tensor,
+    ) -> tuple[Tensor, Kept]:  # [B, 1, D]
+        """One token further, by what was kept of those before it."""
+        then = kept
+
+        def attend(x: Tensor) -> Tensor:
+            nonlocal then
+            out, then = self.attention.go_on(
+                x, kept, added=added, positions=positions, index=index
+            )
+            return out
+
+        x = self.looking(self._add(x, attend, self.attention_norm), look)
+        return self._add(x, self.feed, self.feed_norm), then
 
     def _add(
         self,

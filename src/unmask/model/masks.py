@@ -22,6 +22,15 @@ def same_text(owner: Tensor, *, shared: bool = False) -> Tensor | None:
     return (owner[:, :, None] == owner[:, None, :])[:, None]
 
 
+def other_text(owner: Tensor, memory_owner: Tensor) -> Tensor:
+    """Each text of a row sees its own counterpart in the other rows; padding sees everything.
+
+    [B, T], [B, S] -> [B, 1, T, S]
+    """
+    own = owner[:, :, None] == memory_owner[:, None, :]
+    return (own | (owner < 0)[:, :, None])[:, None]
+
+
 def causal(index: Tensor, memory_index: Tensor | None = None) -> Tensor:
     """Each token sees itself and what came before it.  [B, Q], [B, K] -> [B, 1, Q, K]"""
     keys = index if memory_index is None else memory_index

@@ -2,10 +2,14 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
+from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
-from unmask.model.heads import LabelHead, Pooler, TokenHead
+from unmask.model.heads import LabelHead, Pooler, TokenHead, word_loss
+from unmask.model.recurrent import RecurrentDecoder
+from unmask.model.start import start
 
 
 class Network(nn.Module):
@@ -30,6 +34,8 @@ class Network(nn.Module):
                 for name, own in heads.several.items()
             }
         )
+
+        self.decoder = decoder_of(config, heads.decoder) if heads.decoder else None
 
     def only(self, name: str) -> "Network":
         """The network of one of several heads: the same weights, nothing is copied."""
@@ -67,6 +73,31 @@ class Network(nn.Module):
         """How wrong the guesses are, summed over chosen tokens.  [N, D], [N] -> []"""
         assert self.token_head is not None, "this network has no token head"
         return self.token_head.loss(hidden, self.encoder.tokens.weight, answers)
+
+
+    @property
+    def words(self) -> Tensor:
+        """The vectors of the words that the decoder says.  [V, D]"""
+        assert self.decoder is not None, "this network has no decoder"
+        own = self.decoder.tokens
+        return self.encoder.tokens.weight if own is None else own.weight
+
+    def word_scores(self, states: Tensor) -> Tensor:
+        """Scores over the decoder's words.  [..., D] -> [..., V]"""
+        assert self.decoder is not None, "this network has no decoder"
+        return F.linear(states, self.words, self.decoder.bias)
+
+    def word_loss(self, states: Tensor, answers: Tensor, smoothing: float = 0.0) -> Tensor:
+        """How wrong the next words are, summed.  [N, D], [N] -> []"""
+        assert self.decoder is not None, "this network has no decoder"
+        return word_loss(states, self.words, self.decoder.bias, answers, smoothing)
+
+
+def decoder_of(config: ModelConfig, own: DecoderConfig) -> Decoder | RecurrentDecoder:
+    """The decoder that a config names, with first weights."""
+    made = (Decoder if own.cell == "attention" else RecurrentDecoder)(config, own)
+    made.apply(lambda module: start(module, config.init_std))
+    return made
 
 
 def count_parameters(module: nn.Module) -> int:

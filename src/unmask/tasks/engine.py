@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unmask.data.batches import Batch, Example, collate
-from unmask.data.packing import pack
+from unmask.data.packing import Rows, pack
 from unmask.model.network import Network
 
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
@@ -109,13 +109,17 @@ def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
     return group
 
 
-def by_length(examples: Sequence[E], most: int | None = None) -> Iterator[list[int]]:
+def by_length(
+    examples: Sequence[E],
+    most: int | None = None,
+    length_of: Callable[[E], int] = lambda example: len(example.ids),
+) -> Iterator[list[int]]:
     """Neighbours in length together, about `most` tokens at a time: their numbers."""
     most = most or BATCH_TOKENS
     batch: list[int] = []
-    tokens = 0
-    for i in sorted(range(len(examples)), key=lambda i: len(examples[i].ids)):
-        length = len(examples[i].ids)
+    tokens, lengths = 0, [length_of(example) for example in examples]
+    for i in sorted(range(len(examples)), key=lambda i: lengths[i]):
+        length = lengths[i]
         if batch and tokens + length > most:
             yield batch
             batch, tokens = [], 0
@@ -126,13 +130,17 @@ def by_length(examples: Sequence[E], most: int | None = None) -> Iterator[list[i
 
 
 def lay_out(examples: Sequence[E], *, pad_id: int) -> Batch:
-    """Pack examples into the rows that cost least: short ones, unless long ones are fuller."""
-    lengths = [len(example.ids) for example in examples]
+    """Pack examples into the rows that cost least."""
+    return collate(examples, rows_of([len(example.ids) for example in examples]), pad_id=pad_id)
+
+
+def rows_of(lengths: Sequence[int]) -> Rows:
+    """Which texts share a row: short rows, unless long ones are fuller."""
     longest = max(lengths)
     widths = [*range(longest, ROW_TOKENS, longest), max(longest, ROW_TOKENS)]
     plans = [(pack(lengths, width), width) for width in widths]
     rows, _ = min(plans, key=lambda plan: len(plan[0]) * _row_cost(plan[1]))
-    return collate(examples, rows, pad_id=pad_id)
+    return rows
 
 
 def _row_cost(width: int) -> float:

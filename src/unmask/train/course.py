@@ -53,6 +53,7 @@ class Course:
     folder: RunFolder
     recipe: dict[str, Any]
     provenance: dict[str, Any]
+    target: Tokenizer | None = None  # of what a decoder says
     wish: Wish = field(default_factory=Wish)
     shard: bool = False
     evaluate: Callable[[Position, Network], dict[str, Any]] | None = None

@@ -27,7 +27,7 @@ from unmask.train.distributed import Processes, processes
 from unmask.train.heldout import Show
 from unmask.train.loop import Loop
 from unmask.train.run import MODEL, RunFolder, begin, digest_of, environment, open_run
-from unmask.train.scores import ONLY, Data, Scores
+from unmask.train.scores import ONLY, Answered, Data, Measured, Scores
 from unmask.train.signals import stop_wishes
 from unmask.train.step import Trainee
 from unmask.train.tuned import write_tuned
@@ -138,13 +138,15 @@ def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one task, or several, are learned by one network."""
+    """What a network is to learn, from what, and how it is scored."""
 
-    parts: dict[str, Data]
     heads: HeadsConfig
     objective: Callable[[Network], Objective]
-    source: Callable[[dict[str, WindowSource]], Source]  # of all parts
+    source: Callable[[Processes, RunFolder], tuple[Source, int]]  # and how many items an epoch has
+    measure: Callable[[Network], Measured]
+    records: Sequence[Any]  # all of them, to know the data again
     about: dict[str, Any]  # written into the models
+    target: Tokenizer | None = None  # of what a decoder says
     finish: Callable[[Scores, Course], None] | None = None  # once the model is published
 
 
@@ -152,14 +154,37 @@ def finetune(
     model: Folder, data: Data, out: Path, recipe: Tuning, **how: Unpack[How]
 ) -> dict[str, Any]:
     """Train a task's head and what is below it; returns the scores of the best step."""
-    plan = Plan(
+    plan = plan_of(
         {ONLY: data},
+        model,
+        recipe,
         reading(data.task.heads, recipe.tune.layers, model.network.config.layers),
         lambda network: Supervised(data.task),
         lambda sources: sources[ONLY],
         {"task": data.task.name},
     )
     return carry_out(plan, model, out, recipe, **how)
+
+
+def plan_of(
+    parts: dict[str, Data],
+    model: Folder,
+    recipe: Common,
+    heads: HeadsConfig,
+    objective: Callable[[Network], Objective],
+    merged: Callable[[dict[str, WindowSource]], Source],
+    about: dict[str, Any],
+) -> Plan:
+    """How labelled data of one task, or of several, are learned from."""
+    tokenizer, limit = model.needed_tokenizer(), window_limit(recipe.tune, model.network)
+
+    def source(group: Processes, folder: RunFolder) -> tuple[Source, int]:
+        sources = _sources(parts, recipe, tokenizer, limit, group, folder)
+        return merged(sources), sum(len(own.items) for own in sources.values())
+
+    records = [record for data in parts.values() for record in (*data.train, *data.dev)]
+    measure = Answered(parts, tokenizer, limit)
+    return Plan(heads, objective, source, measure, records, about)
 
 
 def carry_out(
@@ -177,31 +202,34 @@ def carry_out(
     ):
         network = with_task(model.network, plan.heads, recipe.seed)
         freeze(network, recipe.tune.frozen, pooler=model.network.pooler is not None)
-        sources = _sources(plan, recipe, tokenizer, network, group, folder)
+        source, items = plan.source(group, folder)
+        _say_sizes(folder, network, items, recipe)
         about = {**plan.about, "model": model.path.name}
         resolved = recipe.model_dump(exclude_none=True)
         scores = Scores(
             folder,
-            plan.parts,
+            plan.measure,
             tokenizer,
             group,
             limit=window_limit(recipe.tune, network),
             patience=recipe.tune.patience,
             about=about,
             drawn=lambda found: write_tuned(folder, resolved, found),
+            target=plan.target,
         )
         course = Course(
             network,
             Trainee(network, plan.objective(network)),
-            plan.source(sources),
+            source,
             tokenizer,
             recipe.optimizer,
-            recipe.course(sum(len(source.windows) for source in sources.values())),
+            recipe.course(items),
             recipe.train,
             group,
             folder,
             resolved,
             about,
+            target=plan.target,
             wish=wish,
             scale=rate_scale(recipe.tune, network.config.layers),
             evaluate=scores,
@@ -219,16 +247,16 @@ def carry_out(
 
 
 def _sources(
-    plan: Plan,
+    parts: dict[str, Data],
     recipe: Common,
     tokenizer: Tokenizer,
-    network: Network,
+    limit: int,
     group: Processes,
     folder: RunFolder,
 ) -> dict[str, WindowSource]:
     """What is learned from, of each part; says what there is."""
-    limit, found = window_limit(recipe.tune, network), {}
-    for name, data in plan.parts.items():
+    found = {}
+    for name, data in parts.items():
         for line in data.said:
             folder.say(line)
         windows, cut = windows_of(data.task, data.train, tokenizer, limit)
@@ -237,22 +265,24 @@ def _sources(
         found[name] = WindowSource(
             data.task, windows, recipe, tokenizer.vocabulary.pad, group, term=name or None
         )
+    return found
+
+
+def _say_sizes(folder: RunFolder, network: Network, items: int, recipe: Common) -> None:
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     folder.say(
-        f"{count_parameters(network):,} parameters, {trained:,} of them trained; "
-        f"{sum(len(source.windows) for source in found.values()):,} windows, "
-        f"{recipe.tune.batch} a step"
+        f"{count_parameters(network):,} parameters, {trained:,} of them trained; {items:,} "
+        f"windows, {recipe.tune.batch} a step"
     )
-    return found
 
 
 def _train(course: Course, plan: Plan, scores: Scores) -> None:
     """Write down what the run is, and carry it out, from where it stopped if it did."""
     loop = Loop(course)
-    records = (record for data in plan.parts.values() for record in (*data.train, *data.dev))
+    tokenizers = course.tokenizer.digest() + (plan.target.digest() if plan.target else "")
     facts = environment(
-        corpus=digest_of(records),
-        tokenizer=course.tokenizer.digest(),
+        corpus=digest_of(plan.records),
+        tokenizer=tokenizers,
         processes=course.processes.world,
         shard=False,
     )

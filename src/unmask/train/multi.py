@@ -4,6 +4,9 @@ A step is of one task, drawn by how much data each has: with temperature 1 by it
 alike. Every task ends as a model folder of its own; what they share is in each of them.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
@@ -23,7 +26,7 @@ from unmask.tasks.base import Task
 from unmask.tasks.engine import scores_of
 from unmask.train.ahead import Pieces
 from unmask.train.course import Course
-from unmask.train.finetune import How, Plan, carry_out, read_data
+from unmask.train.finetune import How, carry_out, plan_of, read_data
 from unmask.train.scores import Data, Scores
 from unmask.train.tuning import Common, WindowSource
 
@@ -94,7 +97,7 @@ class TurnsSource:
 
     def __init__(self, sources: dict[str, WindowSource], temperature: float, seed: int) -> None:
         self.sources, self.seed = sources, seed
-        sizes = np.array([len(source.windows) for source in sources.values()], dtype=np.float64)
+        sizes = np.array([len(source.items) for source in sources.values()], dtype=np.float64)
         self.bounds = np.cumsum(sizes**temperature / (sizes**temperature).sum())
 
     def pieces(self, cursor: dict[str, int], step: int, progress: float) -> Pieces:
@@ -119,15 +122,17 @@ def finetune_several(model: Folder, recipe: Multi, out: Path, **how: Unpack[How]
         for part in recipe.tasks
     }
     tasks = {name: data.task for name, data in parts.items()}
-    plan = Plan(
+    plan = plan_of(
         parts,
+        model,
+        recipe,
         heads_of(parts),
         lambda network: SeveralTasks(tasks, network),
         lambda sources: TurnsSource(sources, recipe.temperature, recipe.seed),
         {"task": "several"},
-        publish_each,
     )
-    return carry_out(plan, model, out, recipe, **how)
+    finish = partial(publish_each, list(parts))
+    return carry_out(replace(plan, finish=finish), model, out, recipe, **how)
 
 
 def heads_of(parts: dict[str, Data]) -> HeadsConfig:
@@ -145,10 +150,10 @@ def heads_of(parts: dict[str, Data]) -> HeadsConfig:
     return HeadsConfig(pooler=any(h.labels == "text" for h in several.values()), several=several)
 
 
-def publish_each(scores: Scores, course: Course) -> None:
+def publish_each(names: Sequence[str], scores: Scores, course: Course) -> None:
     """A folder for each task, as if it had been trained alone."""
     network, summary = scores.final().network, scores.summary()
-    for name in scores.parts:
+    for name in names:
         target = course.folder.path / MODELS / name
         if target.exists():
             continue

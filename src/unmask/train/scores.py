@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.model.network import Network
@@ -36,22 +36,67 @@ class Data:
     said: Sequence[str] = ()  # what was inferred about the files
 
 
+class Settled(Protocol):
+    """What is kept of a task beside the model."""
+
+    name: ClassVar[str]
+    metric: str  # the best model is the one with the most of it
+
+    @property
+    def how(self) -> Any:
+        """Its settings."""
+
+
 @dataclass(frozen=True)
 class Scored:
     """A task as it was settled on held-out data, with its scores there."""
 
-    task: Task
+    task: Settled
     scores: dict[str, float]
     detail: Detail
 
 
+Measured = tuple[dict[str, Scored], list[float]]  # every task's scores, and its loss
+
+
+class Answered:
+    """The answers to held-out records, with the tasks' own metrics."""
+
+    def __init__(self, parts: dict[str, Data], tokenizer: Tokenizer, limit: int) -> None:
+        self.parts, self.tokenizer, self.limit = parts, tokenizer, limit
+
+    def __call__(self, network: Network) -> Measured:
+        """Every task's scores, and its loss."""
+        found, losses = {}, []
+        for name, part in self.parts.items():
+            own = network if name == ONLY else network.only(name)
+            found[name], loss = self._scored(part, own)
+            losses.append(loss)
+        return found, losses
+
+    def _scored(self, part: Data, network: Network) -> tuple[Scored, float]:
+        tally = Tally()
+        found = answers(
+            Live(network),
+            self.tokenizer,
+            part.task,
+            part.dev,
+            limit=self.limit,
+            known=True,
+            tally=tally,
+        )
+        task, said = part.task.settle(part.dev, [answer for _, answer in found])
+        scored = Scored(task, task.score(part.dev, said), task.detail(part.dev, said))
+        return scored, tally.mean
+
+
 class Scores:
-    """Answers on held-out records, with the tasks' own metrics."""
+    """The evaluations of a run: the best step's model and answers are kept."""
 
     def __init__(
         self,
         folder: RunFolder,
-        parts: dict[str, Data],
+        measure: Callable[[Network], Measured],
         tokenizer: Tokenizer,
         group: Processes,
         *,
@@ -59,8 +104,10 @@ class Scores:
         patience: int,
         about: dict[str, Any],
         drawn: Callable[[dict[str, Scored]], None],
+        target: Tokenizer | None = None,
     ) -> None:
-        self.folder, self.parts, self.tokenizer, self.group = folder, parts, tokenizer, group
+        self.folder, self.measure, self.group = folder, measure, group
+        self.tokenizer, self.target = tokenizer, target
         self.limit, self.patience, self.about, self.drawn = limit, patience, about, drawn
         self.history: list[dict[str, Any]] = []  # evaluations, as they are in the metrics
         self.best: dict[str, Scored] | None = None  # the best one's answers
@@ -68,7 +115,7 @@ class Scores:
     def __call__(self, position: Position, network: Network) -> dict[str, Any]:
         """One evaluation, told, and kept if it is the best."""
         entry: dict[str, Any] = {"tokens": position.tokens}
-        found, losses = self._measure(network)
+        found, losses = self.measure(network)
         for name, scored in found.items():
             entry |= {key_of(name, what): value for what, value in scored.scores.items()}
         entry["loss"] = mean(losses)
@@ -85,7 +132,7 @@ class Scores:
     def draw(self) -> None:
         """The report of the run so far, with the answers of its best step."""
         if self.best is None and self.history:  # they were given before a stop
-            self.best, _ = self._measure(self.final().network.to(self.group.device))
+            self.best, _ = self.measure(self.final().network.to(self.group.device))
         self.drawn(self.best or {})
 
     def enough(self) -> bool:
@@ -112,7 +159,7 @@ class Scores:
         step = found.pop("step")
         facts = {"step": step, "scores": {k: v for k, v in found.items() if k != METRIC}}
         network = load_folder(self.folder.path / BEST / f"step-{step}").network
-        return Final(network, facts, self.settings() if ONLY in self.parts else None)
+        return Final(network, facts, self.settings() or None)
 
     def summary(self) -> dict[str, Any]:
         """The scores of the best step."""
@@ -124,33 +171,9 @@ class Scores:
         found: dict[str, Any] = self._best()["how"].get(name, {})
         return found
 
-    def _measure(self, network: Network) -> tuple[dict[str, Scored], list[float]]:
-        """Every task's scores, and its loss."""
-        found, losses = {}, []
-        for name, part in self.parts.items():
-            own = network if name == ONLY else network.only(name)
-            found[name], loss = self._scored(part, own)
-            losses.append(loss)
-        return found, losses
-
     def _agreed(self, answer: bool) -> bool:
         """The first process decides for all."""
         return self.group.total([float(answer and self.group.first)])[0] > 0
-
-    def _scored(self, part: Data, network: Network) -> tuple[Scored, float]:
-        tally = Tally()
-        found = answers(
-            Live(network),
-            self.tokenizer,
-            part.task,
-            part.dev,
-            limit=self.limit,
-            known=True,
-            tally=tally,
-        )
-        task, said = part.task.settle(part.dev, [answer for _, answer in found])
-        scored = Scored(task, task.score(part.dev, said), task.detail(part.dev, said))
-        return scored, tally.mean
 
     def _say(
         self, step: int, entry: dict[str, Any], found: dict[str, Scored], better: bool
@@ -174,7 +197,7 @@ class Scores:
         before = [entry[METRIC] for entry in self.history if entry["step"] > 0]
         return not before or value > max(before)
 
-    def _settings_of(self, task: Task) -> dict[str, Any]:
+    def _settings_of(self, task: Settled) -> dict[str, Any]:
         """What a model folder keeps of a task."""
         return {"name": task.name, "length": self.limit, **task.how.model_dump()}
 
@@ -187,6 +210,7 @@ class Scores:
                 target,
                 network,
                 self.tokenizer,
+                target=self.target,
                 task=self._settings_of(found[ONLY].task) if ONLY in found else None,
                 provenance={**self.about, "step": step, "scores": scores},
             )

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from unmask.data import draws
+from unmask.data.batches import Batch
 from unmask.errors import SettingsError, unknown
 from unmask.settings import Settings, override, read_toml
 from unmask.tasks import engine
@@ -88,20 +89,101 @@ class Tuning(Common):
         return table
 
 
-def compose_tuning(task: str, assignments: Sequence[str] = ()) -> dict[str, Any]:
+def compose_tuning(
+    name: str, assignments: Sequence[str] = (), *, kind: str = "finetune", what: str = "task"
+) -> dict[str, Any]:
     """The recipe of a task, by its name or its path, with some settings replaced."""
-    known = {path.stem: path for path in sorted((recipes_folder() / "finetune").glob("*.toml"))}
-    if not task.endswith(".toml") and task not in known:
-        raise SettingsError(unknown("task", task, known))
-    table = read_toml(known.get(task, Path(task)))
+    known = {path.stem: path for path in sorted((recipes_folder() / kind).glob("*.toml"))}
+    if not name.endswith(".toml") and name not in known:
+        raise SettingsError(unknown(what, name, known))
+    table = read_toml(known.get(name, Path(name)))
     names = {assignment.partition("=")[0].strip() for assignment in assignments}
     if names & {"schedule.steps", "schedule.minutes"}:
         table.get("tune", {}).pop("epochs", None)
     return override(table, assignments)
 
 
-class WindowSource:
-    """The windows of each step, epoch after epoch, each epoch in another order."""
+class Shuffled:
+    """The items of each step, epoch after epoch, each epoch in another order.
+
+    `lay_out` makes a batch of some of them, by the seed of its draws and the progress of the run.
+    With `neighbours`, steps are made of items of like length: as many steps as that are drawn
+    together, and sorted.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Any],
+        lay_out: Callable[[Sequence[Any], int, float], Batch],
+        recipe: Common,
+        group: Processes,
+        *,
+        neighbours: int = 1,
+    ) -> None:
+        self.items, self.lay_out, self.recipe, self.group = items, lay_out, recipe, group
+        self.neighbours = neighbours
+        self._order: tuple[int, np.ndarray] | None = None
+        if recipe.tune.batch < group.world:
+            raise SettingsError(
+                f"tune.batch is {recipe.tune.batch}, for {group.world} processes; need one each."
+            )
+
+    def pieces(self, cursor: dict[str, int], step: int, progress: float) -> Pieces:
+        """The next items, neighbours in length together."""
+        chosen, then = self._take(cursor.get("epoch", 0), cursor.get("row", 0))
+        mine = chosen[self.group.rank :: self.group.world]
+        pieces = []
+        for place, numbers in enumerate(self._parts(chosen)):
+            seed = draws.key(self.recipe.seed, _DROPOUT, step, self.group.rank, place) % 2**63
+            some = [mine[i] for i in numbers]
+            pieces.append(Piece(self.lay_out(some, seed, progress), seed))
+        return pieces, then
+
+    def _parts(self, chosen: Sequence[Any]) -> list[list[int]]:
+        """The items of this process as they are computed at a time; all have as many parts."""
+        world = self.group.world
+        most = self.recipe.train.micro_tokens
+        each = [list(engine.by_length(chosen[rank::world], most)) for rank in range(world)]
+        mine = each[self.group.rank]
+        while len(mine) < max(map(len, each)):
+            largest = max(range(len(mine)), key=lambda i: len(mine[i]))
+            half = len(mine[largest]) // 2
+            mine[largest : largest + 1] = [mine[largest][:half], mine[largest][half:]]
+        return mine
+
+    def _take(self, epoch: int, row: int) -> tuple[list[Any], dict[str, int]]:
+        """As many items as a step has, over the end of an epoch if need be."""
+        taken: list[Any] = []
+        while len(taken) < self.recipe.tune.batch:
+            order = self._epoch(epoch)
+            some = order[row : row + self.recipe.tune.batch - len(taken)]
+            taken += [self.items[int(i)] for i in some]
+            row += len(some)
+            if row == len(order):
+                epoch, row = epoch + 1, 0
+        return taken, {"epoch": epoch, "row": row}
+
+    def _epoch(self, number: int) -> np.ndarray:
+        if self._order is None or self._order[0] != number:
+            root = draws.key(self.recipe.seed, _ORDER, number)
+            order = draws.permutation(root, len(self.items))
+            self._order = number, self._sorted(order, root) if self.neighbours > 1 else order
+        return self._order[1]
+
+    def _sorted(self, order: np.ndarray, root: int) -> np.ndarray:
+        """Each pool by length, cut into steps, and the steps of all pools in a random order."""
+        batch = self.recipe.tune.batch
+        pools = np.split(order, range(batch * self.neighbours, len(order), batch * self.neighbours))
+        steps = []
+        for pool in pools:
+            pool = pool[np.argsort([len(self.items[int(i)].ids) for i in pool], kind="stable")]
+            steps += np.split(pool, range(batch, len(pool), batch))
+        shuffled = draws.permutation(draws.key(root, _ORDER), len(steps))
+        return np.concatenate([steps[int(i)] for i in shuffled])
+
+
+class WindowSource(Shuffled):
+    """The windows of a task."""
 
     def __init__(
         self,
@@ -113,54 +195,10 @@ class WindowSource:
         *,
         term: str | None = None,
     ) -> None:
-        self.task, self.recipe, self.pad_id, self.group = task, recipe, pad_id, group
-        self.windows, self.term = windows, term or task.name
-        self._order: tuple[int, np.ndarray] | None = None
-        if recipe.tune.batch < group.world:
-            raise SettingsError(
-                f"tune.batch is {recipe.tune.batch}, for {group.world} processes; need one each."
-            )
+        def lay_out(some: Sequence[Window], seed: int, progress: float) -> Batch:
+            return batch_of(task, some, pad_id=pad_id, term=term)
 
-    def pieces(self, cursor: dict[str, int], step: int, progress: float) -> Pieces:
-        """The next windows, neighbours in length together."""
-        chosen, then = self._take(cursor.get("epoch", 0), cursor.get("row", 0))
-        mine = chosen[self.group.rank :: self.group.world]
-        pieces = []
-        for place, numbers in enumerate(self._parts(chosen)):
-            some = [mine[i] for i in numbers]
-            batch = batch_of(self.task, some, pad_id=self.pad_id, term=self.term)
-            seed = draws.key(self.recipe.seed, _DROPOUT, step, self.group.rank, place) % 2**63
-            pieces.append(Piece(batch, seed))
-        return pieces, then
-
-    def _parts(self, chosen: Sequence[Window]) -> list[list[int]]:
-        """The windows of this process as they are computed at a time; all have as many parts."""
-        world = self.group.world
-        each = [list(engine.by_length(chosen[rank::world])) for rank in range(world)]
-        mine = each[self.group.rank]
-        while len(mine) < max(map(len, each)):
-            largest = max(range(len(mine)), key=lambda i: len(mine[i]))
-            half = len(mine[largest]) // 2
-            mine[largest : largest + 1] = [mine[largest][:half], mine[largest][half:]]
-        return mine
-
-    def _take(self, epoch: int, row: int) -> tuple[list[Window], dict[str, int]]:
-        """As many windows as a step has, over the end of an epoch if need be."""
-        taken: list[Window] = []
-        while len(taken) < self.recipe.tune.batch:
-            order = self._epoch(epoch)
-            some = order[row : row + self.recipe.tune.batch - len(taken)]
-            taken += [self.windows[int(i)] for i in some]
-            row += len(some)
-            if row == len(order):
-                epoch, row = epoch + 1, 0
-        return taken, {"epoch": epoch, "row": row}
-
-    def _epoch(self, number: int) -> np.ndarray:
-        if self._order is None or self._order[0] != number:
-            root = draws.key(self.recipe.seed, _ORDER, number)
-            self._order = number, draws.permutation(root, len(self.windows))
-        return self._order[1]
+        super().__init__(windows, lay_out, recipe, group)
 
 
 def rate_scale(tune: TuneSettings, layers: int) -> Callable[[str], float]:

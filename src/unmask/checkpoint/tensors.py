@@ -1,0 +1,101 @@
+"""Our tensors <-> Hugging Face's: what each is called in a folder, and which rows of ours it is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from unmask.checkpoint.names import MODEL, architecture
+from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one of their tensors goes: into rows [begin, end) of one of ours."""
+
+    ours: str
+    begin: int
+    end: int
+    shape: tuple[int, ...]
+
+
+RULES = (  # our prefix, their prefix; the first that fits wins
+    ("encoder.tokens.", "bert.embeddings.word_embeddings."),
+    ("encoder.segments.", "bert.embeddings.token_type_embeddings."),
+    ("encoder.positions.table.", "bert.embeddings.position_embeddings."),
+    ("encoder.norm.", "bert.embeddings.LayerNorm."),
+    ("pooler.dense.", "bert.pooler.dense."),
+    ("token_head.dense.", "cls.predictions.transform.dense."),
+    ("token_head.norm.", "cls.predictions.transform.LayerNorm."),
+    ("token_head.bias", "cls.predictions.bias"),
+    ("pair_head.dense.", "cls.seq_relationship."),
+)
+BLOCK_RULES = (
+    ("attention.output.", "attention.output.dense."),
+    ("attention_norm.", "attention.output.LayerNorm."),
+    ("feed.inner.", "intermediate.dense."),
+    ("feed.outer.", "output.dense."),
+    ("feed_norm.", "output.LayerNorm."),
+)
+
+
+def layout(config: ModelConfig, heads: HeadsConfig) -> dict[str, Slot]:
+    """Every tensor that a folder of this network holds, by their name."""
+    with torch.device("meta"):  # shapes without memory
+        network = Network(config, heads)
+    slots: dict[str, Slot] = {}
+    label = "qa_outputs." if heads.labels == "span" else "classifier."
+    rules = (*RULES, ("label_head.dense.", label))
+    for ours, tensor in network.state_dict().items():
+        rows, rest = tensor.shape[0], tuple(tensor.shape[1:])
+        names = _their_names(ours, rules, config)
+        step = rows // len(names)
+        for i, name in enumerate(names):
+            slots[name] = Slot(ours, i * step, (i + 1) * step, (step, *rest))
+    return slots
+
+
+def _their_names(
+    ours: str, rules: Iterable[tuple[str, str]], config: ModelConfig
+) -> tuple[str, ...]:
+    """One name, or three for the joined query, key and value."""
+    if ours.startswith("encoder.blocks."):
+        _, _, layer, part = ours.split(".", 3)
+        prefix = f"bert.encoder.layer.{layer}."
+        if part.startswith("attention.qkv."):
+            end = part.removeprefix("attention.qkv.")
+            return tuple(f"{prefix}attention.self.{n}.{end}" for n in ("query", "key", "value"))
+        for begin, theirs in BLOCK_RULES:
+            if part.startswith(begin):
+                return (prefix + theirs + part.removeprefix(begin),)
+    if not (ours.startswith("encoder.positions.") and config.positions != "learned"):
+        for begin, theirs in rules:
+            if ours.startswith(begin):
+                return (theirs + ours.removeprefix(begin),)
+    return (f"unmask.{ours}",)  # a part that BERT does not have
+
+
+IGNORED = ("bert.embeddings.position_ids",)  # a counter 0, 1, 2, ... that old versions saved
+TIED = {  # copies that some versions save beside the original
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+
+def settle(name: str) -> str:
+    """A tensor's name as `layout` has it: no gamma and beta, always with the prefix.
+
+    >>> settle("embeddings.LayerNorm.gamma")
+    'bert.embeddings.LayerNorm.weight'
+    """
+    if name.endswith(".gamma"):
+        name = name.removesuffix("gamma") + "weight"
+    elif name.endswith(".beta"):
+        name = name.removesuffix("beta") + "bias"
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def on_disk(name: str, heads: HeadsConfig) -> str:
+    """A name of `layout` as transformers writes it: a model without heads has no prefix."""
+    return name.removeprefix("bert.") if architecture(heads) == MODEL else name

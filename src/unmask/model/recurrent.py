@@ -1,0 +1,216 @@
+"""Words read one after the other: a recurrent encoder, and decoders that go on word by word.
+
+The road to BERT (Sutskever et al. 2014, Cho et al. 2014, Bahdanau et al. 2015, Luong et al. 2015).
+A decoder has states h'; the encoder's states become a context c:
+
+    feeds nothing   h'_1 = f(c),  h'_t = f(h'_t-1)              c is where it begins
+    feeds word      h'_t = f(h'_t-1, y_t-1),  h'_0 = c          ... and it hears what it said
+    feeds context   h'_t = f(h'_t-1, c),  h'_0 its own          c is fed at every step
+    feeds both      h'_t = f(h'_t-1, c, y_t-1),  h'_0 its own
+
+With attention c_t is a mean of the encoder's states, weighted by how well each goes with the
+decoder's state: the one before (additive, fed at the same step) or the one now (only read).
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from unmask.model.attention import Alignment
+from unmask.model.config import DecoderConfig, ModelConfig
+from unmask.model.layers import dropped
+from unmask.model.rows import Texts
+from unmask.model.start import table
+
+CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class RecurrentLayer(nn.Module):
+    """One layer that reads texts from left to right and, unless it is causal, back."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        each = config.width if config.causal else config.width // 2
+        self.cell = CELLS[config.cell](
+            config.width, each, batch_first=True, bidirectional=not config.causal
+        )
+
+    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+        """[N, L, D], [N] -> [N, L, D]"""
+        packed = pack_padded_sequence(x, length.cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = self.cell(packed)
+        out, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
+        return out
+
+
+def last_state(states: Tensor, length: Tensor, config: ModelConfig) -> Tensor:
+    """The state that has read the whole text.  [N, L, D], [N] -> [N, D]
+
+    Of two directions each ends elsewhere; in a Transformer [CLS] stands for the text.
+    """
+    first = states[:, 0]
+    if config.cell == "attention":
+        return first
+    last = states[torch.arange(len(states), device=states.device), length - 1]
+    if config.causal:
+        return last
+    half = states.shape[-1] // 2
+    return torch.cat([last[:, :half], first[:, half:]], dim=-1)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """How far a recurrent decoder is, for N texts."""
+
+    cell: tuple[Tensor, ...]  # [layers, N, D]: one, or two of an lstm
+    context: Tensor  # [N, D]; with attention, what was looked at last
+    states: Tensor  # [N, L, D] of the source
+    keys: Tensor | None  # [N, L, D] the same as attention compares them
+    real: Tensor  # [N, L]
+
+    def select(self, which: Tensor) -> "Spoken":
+        """The same for some of the texts, any number of times each.  [M]"""
+        return replace(
+            self,
+            cell=tuple(part[:, which] for part in self.cell),
+            context=self.context[which],
+            states=self.states[which],
+            keys=None if self.keys is None else self.keys[which],
+            real=self.real[which],
+        )
+
+
+class RecurrentDecoder(nn.Module):
+    """Says a text word by word; `feeds` and `attention` say what it hears at each step."""
+
+    def __init__(self, config: ModelConfig, own: DecoderConfig) -> None:
+        super().__init__()
+        self.config, self.own = config, own
+        width = config.width
+        self.hears_word = own.feeds in ("word", "both")
+        self.hears_context = own.feeds in ("context", "both")
+        self.begins_with_context = own.feeds in ("nothing", "word") or own.attention is not None
+        self.map = nn.Linear(width, width) if own.context != "last" else None
+        self.tokens = None if own.shared else table(own.vocab_size, width)
+        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon)
+        fed = width * (self.hears_word + self.hears_context)
+        self.cell = CELLS[own.cell](
+            max(fed, 1), width, own.layers, batch_first=True, dropout=self._between(own)
+        )
+        parts = 2 if own.cell == "lstm" else 1
+        self.first = None
+        if not self.begins_with_context:
+            self.first = nn.Parameter(torch.zeros(parts, own.layers, width))
+        self.alignment = Alignment(width, own.attention) if own.attention else None
+        read = self.hears_context or self.alignment is not None
+        self.read = nn.Linear(width * (1 + read + self.hears_word), width)
+        self.bias = nn.Parameter(self.read.weight.new_zeros(own.vocab_size))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def _between(self, own: DecoderConfig) -> float:
+        return self.config.dropout if own.layers > 1 else 0.0
+
+    def begin(self, states: Tensor, texts: Texts) -> Spoken:
+        """Before the first word.  states [N, L, D], a row for each text"""
+        real = texts.real()
+        if self.own.context == "all":
+            context = states.sum(dim=1) / texts.length[:, None]
+        else:
+            context = last_state(states, texts.length, self.config)
+        if self.map is not None:
+            context = torch.tanh(self.map(context))
+        keys = None if self.alignment is None else self.alignment.keys(states)
+        parts = 2 if self.own.cell == "lstm" else 1
+        if self.first is None:
+            cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * parts
+        else:
+            cell = tuple(p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first)
+        return Spoken(cell, context, states, keys, real)
+
+    def step(self, spoken: Spoken, words: Tensor, table: Tensor) -> tuple[Tensor, Spoken]:
+        """One word further.  words [N], table [V, D] -> [N, D]"""
+        heard = self._heard(words[:, None], table)  # [N, 1, D]
+        if self.alignment is not None and self.hears_context:
+            spoken = self._look_first(spoken)
+        states, cell = self._run(heard, spoken)
+        spoken = replace(spoken, cell=cell)
+        context = spoken.context[:, None]
+        if self.alignment is not None and not self.hears_context:
+            context = self._look(states, spoken)
+        return self._read(states, context, heard)[:, 0], spoken
+
+    def forward(
+        self,
+        spoken: Spoken,
+        words: Tensor,  # [N, T]
+        table: Tensor,  # [V, D]
+        forced: Tensor | None = None,  # [N, T] bool; None: everywhere
+    ) -> Tensor:  # [N, T, D]
+        """All states, hearing at each step the word that should be there.
+
+        Where it is not `forced` to, it hears what it would have said itself.
+        """
+        if forced is None:
+            return self._together(spoken, words, table)
+        states, heard = [], words[:, 0]
+        for at in range(words.shape[1]):
+            state, spoken = self.step(spoken, heard, table)
+            states.append(state)
+            if at + 1 < words.shape[1]:
+                own = F.linear(state.detach(), table, self.bias).argmax(dim=-1)
+                heard = torch.where(forced[:, at + 1], words[:, at + 1], own)
+        return torch.stack(states, dim=1)
+
+    def _together(self, spoken: Spoken, words: Tensor, table: Tensor) -> Tensor:
+        """One call for all steps, unless each waits for where the one before it looked."""
+        heard = self._heard(words, table)
+        if self.alignment is None or not self.hears_context:
+            states, _ = self._run(heard, spoken)
+            context = spoken.context[:, None].expand_as(states)
+            if self.alignment is not None:
+                context = self._look(states, spoken)
+            return self._read(states, context, heard)
+        found, contexts = [], []
+        for at in range(words.shape[1]):
+            spoken = self._look_first(spoken)
+            state, cell = self._run(heard[:, at : at + 1], spoken)
+            spoken = replace(spoken, cell=cell)
+            found.append(state)
+            contexts.append(spoken.context)
+        return self._read(torch.cat(found, dim=1), torch.stack(contexts, dim=1), heard)
+
+    def _heard(self, words: Tensor, table: Tensor) -> Tensor:
+        """[N, T] -> [N, T, D]"""
+        return dropped(self.norm(F.embedding(words, table)), self.dropout)
+
+    def _look_first(self, spoken: Spoken) -> Spoken:
+        """With the context that the last state asks for."""
+        return replace(spoken, context=self._look(spoken.cell[0][-1][:, None], spoken)[:, 0])
+
+    def _look(self, query: Tensor, spoken: Spoken) -> Tensor:
+        assert self.alignment is not None
+        assert spoken.keys is not None
+        found: Tensor = self.alignment(query, spoken.keys, spoken.states, spoken.real)
+        return found
+
+    def _run(self, heard: Tensor, spoken: Spoken) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """[N, T, D] -> [N, T, D], and where it ended"""
+        parts = [heard] if self.hears_word else []
+        if self.hears_context:
+            parts.append(spoken.context[:, None].expand(-1, heard.shape[1], -1))
+        fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
+        lstm = self.own.cell == "lstm"
+        states, cell = self.cell(fed, spoken.cell if lstm else spoken.cell[0])
+        return states, cell if lstm else (cell,)
+
+    def _read(self, states: Tensor, context: Tensor, heard: Tensor) -> Tensor:
+        """What is to be said, from all that is known.  3 x [N, T, D] -> [N, T, D]"""
+        parts = [states]
+        if self.hears_context or self.alignment is not None:
+            parts.append(context)
+        if self.hears_word:
+            parts.append(heard)
+        return dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)

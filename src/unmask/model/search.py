@@ -1,0 +1,248 @@
+"""States of a source -> the words of a target: greedy, by beams, or drawn.
+
+A decoder offers `begin`, `step` and `select`; nothing else of it is known here. Texts are searched
+together and leave the batch when they are done; none changes what another says.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from unmask.model.config import Count
+from unmask.model.rows import Texts
+from unmask.settings import Settings
+
+SHRINK = 0.75  # of the rows are still wanted: then the others are taken out
+NEVER = float("-inf")
+Pick = Callable[[Tensor, Tensor, int], Tensor]  # scores [N, V], texts [N], step -> words [N]
+
+
+class SearchSettings(Settings):
+    """How a target is looked for."""
+
+    beams: Annotated[int, Field(ge=1, le=64)] = 1  # kept at every step; 1 is greedy
+    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0  # scores / length^penalty; 0: short ones
+    longest: Count | None = None  # words; None: ten more than twice those of the source
+    sample: bool = False  # draw words by their probability
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # below 1: nearer to the likeliest
+    top_k: Annotated[int, Field(ge=0)] = 0  # draw among so many; 0: all
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # ... among the fewest with this share
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _is_read(self) -> "SearchSettings":
+        for name in ("temperature", "top_k", "top_p", "seed"):
+            changed = getattr(self, name) != type(self).model_fields[name].default
+            if changed and not self.sample:
+                raise ValueError(f"{name} is set, but nothing is drawn; set sample = true.")
+        if self.sample and self.beams > 1:
+            raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
+        return self
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What was found for a text."""
+
+    words: list[int]  # without the end
+    score: float  # log-probability, of the end too
+
+
+class State(Protocol):
+    """How far a decoder is."""
+
+    def select(self, which: Tensor) -> Any:
+        """The same for some of the rows."""
+
+
+class Speaker(Protocol):
+    """What is asked of a decoder with its words."""
+
+    def begin(self, states: Tensor, texts: Texts) -> State:
+        """Before the first word."""
+
+    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
+        """Scores of the next word, [N, V], after these, [N]."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Words with a meaning."""
+
+    begin: int
+    end: int
+    never: Sequence[int] = field(default=())  # are not said
+
+
+def search(
+    speaker: Speaker,
+    states: Tensor,  # [N, L, D]
+    texts: Texts,
+    marks: Marks,
+    settings: SearchSettings,
+    *,
+    most: int,
+    numbers: Sequence[int] | None = None,
+) -> list[Hypothesis]:
+    """The best that is found for each text, `most` words at most.
+
+    `numbers` are the texts' own among all that are asked: draws go by them, so that it does not
+    matter which texts are searched together.
+    """
+    limits = 2 * texts.length + 10
+    if settings.longest is not None:
+        limits = torch.full_like(limits, settings.longest)
+    limits = limits.clamp(max=most)
+    state = speaker.begin(states, texts)
+    if settings.beams > 1:
+        return _Beams(speaker, state, marks, settings, limits).run()
+    pick: Pick = _best
+    if settings.sample:
+        pick = _drawing(settings, numbers or range(len(limits)), most, limits.device)
+    return _one_each(speaker, state, marks, limits, pick)
+
+
+def _best(scores: Tensor, texts: Tensor, step: int) -> Tensor:
+    return scores.argmax(dim=-1)
+
+
+def _one_each(
+    speaker: Speaker, state: Any, marks: Marks, limits: Tensor, pick: Pick
+) -> list[Hypothesis]:
+    """One word for each text, step by step."""
+    texts = torch.arange(len(limits), device=limits.device)  # whose row it is
+    words = torch.full_like(limits, marks.begin)
+    said = limits.new_zeros(len(limits), int(limits.max()))
+    length, total = torch.zeros_like(limits), torch.zeros(len(limits), device=limits.device)
+    wanted = torch.ones_like(limits, dtype=torch.bool)  # of the rows
+    never = torch.tensor(marks.never, dtype=torch.long, device=limits.device)
+    for step in range(said.shape[1]):
+        scores, state = speaker.step(state, words)
+        scores[:, never] = NEVER
+        words = pick(scores, texts, step)
+        chance = scores.gather(1, words[:, None])[:, 0] - scores.logsumexp(dim=-1)
+        on = texts[wanted]
+        total[on] += chance[wanted]
+        said[on, step] = words[wanted]
+        length[on] = step + 1
+        wanted = wanted & (words != marks.end) & (step + 1 < limits[texts])
+        alive = int(wanted.sum())
+        if not alive:
+            break
+        if alive <= SHRINK * len(texts):
+            (keep,) = wanted.nonzero(as_tuple=True)
+            state, texts, words, wanted = state.select(keep), texts[keep], words[keep], wanted[keep]
+    return [
+        Hypothesis(_without_end(row[:n], marks.end), s)
+        for row, n, s in zip(said.tolist(), length.tolist(), total.tolist(), strict=True)
+    ]
+
+
+def _without_end(words: list[int], end: int) -> list[int]:
+    return words[:-1] if words and words[-1] == end else words
+
+
+def _drawing(
+    settings: SearchSettings, numbers: Sequence[int], most: int, device: torch.device
+) -> Pick:
+    """Draw words; each text has random numbers of its own, one for each step."""
+    chances = []
+    for number in numbers:
+        own = torch.Generator().manual_seed((settings.seed * 2**32 + number) % 2**63)
+        chances.append(torch.rand(most, generator=own))
+    chance = torch.stack(chances).to(device)  # [N, steps]
+
+    def pick(scores: Tensor, texts: Tensor, step: int) -> Tensor:
+        shares, words = (scores / settings.temperature).softmax(dim=-1).sort(descending=True)
+        before = shares.cumsum(dim=-1) - shares  # of the likelier ones
+        out = before >= settings.top_p
+        if settings.top_k:
+            out[:, settings.top_k :] = True
+        reached = shares.masked_fill(out, 0.0).cumsum(dim=-1)  # [N, V]
+        wanted = chance[texts, step][:, None] * reached[:, -1:]
+        place = (reached <= wanted).sum(dim=-1, keepdim=True)
+        return words.gather(1, place.clamp(max=words.shape[1] - 1))[:, 0]
+
+    return pick
+
+
+class _Beams:
+    """Several beginnings of each text, the likeliest kept at every step."""
+
+    def __init__(
+        self, speaker: Speaker, state: Any, marks: Marks, settings: SearchSettings, limits: Tensor
+    ) -> None:
+        self.speaker, self.marks, self.settings, self.limits = speaker, marks, settings, limits
+        self.count = settings.beams
+        each = torch.arange(len(limits), device=limits.device).repeat_interleave(self.count)
+        self.state = state.select(each)
+        self.texts = torch.arange(len(limits), device=limits.device)  # [M] those still searched
+        self.words = torch.full_like(each, marks.begin)  # [M * beams] the last of each
+        self.said = each.new_zeros(len(each), 0)
+        self.scores = torch.full((len(limits), self.count), NEVER, device=limits.device)
+        self.scores[:, 0] = 0.0  # all beams begin alike: the first speaks for them
+        self.found: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
+
+    def run(self) -> list[Hypothesis]:
+        """To the end of every text; the best of each, by its score and length."""
+        for step in range(int(self.limits.max())):
+            self._step(step)
+            if not len(self.texts):
+                break
+        return [max(some, key=self._worth) for some in self.found]
+
+    def _worth(self, found: Hypothesis) -> float:
+        return found.score / float((len(found.words) + 1) ** self.settings.penalty)
+
+    def _step(self, step: int) -> None:
+        scores, self.state = self.speaker.step(self.state, self.words)
+        never = torch.tensor(self.marks.never, dtype=torch.long, device=scores.device)
+        scores[:, never] = NEVER
+        chances = scores.log_softmax(dim=-1).unflatten(0, (-1, self.count))  # [M, beams, V]
+        totals = (self.scores[:, :, None] + chances).flatten(1)  # [M, beams * V]
+        # Twice as many as are kept: at most half of them can be ends.
+        best, which = totals.topk(2 * self.count, dim=1)
+        beam, word = which // scores.shape[1], which % scores.shape[1]  # [M, 2 * beams]
+        ends = word == self.marks.end
+        self._finish(best, beam, ends)
+        order = (ends.long() * 2 * self.count + torch.arange(2 * self.count)).argsort(dim=1)
+        kept = order[:, : self.count]  # the likeliest that go on
+        self.scores, beam = best.gather(1, kept), beam.gather(1, kept)
+        rows = (torch.arange(len(beam))[:, None] * self.count + beam).flatten()
+        self.words = word.gather(1, kept).flatten()
+        self.said = torch.cat([self.said[rows], self.words[:, None]], dim=1)
+        self._leave(step, rows)
+
+    def _finish(self, best: Tensor, beam: Tensor, ends: Tensor) -> None:
+        """Write down what ends here among the first of each text."""
+        first = ends.clone()
+        first[:, self.count :] = False
+        first &= best > NEVER
+        for m, place in first.nonzero().tolist():
+            words = self.said[m * self.count + int(beam[m, place])].tolist()
+            self.found[int(self.texts[m])].append(Hypothesis(words, float(best[m, place])))
+
+    def _leave(self, step: int, rows: Tensor) -> None:
+        """Go on with the texts that are not done, in the order of their new beams."""
+        done = []
+        for m, text in enumerate(self.texts.tolist()):
+            late = step + 1 >= int(self.limits[text])
+            if late and len(self.found[text]) < self.count:  # it was cut off
+                for b in range(self.count):
+                    if self.scores[m, b] > NEVER:
+                        words = self.said[m * self.count + b].tolist()
+                        score = float(self.scores[m, b])
+                        self.found[text].append(Hypothesis(words, score))
+            done.append(late or len(self.found[text]) >= self.count)
+        stay = torch.tensor([not own for own in done])
+        if bool(stay.all()):
+            self.state = self.state.select(rows)
+            return
+        each = stay.repeat_interleave(self.count)
+        self.state = self.state.select(rows[each])
+        self.texts, self.scores = self.texts[stay], self.scores[stay]
+        self.words, self.said = self.words[each], self.said[each]

@@ -1,0 +1,58 @@
+"""Words -> text: where the spaces go, which WordPiece does not keep.
+
+Punctuation is a word of its own to a model. In text it leans on what is before it, on what is
+behind it, or on both; quotes open and close in turn. Chinese and Japanese have no spaces.
+"""
+
+from collections.abc import Sequence
+
+LEANS_BACK = frozenset(".,;:!?)]}%'’”»…、。，；：！？）」』》")
+LEANS_ON = frozenset("([{$#“„«（「『《¿¡")
+BETWEEN = frozenset("-/_@")  # joins what is on both sides
+APOSTROPHES = frozenset("'’‘`´")
+ENDINGS = frozenset("s t re ve ll d m n em clock".split())  # behind an apostrophe
+AND = frozenset("and or und oder et ou y o".split())  # behind a hyphen that stands for a word
+NUMERIC = frozenset(".,:")  # inside a number
+
+
+def spaced(words: Sequence[str]) -> str:
+    """Join words as they would be written.
+
+    >>> spaced("a man ' s t - shirt says \\" stop ! \\" , at 3 . 50 .".split())
+    'a man\\'s t-shirt says "stop!", at 3.50.'
+    """
+    text, joined = "", True  # joined: nothing comes between this word and the one before it
+    opened = False
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else ""
+        after = words[at + 1] if at + 1 < len(words) else ""
+        if word == '"' or (word == "“" and opened):  # German closes with what English opens with
+            lean_back, lean_on = opened, not opened
+            opened = not opened
+        elif word in BETWEEN and _letters(before) and _letters(after):
+            lean_back, lean_on = True, after not in AND
+        elif word in APOSTROPHES and _letters(before) and after in ENDINGS:
+            lean_back = lean_on = True
+        elif word in NUMERIC and before[-1:].isdigit() and after[:1].isdigit():
+            lean_back, lean_on = True, word != "," or len(after) == 3
+        else:
+            lean_back, lean_on = word in LEANS_BACK and bool(before), word in LEANS_ON
+            opened = word == "„" or (opened and word != "”")
+        text += word if joined or lean_back or _unspaced(before, word) else f" {word}"
+        joined = lean_on
+    return text
+
+
+def _letters(word: str) -> bool:
+    return word[:1].isalnum() and word[-1:].isalnum()
+
+
+def _unspaced(before: str, word: str) -> bool:
+    return _chinese(before[-1:]) or _chinese(word[:1])
+
+
+def _chinese(character: str) -> bool:
+    """A character of a script without spaces."""
+    return bool(character) and (
+        "\u3040" <= character <= "\u30ff" or "\u3400" <= character <= "\u9fff"
+    )
