@@ -1,11 +1,12 @@
 """What a client may not do: too much, too slowly, from elsewhere, without a token, by accident."""
 
 import json
+import re
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -180,6 +181,88 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(quick):
             while piece := connection.recv(1 << 20):
                 found += piece
     assert 0 < found.count(b"HTTP/1.1 200") < many
+
+
+@contextmanager
+def narrow(found):
+    """A connection whose buffers hold little: answers wait in the server until they are read."""
+    for listening in found.server.servers[0].sockets:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # for those to come
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(10)
+        connection.connect(("127.0.0.1", found.port))
+        yield connection
+
+
+def waiting(found) -> int:
+    """Bytes of its only answer that the server could not send, as soon as there are some."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for held in list(found.server.server_state.connections):
+            if held.transport and (left := held.transport.get_write_buffer_size()):
+                return left
+        time.sleep(0.01)
+    return 0
+
+
+def whole(connection) -> bytes:
+    """One answer, with its body."""
+    answer, length = b"", 1
+    while len(answer.partition(b"\r\n\r\n")[2]) < length:
+        answer += connection.recv(65_536)
+        length = int(re.findall(rb"content-length: (\d+)", answer)[0])
+    return answer
+
+
+def gone(found, within: float) -> bool:
+    """Has the server let go of all its connections?"""
+    end = time.monotonic() + within
+    while found.server.server_state.connections and time.monotonic() < end:
+        time.sleep(0.05)
+    return not found.server.server_state.connections
+
+
+OPENAPI = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"  # some 30 KB
+
+
+def test_a_small_answer_that_nobody_reads_is_given_up(served):
+    """Less than the 64 KB at which a transport says that it is full."""
+    with running(served, limits=Limits(body_seconds=0.5)) as found, narrow(found) as connection:
+        connection.sendall(OPENAPI)
+        assert 0 < waiting(found) < 65_536
+        assert gone(found, within=4.0)
+
+
+def test_an_answer_that_is_read_in_part_is_given_up_too(served):
+    with running(served, limits=Limits(body_seconds=0.5)) as found, narrow(found) as connection:
+        connection.sendall(4 * OPENAPI)
+        assert waiting(found)
+        for _ in range(40):
+            connection.recv(1024)
+        assert gone(found, within=4.0)
+
+
+def test_an_answer_that_the_system_holds_ends_with_the_idle_connection(served, monkeypatch):
+    monkeypatch.setattr("unmask.serve.server.IDLE", 1)
+    with running(served) as found:
+        kept = [socket.create_connection(("127.0.0.1", found.port)) for _ in range(20)]
+        for connection in kept:
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        while found.server.server_state.total_requests < len(kept):
+            time.sleep(0.01)
+        assert gone(found, within=10.0)
+        assert all(status(whole(connection)) == 200 for connection in kept)
+        for connection in kept:
+            connection.close()
+
+
+def test_who_reads_slowly_but_reads_may_ask_again(served):
+    with running(served, limits=Limits(body_seconds=1.0)) as found, narrow(found) as connection:
+        for _ in range(4):
+            connection.sendall(OPENAPI)
+            time.sleep(0.4)
+            assert status(whole(connection)) == 200
 
 
 def test_beyond_the_queue_it_says_so_at_once_and_loses_nothing(served):

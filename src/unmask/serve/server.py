@@ -1,4 +1,8 @@
-"""The app -> a socket: uvicorn, with deadlines for clients that are slow on purpose."""
+"""The app -> a socket: uvicorn, with deadlines for clients that are slow on purpose.
+
+An answer that nobody reads goes into the system's buffer first. If it fits there, the connection is
+idle to us, and ends as such; what does not fit waits here, and has a deadline.
+"""
 
 import asyncio
 from typing import Any
@@ -25,6 +29,8 @@ def protocol(limits: Limits) -> type[H11Protocol]:
             self._expect("headers", limits.header_seconds)
 
         def data_received(self, data: bytes) -> None:
+            if not self.transport.get_write_buffer_size():
+                self._expect("reading", None)  # it has taken all that came before
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
                 self._expect("headers", None)  # they are there: the guard takes over
@@ -34,7 +40,7 @@ def protocol(limits: Limits) -> type[H11Protocol]:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if "reading" not in self.timers and self.transport.get_write_buffer_size():
-                self._expect("reading", limits.body_seconds)  # little enough that nobody pauses
+                self._expect("reading", limits.body_seconds)  # too little for pause_writing
             if self.cycle is not None and not self.cycle.response_complete:
                 self._expect("headers", None)  # the next request was there already
 
@@ -44,7 +50,8 @@ def protocol(limits: Limits) -> type[H11Protocol]:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._expect("reading", None)
+            left = self.transport.get_write_buffer_size()  # it is called before all is taken
+            self._expect("reading", limits.body_seconds if left else None)
 
         def connection_lost(self, exc: Exception | None) -> None:
             for what in list(self.timers):
@@ -56,10 +63,12 @@ def protocol(limits: Limits) -> type[H11Protocol]:
             if what in self.timers:
                 self.timers.pop(what).cancel()
             if seconds is not None:
-                self.timers[what] = self.loop.call_later(seconds, self._end)
+                self.timers[what] = self.loop.call_later(seconds, self._late, what)
 
-        def _end(self) -> None:
-            self.transport.abort()  # also one that is closing, with an answer nobody reads
+        def _late(self, what: str) -> None:
+            del self.timers[what]
+            if what == "headers" or self.transport.get_write_buffer_size():
+                self.transport.abort()  # also one that is closing, with an answer nobody reads
 
     return Deadlines
 
