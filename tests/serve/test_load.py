@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.conftest import tiny_network
 from tests.serve.conftest import running
+from unmask.checkpoint.folder import save_folder
 from unmask.serve.limits import Limits
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog"]
@@ -61,6 +63,34 @@ def test_far_too_many_clients_get_an_answer_or_are_told_to_wait(served):
         codes = [one.result().status_code for one in asked]
     assert set(codes) <= {200, 429}
     assert codes.count(200) > 0
+
+
+TEAM = """
+import os, sys, time
+import torch
+from unmask.serve.work import load
+from unmask.use.model import Model
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(2)
+before = threads()
+load({"one": sys.argv[1]})
+for _ in range(100):  # they have been told to end
+    time.sleep(0.05 * (threads() > before))
+assert threads() == before, "loading has left threads behind"
+Model.load(sys.argv[1])
+assert threads() > before, "the model is too small to show it"
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_loading_leaves_no_helpers_beside_those_of_the_thread_that_answers(tmp_path, tokenizer):
+    """More of them than cores would sleep between two steps, and be slow to wake."""
+    network = tiny_network(width=256, inner_width=1024)  # torch shares out what is large enough
+    save_folder(tmp_path / "one", network, tokenizer)
+    subprocess.run([sys.executable, "-c", TEAM, str(tmp_path / "one")], check=True, timeout=120)
 
 
 @pytest.mark.slow

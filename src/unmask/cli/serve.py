@@ -70,9 +70,9 @@ def serve(
         ) from None
     from unmask.serve.guard import LOCAL
     from unmask.serve.limits import Limits
-    from unmask.use.model import Model
+    from unmask.serve.work import load
 
-    loaded = {name: Model.load(folder) for name, folder in folders.items()}
+    loaded = load(folders)
     limits = Limits(queue=queue, texts=texts)
     hosts = (*LOCAL, *(allow_host or []))
     app = create_app(loaded, limits=limits, token=token, hosts=hosts, runs=runs)
