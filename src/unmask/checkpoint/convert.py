@@ -25,4 +25,6 @@ def convert(source: Path, target: Path) -> None:
         raise FolderError(f"{source}: no vocab.txt and no tokenizer.json; put one of them there.")
     weights = next(path for path in (source / WEIGHTS, source / INDEX, pickled) if path.exists())
     provenance = {"converted from": source.resolve().name, weights.name: digest(weights)}
-    save_folder(target, folder.network, folder.tokenizer, provenance=provenance)
+    save_folder(
+        target, folder.network, folder.tokenizer, provenance=provenance, target=folder.target
+    )

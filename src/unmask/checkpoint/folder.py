@@ -16,7 +16,7 @@ from typing import Any
 
 from unmask.checkpoint import names, tensors, weights
 from unmask.checkpoint.integrity import CONFIG, publish, refuse_other_than_models, verify
-from unmask.errors import FolderError
+from unmask.errors import FolderError, SettingsError
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network, count_parameters
 from unmask.settings import read_json
@@ -71,7 +71,10 @@ def outline(path: Path, unpickled: Path | None = None) -> Outline:
     shapes = {name: item.entry.shape for name, item in found.items()}
     _refuse_giants(config, found, path)
     heads = names.our_heads(table, shapes, path / CONFIG)
-    slots = tensors.layout(config, heads)
+    try:
+        slots = tensors.layout(config, heads)
+    except SettingsError as error:  # the encoder and the decoder do not fit together
+        raise FolderError(f"{path / CONFIG}: {error}") from None
     weights.match(found, slots, path)
     return Outline(path, config, heads, manifest, found, slots)
 

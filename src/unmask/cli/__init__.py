@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli import answers, corpus, look, models, serve, story, tasks, text, training
+from unmask.cli import (
+    answers,
+    corpus,
+    look,
+    models,
+    serve,
+    story,
+    tasks,
+    text,
+    training,
+    translate,
+)
 from unmask.errors import Stopped, UserError
 from unmask.version import VERSION
 
@@ -22,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for family in (text, corpus, training, tasks, models, answers, look, serve, story):
+for family in (text, corpus, training, tasks, translate, models, answers, look, serve, story):
     family.add_to(app)
 
 

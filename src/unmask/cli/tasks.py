@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.answers import say_what_was_cut, saying_what_is_faster
-from unmask.cli.progress import notice, progress
+from unmask.cli.progress import Job, notice, progress
 from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
 from unmask.errors import SettingsError, UserError, unknown
 
@@ -74,7 +74,7 @@ def finetune(
     flags = {"optimizer.rate": rate, "seed": seed, **{f"tune.{k}": v for k, v in tuned.items()}}
     changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
     refuse_both(resume, overwrite)
-    with _shown() as show:
+    with shown() as (_, show):
         how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
         how |= {"notice": notice, "show": show}
         if task == "multi":
@@ -92,14 +92,15 @@ def finetune(
                 seeds=seeds,
                 trials=trials,
                 threads=threads,
-                watcher=_watcher(on_bad),
+                watcher=watcher_for(on_bad),
                 **how,
             )
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps(found))
 
 
-def _watcher(on_bad: str) -> "Chooser":
+def watcher_for(on_bad: str) -> "Chooser":
+    """Who is told of bad records."""
     from unmask.data.lines import Chooser
 
     if on_bad not in (known := ("stop", "skip")):
@@ -150,15 +151,15 @@ def _several(
 
 
 @contextmanager
-def _shown() -> Iterator["Show"]:
-    """A bar that a run moves on."""
+def shown() -> Iterator[tuple[Job, "Show"]]:
+    """A bar, and what moves it on with a run."""
     with progress("training", "steps", None) as job:
 
         def show(position: "Position", report: "Report", done: float) -> None:
             steps = round(position.step / max(done, 1e-9))
             job.reach("training", "steps", position.step, steps, note=f"loss {report.loss:.3f}")
 
-        yield show
+        yield job, show
 
 
 def evaluate(
@@ -175,7 +176,7 @@ def evaluate(
     from unmask.use.predict import evaluate_file
 
     columns, loaded = _columns(text, second, label, header), Model.load(model)
-    scores, detail, _ = evaluate_file(loaded, file, columns, _watcher(on_bad), notice)
+    scores, detail, _ = evaluate_file(loaded, file, columns, watcher_for(on_bad), notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
         print(f"{name:<16} {value:.4f}")
@@ -198,7 +199,7 @@ def predict(
 
     columns, loaded = _columns(text, second, None, header), Model.load(model)
     with saying_what_is_faster(loaded), progress("answering", "answers", None) as job:
-        for answer in predict_lines(loaded, file, columns, _watcher(on_bad), notice):
+        for answer in predict_lines(loaded, file, columns, watcher_for(on_bad), notice):
             sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
             job.advance(1)
     say_what_was_cut(loaded, loaded.limit, hint="")

@@ -7,8 +7,9 @@ of a sampled sentence is sampled too).
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,12 @@ def _hash(sentence: str) -> int:
 def _most(counts: Counter[str], most: int) -> Iterable[tuple[str, int]]:
     """The highest counts; ties by the sentence itself, so that the order of files is all."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
+
+
+def leaks(train: Sequence[Any], dev: Sequence[Any], path: Path) -> list[str]:
+    """What is in both files flatters every score: say how much it is."""
+    seen = {record.key for record in train}
+    both = sum(record.key in seen for record in dev)
+    if not both:
+        return []
+    return [f"warning: {path}: {both:,} of {len(dev):,} examples are in the training data too"]

@@ -196,6 +196,29 @@ class HeadsConfig(Settings):
         return self
 
 
+class SearchSettings(Settings):
+    """How a target is looked for."""
+
+    beams: Annotated[int, Field(ge=1, le=64)] = 1  # kept at every step; 1 is greedy
+    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0  # scores / length^penalty; 0: short ones
+    longest: Count | None = None  # words; None: ten more than twice those of the source
+    sample: bool = False  # draw words by their probability
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # below 1: nearer to the likeliest
+    top_k: Annotated[int, Field(ge=0)] = 0  # draw among so many; 0: all
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # ... among the fewest with this share
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _is_read(self) -> "SearchSettings":
+        for name in ("temperature", "top_k", "top_p", "seed"):
+            changed = getattr(self, name) != type(self).model_fields[name].default
+            if changed and not self.sample:
+                raise ValueError(f"{name} is set, but nothing is drawn; set sample = true.")
+        if self.sample and self.beams > 1:
+            raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
+        return self
+
+
 # Devlin et al. 2018 (base, large) and Turc et al. 2019: layers, width. A head has 64 channels,
 # and the inner width of the feed-forward layer is four times the width.
 SIZES = {

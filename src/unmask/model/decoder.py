@@ -1,6 +1,6 @@
 """The Transformer's decoder: the words so far and another text's states -> a state for the next.
 
-Each word looks at itself and those before it, then at the source (Vaswani et al. 2017, section 3.1).
+Each word looks at itself and those before it, then at the source (Vaswani et al. 2017, 3.1).
 For training, all words of packed rows at once; for saying something, one word at a time, with the
 keys and values of the others kept.
 """
@@ -19,6 +19,7 @@ from unmask.model.layers import Block, dropped
 from unmask.model.positions import Positions
 from unmask.model.rows import Texts
 from unmask.model.start import table
+from unmask.settings import build
 
 NOWHERE = Positions()  # the source has its places in its states already
 
@@ -55,7 +56,8 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, own: DecoderConfig) -> None:
         super().__init__()
         changes = {"layers": own.layers, "max_length": own.max_length, "causal": True}
-        self.config = config = config.model_copy(update={**changes, "cell": "attention"})
+        table_of = {**config.model_dump(), **changes, "cell": "attention"}
+        self.config = config = build(ModelConfig, table_of, where="decoder")
         self.tokens = None if own.shared else table(own.vocab_size, config.width)
         self.positions = positions.build(config)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
@@ -100,7 +102,7 @@ class Decoder(nn.Module):
         """Before the first word.  states [N, L, D], a row for each text"""
         real = texts.real()
         index = torch.arange(states.shape[1], device=states.device).expand(len(states), -1)
-        blocks = self._blocks()
+        blocks = self.looks()
         source = tuple(cross.keep(states, index, NOWHERE) for _, cross in blocks)
         words = tuple(block.attention.nothing(states) for block, _ in blocks)
         allowed = None if bool(real.all()) else real[:, None, None]
@@ -113,7 +115,7 @@ class Decoder(nn.Module):
         x = self._embed(words[:, None], index, table)
         added = self.positions.bias(index, torch.cat([before, index], dim=1))
         kept = []
-        rows = zip(self._blocks(), said.words, said.source, strict=True)
+        rows = zip(self.looks(), said.words, said.source, strict=True)
         for layer, ((block, _), own, theirs) in enumerate(rows):
             x, then = block.go_on(
                 x,
@@ -126,7 +128,7 @@ class Decoder(nn.Module):
             kept.append(then)
         return self.last_norm(x)[:, 0], Said(tuple(kept), said.source, said.added)
 
-    def _blocks(self) -> list[tuple[Block, Attention]]:
+    def looks(self) -> list[tuple[Block, Attention]]:
         """Each block, and its look at the source."""
         found = []
         for block in self.blocks:

@@ -127,9 +127,7 @@ class Block(nn.Module):
 
         def attend(x: Tensor) -> Tensor:
             nonlocal then
-            out, then = self.attention.go_on(
-                x, kept, added=added, positions=positions, index=index
-            )
+            out, then = self.attention.go_on(x, kept, added=added, positions=positions, index=index)
             return out
 
         x = self.looking(self._add(x, attend, self.attention_norm), look)

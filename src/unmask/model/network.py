@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unmask.errors import SettingsError
 from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
 from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
@@ -74,7 +75,6 @@ class Network(nn.Module):
         assert self.token_head is not None, "this network has no token head"
         return self.token_head.loss(hidden, self.encoder.tokens.weight, answers)
 
-
     @property
     def words(self) -> Tensor:
         """The vectors of the words that the decoder says.  [V, D]"""
@@ -95,6 +95,11 @@ class Network(nn.Module):
 
 def decoder_of(config: ModelConfig, own: DecoderConfig) -> Decoder | RecurrentDecoder:
     """The decoder that a config names, with first weights."""
+    if own.shared and own.vocab_size != config.vocab_size:
+        raise SettingsError(
+            f"decoder: {own.vocab_size:,} words, and the encoder has {config.vocab_size:,}; in one "
+            "table (shared) there are as many of both. Change vocab_size, or share nothing."
+        )
     made = (Decoder if own.cell == "attention" else RecurrentDecoder)(config, own)
     made.apply(lambda module: start(module, config.init_std))
     return made

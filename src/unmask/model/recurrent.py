@@ -9,7 +9,8 @@ A decoder has states h'; the encoder's states become a context c:
     feeds both      h'_t = f(h'_t-1, c, y_t-1),  h'_0 its own
 
 With attention c_t is a mean of the encoder's states, weighted by how well each goes with the
-decoder's state: the one before (additive, fed at the same step) or the one now (only read).
+decoder's state: the one before, and then c_t is fed (both), or the one now, and it is only read
+(word). It begins with c.
 """
 
 from dataclasses import dataclass, replace
@@ -49,14 +50,15 @@ class RecurrentLayer(nn.Module):
 def last_state(states: Tensor, length: Tensor, config: ModelConfig) -> Tensor:
     """The state that has read the whole text.  [N, L, D], [N] -> [N, D]
 
-    Of two directions each ends elsewhere; in a Transformer [CLS] stands for the text.
+    Of two directions each ends elsewhere; in a Transformer [CLS] stands for the text, unless it
+    sees nothing of it.
     """
     first = states[:, 0]
-    if config.cell == "attention":
-        return first
     last = states[torch.arange(len(states), device=states.device), length - 1]
     if config.causal:
         return last
+    if config.cell == "attention":
+        return first
     half = states.shape[-1] // 2
     return torch.cat([last[:, :half], first[:, half:]], dim=-1)
 
@@ -66,7 +68,7 @@ class Spoken:
     """How far a recurrent decoder is, for N texts."""
 
     cell: tuple[Tensor, ...]  # [layers, N, D]: one, or two of an lstm
-    context: Tensor  # [N, D]; with attention, what was looked at last
+    context: Tensor  # [N, D]; if it is fed by attention, what was looked at last
     states: Tensor  # [N, L, D] of the source
     keys: Tensor | None  # [N, L, D] the same as attention compares them
     real: Tensor  # [N, L]
@@ -95,7 +97,7 @@ class RecurrentDecoder(nn.Module):
         self.begins_with_context = own.feeds in ("nothing", "word") or own.attention is not None
         self.map = nn.Linear(width, width) if own.context != "last" else None
         self.tokens = None if own.shared else table(own.vocab_size, width)
-        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon)
+        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon) if self.hears_word else None
         fed = width * (self.hears_word + self.hears_context)
         self.cell = CELLS[own.cell](
             max(fed, 1), width, own.layers, batch_first=True, dropout=self._between(own)
@@ -184,7 +186,8 @@ class RecurrentDecoder(nn.Module):
 
     def _heard(self, words: Tensor, table: Tensor) -> Tensor:
         """[N, T] -> [N, T, D]"""
-        return dropped(self.norm(F.embedding(words, table)), self.dropout)
+        vectors = F.embedding(words, table)
+        return vectors if self.norm is None else dropped(self.norm(vectors), self.dropout)
 
     def _look_first(self, spoken: Spoken) -> Spoken:
         """With the context that the last state asks for."""

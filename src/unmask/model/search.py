@@ -6,42 +6,18 @@ together and leave the batch when they are done; none changes what another says.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from unmask.model.config import Count
+from unmask.model.config import SearchSettings
 from unmask.model.rows import Texts
-from unmask.settings import Settings
 
 SHRINK = 0.75  # of the rows are still wanted: then the others are taken out
 NEVER = float("-inf")
 Pick = Callable[[Tensor, Tensor, int], Tensor]  # scores [N, V], texts [N], step -> words [N]
-
-
-class SearchSettings(Settings):
-    """How a target is looked for."""
-
-    beams: Annotated[int, Field(ge=1, le=64)] = 1  # kept at every step; 1 is greedy
-    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0  # scores / length^penalty; 0: short ones
-    longest: Count | None = None  # words; None: ten more than twice those of the source
-    sample: bool = False  # draw words by their probability
-    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # below 1: nearer to the likeliest
-    top_k: Annotated[int, Field(ge=0)] = 0  # draw among so many; 0: all
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # ... among the fewest with this share
-    seed: Annotated[int, Field(ge=0)] = 0
-
-    @model_validator(mode="after")
-    def _is_read(self) -> "SearchSettings":
-        for name in ("temperature", "top_k", "top_p", "seed"):
-            changed = getattr(self, name) != type(self).model_fields[name].default
-            if changed and not self.sample:
-                raise ValueError(f"{name} is set, but nothing is drawn; set sample = true.")
-        if self.sample and self.beams > 1:
-            raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
-        return self
 
 
 @dataclass(frozen=True)
@@ -152,9 +128,9 @@ def _drawing(
     """Draw words; each text has random numbers of its own, one for each step."""
     chances = []
     for number in numbers:
-        own = torch.Generator().manual_seed((settings.seed * 2**32 + number) % 2**63)
-        chances.append(torch.rand(most, generator=own))
-    chance = torch.stack(chances).to(device)  # [N, steps]
+        own = np.random.default_rng((settings.seed, number))
+        chances.append(own.random(most, dtype=np.float32))
+    chance = torch.from_numpy(np.stack(chances)).to(device)  # [N, steps]
 
     def pick(scores: Tensor, texts: Tensor, step: int) -> Tensor:
         shares, words = (scores / settings.temperature).softmax(dim=-1).sort(descending=True)
@@ -185,7 +161,7 @@ class _Beams:
         self.said = each.new_zeros(len(each), 0)
         self.scores = torch.full((len(limits), self.count), NEVER, device=limits.device)
         self.scores[:, 0] = 0.0  # all beams begin alike: the first speaks for them
-        self.found: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
+        self.found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(limits))]
 
     def run(self) -> list[Hypothesis]:
         """To the end of every text; the best of each, by its score and length."""
@@ -193,10 +169,12 @@ class _Beams:
             self._step(step)
             if not len(self.texts):
                 break
-        return [max(some, key=self._worth) for some in self.found]
+        return [max(some, key=lambda one: one[0])[1] for some in self.found]
 
-    def _worth(self, found: Hypothesis) -> float:
-        return found.score / float((len(found.words) + 1) ** self.settings.penalty)
+    def _note(self, text: int, words: list[int], score: float, step: int) -> None:
+        """Remember what was found, by its worth: to its score each step has added one word."""
+        worth = score / float((step + 1) ** self.settings.penalty)
+        self.found[text].append((worth, Hypothesis(words, score)))
 
     def _step(self, step: int) -> None:
         scores, self.state = self.speaker.step(self.state, self.words)
@@ -208,23 +186,24 @@ class _Beams:
         best, which = totals.topk(2 * self.count, dim=1)
         beam, word = which // scores.shape[1], which % scores.shape[1]  # [M, 2 * beams]
         ends = word == self.marks.end
-        self._finish(best, beam, ends)
-        order = (ends.long() * 2 * self.count + torch.arange(2 * self.count)).argsort(dim=1)
+        self._finish(best, beam, ends, step)
+        order = ends.long().argsort(dim=1, stable=True)
         kept = order[:, : self.count]  # the likeliest that go on
         self.scores, beam = best.gather(1, kept), beam.gather(1, kept)
-        rows = (torch.arange(len(beam))[:, None] * self.count + beam).flatten()
+        first = torch.arange(len(beam), device=beam.device)[:, None] * self.count
+        rows = (first + beam).flatten()
         self.words = word.gather(1, kept).flatten()
         self.said = torch.cat([self.said[rows], self.words[:, None]], dim=1)
         self._leave(step, rows)
 
-    def _finish(self, best: Tensor, beam: Tensor, ends: Tensor) -> None:
+    def _finish(self, best: Tensor, beam: Tensor, ends: Tensor, step: int) -> None:
         """Write down what ends here among the first of each text."""
         first = ends.clone()
         first[:, self.count :] = False
         first &= best > NEVER
         for m, place in first.nonzero().tolist():
             words = self.said[m * self.count + int(beam[m, place])].tolist()
-            self.found[int(self.texts[m])].append(Hypothesis(words, float(best[m, place])))
+            self._note(int(self.texts[m]), words, float(best[m, place]), step)
 
     def _leave(self, step: int, rows: Tensor) -> None:
         """Go on with the texts that are not done, in the order of their new beams."""
@@ -235,10 +214,9 @@ class _Beams:
                 for b in range(self.count):
                     if self.scores[m, b] > NEVER:
                         words = self.said[m * self.count + b].tolist()
-                        score = float(self.scores[m, b])
-                        self.found[text].append(Hypothesis(words, score))
+                        self._note(text, words, float(self.scores[m, b]), step)
             done.append(late or len(self.found[text]) >= self.count)
-        stay = torch.tensor([not own for own in done])
+        stay = torch.tensor([not own for own in done], device=rows.device)
         if bool(stay.all()):
             self.state = self.state.select(rows)
             return

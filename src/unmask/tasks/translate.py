@@ -21,12 +21,12 @@ from torch import Tensor
 from unmask.data.batches import Batch, collate
 from unmask.data.parallel import Pair
 from unmask.errors import UserError
-from unmask.model.config import Share
+from unmask.model.config import SearchSettings, Share
 from unmask.model.decoder import Decoder, Memory
 from unmask.model.network import Network
 from unmask.model.recurrent import RecurrentDecoder
 from unmask.model.rows import texts_of
-from unmask.model.search import Hypothesis, Marks, SearchSettings, search
+from unmask.model.search import Hypothesis, Marks, search
 from unmask.objectives.base import Sums
 from unmask.settings import Settings
 from unmask.tasks import engine
@@ -131,10 +131,11 @@ class Tokenizers:
         found: list[str] = []
         for word in words:
             token = self.target.vocabulary.tokens[word]
-            if token.startswith(CONTINUES) and found and len(token) > len(CONTINUES):
-                found[-1] += token.removeprefix(CONTINUES)
+            piece = token.removeprefix(CONTINUES) or token
+            if piece != token and found:
+                found[-1] += piece
             else:
-                found.append(token)
+                found.append(piece)
         return spaced(found)
 
 
@@ -206,6 +207,11 @@ class Translate:
 
     def __init__(self, how: TranslateSettings) -> None:
         self.how = how
+
+    @classmethod
+    def with_search(cls, search: SearchSettings) -> "Translate":
+        """As it is asked, not trained."""
+        return cls(TranslateSettings(search=search))
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Nothing is hidden."""
@@ -299,7 +305,7 @@ def said_of(
             texts,
             tokenizers.marks,
             settings,
-            most=network.heads.decoder.max_length - 1,
+            most=network.heads.decoder.max_length,
             numbers=None if numbers is None else [numbers[i] for i in order],
         )
     out: list[Hypothesis] = [found[0]] * len(some)

@@ -30,8 +30,8 @@ def spaced(words: Sequence[str]) -> str:
             lean_back, lean_on = opened, not opened
             opened = not opened
         elif word in BETWEEN and _letters(before) and _letters(after):
-            lean_back, lean_on = True, after not in AND
-        elif word in APOSTROPHES and _letters(before) and after in ENDINGS:
+            lean_back, lean_on = True, word != "-" or after.lower() not in AND
+        elif word in APOSTROPHES and _letters(before) and after.lower() in ENDINGS:
             lean_back = lean_on = True
         elif word in NUMERIC and before[-1:].isdigit() and after[:1].isdigit():
             lean_back, lean_on = True, word != "," or len(after) == 3

@@ -13,6 +13,7 @@ from unmask.checkpoint.folder import Folder
 from unmask.data import draws
 from unmask.data.columns import Columns, infer
 from unmask.data.lines import REFUSE, Watcher
+from unmask.data.statistics import leaks
 from unmask.errors import DataError, SettingsError, unknown
 from unmask.model.config import HeadsConfig
 from unmask.model.network import Network, count_parameters
@@ -74,15 +75,6 @@ def task_kind(name: str) -> type[Task]:
     if name not in TASKS:
         raise SettingsError(f"recipe [task]: {unknown('task', name, TASKS)}")
     return TASKS[name]
-
-
-def leaks(train: Sequence[Any], dev: Sequence[Any], path: Path) -> list[str]:
-    """What is in both files flatters every score: say how much it is."""
-    seen = {record.key for record in train}
-    both = sum(record.key in seen for record in dev)
-    if not both:
-        return []
-    return [f"warning: {path}: {both:,} of {len(dev):,} examples are in the training data too"]
 
 
 def with_task(start: Network, heads: HeadsConfig, seed: int) -> Network:

@@ -5,7 +5,6 @@ report. What is new is where the words come from, which are learned from the pai
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
@@ -41,6 +40,7 @@ from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.train.ahead import Source
 from unmask.train.distributed import Processes
 from unmask.train.finetune import How, Plan, carry_out
+from unmask.train.pairs import PairData
 from unmask.train.run import CHECKPOINTS, RunFolder
 from unmask.train.scores import ONLY, Measured, Scored
 from unmask.train.tuning import Common, Shuffled
@@ -76,15 +76,6 @@ class Translation(Common):
         if self.tune.layers:
             raise ValueError("tune.layers is for labels; a decoder reads the last layer.")
         return self
-
-
-@dataclass(frozen=True)
-class PairData:
-    """What there is to learn from and to be scored on."""
-
-    train: Sequence[Pair]
-    dev: Sequence[Pair]
-    said: Sequence[str] = ()
 
 
 def train_translation(
@@ -289,10 +280,12 @@ def _limit(recipe: Translation, heads: HeadsConfig, config: ModelConfig) -> int:
 def _told(tokenizers: Tokenizers, long: Sequence[Pair], pairs: int, limit: int) -> list[str]:
     sizes = [len(own.vocabulary) for own in (tokenizers.source, tokenizers.target)]
     same = tokenizers.source is tokenizers.target
-    said = [f"{sizes[0]:,} tokens for both sides" if same else f"{sizes[0]:,} and {sizes[1]:,} tokens"]
+    said = [
+        f"{sizes[0]:,} tokens for both sides" if same else f"{sizes[0]:,} and {sizes[1]:,} tokens"
+    ]
     if long:
         said.append(
-            f"{long[0].where}: the first of {len(long):,} of {pairs:,} pairs with more than {limit} "
-            "tokens on a side; they are left out"
+            f"{long[0].where}: the first of {len(long):,} of {pairs:,} pairs with more than "
+            f"{limit} tokens on a side; they are left out"
         )
     return said

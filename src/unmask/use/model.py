@@ -21,6 +21,8 @@ from unmask.data.tags import sentence_of
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.memory import keep_freed_memory
 from unmask.model.attention import recording
+from unmask.model.config import SearchSettings
+from unmask.settings import build
 from unmask.tasks import engine, task_of
 from unmask.tasks.base import Tally, Task, answers
 from unmask.tasks.classify import Classify, Labels
@@ -33,6 +35,7 @@ from unmask.use import Pool
 from unmask.use.embed import Layer, Vector, reader, width_of
 from unmask.use.graph import COMPILED, Compiled, installed
 from unmask.use.maps import AttentionMaps, words_of
+from unmask.use.translate import Translator
 
 Table = NDArray[np.float32]
 SHORTEST = 8  # tokens that a task may read at once
@@ -74,6 +77,7 @@ class Model:
     """
 
     def __init__(self, folder: Folder) -> None:
+        self.folder = folder
         self.path = folder.path
         self.network = folder.network
         keep_freed_memory()
@@ -217,6 +221,18 @@ class Model:
         assert isinstance(found, Names)
         return found
 
+    @cached_property
+    def translator(self) -> Translator:
+        """The same model as one that says texts."""
+        return Translator(self.folder)
+
+    def translate(self, texts: Iterable[str], **search: Any) -> list[str]:
+        """Each text in the other language; `search` as in SearchSettings: beams=4."""
+        if isinstance(texts, str):
+            raise SettingsError("texts is one string; need a list of them. Write [text].")
+        settings = build(SearchSettings, search, where="translate")
+        return [found.text for found in self.translator.translate(texts, settings)]
+
     def _for(self, kind: type, verb: str) -> None:
         if not isinstance(self.task, kind):
             raise SettingsError(
@@ -228,8 +244,13 @@ class Model:
         self, text: str, second: str | None = None, *, truncate: bool = True
     ) -> AttentionMaps:
         """The attention weights of every layer and head for a text or a pair."""
+        if self.network.config.cell != "attention":
+            raise SettingsError(
+                f"{self.path}: its layers are {self.network.config.cell}, which have no attention. "
+                "Give a Transformer."
+            )
         example = self.example(text, second, truncate=truncate)
-        with recording(self.network) as weights:
+        with recording(self.network.encoder) as weights:
             self._one(example)
         tokens = self.tokens_of(example)
         stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()

@@ -1,0 +1,277 @@
+"""The verbs of translation: train, run, evaluate, compare, look."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unmask.cli.answers import ModelName
+from unmask.cli.progress import Job, notice, progress
+from unmask.cli.tasks import OnBad, shown, watcher_for
+from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
+from unmask.errors import SettingsError, UserError
+
+if TYPE_CHECKING:
+    from unmask.model.config import SearchSettings
+    from unmask.train.pairs import Files
+    from unmask.use.translate import Translator
+
+Folder = Annotated[
+    Path | None, typer.Argument(help="Files train.de, train.en, val.de, val.en; or --train.")
+]
+Source = Annotated[str | None, typer.Option("--from", help="The folder's language to read.")]
+Target = Annotated[str | None, typer.Option("--to", help="The folder's language to say.")]
+Paths = list[Path] | None
+Text = Annotated[str | None, typer.Option(help="The column of the source.")]
+Second = Annotated[str | None, typer.Option(help="The column of the target.")]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help="Does the first row name columns?")
+]
+Beams = Annotated[int, typer.Option(min=1, help="Beginnings kept at every step; 1 is greedy.")]
+Penalty = Annotated[float, typer.Option(help="Scores are divided by length to this power.")]
+Longest = Annotated[int | None, typer.Option(min=1, help="Words at most.")]
+Split = Annotated[bool, typer.Option(help="Translate a text that is too long in parts.")]
+
+verbs = typer.Typer(help="Learn to translate, and translate.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the verbs of this file."""
+    for verb in (train, run, evaluate, compare, look):
+        verbs.command()(verb)
+    app.add_typer(verbs, name="translate")
+
+
+def train(
+    out: Out,
+    folder: Folder = None,
+    source: Source = None,
+    target: Target = None,
+    train: Annotated[
+        Paths, typer.Option(help="A table of pairs; twice, two parallel files.")
+    ] = None,
+    dev: Annotated[Paths, typer.Option(help="Pairs to be scored on, likewise.")] = None,
+    recipe: Annotated[
+        str, typer.Option(help="lstm, gru, attention, transformer, or a file.")
+    ] = "transformer",
+    model: Annotated[str | None, typer.Option(help="A BERT to be the encoder.")] = None,
+    vocabulary: Annotated[Path | None, typer.Option(help="Words that were learned before.")] = None,
+    target_vocabulary: Annotated[Path | None, typer.Option(help="Of the target alone.")] = None,
+    text: Text = None,
+    second: Second = None,
+    header: Header = None,
+    rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="How often everything is seen.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="How long, instead of epochs.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Pairs a step.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random.")] = None,
+    threads: Threads = None,
+    on_bad: OnBad = "stop",
+    set_: Set = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train a translator on pairs of texts of your own."""
+    flags = {"optimizer.rate": rate, "tune.epochs": epochs, "schedule.minutes": minutes}
+    flags |= {"tune.batch": batch, "seed": seed}
+    changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
+    if model is not None and not any(c.startswith("vocabulary.joint") for c in changes):
+        changes.append("vocabulary.joint=false")
+    refuse_both(resume, overwrite)
+    files = _files(folder, source, target, train, dev, text, second, header)
+    from unmask.train.pairs import read_data
+
+    data = read_data(files, watcher_for(on_bad))
+    from unmask.train.compare import train_files
+
+    with shown() as (job, show):
+        found = train_files(
+            data,
+            out,
+            recipe,
+            changes,
+            model=model,
+            vocabulary=vocabulary,
+            target_vocabulary=target_vocabulary,
+            threads=threads,
+            learning=_learning(job),
+            resume=resume,
+            overwrite=overwrite,
+            notice=notice,
+            show=show,
+        )
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(found))
+
+
+def _files(
+    folder: Path | None,
+    source: str | None,
+    target: str | None,
+    train: Paths,
+    dev: Paths,
+    text: str | None,
+    second: str | None,
+    header: bool | None,
+) -> "Files":
+    from unmask.data.columns import Columns
+    from unmask.train.pairs import Files
+
+    columns = Columns(text, second, None, header)
+    return Files(folder, source, target, train or [], dev or [], columns)
+
+
+def _learning(job: Job) -> Callable[[int, int], None]:
+    def learning(done: int, total: int) -> None:
+        job.reach("learning words", "tokens", done, total)
+
+    return learning
+
+
+def run(
+    model: ModelName,
+    file: Annotated[str, typer.Argument(help="A text a line; - is standard input.")] = "-",
+    beams: Beams = 1,
+    penalty: Penalty = 1.0,
+    longest: Longest = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw words.")] = False,
+    temperature: Annotated[float, typer.Option(help="Of draws; below 1 is bolder.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draw among so many.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this share.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of draws.")] = 0,
+    scores: Annotated[bool, typer.Option("--json", help="JSON lines, with scores.")] = False,
+    split: Split = True,
+) -> None:
+    """Translate every line: a text in, a text out; blank lines stay."""
+    settings = _settings(
+        beams=beams,
+        penalty=penalty,
+        longest=longest,
+        sample=sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    from unmask.data.parallel import read_sources
+
+    sources = read_sources(file)
+    loaded = _load(model)
+    with progress("translating", "texts") as job:
+        texts = (pair.source for pair in sources)
+        for found in loaded.translate(texts, settings, split=split):
+            line = json.dumps(vars(found), ensure_ascii=False) if scores else found.text
+            sys.stdout.write(line + "\n")
+            job.advance()
+    _say_what_was_split(loaded)
+
+
+def evaluate(
+    model: ModelName,
+    files: Annotated[list[Path], typer.Argument(help="A table of pairs, or two parallel files.")],
+    beams: Beams = 1,
+    penalty: Penalty = 1.0,
+    text: Text = None,
+    second: Second = None,
+    header: Header = None,
+    on_bad: OnBad = "stop",
+    out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
+) -> None:
+    """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
+    settings = _settings(beams=beams, penalty=penalty)
+    from unmask.data.columns import Columns
+    from unmask.data.parallel import inferred, read_pairs
+    from unmask.disk import refuse_existing_file, write_file
+
+    if out is not None:
+        refuse_existing_file(out)
+    columns = Columns(text, second, None, header)
+    notice(f"{files[0]}: {inferred(files, columns)}")
+    pairs = list(read_pairs(files, columns, watcher_for(on_bad)))
+    if not pairs:
+        raise UserError(f"{files[0]}: nothing to score in it. Is it the right file?")
+    loaded = _load(model)
+    from unmask.tasks.translate import metrics
+
+    scored = metrics()  # says at once what is not installed
+    found, said = loaded.evaluate(pairs, settings)
+    _say_what_was_split(loaded)
+    if out is not None:
+        write_file(out, "".join(f"{line}\n" for line in said).encode("utf-8"))
+    for name, value in found.items():
+        print(f"{name:<12} {value:.2f}")
+    for _, metric in scored:
+        metric.corpus_score(said[:1], [[pairs[0].target or ""]])  # knows its references then
+        print(f"signature    {metric.get_signature()}")
+
+
+def compare(
+    recipe: Annotated[Path, typer.Argument(help="Data and variants, as TOML.")],
+    threads: Threads = None,
+) -> None:
+    """Train several variants, and draw their curves in one figure."""
+    from unmask.settings import build, read_toml
+    from unmask.train.compare import FIGURE, Comparison
+    from unmask.train.compare import compare as run_all
+
+    asked = build(Comparison, read_toml(recipe), where=str(recipe))
+    with shown() as (job, show):
+        rows = run_all(recipe, threads=threads, learning=_learning(job), notice=notice, show=show)
+    print(f"{'':<24}{'bleu':>8}{'chrf':>8}{'perplexity':>12}{'minutes':>9}")
+    for row in rows:
+        print(
+            f"{row['variant']:<24}{row['bleu']:>8.2f}{row['chrf']:>8.2f}{row['perplexity']:>12.2f}"
+            f"{row['minutes']:>9.1f}"
+        )
+    notice(f"the curves are in {Path(asked.out) / FIGURE}")
+
+
+def look(
+    model: ModelName,
+    text: Annotated[str, typer.Argument(help="A text to translate.")],
+    out: Annotated[Path, typer.Option(help="The picture, an SVG file.")],
+    target: Annotated[str | None, typer.Option(help="A translation; the model's own.")] = None,
+) -> None:
+    """Draw which words of a text each word of its translation looked at."""
+    from unmask.disk import refuse_existing_file, write_file
+
+    if out.suffix != ".svg":
+        raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .svg.")
+    refuse_existing_file(out)
+    loaded = _load(model)
+    from unmask.use.alignment import alignment_svg
+
+    looked = loaded.looked(text, target)
+    write_file(out, alignment_svg(looked).encode("utf-8"))
+    print(" ".join(looked.target[:-1]))
+    notice(f"the picture is {out}")
+
+
+def _settings(**given: Any) -> "SearchSettings":
+    """How to search, checked before torch is imported."""
+    from unmask.model.config import SearchSettings
+    from unmask.settings import build
+
+    return build(SearchSettings, given, where="translate")
+
+
+def _load(model: str) -> "Translator":
+    from unmask.checkpoint.fetch import locate
+
+    path = locate(model)  # a wrong name answers before torch is imported
+    from unmask.checkpoint.folder import load_folder
+    from unmask.use.translate import Translator
+
+    return Translator(load_folder(path))
+
+
+def _say_what_was_split(loaded: "Translator") -> None:
+    if loaded.split_texts:
+        notice(
+            f"split: {loaded.split_texts:,} longer than {loaded.limit} tokens, translated in parts "
+            "(--no-split refuses such texts)"
+        )

@@ -1,0 +1,38 @@
+"""Where each word looked -> a picture: source words across, target words down, darker is more."""
+
+from html import escape
+
+from unmask.use.translate import Looked
+
+CELL, LETTER = 26, 7.2  # pixels: of a field, and of a letter of a label
+EDGE = 12
+
+
+def alignment_svg(looked: Looked, title: str = "") -> str:
+    """The matrix as one SVG; a field says its number when the pointer rests on it."""
+    left = round(max((len(word) for word in looked.target), default=0) * LETTER) + 2 * EDGE
+    slant = max((len(word) for word in looked.source), default=0) * LETTER * 0.75
+    top = round(slant) + 2 * EDGE + (20 if title else 0)
+    width = left + CELL * len(looked.source) + round(slant) + EDGE
+    height = top + CELL * len(looked.target) + EDGE
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    if title:
+        parts.append(f'<text x="{EDGE}" y="{EDGE + 8}" font-weight="bold">{escape(title)}</text>')
+    for column, word in enumerate(looked.source):
+        x, y = left + CELL * column + CELL // 2, top - 8
+        parts.append(f'<text transform="translate({x},{y}) rotate(-48)">{escape(word)}</text>')
+    for row, word in enumerate(looked.target):
+        y = top + CELL * row
+        parts.append(f'<text x="{left - 8}" y="{y + 18}" text-anchor="end">{escape(word)}</text>')
+        for column, share in enumerate(looked.weights[row].tolist()):
+            about = f"{escape(word)} / {escape(looked.source[column])}: {share:.3f}"
+            parts.append(
+                f'<rect x="{left + CELL * column}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" '
+                f'fill="rgb(37,99,235)" fill-opacity="{share:.3f}" stroke="#ddd">'
+                f"<title>{about}</title></rect>"
+            )
+    return "\n".join([*parts, "</svg>\n"])
