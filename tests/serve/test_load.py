@@ -1,5 +1,6 @@
 """Load, in short; `make load` has the long version."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from tests.conftest import tiny_network
 from tests.serve.conftest import running
 from unmask.checkpoint.folder import save_folder
 from unmask.serve.limits import Limits
+from unmask.serve.team import ASKED, TURNS, WAIT, wait_briefly
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog"]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance"
@@ -68,7 +70,7 @@ def test_far_too_many_clients_get_an_answer_or_are_told_to_wait(served):
 TEAM = """
 import os, sys, time
 import torch
-from unmask.serve.work import load
+from unmask.serve.team import load
 from unmask.use.model import Model
 
 def threads():
@@ -91,6 +93,17 @@ def test_loading_leaves_no_helpers_beside_those_of_the_thread_that_answers(tmp_p
     network = tiny_network(width=256, inner_width=1024)  # torch shares out what is large enough
     save_folder(tmp_path / "one", network, tokenizer)
     subprocess.run([sys.executable, "-c", TEAM, str(tmp_path / "one")], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("theirs", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
+def test_helpers_wait_briefly_unless_somebody_knows_better(monkeypatch, theirs):
+    for name in ASKED:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    wait_briefly()
+    assert os.environ.get(WAIT) == theirs.get(WAIT, None if theirs else str(TURNS))
+    monkeypatch.delenv(WAIT, raising=False)
 
 
 @pytest.mark.slow

@@ -48,6 +48,9 @@ def serve(
             f"--host {host}: others could use it. Give a --token, or say --insecure."
         )
     folders = _named(models)
+    from unmask.serve.team import load, wait_briefly
+
+    wait_briefly()
     from unmask.checkpoint.fetch import locate
 
     for folder in folders.values():
@@ -70,7 +73,6 @@ def serve(
         ) from None
     from unmask.serve.guard import LOCAL
     from unmask.serve.limits import Limits
-    from unmask.serve.work import load
 
     loaded = load(folders)
     limits = Limits(queue=queue, texts=texts)

@@ -6,12 +6,10 @@ through the same code as the command line and Python.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
@@ -144,17 +142,6 @@ VERBS = {
         Verb("attention", _attention, lambda model: True, "any model"),
     )
 }
-
-
-def load(folders: Mapping[str, str | Path]) -> dict[str, Model]:
-    """The models, read in a thread that ends with it.
-
-    Each thread that lets torch use several cores keeps a team of helpers. If there are more of them
-    than cores, OpenMP has them sleep between two steps instead of waiting awake, and a sentence
-    takes a third longer: the thread that answers must be the only one with a team.
-    """
-    with ThreadPoolExecutor(1) as apart:
-        return dict(zip(folders, apart.map(Model.load, folders.values()), strict=True))
 
 
 def chosen(models: dict[str, Model], verb: Verb, name: str | None) -> tuple[str, Model]:
