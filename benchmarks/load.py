@@ -12,89 +12,26 @@ import json
 import random
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.clients import Client, Tally, crowd
-from benchmarks.embed import texts_of_known_length
-from benchmarks.measure import kilobytes, save
-from unmask.checkpoint.fetch import get
-from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.model.config import HeadsConfig, ModelConfig
-from unmask.model.network import Network
+from benchmarks.latency import latency
+from benchmarks.measure import save
+from benchmarks.served import Held, must, serving, texts, tiny
 from unmask.use.model import Model
 
 PEAK, CROWD = 48, 300  # clients that fill it, and that are too many
 GOOD = {200, 429, 503}
-
-
-@contextmanager
-def serving(model: Path | str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The command itself, on a port that is free."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "unmask", "serve", str(model), "--port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            if process.poll() is not None:
-                sys.exit("the server did not start")
-            time.sleep(0.1)
-        yield port, process
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def tiny(place: Path) -> Path:
-    """A model so small that the server itself is what is measured."""
-    torch.manual_seed(0)
-    config = ModelConfig(vocab_size=30522, width=32, layers=2, heads=2, inner_width=64)
-    network = Network(config, HeadsConfig())
-    save_folder(place / "tiny", network, load_folder(get("minilm")).needed_tokenizer())
-    return place / "tiny"
-
-
-def texts(count: int) -> list[str]:
-    """Different ones, of 5 to 200 tokens."""
-    return texts_of_known_length(Model.load(get("minilm")), count)
-
-
-def latency(short: bool) -> dict[str, Any]:
-    """One sentence: the bare engine, then the server, round by round; neither beside the other."""
-    model = Model.load(get("minilm"))
-    text = next(t for t in texts(1000) if len(model.tokenizer.ids([t])[0]) == 18)
-    found: dict[str, list[float]] = {"bare": [], "server": []}
-
-    async def ask(port: int) -> list[float]:
-        client = Client(port)
-        return [(await client.post("/embed", {"inputs": text})).seconds for _ in range(110)][10:]
-
-    def bare() -> float:
-        begun = time.perf_counter()
-        model.embed([text])
-        return time.perf_counter() - begun
-
-    for _ in range(1 if short else 5):
-        found["bare"].append(statistics.median([bare() for _ in range(110)][10:]))
-        with serving("minilm") as (port, _):
-            found["server"].append(statistics.median(asyncio.run(ask(port))))
-    one, two = (1e3 * statistics.median(found[name]) for name in ("bare", "server"))
-    print(f"one sentence: bare {one:.2f} ms, over the server {two:.2f} ms: {two - one:+.2f} ms")
-    return found
 
 
 def overload(short: bool) -> dict[str, Any]:
@@ -118,8 +55,8 @@ def overload(short: bool) -> dict[str, Any]:
                 f"{name}: {tally.codes}, {goodput:.0f} answers a second, {goodput / rate:.0%} of "
                 f"the peak ({rate:.0f}); p99 of the answered {found[name]['p99']:.2f} s"
             )
-            _must(set(tally.codes) <= GOOD, f"{name}: other than {GOOD}")
-            _must(short or goodput >= 0.9 * rate, f"{name}: less than 90 % of the peak")
+            must(set(tally.codes) <= GOOD, f"{name}: other than {GOOD}")
+            must(short or goodput >= 0.9 * rate, f"{name}: less than 90 % of the peak")
     return {**found, "peak": rate}
 
 
@@ -140,7 +77,7 @@ def answers(short: bool) -> dict[str, Any]:
             worst = max(worst, float(np.abs(vector - truth[number]).max()))
     near = float(np.abs(truth[1:] - truth[:-1]).max(axis=1).min())
     print(f"{count:,} answers: at most {worst:.1e} from the offline ones (others: {near:.1e})")
-    _must(worst <= 1e-5, "an answer is not that of its text")
+    must(worst <= 1e-5, "an answer is not that of its text")
     return {"answers": count, "worst": worst, "nearest_other": near}
 
 
@@ -153,7 +90,7 @@ async def _each(port: int, asked: list[str]) -> list[np.ndarray]:
         client = Client(port)
         for number in left:
             while (answer := await client.post("/embed", {"inputs": asked[number]})).status != 200:
-                _must(answer.status == 429, f"status {answer.status}")
+                must(answer.status == 429, f"status {answer.status}")
                 await asyncio.sleep(0.05)
             (found[number],) = np.array(json.loads(answer.body), np.float32)
         client.close()
@@ -195,7 +132,7 @@ def slow(short: bool) -> dict[str, Any]:
         f"{count} slow clients: all cut off after {max(ended):.1f} s at most; good ones "
         f"{beside.codes}, p95 {1e3 * before:.1f} ms before and {1e3 * during:.1f} ms beside them"
     )
-    _must(max(ended) < 15 and set(beside.codes) == {200}, "slow clients did harm")
+    must(max(ended) < 15 and set(beside.codes) == {200}, "slow clients did harm")
     return {"cut_after": max(ended), "p95_before": before, "p95_beside": during}
 
 
@@ -223,38 +160,50 @@ def stops(short: bool) -> dict[str, Any]:
     print(
         f"{rounds} stops with 64 under way: {good} answered, {lost} lost; ended {late:.1f} s later"
     )
-    _must(lost == 0, "requests were lost")
+    must(lost == 0, "requests were lost")
     return {"rounds": rounds, "answered": good, "lost": lost, "ended_after": late}
 
 
 def memory(short: bool) -> dict[str, Any]:
-    """Does it grow with the requests?"""
+    """Does it grow with the requests: its memory, its open files, its threads?"""
     count = 2000 if short else 50_000
     some = texts(300)
+    held: list[Held] = []
+
+    async def ask(port: int, pid: int) -> None:
+        left = iter(range(count))
+
+        async def one() -> None:
+            client = Client(port)
+            for number in left:
+                asked = {"inputs": some[number % len(some)], "truncate": True}
+                answer = await client.post("/embed", asked)
+                must(answer.status == 200, f"status {answer.status}")
+                if number % (count // 40) == 0:
+                    held.append(Held.by(pid))
+            client.close()
+
+        await asyncio.gather(*(one() for _ in range(32)))
+
     with tempfile.TemporaryDirectory() as folder, serving(tiny(Path(folder))) as (port, process):
-        used = []
-
-        async def ask() -> None:
-            left = iter(range(count))
-
-            async def one() -> None:
-                client = Client(port)
-                for number in left:
-                    asked = {"inputs": some[number % len(some)], "truncate": True}
-                    answer = await client.post("/embed", asked)
-                    _must(answer.status == 200, f"status {answer.status}")
-                    if number % (count // 20) == 0:
-                        used.append(kilobytes(process.pid, "status", "VmRSS:") / 1024)
-                client.close()
-
-            await asyncio.gather(*(one() for _ in range(32)))
-
-        asyncio.run(ask())
-        used.append(kilobytes(process.pid, "status", "VmRSS:") / 1024)
-    grown = used[-1] - used[len(used) // 4]
-    print(f"{count:,} requests: {grown:+.1f} MB after the first quarter (of {used[-1]:.0f})")
-    _must(short or grown <= 10, "memory grows")
-    return {"requests": count, "megabytes": used, "grown": grown}
+        _raw(port, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+        before = Held.by(process.pid)
+        asyncio.run(ask(port, process.pid))
+        time.sleep(1)  # it has seen that they hung up
+        after = Held.by(process.pid)
+    early, late = held[len(held) // 4 : len(held) // 2], held[-len(held) // 4 :]
+    grown = after.megabytes - early[0].megabytes
+    print(f"{count:,} requests: {grown:+.1f} MB after the first quarter (of {after.megabytes:.0f})")
+    for what in ("descriptors", "threads"):
+        first, last = (max(getattr(own, what) for own in some) for some in (early, late))
+        print(
+            f"open {what}: {getattr(before, what)} before, at most {first} in the second quarter "
+            f"and {last} in the last, {getattr(after, what)} afterwards"
+        )
+        must(short or last <= first + 2, f"{what} grow")
+    must(after.descriptors <= before.descriptors + 2, "connections stay open")
+    must(short or grown <= 10, "memory grows")
+    return {"requests": count, "grown": grown, "held": [asdict(own) for own in [*held, after]]}
 
 
 def nonsense(short: bool) -> dict[str, Any]:
@@ -271,10 +220,10 @@ def nonsense(short: bool) -> dict[str, Any]:
             first = said.split(b" ", 2)
             code = int(first[1]) if len(first) > 1 and first[1].isdigit() else 0
             codes[code] = codes.get(code, 0) + 1
-            _must(code < 500 and b"Traceback" not in said, f"{code} to {sent!r:.200}")
+            must(code < 500 and b"Traceback" not in said, f"{code} to {sent!r:.200}")
         alive = asyncio.run(Client(port).post("/embed", {"inputs": "a"})).status == 200
     print(f"{count:,} malformed requests: {dict(sorted(codes.items()))}; 0 is a closed connection")
-    _must(alive, "it answers no more")
+    must(alive, "it answers no more")
     return {"codes": codes}
 
 
@@ -309,11 +258,6 @@ def _raw(port: int, sent: bytes) -> bytes:
 def _share(tally: Tally, share: float) -> float:
     ordered = sorted(tally.times)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
-
-
-def _must(good: bool, otherwise: str) -> None:
-    if not good:
-        sys.exit(f"failed: {otherwise}")
 
 
 KINDS: dict[str, Callable[[bool], dict[str, Any]]] = {
