@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from unmask.errors import UserError
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
 from unmask.model.network import Network
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
@@ -61,6 +61,8 @@ def tokenizer(vocabulary) -> Tokenizer:
 def tiny_config(**changes) -> ModelConfig:
     """A network small enough to check by hand and to build in a millisecond."""
     sizes = {"vocab_size": 23, "width": 16, "layers": 2, "heads": 2, "inner_width": 32}
+    if changes.get("cell", "attention") != "attention":
+        sizes |= {"heads": 1, "inner_width": 16, "positions": "none"}
     return ModelConfig(**{**sizes, "max_length": 32, **changes})
 
 
@@ -69,3 +71,10 @@ def tiny_network(heads: HeadsConfig | None = None, **changes) -> Network:
     torch.manual_seed(0)
     config = tiny_config(**{"init_std": 0.2, **changes})
     return Network(config, heads or HeadsConfig()).eval()
+
+
+def tiny_translator(decoder: dict, **changes) -> Network:
+    """An encoder of either kind, and a decoder with words of its own unless they are shared."""
+    words = 23 if decoder.get("shared") else 19
+    own = DecoderConfig(**{"vocab_size": words, "layers": 2, "max_length": 32, **decoder})
+    return tiny_network(HeadsConfig(pooler=False, decoder=own), **changes)

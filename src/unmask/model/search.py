@@ -172,9 +172,11 @@ class _Beams:
         return [max(some, key=lambda one: one[0])[1] for some in self.found]
 
     def _note(self, text: int, words: list[int], score: float, step: int) -> None:
-        """Remember what was found, by its worth: to its score each step has added one word."""
-        worth = score / float((step + 1) ** self.settings.penalty)
-        self.found[text].append((worth, Hypothesis(words, score)))
+        self.found[text].append((self._worth(score, step), Hypothesis(words, score)))
+
+    def _worth(self, score: float, step: int) -> float:
+        """By its length; each step has added one word to the score, the end too."""
+        return score / float((step + 1) ** self.settings.penalty)
 
     def _step(self, step: int) -> None:
         scores, self.state = self.speaker.step(self.state, self.words)
@@ -205,6 +207,11 @@ class _Beams:
             words = self.said[m * self.count + int(beam[m, place])].tolist()
             self._note(int(self.texts[m]), words, float(best[m, place]), step)
 
+    def _enough(self, text: int, best: float, step: int) -> bool:
+        """As many are found as there are beams, and none that goes on is better so far."""
+        found = [worth for worth, _ in self.found[text]]
+        return len(found) >= self.count and max(found) >= self._worth(best, step)
+
     def _leave(self, step: int, rows: Tensor) -> None:
         """Go on with the texts that are not done, in the order of their new beams."""
         done = []
@@ -215,7 +222,7 @@ class _Beams:
                     if self.scores[m, b] > NEVER:
                         words = self.said[m * self.count + b].tolist()
                         self._note(text, words, float(self.scores[m, b]), step)
-            done.append(late or len(self.found[text]) >= self.count)
+            done.append(late or self._enough(text, float(self.scores[m].max()), step))
         stay = torch.tensor([not own for own in done], device=rows.device)
         if bool(stay.all()):
             self.state = self.state.select(rows)
