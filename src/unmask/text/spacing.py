@@ -52,7 +52,6 @@ def _unspaced(before: str, word: str) -> bool:
 
 
 def _chinese(character: str) -> bool:
-    """A character of a script without spaces."""
-    return bool(character) and (
-        "\u3040" <= character <= "\u30ff" or "\u3400" <= character <= "\u9fff"
-    )
+    """A character of a script without spaces, or one of its marks."""
+    blocks = ("\u3000", "\u30ff"), ("\u3400", "\u9fff"), ("\uff00", "\uffef")
+    return bool(character) and any(first <= character <= last for first, last in blocks)
