@@ -1,16 +1,20 @@
 """Model folders: what is written is what is read, whole or not at all."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
-from tests.conftest import tiny_network
+from tests.conftest import tiny_network, tiny_translator
+from unmask.checkpoint.convert import convert
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.errors import FolderError
 from unmask.model.config import HeadsConfig
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
+
+CASED = Casing(lowercase=False, strip_accents=False)
 
 
 def test_everything_comes_back_bit_for_bit(tmp_path, tokenizer):
@@ -77,4 +81,126 @@ def test_another_architecture_is_named(tmp_path, tokenizer):
     table = json.loads(path.read_text())
     path.write_text(json.dumps(table | {"model_type": "gpt2", "architectures": ["GPT2Model"]}))
     with pytest.raises(FolderError, match="model type 'gpt2' .*GPT2Model.* it is not BERT"):
+        load_folder(tmp_path / "m")
+
+
+TRANSLATORS = {
+    "transformer": ({}, {}),
+    "transformer with t5 positions": ({}, {"positions": "t5", "norm": "pre"}),
+    "transformer on a gru": ({}, {"cell": "gru"}),
+    "lstm that hears words": ({"cell": "lstm", "feeds": "word"}, {"cell": "lstm"}),
+    "gru that hears nothing": (
+        {"cell": "gru", "feeds": "nothing", "context": "all"},
+        {"cell": "gru"},
+    ),
+    "lstm that hears the context": (
+        {"cell": "lstm", "feeds": "context", "context": "all"},
+        {"cell": "gru"},
+    ),
+    "gru with additive attention": ({"cell": "gru", "attention": "additive"}, {"cell": "gru"}),
+    "gru with general attention": ({"cell": "gru", "attention": "general", "feeds": "word"}, {}),
+    "gru that reads one way": (
+        {"cell": "gru", "attention": "dot"},
+        {"cell": "gru", "causal": True},
+    ),
+}
+
+
+@pytest.fixture
+def target():
+    return Tokenizer(Vocabulary([*SPECIALS, *"eins zwei drei vier . , ##n Äh".split()]), CASED)
+
+
+def write_translator(path, tokenizer, target, kind="transformer", *, shared=False):
+    own, changes = TRANSLATORS[kind]
+    said = tokenizer if shared else target
+    own = {**own, "shared": shared, "vocab_size": len(said.vocabulary)}
+    network = tiny_translator(own, **changes)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter))  # none is what it began as
+    save_folder(path, network, tokenizer, target=said)
+    return network
+
+
+@pytest.mark.parametrize("kind", TRANSLATORS)
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_kind_of_translator_comes_back_bit_for_bit(tmp_path, tokenizer, target, kind, shared):
+    network = write_translator(tmp_path / "m", tokenizer, target, kind, shared=shared)
+    back = load_folder(tmp_path / "m")
+    assert (back.network.config, back.network.heads) == (network.config, network.heads)
+    assert back.tokenizer.digest() == tokenizer.digest()
+    assert back.target.digest() == (tokenizer if shared else target).digest()
+    assert (tmp_path / "m" / "target").exists() != shared
+    mine, theirs = network.state_dict(), back.network.state_dict()
+    assert mine.keys() == theirs.keys()
+    for key, tensor in mine.items():
+        assert torch.equal(theirs[key], tensor), key
+
+
+def test_a_converted_translator_keeps_both_vocabularies(tmp_path, tokenizer, target):
+    write_translator(tmp_path / "m", tokenizer, target)
+    convert(tmp_path / "m", tmp_path / "n")
+    assert load_folder(tmp_path / "n").target.digest() == target.digest()
+
+
+def test_a_changed_word_of_the_target_is_noticed(tmp_path, tokenizer, target):
+    write_translator(tmp_path / "m", tokenizer, target)
+    path = tmp_path / "m" / "target" / "vocab.txt"
+    path.write_text(path.read_text().replace("zwei", "zwo!"))
+    with pytest.raises(FolderError, match=r"target/vocab\.txt: was changed since it was written"):
+        load_folder(tmp_path / "m")
+
+
+def unsealed(path, **changes):
+    """A folder that somebody else has written, with other settings of its decoder."""
+    (path / "unmask.json").unlink(missing_ok=True)
+    table = json.loads((path / "config.json").read_text())
+    own = table["unmask_decoder"]
+    table["unmask_decoder"] = {**own, **changes} if changes else "a decoder"
+    (path / "config.json").write_text(json.dumps(table))
+
+
+def test_a_decoder_that_is_no_table_is_refused(tmp_path, tokenizer, target):
+    write_translator(tmp_path / "m", tokenizer, target)
+    unsealed(tmp_path / "m")
+    with pytest.raises(FolderError, match="'unmask_decoder' is 'a decoder'; need a table"):
+        load_folder(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 99}, r"has shape \[13.*config\.json implies \[99"),
+        ({"layers": 3}, "tensors are missing, the first is 'unmask.decoder.blocks.2"),
+        ({"shared": True}, r"config\.json: decoder: 13 words, and the encoder has 23"),
+        ({"max_length": 2**18}, r"config\.json: 'max_position_embeddings' is 262144"),
+        ({"feeds": "nothing"}, "feeds is set, but a Transformer does not read it"),
+        ({"cells": "gru"}, "unknown key 'cells'"),
+    ],
+)
+def test_a_decoder_that_is_not_the_one_of_the_weights_is_refused(
+    tmp_path, tokenizer, target, changes, message
+):
+    write_translator(tmp_path / "m", tokenizer, target)
+    unsealed(tmp_path / "m", **changes)
+    with pytest.raises(FolderError, match=message):
+        load_folder(tmp_path / "m")
+
+
+def test_a_vocabulary_of_another_decoder_is_refused(tmp_path, tokenizer, target):
+    write_translator(tmp_path / "m", tokenizer, target)
+    (tmp_path / "m" / "unmask.json").unlink()
+    (tmp_path / "m" / "target" / "tokenizer.json").unlink()
+    with (tmp_path / "m" / "target" / "vocab.txt").open("a") as file:
+        file.write("fünf\n")
+    with pytest.raises(FolderError, match="what is said has 14 tokens and the decoder 13"):
+        load_folder(tmp_path / "m")
+
+
+def test_a_translator_without_the_words_it_says_is_refused(tmp_path, tokenizer, target):
+    write_translator(tmp_path / "m", tokenizer, target)
+    (tmp_path / "m" / "unmask.json").unlink()
+    shutil.rmtree(tmp_path / "m" / "target")
+    with pytest.raises(FolderError, match="m/target: no such folder; need the folder of"):
         load_folder(tmp_path / "m")

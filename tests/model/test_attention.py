@@ -76,6 +76,36 @@ def test_attention_to_a_memory_that_is_itself_is_self_attention(scheme):
     torch.testing.assert_close(crossed, own)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_was_kept_answers_as_the_memory_itself(scheme):
+    attention, where, x, index = attention_and_input(scheme)
+    memory, memory_index = torch.randn(2, 4, 16), torch.arange(4).expand(2, -1)
+    added = where.bias(index, memory_index)
+    here = {"added": added, "positions": where.at(0), "index": index}
+    expected = attention(x, **here, memory=memory, memory_index=memory_index)
+    kept = attention.keep(memory, memory_index, where.at(0))
+    torch.testing.assert_close(attention.recall(x, kept, **here), expected)
+    swapped = torch.tensor([1, 0])
+    turned = attention.recall(x, kept.select(swapped), **here)
+    other = attention(x, **here, memory=memory[swapped], memory_index=memory_index)
+    torch.testing.assert_close(turned, other)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_going_on_token_by_token_is_causal_attention(scheme):
+    attention, where, x, index = attention_and_input(scheme, causal=True)
+    added = masks.as_scores(masks.causal(index), where.bias(index, index), x.dtype)
+    expected = attention(x, added=added, positions=where.at(0), index=index)
+    kept = attention.nothing(x)
+    assert kept.keys.shape == (2, 2, 0, 8)
+    for at in range(6):
+        now = index[:, at : at + 1]
+        added = where.bias(now, index[:, : at + 1])
+        here = {"added": added, "positions": where.at(0), "index": now}
+        out, kept = attention.go_on(x[:, at : at + 1], kept, **here)
+        torch.testing.assert_close(out[:, 0], expected[:, at])
+
+
 def test_a_query_that_may_see_nothing_reads_zero_and_never_nan():
     attention, where, x, index = attention_and_input()
     allowed = torch.ones(2, 1, 6, 6, dtype=torch.bool)

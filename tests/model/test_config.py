@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from unmask.errors import SettingsError
-from unmask.model.config import HeadsConfig, ModelConfig, sized
+from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, sized
 from unmask.model.network import Network, count_parameters
 from unmask.settings import build
 
@@ -73,3 +73,54 @@ def test_heads_that_read_the_pooler_need_one():
         build(HeadsConfig, {"pooler": False, "pair": True}, where="heads")
     with pytest.raises(SettingsError, match="labels and label_names go together"):
         build(HeadsConfig, {"labels": "text"}, where="heads")
+
+
+def recurrent(**changes):
+    fixed = {"cell": "gru", "heads": 1, "inner_width": 8, "positions": "none"}
+    return table(**{**fixed, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 2}, "heads is 2, and a layer of gru has none; need 1"),
+        ({"inner_width": 16}, "inner_width is 16, and a layer of gru has none; need 8"),
+        (
+            {"positions": "rotary"},
+            "positions is 'rotary', and a layer of gru has none; need 'none'",
+        ),
+        ({"window": 4}, "window is 4, and a layer of gru has none; need None"),
+        ({"gated": True}, "gated is True, and a layer of gru has none; need False"),
+        ({"norm": "pre", "cell": "lstm"}, "norm is 'pre', and a layer of lstm has none"),
+        ({"width": 9, "inner_width": 9}, "width 9 is odd, and each of the two directions has half"),
+        ({"cell": "rnn"}, "'cell' is 'rnn'; input should be 'attention', 'lstm' or 'gru'"),
+    ],
+)
+def test_a_setting_that_a_recurrent_layer_does_not_have_is_refused(changes, message):
+    with pytest.raises(SettingsError, match=message):
+        build(ModelConfig, recurrent(**changes), where="mini.toml")
+
+
+def test_one_direction_may_have_an_odd_width():
+    assert build(ModelConfig, recurrent(width=9, inner_width=9, causal=True), where="it").causal
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": "all"}, "context is set, but a Transformer does not read it; only lstm and"),
+        ({"feeds": "word"}, "feeds is set, but a Transformer does not read it"),
+        ({"attention": "dot"}, "attention is set, but a Transformer does not read it"),
+        (
+            {"cell": "gru", "attention": "dot", "feeds": "context"},
+            'attention with feeds = "context"; .*need word or both',
+        ),
+        ({"cell": "lstm", "attention": "dot", "feeds": "nothing"}, 'feeds = "nothing"'),
+        ({"layers": 0}, "'layers' is 0; input should be greater than or equal to 1"),
+        ({"max_length": 2**18}, "'max_length' is 262144; input should be less than"),
+        ({"feed": "word"}, "unknown key 'feed'; did you mean 'feeds'"),
+    ],
+)
+def test_a_wrong_setting_of_a_decoder_is_named_with_what_it_should_be(changes, message):
+    with pytest.raises(SettingsError, match=message):
+        build(DecoderConfig, {"vocab_size": 10, "layers": 1, **changes}, where="recipe [decoder]")

@@ -140,6 +140,25 @@ def test_the_token_loss_is_cross_entropy_of_all_scores():
         same(scale * loss, scale * expected, [states, table, bias])
 
 
+@pytest.mark.parametrize("smoothing", [0.1, 0.5])
+def test_the_token_loss_with_smoothing_is_torchs(smoothing):
+    states, table, bias = leaves((9, 6), (11, 6), (11,))
+    answers = torch.tensor([0, 10, 3, 3, 3, 7, 1, 0, 5])
+    loss = fast.token_loss(states, table, bias, answers, smoothing)
+    scores = F.linear(states, table, bias)
+    expected = F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
+    for scale in (1.0, 0.25):
+        same(scale * loss, scale * expected, [states, table, bias])
+
+
+def test_smoothing_by_hand():
+    """Two words with scores 0 and log 3: a tenth of the answer is either of them."""
+    states, table = torch.ones(1, 1), torch.tensor([[0.0], [3.0]]).log1p()  # log 1, log 4
+    loss = fast.token_loss(states.requires_grad_(), table, torch.zeros(2), torch.tensor([1]), 0.1)
+    sure, other = -torch.tensor(4 / 5).log(), -torch.tensor(1 / 5).log()
+    torch.testing.assert_close(loss, 0.95 * sure + 0.05 * other)
+
+
 def test_the_token_loss_of_an_answer_without_a_chance_is_its_distance():
     states, table, bias = torch.ones(1, 1), torch.tensor([[500.0], [-500.0]]), torch.zeros(2)
     loss = fast.token_loss(states.requires_grad_(), table, bias, torch.tensor([1]))

@@ -25,6 +25,16 @@ def test_rows_of_one_text_need_no_mask():
     assert masks.same_text(torch.tensor([[0, 0, 0], [0, 0, -1]])) is not None
 
 
+def test_a_text_sees_its_counterpart_in_the_other_rows_and_padding_sees_everything():
+    owner, memory = torch.tensor([[0, 1, 1, -1]]), torch.tensor([[0, 0, 1, -1, -1]])
+    assert rows(masks.other_text(owner, memory)) == [
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0],
+        [0, 0, 1, 0, 0],
+        [1, 1, 1, 1, 1],
+    ]
+
+
 def test_causal_sees_itself_and_the_past():
     assert rows(masks.causal(torch.tensor([[0, 1, 2]]))) == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
 
