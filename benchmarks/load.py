@@ -197,7 +197,7 @@ def memory(short: bool) -> dict[str, Any]:
     for what in ("descriptors", "threads"):
         first, last = (max(getattr(own, what) for own in some) for some in (early, late))
         print(
-            f"open {what}: {getattr(before, what)} before, at most {first} in the second quarter "
+            f"{what}: {getattr(before, what)} before, at most {first} in the second quarter "
             f"and {last} in the last, {getattr(after, what)} afterwards"
         )
         must(short or last <= first + 2, f"{what} grow")

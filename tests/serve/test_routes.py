@@ -118,7 +118,7 @@ def test_attention_is_the_very_tensor(client, served):
         ("/fill", {"text": "no mask"}, 422, "[MASK]"),
         ("/fill", {"text": "[MASK]", "tops": 3}, 422, "tops"),
         ("/fill", {"text": "[MASK]", "top": 10**30}, 422, "top"),
-        ("/fill", {"text": "[MASK]", "model": "names"}, 422, "cannot fill; need a"),
+        ("/fill", {"text": "[MASK]", "model": "names"}, 422, "not one for 'fill'; need a"),
         ("/fill", {"text": "[MASK] " + "cat " * 400}, 413, "truncate: true"),
         ("/next", {"first": "cat " * 400, "second": "a"}, 413, "truncate: true"),
         ("/classify", {"texts": ["a", "cat " * 400]}, 413, "text 2: 402 tokens"),
@@ -130,7 +130,7 @@ def test_attention_is_the_very_tensor(client, served):
         ("/attention", {"text": "the cat", "start": 400}, 422, "need 0 to 3"),
         ("/v1/embeddings", {"input": []}, 422, "input is empty"),
         ("/v1/embeddings", {"input": "a", "dimensions": 7}, 422, "the model has"),
-        ("/nowhere", {}, 404, "Not Found"),
+        ("/nowhere", {}, 404, "/nowhere: there is no such route"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_one_line(client, path, body, status, said):

@@ -147,6 +147,22 @@ def test_what_people_wrote_is_never_markup(look):
         assert page.title() == bad
 
 
+@pytest.mark.parametrize("width", [320, 1200])
+def test_lines_end_at_their_tokens_however_narrow_the_screen(look, width):
+    _, place, launched = look
+    with page_of(launched, offline=True, viewport={"width": width, "height": 800}) as page:
+        page.goto(f"file://{place}/one.html")
+        page.locator(".from .token").nth(1).click()
+        ends, tokens = page.evaluate(
+            """() => [".lines line", ".to .token"].map((which) =>
+                [...document.querySelectorAll(which)].map((e) => e.getBoundingClientRect())
+                    .map((box) => [box.top, box.bottom]))"""
+        )
+    centres = [(top + bottom) / 2 for top, bottom in tokens]
+    assert ends
+    assert all(min(abs(y - c) for c in centres) < 3 for end in ends for y in end)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_no_barrier_in_any_view(look, theme):
     _, place, launched = look

@@ -92,7 +92,7 @@ export function mountAttention(root, models, { ask = null } = {}) {
 function lines(panel, maps, state, set) {
   const [from, to] = ends(maps, state.texts);
   const height = Math.max(from.length, to.length) * ROW;
-  const drawing = element("svg:svg", { width: 160, height, "aria-hidden": "true", viewBox: `0 0 160 ${height}` });
+  const drawing = element("svg:svg", { width: 160, height, "aria-hidden": "true", viewBox: `0 0 160 ${height}`, preserveAspectRatio: "none" });
   const shown = (i) => state.token === null || state.token === i;
   const received = new Float32Array(maps.size);
   for (const head of state.heads) {
@@ -106,7 +106,7 @@ function lines(panel, maps, state, set) {
         drawing.append(
           element("svg:line", {
             x1: 0, x2: 160, y1: (a + 0.5) * ROW, y2: (b + 0.5) * ROW,
-            stroke: COLOURS[head % COLOURS.length], "stroke-width": 2, "stroke-opacity": weight.toFixed(3),
+            stroke: COLOURS[head % COLOURS.length], "stroke-width": 2, "stroke-opacity": Math.sqrt(weight).toFixed(3), // as in the matrix
           }),
         );
       });

@@ -159,6 +159,9 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        found = Refused(HTTPStatus(error.status_code), str(error.detail), "http")
+        said = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            said = f"{request.url.path[:80]}: there is no such route; /docs lists those there are."
+        found = Refused(HTTPStatus(error.status_code), said, "http")
         headers = {**found.headers, **(error.headers or {})}
         return JSONResponse(found.body(request.url.path), error.status_code, headers=headers)

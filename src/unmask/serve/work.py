@@ -152,12 +152,12 @@ def chosen(models: dict[str, Model], verb: Verb, name: str | None) -> tuple[str,
             message = f"model '{name[:80]}': not served here; there is {known}."
             raise Refused(HTTPStatus.NOT_FOUND, message, "unknown_model")
         if not verb.can(models[name]):
-            raise invalid(f"model '{name}' cannot {verb.name}; need {verb.needs}.")
+            raise invalid(f"model '{name}' is not one for '{verb.name}'; need {verb.needs}.")
         return name, models[name]
     for own, model in models.items():
         if verb.can(model):
             return own, model
-    raise invalid(f"no model here can {verb.name}; need {verb.needs}.")
+    raise invalid(f"no model here is one for '{verb.name}'; need {verb.needs}.")
 
 
 def guessed_tokens(items: Sequence[Any]) -> int:
