@@ -16,6 +16,7 @@ from benchmarks import (
     pretrain,
     processes,
     story,
+    translate,
     vocab,
 )
 from benchmarks.faults import main as faults
@@ -30,6 +31,7 @@ BY_NAME = {
     "prepare": prepare.main,
     "processes": processes.main,
     "story": story.main,
+    "translate": translate.main,
     "vocab": vocab.main,
 }
 ALONE = {

@@ -139,7 +139,7 @@ class Decoder(nn.Module):
 
     def _embed(self, words: Tensor, index: Tensor, table: Tensor) -> Tensor:
         """2 x [B, T] -> [B, T, D]"""
-        x = F.embedding(words, table)
+        x = self.positions.scaled(F.embedding(words, table))
         where = self.positions.embed(index)
         return dropped(self.norm(x if where is None else x + where), self.dropout)
 

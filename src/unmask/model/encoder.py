@@ -57,7 +57,7 @@ class Encoder(nn.Module):
 
     def embed(self, tokens: Tensor, segments: Tensor, index: Tensor) -> Tensor:
         """3 x [B, S] -> [B, S, D]"""
-        x = self.tokens(tokens) + self.segments(segments)
+        x = self.positions.scaled(self.tokens(tokens)) + self.segments(segments)
         where = self.positions.embed(index)
         x = x if where is None else x + where
         return dropped(self.norm(x), self.dropout)

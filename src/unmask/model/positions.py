@@ -26,6 +26,10 @@ class Positions(nn.Module):
     reads_weights = False  # True: `values` must be asked, which needs the weights spelled out
     only_turns = False  # True: all it does is to turn queries and keys, and `turn` says how
 
+    def scaled(self, tokens: Tensor) -> Tensor:
+        """The token embeddings, to which `embed` is added.  [B, S, D] -> [B, S, D]"""
+        return tokens
+
     def embed(self, index: Tensor) -> Tensor | None:
         """[B, S] -> [B, S, D], or None to add nothing."""
         return None
@@ -69,7 +73,11 @@ class Learned(Positions):
 
 
 class Sinusoidal(Positions):
-    """Fixed waves: sine in even dimensions, cosine in odd ones (Vaswani et al. 2017, 3.5)."""
+    """Fixed waves: sine in even dimensions, cosine in odd ones (Vaswani et al. 2017, 3.5).
+
+    They are as wide at the start as at the end, and embeddings begin narrow: so these are scaled
+    (3.4), or nobody would hear them.
+    """
 
     table: Tensor
 
@@ -78,6 +86,11 @@ class Sinusoidal(Positions):
         angle = _angles(config.max_length, config.width, 10_000.0)  # [S, D/2]
         table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # [S, D]
         self.register_buffer("table", table, persistent=False)
+        self.scale = config.width**0.5
+
+    def scaled(self, tokens: Tensor) -> Tensor:
+        """[B, S, D] -> [B, S, D]"""
+        return tokens * self.scale
 
     def embed(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, D]"""

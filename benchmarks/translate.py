@@ -1,0 +1,402 @@
+"""Sequence to sequence: what telling the truth at once, keeping keys and another runtime are worth.
+
+    python -m benchmarks translate DATA [--only forcing cache others] [--model M] [--rounds 5]
+
+DATA is a folder with train.de and train.en. `forcing` trains: all steps of a recurrent decoder at
+once, beside the loop over steps that people write. `cache` says 40 words for each of 32 texts with
+a Transformer, keys and values kept or computed again. `others` translates greedily with the same
+weights in CTranslate2, fp32; without --model they are random.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+
+from benchmarks.exported import export_to_ctranslate2
+from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
+from unmask.checkpoint.folder import load_folder
+from unmask.data.columns import Columns
+from unmask.data.parallel import Pair, find_folder, read_pairs
+from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
+from unmask.model.decoder import Decoder
+from unmask.model.network import Network
+from unmask.model.search import Marks, search
+from unmask.tasks.translate import (
+    NAME,
+    Speaking,
+    Tokenizers,
+    Tokens,
+    Translate,
+    TranslateSettings,
+    batch_of,
+    said_of,
+)
+from unmask.train.distributed import Processes
+from unmask.train.optim import make_optimizer
+from unmask.train.schedule import OptimizerSettings
+from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.translation import VocabularySettings, learned
+
+BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
+WIDTH, WORDS, ROWS = 384, 40, 32
+SENTENCES = 512  # translated in a round, in batches of 64
+AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every side is given."""
+
+    data: Path
+    threads: int
+    model: Path | None
+
+
+def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[Tokens]]:
+    """Pairs of the data, and the words that they teach."""
+    paths = find_folder(setting.data, "de", "en")
+    pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
+    words = learned(pairs[:4000], VocabularySettings(size=6000))
+    return words, sorted(words.tokens(pairs[:count]), key=lambda own: len(own.ids))
+
+
+def gru(words: int) -> Network:
+    """The network of the recipe `gru`."""
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=words,
+        width=WIDTH,
+        layers=1,
+        heads=1,
+        inner_width=WIDTH,
+        cell="gru",
+        positions="none",
+        dropout=0.3,
+    )
+    own = DecoderConfig(vocab_size=words, layers=1, shared=True, cell="gru", context="mapped")
+    return Network(config, HeadsConfig(pooler=False, decoder=own))
+
+
+class Fused:
+    """Ours: one call for all steps."""
+
+    def __init__(self, setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)
+        words, tokens = tokens_of(setting, BATCH * STEPS)
+        self.trainee = Trainee(
+            gru(len(words.target.vocabulary)), Translate(TranslateSettings(smoothing=0.0))
+        )
+        self.trainee.network.train()
+        self.optimizer = make_optimizer(self.trainee, OptimizerSettings(rate=1e-3))
+        parts = [tokens[i : i + BATCH] for i in range(0, len(tokens), BATCH)]
+        self.batches = [batch_of(part, pad_id=0) for part in parts]
+        self.about = {"words": sum(batch.counts[NAME] for batch in self.batches)}
+
+    def __call__(self) -> None:
+        """A round of steps."""
+        for batch in self.batches:
+            take_step(self.trainee, [Piece(batch, 0)], self.optimizer, Processes(), clip=1.0)
+
+
+class Loop(nn.Module):
+    """The loop that people write: a step of the decoder and all words' scores, word by word."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.embed, self.dropout = nn.Embedding(words, WIDTH), nn.Dropout(0.3)
+        self.encoder = nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
+        self.map = nn.Linear(WIDTH, WIDTH)
+        self.decoder = nn.GRU(2 * WIDTH, WIDTH, batch_first=True)
+        self.read, self.out = nn.Linear(3 * WIDTH, WIDTH), nn.Linear(WIDTH, words)
+
+    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """[B, S], [B], [B, T] -> [B, T - 1, V]"""
+        vectors = self.dropout(self.embed(source))
+        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
+        _, last = self.encoder(packed)
+        context = torch.tanh(self.map(torch.cat([last[0], last[1]], dim=-1)))
+        hidden, scores = torch.zeros_like(context)[None], []
+        for at in range(target.shape[1] - 1):
+            word = self.dropout(self.embed(target[:, at]))
+            fed = torch.cat([word, context], dim=-1)[:, None]
+            state, hidden = self.decoder(fed, hidden)
+            read = torch.tanh(self.read(torch.cat([state[:, 0], context, word], dim=-1)))
+            scores.append(self.out(self.dropout(read)))
+        return torch.stack(scores, dim=1)
+
+
+class Stepwise:
+    """The same sizes, trained by that loop."""
+
+    def __init__(self, setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)
+        words, tokens = tokens_of(setting, BATCH * STEPS)
+        torch.manual_seed(0)
+        self.model = Loop(len(words.target.vocabulary)).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
+        self.batches = []
+        for at in range(0, len(tokens), BATCH):
+            part = tokens[at : at + BATCH]
+            lengths = torch.tensor([len(own.source.ids) for own in part])
+            source = pad_sequence([torch.tensor(own.source.ids) for own in part], batch_first=True)
+            targets = [torch.tensor([own.target.ids[0], *own.answers]) for own in part]
+            self.batches.append((source, lengths, pad_sequence(targets, batch_first=True)))
+
+    def __call__(self) -> None:
+        """A round of steps."""
+        for source, lengths, target in self.batches:
+            self.optimizer.zero_grad(set_to_none=True)
+            scores = self.model(source, lengths, target)
+            loss = F.cross_entropy(scores.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+
+
+def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
+    """The given model, or one of the recipe `transformer` that knows nothing."""
+    if setting.model is not None:
+        folder = load_folder(setting.model)
+        assert folder.target is not None
+        return folder.network.eval(), Tokenizers(folder.needed_tokenizer(), folder.target)
+    words, _ = tokens_of(setting, 1)
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=len(words.source.vocabulary),
+        width=256,
+        layers=3,
+        heads=8,
+        inner_width=512,
+        max_length=128,
+        positions="sinusoidal",
+        norm="pre",
+        activation="relu",
+        norm_epsilon=1e-6,
+    )
+    own = DecoderConfig(vocab_size=config.vocab_size, layers=3, max_length=128, shared=True)
+    return Network(config, HeadsConfig(pooler=False, decoder=own)).eval(), words
+
+
+class Endless:
+    """A decoder that says no end, so that every side says as many words."""
+
+    def __init__(self, network: Network, end: int, *, cached: bool) -> None:
+        self.inner = Speaking(network) if cached else Again(network)
+        self.end = end
+
+    def begin(self, states: Tensor, texts: Any) -> Any:
+        """See Speaking."""
+        return self.inner.begin(states, texts)
+
+    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
+        """See Speaking."""
+        scores, then = self.inner.step(state, words)
+        scores[:, self.end] = float("-inf")
+        return scores, then
+
+
+class Again:
+    """A decoder that computes all words so far at every step."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def begin(self, states: Tensor, texts: Any) -> Any:
+        """Nothing is said yet."""
+        return _SoFar(states, texts.real(), torch.zeros(len(states), 0, dtype=torch.long))
+
+    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
+        """All words once more."""
+        from unmask.model.decoder import Memory
+
+        decoder = self.network.decoder
+        assert isinstance(decoder, Decoder)
+        said = torch.cat([state.words, words[:, None]], dim=1)
+        owner = torch.zeros_like(said)
+        index = torch.arange(said.shape[1]).expand_as(said)
+        places = torch.arange(state.states.shape[1]).expand(state.real.shape)
+        memory = Memory(state.states, state.real.long() - 1, places)
+        found = decoder(said, index, owner, memory, self.network.words)
+        return self.network.word_scores(found[:, -1]), _SoFar(state.states, state.real, said)
+
+
+@dataclass(frozen=True)
+class _SoFar:
+    states: Tensor
+    real: Tensor
+    words: Tensor
+
+    def select(self, which: Tensor) -> "_SoFar":
+        return _SoFar(self.states[which], self.real[which], self.words[which])
+
+
+class Greedy:
+    """Words for as many texts, with what is known kept or not."""
+
+    def __init__(self, setting: Setting, cached: bool) -> None:
+        torch.set_num_threads(setting.threads)
+        self.network, self.words = transformer(setting)
+        _, tokens = tokens_of(setting, 2000)
+        middle = [own for own in tokens if len(own.source.ids) == 16][:ROWS]
+        self.batch = batch_of([Tokens(own.source) for own in middle], pad_id=0)
+        self.cached = cached
+        self.about = {"said": self.say()}
+
+    def say(self) -> list[list[int]]:
+        """What is said to each text."""
+        from unmask.model.rows import texts_of
+        from unmask.tasks.translate import read
+
+        marks = self.words.marks
+        speaker = Endless(self.network, marks.end, cached=self.cached)
+        with torch.inference_mode():
+            texts = texts_of(self.batch.owner, self.batch.index)
+            states = texts.apart(read(self.network, self.batch).states)
+            settings = SearchSettings(longest=WORDS)
+            found = search(
+                speaker, states, texts, Marks(marks.begin, marks.end), settings, most=WORDS
+            )
+        return [own.words for own in found]
+
+    def __call__(self) -> None:
+        """A round."""
+        self.say()
+
+
+class Ours:
+    """Greedy translation by our decoder."""
+
+    def __init__(self, setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)
+        self.network, self.words = transformer(setting)
+        self.tokens = sources(setting, self.words)
+        self.about = {"said": self.say()}
+
+    def say(self) -> list[list[int]]:
+        """Batch by batch, neighbours in length together."""
+        said: list[list[int]] = []
+        for at in range(0, len(self.tokens), AT_ONCE):
+            some = self.tokens[at : at + AT_ONCE]
+            found = said_of(self.network, some, self.words, SearchSettings())
+            said += [own.words for own in found]
+        return said
+
+    def __call__(self) -> None:
+        """A round."""
+        self.say()
+
+
+class CTranslate2:
+    """The same weights and batches in CTranslate2."""
+
+    def __init__(self, setting: Setting) -> None:
+        import ctranslate2
+
+        network, self.words = transformer(setting)
+        tokens = sources(setting, self.words)
+        vocabulary = self.words.source.vocabulary.tokens
+        self.texts = [[vocabulary[int(i)] for i in own.source.ids] for own in tokens]
+        folder = RESULTS / "translate-ctranslate2"
+        export_to_ctranslate2(network, self.words, folder)
+        self.translator = ctranslate2.Translator(
+            str(folder),
+            compute_type="float32",
+            inter_threads=1,
+            intra_threads=setting.threads,
+        )
+        self.about = {"said": self.say()}
+
+    def say(self) -> list[list[int]]:
+        """Batch by batch."""
+        said: list[list[int]] = []
+        ids = self.words.target.vocabulary.ids
+        for at in range(0, len(self.texts), AT_ONCE):
+            some = self.texts[at : at + AT_ONCE]
+            longest = 2 * max(map(len, some)) + 10
+            found = self.translator.translate_batch(
+                some, beam_size=1, max_decoding_length=longest, return_scores=False
+            )
+            said += [[ids[word] for word in own.hypotheses[0]] for own in found]
+        return said
+
+    def __call__(self) -> None:
+        """A round."""
+        self.say()
+
+
+def sources(setting: Setting, words: Tokenizers) -> list[Tokens]:
+    """Texts to translate, sorted by length."""
+    paths = find_folder(setting.data, "de", "en")
+    pairs = list(read_pairs(paths["dev"], Columns()))[:SENTENCES]
+    found = [Tokens(own.source) for own in words.tokens(pairs)]
+    return sorted(found, key=lambda own: len(own.ids))
+
+
+def beside(
+    sides: dict[str, Callable[..., Any]], arguments: Sequence[Any], rounds: int
+) -> dict[str, Any]:
+    """Two sides in turn, each a process of its own: ours first."""
+    made = {name: Apart(side, *arguments) for name, side in sides.items()}
+    seconds = interleaved(dict(made), rounds)
+    mine, other = sides
+    about = {name: side.about for name, side in made.items()}
+    for side in made.values():
+        side.close()
+    found = {"seconds": seconds, "speedup": ratio(seconds, mine, other)}
+    at = found["speedup"]
+    print(f"{mine}: {at['median']:.2f}x ({at['lowest']:.2f} to {at['highest']:.2f}) of {other}")
+    return {**found, "about": about}
+
+
+def forcing(setting: Setting, rounds: int) -> dict[str, Any]:
+    found = beside({"at once": Fused, "step by step": Stepwise}, [setting], rounds)
+    words = found.pop("about")["at once"]["words"]
+    for name, spent in found["seconds"].items():
+        print(f"{name}: {words / statistics.median(spent):,.0f} words a second")
+    return {**found, "words": words}
+
+
+def kept(setting: Setting) -> Greedy:
+    return Greedy(setting, True)
+
+
+def again(setting: Setting) -> Greedy:
+    return Greedy(setting, False)
+
+
+def cache(setting: Setting, rounds: int) -> dict[str, Any]:
+    found = beside({"kept": kept, "computed again": again}, [setting], rounds)
+    said = [own["said"] for own in found.pop("about").values()]
+    print("the same words:", said[0] == said[1])
+    return {**found, "same": said[0] == said[1]}
+
+
+def others(setting: Setting, rounds: int) -> dict[str, Any]:
+    found = beside({"unmask": Ours, "CTranslate2": CTranslate2}, [setting], rounds)
+    said = [own["said"] for own in found.pop("about").values()]
+    same = sum(a == b for a, b in zip(*said, strict=True))
+    print(f"{same} of {len(said[0])} translations are the same")
+    return {**found, "same": same, "texts": len(said[0])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks translate")
+    kinds = {"forcing": forcing, "cache": cache, "others": others}
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", type=Path)
+    given = parser.parse_args(sys.argv[2:])
+    setting = Setting(given.data, given.threads, given.model)
+    for name in given.only:
+        save(f"translate-{name}", kinds[name](setting, given.rounds))

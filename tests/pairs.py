@@ -1,0 +1,49 @@
+"""A toy language pair: each word has one translation, and the order is turned round."""
+
+import random
+from pathlib import Path
+
+from unmask.data.parallel import Pair
+
+WORDS = {
+    "hund": "dog",
+    "katze": "cat",
+    "haus": "house",
+    "baum": "tree",
+    "rot": "red",
+    "gross": "big",
+    "alt": "old",
+}
+
+
+def toy_pairs(count: int, *, seed: int = 0) -> list[Pair]:
+    """Texts of one to four words, and what they are in the other language."""
+    rng, found = random.Random(seed), []
+    for number in range(count):
+        words = [rng.choice(list(WORDS)) for _ in range(rng.randint(1, 4))]
+        target = " ".join(WORDS[word] for word in reversed(words))
+        found.append(Pair(" ".join(words), target, f"toy:{number + 1}"))
+    return found
+
+
+def write_pairs(folder: Path, train: int = 200, dev: int = 20) -> Path:
+    """The same as a folder of parallel files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count, seed in (("train", train, 0), ("val", dev, 1)):
+        pairs = toy_pairs(count, seed=seed)
+        (folder / f"{name}.xx").write_text("".join(f"{pair.source}\n" for pair in pairs))
+        (folder / f"{name}.yy").write_text("".join(f"{pair.target}\n" for pair in pairs))
+    return folder
+
+
+SMALL = [  # a recipe's settings for a model that learns them in seconds
+    "vocabulary.size=60",
+    "tune.batch=20",
+    "tune.epochs=2.0",
+    "train.evaluations=2",
+    "optimizer.rate=5e-3",
+    "task.smoothing=0.0",
+]
+SHAPE = ["model.width=32", "model.layers=1", "model.init_std=0.1", "model.dropout=0.0"]
+TRANSFORMER = [*SMALL, *SHAPE, "model.heads=2", "model.inner_width=64"]
+RECURRENT = [*SMALL, *SHAPE, "model.inner_width=32"]

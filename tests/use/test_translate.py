@@ -1,0 +1,175 @@
+"""Translating: every text, in order, whatever its length; and where each word looked."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.pairs import RECURRENT, TRANSFORMER, toy_pairs
+from tests.train.conftest import single_threaded
+from unmask.checkpoint.folder import load_folder
+from unmask.errors import DataError, FolderError, SettingsError
+from unmask.model.config import SearchSettings
+from unmask.tasks.translate import batch_of, states_of
+from unmask.train.compare import train_files
+from unmask.train.pairs import PairData
+from unmask.use.alignment import alignment_svg
+from unmask.use.model import Model
+from unmask.use.translate import Translator
+
+TEXTS = [pair.source for pair in toy_pairs(50, seed=3)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A model of each kind, hardly trained."""
+    place, found = tmp_path_factory.mktemp("models"), {}
+    data = PairData(toy_pairs(200), toy_pairs(10, seed=1))
+    kinds = {"transformer": TRANSFORMER, "attention": RECURRENT, "lstm": RECURRENT}
+    for recipe, changes in kinds.items():
+        changes = [*changes, "model.max_length=24"]
+        with single_threaded():
+            train_files(data, place / recipe, recipe, changes, notice=lambda line: None)
+        found[recipe] = place / recipe / "model"
+    return found
+
+
+@pytest.fixture(params=["transformer", "attention", "lstm"])
+def model(request, folders):
+    return Translator(load_folder(folders[request.param]))
+
+
+def texts_of(found):
+    return [own.text for own in found]
+
+
+def test_order_and_company_never_change_a_translation(model):
+    together = texts_of(model.translate(TEXTS))
+    assert texts_of(model.translate(TEXTS[::-1]))[::-1] == together
+    assert [texts_of(model.translate([text]))[0] for text in TEXTS[:10]] == together[:10]
+
+
+@pytest.mark.parametrize("how", [{"beams": 3}, {"sample": True, "seed": 4}])
+def test_neither_do_they_with_beams_or_draws(model, how):
+    settings = SearchSettings(**how)
+    together = texts_of(model.translate(TEXTS[:20], settings))
+    assert texts_of(model.translate(TEXTS[:7], settings)) == together[:7]
+
+
+def test_blank_texts_stay_blank_and_in_their_place(model):
+    found = texts_of(model.translate(["", "hund", "  ", "", "rot", ""]))
+    plain = texts_of(model.translate(["hund", "rot"]))
+    assert found == ["", plain[0], "", "", plain[1], ""]
+
+
+def test_a_text_that_is_too_long_is_translated_in_parts_or_refused(model):
+    long = "hund rot. " * 20
+    (found,) = model.translate([long])
+    assert model.split_texts == 1
+    assert found.text
+    with pytest.raises(DataError, match=r"text 1: 62 tokens; the model holds 24.*--no-split"):
+        list(model.translate([long], split=False))
+
+
+def test_a_sentence_that_alone_is_too_long_is_cut_into_stretches(model):
+    (found,) = model.translate(["hund rot " * 20])
+    assert model.split_texts == 1
+    assert isinstance(found.text, str)
+
+
+def test_python_says_it_in_one_line(folders):
+    model = Model.load(folders["transformer"])
+    expected = texts_of(Translator(load_folder(folders["transformer"])).translate(TEXTS[:3]))
+    assert model.translate(TEXTS[:3]) == expected
+    with pytest.raises(SettingsError, match="texts is one string"):
+        model.translate("hund")
+    with pytest.raises(SettingsError, match="translate: unknown key 'beam'; did you mean 'beams'"):
+        model.translate(["hund"], beam=3)
+
+
+def test_a_model_without_a_decoder_is_refused(tiny_folder):
+    with pytest.raises(FolderError, match="has no decoder; it reads texts and says none"):
+        Translator(load_folder(tiny_folder))
+
+
+@pytest.fixture
+def tiny_folder(tmp_path, tokenizer):
+    from tests.conftest import tiny_network
+    from unmask.checkpoint.folder import save_folder
+
+    save_folder(tmp_path / "plain", tiny_network(), tokenizer)
+    return tmp_path / "plain"
+
+
+@pytest.mark.parametrize("kind", ["transformer", "attention"])
+def test_where_a_word_looked_is_what_attention_weighs(folders, kind):
+    model = Translator(load_folder(folders[kind]))
+    looked = model.looked("hund rot alt", "old red dog")
+    assert looked.source == ["[CLS]", "hund", "rot", "alt", "[SEP]"]
+    assert looked.target == ["old", "red", "dog", "[SEP]"]
+    np.testing.assert_allclose(looked.weights.sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders):
+    model = Translator(load_folder(folders["transformer"]))
+    network = model.network
+    from unmask.data.parallel import Pair
+
+    (tokens,) = model.words.tokens([Pair("hund rot", "red dog", "here")])
+    batch = batch_of([tokens], pad_id=0)
+    inputs = []
+    (block,) = network.decoder.blocks
+    hook = block.cross.register_forward_hook(
+        lambda module, given, named, out: inputs.append((given[0], named["memory"])),
+        with_kwargs=True,
+    )
+    with torch.inference_mode():
+        states_of(network, batch)
+        hook.remove()
+        ((asking, memory),) = inputs
+        width, heads = network.config.width, network.config.heads
+        weight, bias = block.cross.qkv.weight, block.cross.qkv.bias
+        q = (asking @ weight[:width].T + bias[:width]).view(-1, heads, width // heads)
+        k = (memory @ weight[width : 2 * width].T + bias[width : 2 * width]).view(
+            -1, heads, width // heads
+        )
+        scores = torch.einsum("thd,shd->hts", q, k) / (width // heads) ** 0.5
+        expected = scores.softmax(dim=-1).mean(dim=0).numpy()
+    looked = model.looked("hund rot", "red dog")
+    assert len(looked.source) == len(tokens.source.ids), "every word is one piece here"
+    np.testing.assert_allclose(looked.weights, expected, atol=1e-5)
+
+
+def test_a_decoder_with_one_context_looks_at_no_word(folders):
+    model = Translator(load_folder(folders["lstm"]))
+    with pytest.raises(DataError, match="looks at no word of it"):
+        model.looked("hund")
+
+
+def test_the_picture_has_a_field_for_each_pair_of_words(folders):
+    looked = Translator(load_folder(folders["attention"])).looked("hund rot", "red <dog>")
+    picture = alignment_svg(looked, "hund & rot")
+    assert picture.count("<title>") == len(looked.source) * len(looked.target)
+    assert "<dog>" not in picture
+    assert "hund &amp; rot" in picture
+
+
+def test_scores_are_sacrebleus_on_lower_cased_text(folders):
+    import sacrebleu
+
+    model = Translator(load_folder(folders["transformer"]))
+    pairs = toy_pairs(20, seed=5)
+    scores, said = model.evaluate(pairs)
+    truth = [[pair.target.upper() for pair in pairs]]
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(said, truth, lowercase=True).score)
+    assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
+
+
+def test_a_recurrent_encoder_has_no_attention_to_look_at(folders):
+    with pytest.raises(SettingsError, match="its layers are lstm, which have no attention"):
+        Model.load(folders["lstm"]).attention("hund")
+
+
+def test_any_encoder_embeds(folders):
+    for path in folders.values():
+        vectors = Model.load(path).embed(["hund", "katze rot"])
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
