@@ -26,13 +26,16 @@ def toy_pairs(count: int, *, seed: int = 0) -> list[Pair]:
     return found
 
 
-def write_pairs(folder: Path, train: int = 200, dev: int = 20) -> Path:
+def write_pairs(
+    folder: Path, train: int = 200, dev: int = 20, languages: tuple[str, str] = ("xx", "yy")
+) -> Path:
     """The same as a folder of parallel files."""
     folder.mkdir(parents=True, exist_ok=True)
+    first, second = languages
     for name, count, seed in (("train", train, 0), ("val", dev, 1)):
         pairs = toy_pairs(count, seed=seed)
-        (folder / f"{name}.xx").write_text("".join(f"{pair.source}\n" for pair in pairs))
-        (folder / f"{name}.yy").write_text("".join(f"{pair.target}\n" for pair in pairs))
+        (folder / f"{name}.{first}").write_text("".join(f"{pair.source}\n" for pair in pairs))
+        (folder / f"{name}.{second}").write_text("".join(f"{pair.target}\n" for pair in pairs))
     return folder
 
 

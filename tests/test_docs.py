@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pairs import write_pairs
 from unmask.checkpoint.folder import load_folder
 from unmask.use.export import export_onnx
 
@@ -35,6 +36,7 @@ def workplace(tmp_path, monkeypatch, minilm):
             f"{('good', 'bad')[i % 2]} film number {i}\t{i % 2}" for i in range(start, start + 32)
         ]
         (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    write_pairs(tmp_path / "pairs", languages=("de", "en"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
