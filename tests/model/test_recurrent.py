@@ -362,6 +362,18 @@ def test_who_is_not_forced_hears_its_own_words(own):
     assert torch.equal(decoder(spoken, other, table, nowhere), free), "the truth is not heard"
 
 
+def test_a_word_is_heard_as_it_should_be_just_where_that_is_forced():
+    decoder, states, texts, words, table = asked({"feeds": "word"})
+    spoken = decoder.begin(states, texts)
+    forced = torch.tensor([[0, 1, 0, 0, 1], [0, 0, 1, 1, 0], [1, 0, 0, 1, 0]]).bool()
+    found = decoder(spoken, words, table, forced)
+    said = F.linear(found, table, decoder.bias).argmax(dim=-1)
+    heard = words.clone()
+    heard[:, 1:] = torch.where(forced[:, 1:], words[:, 1:], said[:, :-1])
+    assert not torch.equal(heard, words)
+    torch.testing.assert_close(decoder(spoken, heard, table), found, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("own", [*PLAIN, *LOOKING], ids=name)
 def test_every_parameter_gets_a_gradient(kind, own):
