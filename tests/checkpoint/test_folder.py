@@ -174,7 +174,7 @@ def test_a_decoder_that_is_no_table_is_refused(tmp_path, tokenizer, target):
         ({"vocab_size": 99}, r"has shape \[13.*config\.json implies \[99"),
         ({"layers": 3}, "tensors are missing, the first is 'unmask.decoder.blocks.2"),
         ({"shared": True}, r"config\.json: decoder: 13 words, and the encoder has 23"),
-        ({"max_length": 2**18}, r"config\.json: 'max_position_embeddings' is 262144"),
+        ({"max_length": 2**18}, r"json \[unmask_decoder\]: 'max_length' is 262144"),
         ({"feeds": "nothing"}, "feeds is set, but a Transformer does not read it"),
         ({"cells": "gru"}, "unknown key 'cells'"),
     ],

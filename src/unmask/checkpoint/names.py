@@ -247,7 +247,10 @@ def _decoder(table: Mapping[str, Any], path: Path) -> DecoderConfig | None:
         return None
     if not isinstance(found, dict):
         raise FolderError(f"{path}: 'unmask_decoder' is {found!r:.60}; need a table of settings.")
-    return _checked(DecoderConfig, found, path)
+    try:  # its names are our own
+        return build(DecoderConfig, found, where=f"{path} [unmask_decoder]")
+    except SettingsError as error:
+        raise FolderError(str(error)) from None
 
 
 def _layers(table: Mapping[str, Any], path: Path) -> tuple[int, ...]:
