@@ -55,13 +55,7 @@ def serve(
 
     for folder in folders.values():
         locate(folder)
-    runs: dict[str, Path] = {}
-    for path in run or []:
-        if not path.is_dir():
-            raise SettingsError(f"--run {path}: there is no such folder.")
-        if path.resolve().name in runs:
-            raise SettingsError(f"--run {path}: two runs of that name. Serve one of them.")
-        runs[path.resolve().name] = path
+    runs = _watched(run or [])
     if texts > queue:
         raise SettingsError(f"--texts {texts}: more than may wait (--queue {queue}). Raise that.")
     try:
@@ -93,3 +87,15 @@ def _named(models: list[str]) -> dict[str, str]:
             raise SettingsError(f"two models named {name}. Name one of them: NAME={path}.")
         found[name] = path
     return found
+
+
+def _watched(paths: list[Path]) -> dict[str, Path]:
+    """Run folders by their names."""
+    runs: dict[str, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise SettingsError(f"--run {path}: there is no such folder.")
+        if path.resolve().name in runs:
+            raise SettingsError(f"--run {path}: two runs of that name. Serve one of them.")
+        runs[path.resolve().name] = path
+    return runs
