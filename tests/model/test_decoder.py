@@ -248,3 +248,10 @@ def test_a_table_of_positions_is_as_limited_as_the_encoders():
     heads = HeadsConfig(decoder=DecoderConfig(vocab_size=19, layers=1, max_length=2**17))
     with pytest.raises(SettingsError, match="decoder: max_length 131072 times 128 channels"):
         Network(tiny_config(positions="sinusoidal", width=128), heads)
+
+
+def test_buckets_of_distances_are_all_spent_on_what_is_behind():
+    network = tiny_translator({}, positions="t5", buckets=8, reach=20)
+    behind = torch.tensor([0, -1, -2, -3])
+    assert network.decoder.positions.bucket(behind).tolist() == [0, 1, 2, 3]
+    assert network.encoder.positions.bucket(behind).tolist() != [0, 1, 2, 3]
