@@ -204,3 +204,11 @@ def test_a_translator_without_the_words_it_says_is_refused(tmp_path, tokenizer, 
     shutil.rmtree(tmp_path / "m" / "target")
     with pytest.raises(FolderError, match="m/target: no such folder; need the folder of"):
         load_folder(tmp_path / "m")
+
+
+def test_a_translator_is_not_written_without_the_words_it_says(tmp_path, tokenizer, target):
+    network = tiny_translator({"vocab_size": 13})
+    for said, count in ((None, 0), (tokenizer, 23)):
+        with pytest.raises(FolderError, match=f"{count} tokens to say, and a decoder of 13"):
+            save_folder(tmp_path / "m", network, tokenizer, target=said)
+    assert not (tmp_path / "m").exists()

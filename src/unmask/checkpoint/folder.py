@@ -133,6 +133,13 @@ def save_folder(
             f"{path}: {len(tokenizer.vocabulary):,} tokens do not fit a model of "
             f"{config.vocab_size:,}; it would fail on its own vocabulary."
         )
+    if heads.decoder and not heads.decoder.shared:
+        words = len(target.vocabulary) if target else 0
+        if words != heads.decoder.vocab_size:
+            raise FolderError(
+                f"{path}: {words:,} tokens to say, and a decoder of {heads.decoder.vocab_size:,}; "
+                "the folder could not be read again. Give the tokenizer of what it says."
+            )
     about = {"recipe": recipe, "provenance": provenance}
     if task is not None:
         about["task"] = task
