@@ -90,7 +90,8 @@ class Sinusoidal(Positions):
 
     def scaled(self, tokens: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]"""
-        return tokens * self.scale
+        out: Tensor = tokens * self.scale
+        return out
 
     def embed(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, D]"""
