@@ -1,0 +1,99 @@
+"""A task whose answers are known: say a sequence backwards, also one that was never seen.
+
+All nine ways in which a context reaches a decoder without attention learn it, but not equally fast.
+Unseen sequences that are right to the last letter, and the steps of 128 that this takes:
+
+    feeds      context last        mapped              all
+    nothing    99.5 % after 300    99.5 % after 700    99.0 % after 700
+    context    99.0 % after 300    99.2 % after 700    99.0 % after 700
+    both       99.8 % after 300    100 %  after 300    100 %  after 300
+
+Who hears the word before knows how far it is, and has only to look up the next one. Who hears none
+must count for itself, from the first state on; and then a context whose order has to get through
+one more layer, or through the mean of all states, takes twice the time. The test stops earlier.
+"""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
+from unmask.model.network import Network
+from unmask.tasks.translate import (
+    Tokenizers,
+    Tokens,
+    Translate,
+    TranslateSettings,
+    batch_of,
+    said_of,
+    side,
+)
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.distributed import Processes
+from unmask.train.optim import make_optimizer, set_rate
+from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.step import Piece, Trainee, take_step
+
+WORDS = Tokenizer(Vocabulary([*SPECIALS, *"abcde"]))
+BOTH = Tokenizers(WORDS, WORDS)
+WIDTH, BATCH, UNSEEN = 64, 128, 400
+HOW = OptimizerSettings(rate=2e-2, decay=0.0, beta2=0.98)
+
+
+def sequences():
+    """All 3,875 of three to five letters, in a random order, as pairs."""
+    letters = [WORDS.vocabulary.ids[letter] for letter in "abcde"]
+    every = [s for n in (3, 4, 5) for s in itertools.product(letters, repeat=n)]
+    random.Random(0).shuffle(every)
+    begin, end = WORDS.vocabulary.cls, WORDS.vocabulary.sep
+    return [Tokens(side([begin, *s, end]), side([begin, *s[::-1]]), [*s[::-1], end]) for s in every]
+
+
+def learned(feeds, context, pairs, steps):
+    """A network that has been shown the pairs."""
+    torch.manual_seed(0)
+    size = len(WORDS.vocabulary)
+    sizes = {"width": WIDTH, "inner_width": WIDTH, "layers": 1, "heads": 1, "max_length": 16}
+    kind = {"cell": "gru", "positions": "none", "dropout": 0.0, "init_std": 0.15}
+    own = DecoderConfig(
+        vocab_size=size, layers=1, cell="gru", feeds=feeds, context=context, shared=True
+    )
+    network = Network(
+        ModelConfig(vocab_size=size, **sizes, **kind), HeadsConfig(pooler=False, decoder=own)
+    )
+    learner = Trainee(network, Translate(TranslateSettings(smoothing=0.0))).train()
+    optimizer, course = make_optimizer(learner, HOW), ScheduleSettings(steps=steps, warmup=0.05)
+    starts = range(0, len(pairs), BATCH)
+    batches = [batch_of(pairs[i : i + BATCH], pad_id=0) for i in starts]
+    for step in range(steps):
+        set_rate(optimizer, HOW.rate * course.factor(step / steps))
+        piece = Piece(batches[step % len(batches)], step)
+        take_step(learner, [piece], optimizer, Processes(), clip=1.0)
+    return network.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("feeds", "context", "steps", "least"),
+    [
+        ("both", "last", 250, 0.99),
+        ("both", "mapped", 250, 0.99),
+        ("both", "all", 250, 0.99),
+        ("nothing", "last", 300, 0.97),
+        ("context", "last", 300, 0.97),
+        ("nothing", "mapped", 450, 0.96),
+        ("context", "mapped", 450, 0.96),
+        ("nothing", "all", 450, 0.96),
+        ("context", "all", 450, 0.96),
+    ],
+)
+def test_unseen_sequences_are_said_backwards(feeds, context, steps, least):
+    pairs = sequences()
+    unseen, seen = pairs[:UNSEEN], pairs[UNSEEN:]
+    network = learned(feeds, context, seen, steps)
+    said = said_of(network, unseen, BOTH, SearchSettings())
+    right = sum(one.words == own.answers[:-1] for one, own in zip(said, unseen, strict=True))
+    assert right / UNSEEN >= least
