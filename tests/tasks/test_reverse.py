@@ -1,7 +1,8 @@
 """A task whose answers are known: say a sequence backwards, also one that was never seen.
 
 All nine ways in which a context reaches a decoder without attention learn it, but not equally fast.
-Unseen sequences that are right to the last letter, and the steps of 128 that this takes:
+Unseen sequences that are right to the last letter, and the steps of 128 that this took (700: at
+half the rate of the test):
 
     feeds      context last        mapped              all
     nothing    99.5 % after 300    99.5 % after 700    99.0 % after 700
