@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
-from unmask.model.config import HeadsConfig
+from unmask.model.config import DecoderConfig, HeadsConfig
 from unmask.use.model import Model
 
 httpx = pytest.importorskip("httpx")
@@ -23,6 +23,9 @@ HEADS = {
     "nearness": HeadsConfig(labels="text", label_names=("score",), label_answer="number"),
     "names": HeadsConfig(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
     "answers": HeadsConfig(pooler=False, labels="span", label_names=("start", "end")),
+    "translator": HeadsConfig(
+        pooler=False, decoder=DecoderConfig(vocab_size=23, layers=1, max_length=16, shared=True)
+    ),
 }
 
 

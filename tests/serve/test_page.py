@@ -6,6 +6,7 @@ import pytest
 
 from tests.browser import barriers, browser, page_of
 from tests.serve.conftest import running
+from unmask.model.config import SearchSettings
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,20 @@ def test_the_answer_is_marked_in_the_passage(launched, server, served):
         truth = served["answers"].answer("the cat", passage)
         marked = panel.locator("mark").all_inner_texts()
     assert marked == ([truth.text] if truth.text else [])
+
+
+def test_a_translation_comes_with_where_its_words_looked(launched, server, served):
+    speaker = served["translator"].translator
+    (truth,) = speaker.translate(["the cat sat"], SearchSettings(beams=4))
+    looked = speaker.looked_at("the cat sat", truth)
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Translate")
+        panel.get_by_label("Text").fill("the cat sat")
+        panel.get_by_role("button", name="Translate").click()
+        panel.locator(".answer table").wait_for()
+        assert panel.locator(".verdict").inner_text() == (truth.text or "(nothing)")
+        shown = panel.locator(".answer tbody .heat").all_inner_texts()
+    assert shown == [f"{share:.2f}" for share in looked.weights.flatten().tolist()]
 
 
 def test_names_are_marked_where_they_stand(launched, server, served):

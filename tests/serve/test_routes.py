@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.serve.conftest import running
+from unmask.model.config import SearchSettings
 
 TEXTS = ["the cat sat on the mat", "a dog", ""]
 
@@ -31,7 +32,7 @@ def test_openai_embeddings_are_those_of_python_as_floats_and_as_base64(client, s
 
 def test_models_are_listed(client):
     names = [model["id"] for model in client.get("/v1/models").json()["data"]]
-    assert names == ["pretrained", "sentiment", "nearness", "names", "answers"]
+    assert names == ["pretrained", "sentiment", "nearness", "names", "answers", "translator"]
     assert client.get("/v1/models/names").json()["id"] == "names"
     assert client.get("/v1/models/other").status_code == 404
     info = client.get("/info").json()
@@ -200,3 +201,22 @@ def test_the_page_and_its_files_come_with_a_policy_that_allows_nothing_else(clie
         assert client.get(f"/page/{name}").status_code == 200
     assert client.get("/page/..%2Fapp.py").status_code == 404
     assert client.get("/docs").status_code == 200
+
+
+def test_translations_are_those_of_python_with_where_their_words_looked(client, served):
+    texts = ["the cat sat", "", "a dog"]
+    found = ask(client, "/translate", texts=texts, beams=2, alignment=True)
+    truth = list(served["translator"].translator.translate(texts, SearchSettings(beams=2)))
+    assert [own["text"] for own in found] == [own.text for own in truth]
+    assert [own["score"] for own in found] == pytest.approx([own.score for own in truth], abs=1e-5)
+    assert found[1]["alignment"] is None
+    looked = served["translator"].translator.looked_at(texts[0], truth[0])
+    assert found[0]["alignment"]["source"] == looked.source
+    np.testing.assert_allclose(found[0]["alignment"]["weights"], looked.weights, atol=1e-5)
+    assert ask(client, "/translate", texts=["a dog"])[0]["alignment"] is None
+
+
+def test_a_model_that_says_nothing_cannot_translate(client):
+    response = client.post("/translate", json={"texts": ["a"], "model": "names"})
+    assert response.status_code == 422
+    assert "need one that was trained to translate" in response.text

@@ -13,6 +13,9 @@ from unmask.tasks.translate import batch_of, states_of
 from unmask.train.compare import train_files
 from unmask.train.pairs import PairData
 from unmask.use.alignment import alignment_svg
+from unmask.use.compile import compile_model
+from unmask.use.export import export_onnx
+from unmask.use.look import gradient_times_input
 from unmask.use.model import Model
 from unmask.use.translate import Translator
 
@@ -139,6 +142,19 @@ def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders
     np.testing.assert_allclose(looked.weights, expected, atol=1e-5)
 
 
+def test_a_translation_that_was_made_is_looked_at_as_it_was_said(folders):
+    model = Translator(load_folder(folders["transformer"]))
+    (found,) = model.translate(["hund rot"])
+    mine, again = model.looked_at("hund rot", found), model.looked("hund rot")
+    np.testing.assert_array_equal(mine.weights, again.weights)
+    (parts,) = model.translate(["hund rot. " * 20])
+    assert model.looked_at("hund rot. " * 20, parts) is None
+    lstm = Translator(load_folder(folders["lstm"]))
+    assert lstm.looked_at("hund", next(lstm.translate(["hund"]))) is None
+    with pytest.raises(DataError, match="the translation: 40 tokens; the model says 23 at most"):
+        model.looked("hund", "dog " * 40)
+
+
 def test_a_decoder_with_one_context_looks_at_no_word(folders):
     model = Translator(load_folder(folders["lstm"]))
     with pytest.raises(DataError, match="looks at no word of it"):
@@ -173,3 +189,15 @@ def test_any_encoder_embeds(folders):
     for path in folders.values():
         vectors = Model.load(path).embed(["hund", "katze rot"])
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+def test_what_is_made_for_encoders_refuses_translators_in_one_line(folders, tmp_path):
+    model = Model.load(folders["lstm"])
+    for make in (
+        lambda: compile_model(model, tmp_path / "c", [str(i) for i in range(200)], int8=True),
+        lambda: export_onnx(load_folder(folders["transformer"]), tmp_path / "e"),
+    ):
+        with pytest.raises(SettingsError, match="graphs are made of Transformer encoders"):
+            make()
+    with pytest.raises(SettingsError, match="its layers are lstm"):
+        gradient_times_input(model, "hund")

@@ -164,7 +164,8 @@ def run(
     with progress("translating", "texts") as job:
         texts = (pair.source for pair in sources)
         for found in loaded.translate(texts, settings, split=split):
-            line = json.dumps(vars(found), ensure_ascii=False) if scores else found.text
+            table = {"text": found.text, "score": found.score}
+            line = json.dumps(table, ensure_ascii=False) if scores else found.text
             sys.stdout.write(line + "\n")
             job.advance()
     _say_what_was_split(loaded)

@@ -214,6 +214,8 @@ class SearchSettings(Settings):
             changed = getattr(self, name) != type(self).model_fields[name].default
             if changed and not self.sample:
                 raise ValueError(f"{name} is set, but nothing is drawn; set sample = true.")
+        if self.beams == 1 and self.penalty != 1.0:
+            raise ValueError("penalty is set, but nothing is compared; set beams above 1.")
         if self.sample and self.beams > 1:
             raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
         return self

@@ -178,6 +178,25 @@ function entities(panel, { cards }) {
   });
 }
 
+function translate(panel, { cards }) {
+  const { picked, label } = whichModel(cards, "translate");
+  const text = area("Text", "Ein Hund rennt über eine Wiese.", "translate-text");
+  const beams = element("input", { type: "number", min: 1, max: 8, value: 4, id: "translate-beams" });
+  asking(panel, {
+    fields: [label, text.label, element("div", {}, element("label", { for: "translate-beams" }, "beams"), " ", beams)],
+    button: "Translate",
+    send: async () => {
+      const [found] = await ask("/translate", { texts: [text.field.value], beams: Number(beams.value), alignment: true, model: picked.name });
+      const shown = [element("p", { class: "verdict" }, found.text || "(nothing)")];
+      if (!found.alignment) return shown;
+      const { source, target, weights } = found.alignment;
+      const heat = (share) => element("span", { class: "heat", style: `--share: ${share}` }, share.toFixed(2));
+      const rows = target.map((word, i) => [word, ...weights[i].map(heat)]);
+      return [...shown, element("p", { class: "remark" }, "What each word looked at, all heads together: not an explanation."), table(["said", ...source], rows)];
+    },
+  });
+}
+
 function similarity(panel, { cards }) {
   const { picked, label } = whichModel(cards, "embed");
   const text = area("Sentences, one a line", "A man plays a guitar.\nSomebody makes music.\nThe cat sleeps.", "similarity-text");
@@ -269,6 +288,7 @@ export const TABS = [
   { id: "score", name: "Score", shown: can("score"), draw: score },
   { id: "answer", name: "Answer", shown: can("answer"), draw: answer },
   { id: "entities", name: "Names", shown: can("entities"), draw: entities },
+  { id: "translate", name: "Translate", shown: can("translate"), draw: translate },
   { id: "similarity", name: "Similarity", shown: can("embed"), draw: similarity },
   { id: "attention", name: "Attention", shown: can("attention"), draw: attention },
   { id: "runs", name: "Training", shown: ({ runs: names }) => names.length > 0, draw: runs },

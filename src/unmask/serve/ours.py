@@ -14,6 +14,7 @@ from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
 from unmask.tasks.qa import Answer
 from unmask.use.model import Guess
+from unmask.use.translate import Looked, Translation
 
 if TYPE_CHECKING:
     from unmask.serve.app import Desk
@@ -70,6 +71,22 @@ def _asking(routes: APIRouter, desk: "Desk") -> None:
     async def entities(asked: schemas.Entities) -> list[Names]:
         """The names in each text."""
         return (await desk.ask("entities", asked.model, asked.texts))[1]
+
+    @routes.post("/translate")
+    async def translate(asked: schemas.Translate) -> list[schemas.Translated]:
+        """Each text in the other language."""
+        options = asked.model_dump(include={"beams", "penalty", "alignment"})
+        _, found = await desk.ask("translate", asked.model, asked.texts, **options)
+        return [_translated(own, looked) for own, looked in found]
+
+
+def _translated(own: Translation, looked: Looked | None) -> schemas.Translated:
+    alignment = None
+    if looked is not None:
+        alignment = schemas.Looked(
+            source=looked.source, target=looked.target, weights=looked.weights.tolist()
+        )
+    return schemas.Translated(text=own.text, score=own.score, alignment=alignment)
 
 
 def _looking(routes: APIRouter, desk: "Desk") -> None:

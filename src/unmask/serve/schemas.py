@@ -112,6 +112,15 @@ class Entities(Asked):
     texts: Texts
 
 
+class Translate(Asked):
+    """Texts to say in another language."""
+
+    texts: Texts
+    beams: Annotated[int, Field(ge=1, le=8, description="1 is greedy.")] = 1
+    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
+    alignment: Annotated[bool, Field(description="Where each word looked, too.")] = False
+
+
 class Attention(Asked):
     """A text or a pair to look at."""
 
@@ -187,6 +196,22 @@ class Verdict(BaseModel):
 
     probability: float
     follows: bool
+
+
+class Looked(BaseModel):
+    """How much of each target word's look fell on each source word."""
+
+    source: list[str]
+    target: list[str]
+    weights: list[list[float]]
+
+
+class Translated(BaseModel):
+    """A translation; the score is the mean log-probability of a word."""
+
+    text: str
+    score: float
+    alignment: Looked | None = None
 
 
 class Info(BaseModel):

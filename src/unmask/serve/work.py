@@ -16,7 +16,9 @@ from unmask.checkpoint.names import MASKED, PRETRAINING
 from unmask.data.columns import Sample
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
+from unmask.model.config import SearchSettings
 from unmask.serve.limits import Refused, invalid, too_large
+from unmask.settings import build
 from unmask.use.model import Model, TextTooLong
 from unmask.use.page import payload
 
@@ -121,6 +123,17 @@ def _attention(model: Model, items: list[Any], options: dict[str, Any]) -> Seque
         return [payload(model, **item) for item in items]
 
 
+def _translate(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+    """Translations, each with where its words looked if that is wanted and there is attention."""
+    speaker = model.translator
+    how = {name: value for name, value in options.items() if name != "alignment"}
+    found = list(speaker.translate(items, build(SearchSettings, how, where="translate")))
+    return [
+        (own, speaker.looked_at(text, own) if options["alignment"] else None)
+        for text, own in zip(items, found, strict=True)
+    ]
+
+
 VERBS = {
     verb.name: verb
     for verb in (
@@ -139,7 +152,18 @@ VERBS = {
             f"a {MASKED} or {PRETRAINING}",
         ),
         Verb("next", _next, lambda model: model.network.pair_head is not None, f"a {PRETRAINING}"),
-        Verb("attention", _attention, lambda model: True, "any model"),
+        Verb(
+            "attention",
+            _attention,
+            lambda model: model.network.config.cell == "attention",
+            "a Transformer",
+        ),
+        Verb(
+            "translate",
+            _translate,
+            lambda model: model.network.decoder is not None,
+            "one that was trained to translate",
+        ),
     )
 }
 

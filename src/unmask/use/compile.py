@@ -25,7 +25,7 @@ from unmask.tasks.classify import Labels
 from unmask.tasks.ner import OUTSIDE, Names
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Number
-from unmask.use.graph import COMPILED, Compiled, needed, write_rows
+from unmask.use.graph import COMPILED, Compiled, needed, refuse_other_than_transformers, write_rows
 from unmask.use.model import Model
 from unmask.use.predict import record_of, unlabelled
 
@@ -71,6 +71,7 @@ def compile_model(
     Records are what the model's task asks about, or texts for an encoder.
     """
     needed("onnxruntime", "onnxscript")
+    refuse_other_than_transformers(model.network, model.path)
     if len(records) < FEWEST:
         raise DataError(
             f"{len(records)} texts to compile with; need at least {FEWEST}. Give more (--texts)."

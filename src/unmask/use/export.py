@@ -23,7 +23,7 @@ from unmask.checkpoint.names import their_config
 from unmask.errors import FolderError
 from unmask.model.network import Network
 from unmask.text.files import tokenizer_files
-from unmask.use.graph import write_onnx
+from unmask.use.graph import refuse_other_than_transformers, write_onnx
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
 TOLERANCE = 1e-3  # of numbers around 1, computed in another order
@@ -114,6 +114,7 @@ def export_onnx(folder: Folder, out: Path) -> float:
     Returns the largest difference to the live model that was seen; one that is too large is
     refused, and nothing is written.
     """
+    refuse_other_than_transformers(folder.network, folder.path)
     tokenizer = folder.needed_tokenizer()
     table = their_config(folder.network.config, folder.network.heads, tokenizer.vocabulary.pad)
     about = {"exported": str(folder.path), "task": (folder.manifest or {}).get("task")}

@@ -50,6 +50,15 @@ class Rows(nn.Module):
         return scores_at(self.network, inputs, places, shared=True)
 
 
+def refuse_other_than_transformers(network: Network, path: Path) -> None:
+    """Graphs are of BERT: of an encoder, and of labels on it."""
+    if network.decoder is not None or network.config.cell != "attention":
+        raise SettingsError(
+            f"{path}: a model that translates, or whose layers are recurrent; graphs are made of "
+            "Transformer encoders and their labels."
+        )
+
+
 def write_rows(network: Network, path: Path) -> None:
     """Write the graph of a network: of its labels, if it has one head for them."""
     rows = {0: "rows", 1: "length"}

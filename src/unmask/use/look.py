@@ -170,6 +170,7 @@ class Row:
     """One text or a pair on its way through the network."""
 
     def __init__(self, model: Model, text: str, second: str | None) -> None:
+        model.refuse_recurrent()
         self.model, self.network = model, model.network
         self.example = model.example(text, second)
         self.batch = engine.lay_out([self.example], pad_id=model.tokenizer.vocabulary.pad)

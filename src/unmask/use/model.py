@@ -244,17 +244,21 @@ class Model:
         self, text: str, second: str | None = None, *, truncate: bool = True
     ) -> AttentionMaps:
         """The attention weights of every layer and head for a text or a pair."""
-        if self.network.config.cell != "attention":
-            raise SettingsError(
-                f"{self.path}: its layers are {self.network.config.cell}, which have no attention. "
-                "Give a Transformer."
-            )
+        self.refuse_recurrent()
         example = self.example(text, second, truncate=truncate)
         with recording(self.network.encoder) as weights:
             self._one(example)
         tokens = self.tokens_of(example)
         stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
         return AttentionMaps(tokens, example.segments, words_of(tokens), example.special, stacked)
+
+    def refuse_recurrent(self) -> None:
+        """There is no attention to look at in layers that read word by word."""
+        if self.network.config.cell != "attention":
+            raise SettingsError(
+                f"{self.path}: its layers are {self.network.config.cell}, which have no attention. "
+                "Give a Transformer."
+            )
 
     def example(self, text: str, second: str | None = None, *, truncate: bool = True) -> Encoded:
         """A text or a pair as the network reads it."""

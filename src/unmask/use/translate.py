@@ -17,12 +17,11 @@ from unmask.data.parallel import Pair
 from unmask.errors import DataError, FolderError
 from unmask.memory import keep_freed_memory
 from unmask.model.attention import Alignment, Attention, listening
-from unmask.model.config import SearchSettings
+from unmask.model.config import DecoderConfig, SearchSettings
 from unmask.model.decoder import Decoder
 from unmask.model.search import Hypothesis
 from unmask.tasks import engine
 from unmask.tasks.translate import (
-    Side,
     Tokenizers,
     Tokens,
     Translate,
@@ -44,6 +43,7 @@ class Translation:
 
     text: str
     score: float
+    words: tuple[int, ...] | None = None  # as they were said; None if in parts, or not at all
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ class Translator:
     def _joined(self, found: Sequence[Hypothesis]) -> Translation:
         words = sum(len(own.words) + 1 for own in found)
         text = " ".join(self.words.text(own.words) for own in found)
-        return Translation(text, sum(own.score for own in found) / words)
+        said = tuple(found[0].words) if len(found) == 1 else None
+        return Translation(text, sum(own.score for own in found) / words, said)
 
     def _parts(self, text: str, number: int, split: bool) -> list[list[int]]:
         """A text as it is read: whole, or in parts if it is too long; a blank one not at all."""
@@ -159,7 +160,7 @@ class Translator:
         tokens = [
             own
             for own in self.words.tokens(pairs)
-            if len(own.ids) <= min(self.limit, self.network.heads.decoder.max_length)  # type: ignore[union-attr]
+            if len(own.ids) <= min(self.limit, self._decoder.max_length)
         ]
         scores = task.score(said, [pair.target or "" for pair in pairs])
         if tokens:
@@ -168,15 +169,33 @@ class Translator:
         return scores, said
 
     def looked(self, source: str, target: str | None = None) -> Looked:
-        """Where each word of a translation looked: of the model's own, unless one is given.
-
-        Heads and layers are averaged; pieces are joined to words.
-        """
+        """Where each word of a translation looked: of the model's own, unless one is given."""
+        lookers = self._lookers()
         if target is None:
             (found,) = self.translate([source], split=False)
-            target = found.text
-        (tokens,) = self.words.tokens([Pair(source, target, "the text")])
-        assert isinstance(tokens.target, Side)
+            return self._looked(source, found.words or (), lookers)
+        words = self.words.target.encode(target).ids[1:-1]
+        most = self._decoder.max_length - 1
+        if len(words) > most:
+            raise DataError(
+                f"the translation: {len(words):,} tokens; the model says "
+                f"{most} at most. Shorten it."
+            )
+        return self._looked(source, words, lookers)
+
+    def looked_at(self, source: str, found: Translation) -> Looked | None:
+        """The same of a translation that was made; None if it was in parts, or nothing looks."""
+        if found.words is None or not self._found():
+            return None
+        return self._looked(source, found.words, self._lookers())
+
+    def _looked(self, source: str, words: Sequence[int], lookers: torch.nn.ModuleList) -> Looked:
+        """Heads and layers are averaged; pieces are joined to words."""
+        marks = self.words.marks
+        ids = self.words.source.encode(source).ids
+        most = self._decoder.max_length  # what was cut off has no end
+        heard, answers = [marks.begin, *words][:most], [*words, marks.end][:most]
+        tokens = Tokens(side(ids), side(heard), answers)
         seen: list[torch.Tensor] = []
 
         def keep(layer: int, weights: torch.Tensor) -> torch.Tensor:
@@ -184,20 +203,27 @@ class Translator:
             return weights
 
         batch = batch_of([tokens], pad_id=self.words.source.vocabulary.pad)
-        with torch.inference_mode(), listening(self._lookers(), keep):
+        with torch.inference_mode(), listening(lookers, keep):
             states_of(self.network, batch)
         rows = len(tokens.answers)
         weights = torch.cat(seen) if len(seen) == rows else torch.stack(seen).mean(dim=0)
         return self._by_word(tokens, weights.float().numpy())
 
+    @property
+    def _decoder(self) -> DecoderConfig:
+        own = self.network.heads.decoder
+        assert own is not None, "the constructor refuses others"
+        return own
+
+    def _found(self) -> list[Attention | Alignment]:
+        decoder = self.network.decoder
+        if isinstance(decoder, Decoder):
+            return [cross for _, cross in decoder.looks()]
+        return [] if decoder is None or decoder.alignment is None else [decoder.alignment]
+
     def _lookers(self) -> torch.nn.ModuleList:
         """Whatever looks at the source."""
-        decoder = self.network.decoder
-        found: list[Attention | Alignment] = []
-        if isinstance(decoder, Decoder):
-            found += [cross for _, cross in decoder.looks()]
-        elif decoder is not None and decoder.alignment is not None:
-            found.append(decoder.alignment)
+        found = self._found()
         if not found:
             raise DataError(
                 f"{self.path}: its decoder has one context for the whole source, and looks at no "
