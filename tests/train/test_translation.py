@@ -16,6 +16,7 @@ from unmask.tasks.translate import Tokenizers
 from unmask.train.compare import Comparison, compare, train_files
 from unmask.train.distributed import Processes
 from unmask.train.pairs import Files, PairData, read_data
+from unmask.train.recipe import recipes_folder
 from unmask.train.run import read_metrics
 from unmask.train.translation import Translation, VocabularySettings, fitting, learned
 from unmask.train.tuning import Shuffled, compose_tuning
@@ -227,3 +228,12 @@ def test_given_words_are_used_as_they_are(tmp_path):
     assert isinstance(words, Tokenizers)
     with pytest.raises(SettingsError, match="without --vocabulary"):
         trained(tmp_path / "run", target_vocabulary=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((recipes_folder() / "compare").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_every_comparison_that_comes_with_unmask_can_be_asked_for(path):
+    for variant in build(Comparison, read_toml(path), where=str(path)).variants:
+        recipe = recipe_of(variant.recipe, variant.set)
+        assert recipe.tune.epochs
