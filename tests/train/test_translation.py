@@ -135,6 +135,20 @@ def test_steps_are_made_of_pairs_of_like_length_and_every_epoch_of_all_pairs():
     assert sum(spans) / len(spans) < 2 < max(len(own.ids) for own in tokens) - 3
 
 
+def test_processes_compute_as_many_parts_and_none_is_empty():
+    words = learned(PAIRS.train, VocabularySettings(size=60))
+    tokens, _ = fitting(PAIRS.train[:3], words, 32)
+    recipe = recipe_of("gru", [*RECURRENT, "tune.batch=3", "train.micro_tokens=1"])
+    parts = []
+    for rank in range(2):
+        source = Shuffled(tokens, lambda some, seed, progress: some, recipe, Processes(rank, 2))
+        pieces, _ = source.pieces({}, 0, 0.0)
+        parts.append([piece.batch for piece in pieces])
+    assert len(parts[0]) == len(parts[1])
+    assert all(some for own in parts for some in own)
+    assert sum(len(some) for own in parts for some in own) == 3
+
+
 @pytest.mark.parametrize(
     ("recipe", "change", "message"),
     [

@@ -141,11 +141,14 @@ class Shuffled:
 
     def _parts(self, chosen: Sequence[Any]) -> list[list[int]]:
         """The items of this process as they are computed at a time; all have as many parts."""
-        world = self.group.world
-        most = self.recipe.train.micro_tokens
-        each = [list(engine.by_length(chosen[rank::world], most)) for rank in range(world)]
+        world, most = self.group.world, self.recipe.train.micro_tokens
+        shares = [chosen[rank::world] for rank in range(world)]
+        each = [list(engine.by_length(share, most)) for share in shares]
+        count = min(max(map(len, each)), min(map(len, shares)))  # nobody computes an empty one
         mine = each[self.group.rank]
-        while len(mine) < max(map(len, each)):
+        while len(mine) > count:
+            mine[-2:] = [mine[-2] + mine[-1]]
+        while len(mine) < count:
             largest = max(range(len(mine)), key=lambda i: len(mine[i]))
             half = len(mine[largest]) // 2
             mine[largest : largest + 1] = [mine[largest][:half], mine[largest][half:]]
