@@ -176,11 +176,17 @@ def lengths(rounds: int, threads: int) -> dict[str, Any]:
             for name, spent in seconds.items():
                 rate = len(texts) * length / statistics.median(spent)
                 rates.setdefault(name, {}).setdefault(cores, []).append(rate)
+    (RESULTS / "infer.svg").write_text(drawn(rates))
+    return {"lengths": list(LENGTHS), "tokens_a_second": rates}
+
+
+def drawn(rates: dict[str, Any]) -> str:
+    """Rates over lengths, for each precision and number of threads."""
     charts = [
         Chart(
             f"Tokens a second, {precision}, {cores} threads",
             [
-                Line(name, range(len(LENGTHS)), _better(rates, name, cores))
+                Line(_short(name), range(len(LENGTHS)), _better(rates, name, cores))
                 for name in rates
                 if precision in name and APART not in name
             ],
@@ -190,8 +196,14 @@ def lengths(rounds: int, threads: int) -> dict[str, Any]:
         for precision in ("fp32", "int8")
         for cores in THREADS
     ]
-    (RESULTS / "infer.svg").write_text(column(charts))
-    return {"lengths": list(LENGTHS), "tokens_a_second": rates}
+    return column(charts)
+
+
+def _short(name: str) -> str:
+    """As it fits beside its line, where the title has the precision."""
+    for long, short in ((" fp32", ""), (" int8", ""), ("not compiled", "live"), ("formers", ".")):
+        name = name.replace(long, short)
+    return name
 
 
 def _better(rates: dict[str, Any], name: str, cores: int) -> list[float]:
