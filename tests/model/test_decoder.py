@@ -130,6 +130,7 @@ def test_word_by_word_is_all_words_at_once(scheme, changes):
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
 
 
+@torch.inference_mode()
 def test_a_selection_goes_on_as_the_whole_would():
     network = tiny_translator({}, positions="t5", reach=20)
     words = torch.tensor([target.ids for target in targets([(0, 3)] * 5)])
@@ -139,6 +140,24 @@ def test_a_selection_goes_on_as_the_whole_would():
     some, _ = network.decoder.step(said.select(which), next_words[which], network.words)
     torch.testing.assert_close(some, whole[which], atol=1e-6, rtol=1e-5)
     assert not torch.allclose(some, whole[:4], atol=1e-3)
+
+
+@torch.inference_mode()
+def test_rows_that_share_a_source_say_what_rows_with_their_own_would():
+    network = tiny_translator({}, positions="rotary")
+    words = torch.tensor([target.ids for target in targets([(0, 3)] * 5)])
+    _, said = steps(network, sources(), words)
+    own = said.select(torch.arange(5).repeat_interleave(3))
+    shared = said.several(3)
+    assert shared.source is said.source
+    step = network.decoder.step
+    for which in (torch.arange(15).view(5, 3).flip(1), torch.tensor([[12, 12, 14], [3, 5, 4]])):
+        heard = 5 + torch.arange(which.numel()) % 14
+        shared, own = shared.select(which.flatten()), own.select(which.flatten())
+        assert len(shared.source[0].keys) == len(which)
+        one, shared = step(shared, heard, network.words)
+        two, own = step(own, heard, network.words)
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
 
 
 def heads_of(x):

@@ -218,6 +218,21 @@ def test_a_selection_goes_on_as_the_whole_would(own):
     torch.testing.assert_close(some, whole[which], atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("own", [*PLAIN, *LOOKING], ids=name)
+def test_rows_that_share_a_source_say_what_rows_with_their_own_would(own):
+    decoder, states, texts, words, table = asked(own)
+    _, spoken = decoder.step(decoder.begin(states, texts), words[:, 0], table)
+    alone, shared = spoken.select(torch.arange(3).repeat_interleave(2)), spoken.several(2)
+    assert shared.states is spoken.states
+    for which in (torch.tensor([1, 0, 2, 3, 5, 5]), torch.tensor([5, 4, 0, 1])):
+        alone, shared = alone.select(which), shared.select(which)
+        assert len(shared.states) == len(which) // 2
+        heard = torch.arange(5, 5 + len(which))
+        one, shared = decoder.step(shared, heard, table)
+        two, alone = decoder.step(alone, heard, table)
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
 def context_by_hand(decoder, states, length, kind):
     """Of one text.  [L, D] -> [D]"""
     last = torch.cat([states[length - 1, :8], states[0, 8:]])

@@ -34,6 +34,9 @@ class Heard:
     def select(self, which):
         return Heard(self.number[which], self.words[which])
 
+    def several(self, count):
+        return self.select(torch.arange(len(self.number)).repeat_interleave(count))
+
 
 class Fable:
     """Says anything, but the same after the same words: scores by a table of all beginnings."""

@@ -8,7 +8,6 @@ are not returned: who wants to see or change them listens (`listening`, `recordi
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 
 from unmask.model import fast
 from unmask.model.config import ModelConfig, Scoring
+from unmask.model.kept import Kept, kept
 from unmask.model.positions import Positions
 
 Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
@@ -36,27 +36,6 @@ class Heard(nn.Module):
         super().__init__()
         self.layer = layer
         self.listener: Listener | None = None
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Keys and values that need not be computed again: of a memory, or of the words so far."""
-
-    keys: Tensor  # [B, H, K, d]
-    values: Tensor  # [B, H, K, d]
-    index: Tensor  # [B, K]
-
-    def select(self, which: Tensor) -> "Kept":
-        """The same for some of the rows, any number of times each.  [M]"""
-        return Kept(self.keys[which], self.values[which], self.index[which])
-
-    def and_then(self, other: "Kept") -> "Kept":
-        """These, and those of what follows."""
-        return Kept(
-            torch.cat([self.keys, other.keys], dim=2),
-            torch.cat([self.values, other.values], dim=2),
-            torch.cat([self.index, other.index], dim=1),
-        )
 
 
 class Attention(Heard):
@@ -94,33 +73,33 @@ class Attention(Heard):
         """The keys and values of a memory that will be read more than once.  [B, K, D], [B, K]"""
         weight, bias = self.qkv.weight[memory.shape[-1] :], self.qkv.bias[memory.shape[-1] :]
         k, v = (self._split(part) for part in F.linear(memory, weight, bias).chunk(2, dim=-1))
-        return Kept(positions.rotate(k, index), v, index)
+        return kept(positions.rotate(k, index), v, index)
 
     def recall(
-        self, x: Tensor, kept: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
+        self, x: Tensor, known: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
     ) -> Tensor:
         """Let each x read what was kept.  [B, Q, D], [B, Q] -> [B, Q, D]"""
         width = x.shape[-1]
         q = self._split(F.linear(x, self.qkv.weight[:width], self.qkv.bias[:width]))
         q = positions.rotate(q, index)
-        mixed = self._mixed(q, kept.keys, kept.values, added, positions, index, kept.index)
+        mixed = self._mixed(q, known.keys, known.values, added, positions, index, known.index)
         output: Tensor = self.output(mixed)
         return output
 
     def go_on(
-        self, x: Tensor, kept: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
+        self, x: Tensor, known: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
     ) -> tuple[Tensor, Kept]:
         """Let each x read what was kept and itself, and keep it too.  [B, 1, D], [B, 1]"""
         q, k, v = self._project(x, None)
         q, k = positions.rotate(q, index), positions.rotate(k, index)
-        kept = kept.and_then(Kept(k, v, index))
-        mixed = self._mixed(q, kept.keys, kept.values, added, positions, index, kept.index)
-        return self.output(mixed), kept
+        known = known.and_then(k, v, index)
+        mixed = self._mixed(q, known.keys, known.values, added, positions, index, known.index)
+        return self.output(mixed), known
 
     def nothing(self, x: Tensor) -> Kept:
         """What is kept before the first word, for as many rows as x has."""
         empty = x.new_zeros(len(x), self.heads, 0, x.shape[-1] // self.heads)
-        return Kept(empty, empty, torch.zeros(len(x), 0, dtype=torch.long, device=x.device))
+        return kept(empty, empty, torch.zeros(len(x), 0, dtype=torch.long, device=x.device))
 
     def _spelled_out(
         self,

@@ -6,18 +6,19 @@ keys and values of the others kept.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import masks, positions
-from unmask.model.attention import Attention, Kept
+from unmask.model.attention import Attention
 from unmask.model.config import DecoderConfig, ModelConfig
+from unmask.model.kept import Kept
 from unmask.model.layers import Block, dropped
 from unmask.model.positions import Positions
-from unmask.model.rows import Texts
+from unmask.model.rows import Texts, texts_left
 from unmask.model.start import table
 from unmask.settings import build
 
@@ -35,19 +36,30 @@ class Memory:
 
 @dataclass(frozen=True)
 class Said:
-    """How far a decoder is, for N texts of one length: what each block keeps."""
+    """How far a decoder is, for N rows of one length: what each block keeps.
 
-    words: tuple[Kept, ...]
-    source: tuple[Kept, ...]
-    added: Tensor | None  # [N, 1, 1, K] to the scores of the source
+    Rows that say something to the same text stand together and share its source.
+    """
+
+    words: tuple[Kept, ...]  # of N rows
+    source: tuple[Kept, ...]  # of N // each texts
+    added: Tensor | None  # [N // each, 1, 1, K] to the scores of the source
+    each: int = 1  # rows of a text
+
+    def several(self, count: int) -> "Said":
+        """As many rows for each row."""
+        rows = torch.arange(len(self.words[0].index), device=self.words[0].index.device)
+        words = tuple(kept.select(rows.repeat_interleave(count)) for kept in self.words)
+        return replace(self, words=words, each=self.each * count)
 
     def select(self, which: Tensor) -> "Said":
-        """The same for some of the texts, any number of times each.  [M]"""
-        return Said(
-            tuple(kept.select(which) for kept in self.words),
-            tuple(kept.select(which) for kept in self.source),
-            None if self.added is None else self.added[which],
-        )
+        """The same for some of the rows; of a text that stays, as many as before.  [M]"""
+        said = replace(self, words=tuple(kept.select(which) for kept in self.words))
+        texts = texts_left(which, self.each, len(self.source[0].index))
+        if texts is None:
+            return said
+        source = tuple(kept.select(texts) for kept in self.source)
+        return replace(said, source=source, added=None if self.added is None else self.added[texts])
 
 
 class Decoder(nn.Module):
@@ -126,7 +138,7 @@ class Decoder(nn.Module):
                 index=index,
             )
             kept.append(then)
-        return self.last_norm(x)[:, 0], Said(tuple(kept), said.source, said.added)
+        return self.last_norm(x)[:, 0], replace(said, words=tuple(kept))
 
     def looks(self) -> list[tuple[Block, Attention]]:
         """Each block, and its look at the source."""
@@ -148,6 +160,9 @@ def _reading(
     source: Kept, added: Tensor | None, index: Tensor
 ) -> Callable[[Attention, Tensor], Tensor]:
     def look(attention: Attention, x: Tensor) -> Tensor:
-        return attention.recall(x, source, added=added, positions=NOWHERE, index=index)
+        asked = x.view(len(source.index), -1, x.shape[-1])  # rows of a text are its questions
+        where = index.view(asked.shape[:2])
+        found = attention.recall(asked, source, added=added, positions=NOWHERE, index=where)
+        return found.view(x.shape)
 
     return look

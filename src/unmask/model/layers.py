@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import fast
-from unmask.model.attention import Attention, Joined, Kept, chosen
+from unmask.model.attention import Attention, Joined, chosen
 from unmask.model.config import Activation, ModelConfig
+from unmask.model.kept import Kept
 from unmask.model.positions import Positions
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {

@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from unmask.model.attention import Alignment
 from unmask.model.config import DecoderConfig, ModelConfig
 from unmask.model.layers import dropped
-from unmask.model.rows import Texts
+from unmask.model.rows import Texts, texts_left
 from unmask.model.start import table
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -65,24 +65,35 @@ def last_state(states: Tensor, length: Tensor, config: ModelConfig) -> Tensor:
 
 @dataclass(frozen=True)
 class Spoken:
-    """How far a recurrent decoder is, for N texts."""
+    """How far a recurrent decoder is, for N rows.
+
+    Rows that say something to the same text stand together and share its source.
+    """
 
     cell: tuple[Tensor, ...]  # [layers, N, D]: one, or two of an lstm
     context: Tensor  # [N, D]; if it is fed by attention, what was looked at last
-    states: Tensor  # [N, L, D] of the source
-    keys: Tensor | None  # [N, L, D] the same as attention compares them
-    real: Tensor  # [N, L]
+    states: Tensor  # [N // each, L, D] of the source
+    keys: Tensor | None  # [N // each, L, D] the same as attention compares them
+    real: Tensor  # [N // each, L]
+    each: int = 1  # rows of a text
+
+    def several(self, count: int) -> "Spoken":
+        """As many rows for each row."""
+        rows = torch.arange(len(self.context), device=self.context.device)
+        return replace(self._rows(rows.repeat_interleave(count)), each=self.each * count)
 
     def select(self, which: Tensor) -> "Spoken":
-        """The same for some of the texts, any number of times each.  [M]"""
-        return replace(
-            self,
-            cell=tuple(part[:, which] for part in self.cell),
-            context=self.context[which],
-            states=self.states[which],
-            keys=None if self.keys is None else self.keys[which],
-            real=self.real[which],
-        )
+        """The same for some of the rows; of a text that stays, as many as before.  [M]"""
+        texts = texts_left(which, self.each, len(self.real))
+        spoken = self._rows(which)
+        if texts is None:
+            return spoken
+        keys = None if self.keys is None else self.keys[texts]
+        return replace(spoken, states=self.states[texts], keys=keys, real=self.real[texts])
+
+    def _rows(self, which: Tensor) -> "Spoken":
+        cell = tuple(part[:, which] for part in self.cell)
+        return replace(self, cell=cell, context=self.context[which])
 
 
 class RecurrentDecoder(nn.Module):
@@ -196,8 +207,9 @@ class RecurrentDecoder(nn.Module):
     def _look(self, query: Tensor, spoken: Spoken) -> Tensor:
         assert self.alignment is not None
         assert spoken.keys is not None
-        found: Tensor = self.alignment(query, spoken.keys, spoken.states, spoken.real)
-        return found
+        asked = query.reshape(len(spoken.real), -1, query.shape[-1])  # by texts
+        found: Tensor = self.alignment(asked, spoken.keys, spoken.states, spoken.real)
+        return found.view(query.shape)
 
     def _run(self, heard: Tensor, spoken: Spoken) -> tuple[Tensor, tuple[Tensor, ...]]:
         """[N, T, D] -> [N, T, D], and where it ended"""

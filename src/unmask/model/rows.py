@@ -38,6 +38,16 @@ class Texts:
         return real
 
 
+def texts_left(which: Tensor, each: int, count: int) -> Tensor | None:
+    """The texts that some rows belong to, `each` rows a text; None if all texts stay as they are.
+
+    Rows of a text come together and are as many as before.  [N] -> [N // each]
+    """
+    texts = which[::each] // each
+    stay = torch.arange(count, device=which.device)
+    return None if torch.equal(texts, stay) else texts
+
+
 def texts_of(owner: Tensor, index: Tensor) -> Texts:
     """Find the texts of packed rows: a text begins where its index is 0.  [B, S], [B, S]"""
     real = (owner >= 0).flatten()

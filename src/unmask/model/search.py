@@ -1,6 +1,6 @@
 """States of a source -> the words of a target: greedy, by beams, or drawn.
 
-A decoder offers `begin`, `step` and `select`; nothing else of it is known here. Texts are searched
+A decoder offers `begin` and `step`, its states `select` and `several`; nothing else of it is known here. Texts are searched
 together and leave the batch when they are done; none changes what another says.
 """
 
@@ -32,7 +32,10 @@ class State(Protocol):
     """How far a decoder is."""
 
     def select(self, which: Tensor) -> Any:
-        """The same for some of the rows."""
+        """The same for some of the rows; of a text that stays, as many as before."""
+
+    def several(self, count: int) -> Any:
+        """As many rows for each row, one after the other."""
 
 
 class Speaker(Protocol):
@@ -154,11 +157,11 @@ class _Beams:
     ) -> None:
         self.speaker, self.marks, self.settings, self.limits = speaker, marks, settings, limits
         self.count = settings.beams
-        each = torch.arange(len(limits), device=limits.device).repeat_interleave(self.count)
-        self.state = state.select(each)
+        self.state = state.several(self.count)
         self.texts = torch.arange(len(limits), device=limits.device)  # [M] those still searched
-        self.words = torch.full_like(each, marks.begin)  # [M * beams] the last of each
-        self.said = each.new_zeros(len(each), 0)
+        rows = len(limits) * self.count
+        self.words = limits.new_full((rows,), marks.begin)  # [M * beams] the last of each
+        self.said = limits.new_zeros(rows, 0)
         self.scores = torch.full((len(limits), self.count), NEVER, device=limits.device)
         self.scores[:, 0] = 0.0  # all beams begin alike: the first speaks for them
         self.found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(limits))]
