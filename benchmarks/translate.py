@@ -1,11 +1,11 @@
 """Sequence to sequence: what telling the truth at once, keeping keys and another runtime are worth.
 
-    python -m benchmarks translate DATA [--only forcing cache others] [--model M] [--rounds 5]
+    python -m benchmarks translate DATA [--only forcing cache others beams] [--model M] [--rounds 5]
 
 DATA is a folder with train.de and train.en. `forcing` trains: all steps of a recurrent decoder at
 once, beside the loop over steps that people write. `cache` says 40 words for each of 32 texts with
-a Transformer, keys and values kept or computed again. `others` translates greedily with the same
-weights in CTranslate2, fp32; without --model they are random.
+a Transformer, keys and values kept or computed again. `others` translates greedily, and `beams` with
+five, beside the same weights in CTranslate2, fp32; without --model they are random.
 """
 
 import argparse
@@ -29,7 +29,8 @@ from unmask.data.parallel import Pair, find_folder, read_pairs
 from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
 from unmask.model.decoder import Decoder
 from unmask.model.network import Network
-from unmask.model.search import Marks, search
+from unmask.model.search import Hypothesis, Marks, search
+from unmask.tasks import engine
 from unmask.tasks.translate import (
     NAME,
     Speaking,
@@ -48,8 +49,7 @@ from unmask.train.translation import VocabularySettings, learned
 
 BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
 WIDTH, WORDS, ROWS = 384, 40, 32
-SENTENCES = 512  # translated in a round, in batches of 64
-AT_ONCE = 64
+SENTENCES, AT_ONCE = 1014, 64  # translated in a round, and by CTranslate2 at a time
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,9 @@ class _SoFar:
     def select(self, which: Tensor) -> "_SoFar":
         return _SoFar(self.states[which], self.real[which], self.words[which])
 
+    def several(self, count: int) -> "_SoFar":
+        return self.select(torch.arange(len(self.real)).repeat_interleave(count))
+
 
 class Greedy:
     """Words for as many texts, with what is known kept or not."""
@@ -273,22 +276,23 @@ class Greedy:
 
 
 class Ours:
-    """Greedy translation by our decoder."""
+    """Translation by our decoder, batches of the engine's choice side by side."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, beams: int) -> None:
         torch.set_num_threads(setting.threads)
         self.network, self.words = transformer(setting)
-        self.tokens = sources(setting, self.words)
+        self.tokens, self.search = sources(setting, self.words), SearchSettings(beams=beams)
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
-        """Batch by batch, neighbours in length together."""
-        said: list[list[int]] = []
-        for at in range(0, len(self.tokens), AT_ONCE):
-            some = self.tokens[at : at + AT_ONCE]
-            found = said_of(self.network, some, self.words, SearchSettings())
-            said += [own.words for own in found]
-        return said
+        """What is said to each text."""
+
+        def answer(some: list[Tokens]) -> list[Hypothesis]:
+            return said_of(self.network, some, self.words, self.search)
+
+        workers = engine.Live(self.network).workers
+        found = engine.run(self.tokens, answer, workers=workers)
+        return [own.words for own in found]
 
     def __call__(self) -> None:
         """A round."""
@@ -296,37 +300,33 @@ class Ours:
 
 
 class CTranslate2:
-    """The same weights and batches in CTranslate2."""
+    """The same weights and texts in CTranslate2, as many workers of one thread."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, beams: int) -> None:
         import ctranslate2
 
         network, self.words = transformer(setting)
         tokens = sources(setting, self.words)
         vocabulary = self.words.source.vocabulary.tokens
-        self.texts = [[vocabulary[int(i)] for i in own.source.ids] for own in tokens]
+        self.texts, self.beams = [[vocabulary[int(i)] for i in own.ids] for own in tokens], beams
         folder = RESULTS / "translate-ctranslate2"
         export_to_ctranslate2(network, self.words, folder)
         self.translator = ctranslate2.Translator(
-            str(folder),
-            compute_type="float32",
-            inter_threads=1,
-            intra_threads=setting.threads,
+            str(folder), compute_type="float32", inter_threads=setting.threads, intra_threads=1
         )
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
-        """Batch by batch."""
-        said: list[list[int]] = []
+        """What is said to each text; greedily without any scores."""
         ids = self.words.target.vocabulary.ids
-        for at in range(0, len(self.texts), AT_ONCE):
-            some = self.texts[at : at + AT_ONCE]
-            longest = 2 * max(map(len, some)) + 10
-            found = self.translator.translate_batch(
-                some, beam_size=1, max_decoding_length=longest, return_scores=False
-            )
-            said += [[ids[word] for word in own.hypotheses[0]] for own in found]
-        return said
+        found = self.translator.translate_batch(
+            self.texts,
+            beam_size=self.beams,
+            max_batch_size=AT_ONCE,
+            max_decoding_length=2 * max(map(len, self.texts)) + 10,
+            return_scores=False,
+        )
+        return [[ids[word] for word in own.hypotheses[0]] for own in found]
 
     def __call__(self) -> None:
         """A round."""
@@ -380,17 +380,21 @@ def cache(setting: Setting, rounds: int) -> dict[str, Any]:
     return {**found, "same": said[0] == said[1]}
 
 
-def others(setting: Setting, rounds: int) -> dict[str, Any]:
-    found = beside({"unmask": Ours, "CTranslate2": CTranslate2}, [setting], rounds)
+def others(setting: Setting, rounds: int, beams: int = 1) -> dict[str, Any]:
+    found = beside({"unmask": Ours, "CTranslate2": CTranslate2}, [setting, beams], rounds)
     said = [own["said"] for own in found.pop("about").values()]
     same = sum(a == b for a, b in zip(*said, strict=True))
     print(f"{same} of {len(said[0])} translations are the same")
     return {**found, "same": same, "texts": len(said[0])}
 
 
+def beams(setting: Setting, rounds: int) -> dict[str, Any]:
+    return others(setting, rounds, beams=5)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks translate")
-    kinds = {"forcing": forcing, "cache": cache, "others": others}
+    kinds = {"forcing": forcing, "cache": cache, "others": others, "beams": beams}
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
     parser.add_argument("--rounds", type=int, default=5)

@@ -37,7 +37,7 @@ class Growing:
     room: Room | None = None
 
     def and_then(self, more: Tensor) -> "Growing":
-        """This and what follows.  [B, H, M, d]"""
+        """What is there and what follows.  [B, H, M, d]"""
         before, room = self.tensor.shape[2], self.room
         length = before + more.shape[2]
         if room is None or room.used != before or room.places.shape[2] < length:

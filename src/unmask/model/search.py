@@ -1,7 +1,8 @@
 """States of a source -> the words of a target: greedy, by beams, or drawn.
 
-A decoder offers `begin` and `step`, its states `select` and `several`; nothing else of it is known here. Texts are searched
-together and leave the batch when they are done; none changes what another says.
+A decoder offers `begin` and `step`, its states `select` and `several`; nothing else of it is known
+here. Texts are searched together and leave the batch when they are done; none changes what another
+says.
 """
 
 from collections.abc import Callable, Sequence
