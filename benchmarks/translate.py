@@ -4,8 +4,8 @@
 
 DATA is a folder with train.de and train.en. `forcing` trains: all steps of a recurrent decoder at
 once, beside the loop over steps that people write. `cache` says 40 words for each of 32 texts with
-a Transformer, keys and values kept or computed again. `others` translates greedily, and `beams` with
-five, beside the same weights in CTranslate2, fp32; without --model they are random.
+a Transformer, keys and values kept or computed again. `others` translates greedily, and `beams`
+with five, beside the same weights in CTranslate2, fp32; without --model they are random.
 """
 
 import argparse

@@ -16,11 +16,12 @@ one more layer, or through the mean of all states, takes twice the time. The tes
 
 import itertools
 import random
+from typing import get_args
 
 import pytest
 import torch
 
-from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
+from unmask.model.config import Context, DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
 from unmask.model.network import Network
 from unmask.tasks.translate import (
     Tokenizers,
@@ -41,7 +42,7 @@ from unmask.train.step import Piece, Trainee, take_step
 WORDS = Tokenizer(Vocabulary([*SPECIALS, *"abcde"]))
 BOTH = Tokenizers(WORDS, WORDS)
 WIDTH, BATCH, UNSEEN = 64, 128, 400
-HOW = OptimizerSettings(rate=2e-2, decay=0.0, beta2=0.98)
+RATE = 2e-2
 
 
 def sequences():
@@ -53,7 +54,7 @@ def sequences():
     return [Tokens(side([begin, *s, end]), side([begin, *s[::-1]]), [*s[::-1], end]) for s in every]
 
 
-def learned(feeds, context, pairs, steps):
+def learned(feeds, context, pairs, steps, rate):
     """A network that has been shown the pairs."""
     torch.manual_seed(0)
     size = len(WORDS.vocabulary)
@@ -66,35 +67,42 @@ def learned(feeds, context, pairs, steps):
         ModelConfig(vocab_size=size, **sizes, **kind), HeadsConfig(pooler=False, decoder=own)
     )
     learner = Trainee(network, Translate(TranslateSettings(smoothing=0.0))).train()
-    optimizer, course = make_optimizer(learner, HOW), ScheduleSettings(steps=steps, warmup=0.05)
+    optimizer = make_optimizer(learner, OptimizerSettings(rate=rate, decay=0.0, beta2=0.98))
+    course = ScheduleSettings(steps=steps, warmup=0.05)
     starts = range(0, len(pairs), BATCH)
     batches = [batch_of(pairs[i : i + BATCH], pad_id=0) for i in starts]
     for step in range(steps):
-        set_rate(optimizer, HOW.rate * course.factor(step / steps))
+        set_rate(optimizer, rate * course.factor(step / steps))
         piece = Piece(batches[step % len(batches)], step)
         take_step(learner, [piece], optimizer, Processes(), clip=1.0)
     return network.eval()
 
 
+def right(feeds, context, steps, rate):
+    """The share of unseen sequences that are said backwards, after so many steps."""
+    pairs = sequences()
+    unseen, seen = pairs[:UNSEEN], pairs[UNSEEN:]
+    network = learned(feeds, context, seen, steps, rate)
+    said = said_of(network, unseen, BOTH, SearchSettings())
+    return (
+        sum(one.words == own.answers[:-1] for one, own in zip(said, unseen, strict=True)) / UNSEEN
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("context", get_args(Context))
+@pytest.mark.parametrize("feeds", ["nothing", "context", "both"])
+def test_all_nine_say_unseen_sequences_backwards(feeds, context, capsys):
+    share = right(feeds, context, *((300, RATE) if feeds == "both" else (1200, RATE / 2)))
+    with capsys.disabled():
+        print(f"{feeds} fed, context {context}: {share:.2%}")
+    assert share > 0.99
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("feeds", "context", "steps", "least"),
-    [
-        ("both", "last", 250, 0.99),
-        ("both", "mapped", 250, 0.99),
-        ("both", "all", 250, 0.99),
-        ("nothing", "last", 300, 0.97),
-        ("context", "last", 300, 0.97),
-        ("nothing", "mapped", 450, 0.96),
-        ("context", "mapped", 450, 0.96),
-        ("nothing", "all", 450, 0.96),
-        ("context", "all", 450, 0.96),
-    ],
+    [("both", "mapped", 250, 0.99), ("nothing", "last", 300, 0.97), ("context", "all", 450, 0.96)],
 )
-def test_unseen_sequences_are_said_backwards(feeds, context, steps, least):
-    pairs = sequences()
-    unseen, seen = pairs[:UNSEEN], pairs[UNSEEN:]
-    network = learned(feeds, context, seen, steps)
-    said = said_of(network, unseen, BOTH, SearchSettings())
-    right = sum(one.words == own.answers[:-1] for one, own in zip(said, unseen, strict=True))
-    assert right / UNSEEN >= least
+def test_some_do_so_even_after_a_shorter_time(feeds, context, steps, least):
+    assert right(feeds, context, steps, RATE) >= least
