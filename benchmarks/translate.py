@@ -3,9 +3,10 @@
     python -m benchmarks translate DATA [--only forcing cache others beams] [--model M] [--rounds 5]
 
 DATA is a folder with train.de and train.en. `forcing` trains: all steps of a recurrent decoder at
-once, beside the loop over steps that people write. `cache` says 40 words for each of 32 texts with
-a Transformer, keys and values kept or computed again. `others` translates greedily, and `beams`
-with five, beside the same weights in CTranslate2, fp32; without --model they are random.
+once, beside the loop over steps that people write, on batches as they come, or of pairs of like
+length as ours are. `cache` says 40 words for each of 32 texts with a Transformer, keys and values
+kept or computed again. `others` translates greedily, and `beams` with five, beside the same weights
+in CTranslate2, fp32; without --model they are random.
 """
 
 import argparse
@@ -17,149 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+from torch import Tensor
 
 from benchmarks.exported import export_to_ctranslate2
 from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
+from benchmarks.teaching import Fused, Setting, Stepwise, tokens_of
 from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
-from unmask.data.parallel import Pair, find_folder, read_pairs
+from unmask.data.parallel import find_folder, read_pairs
 from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
 from unmask.model.decoder import Decoder
 from unmask.model.network import Network
 from unmask.model.search import Hypothesis, Marks, search
 from unmask.tasks import engine
 from unmask.tasks.translate import (
-    NAME,
     Speaking,
     Tokenizers,
     Tokens,
-    Translate,
-    TranslateSettings,
     batch_of,
     said_of,
 )
-from unmask.train.distributed import Processes
-from unmask.train.optim import make_optimizer
-from unmask.train.schedule import OptimizerSettings
-from unmask.train.step import Piece, Trainee, take_step
-from unmask.train.translation import VocabularySettings, learned
 
-BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
-WIDTH, WORDS, ROWS = 384, 40, 32
+WORDS, ROWS = 40, 32
 SENTENCES, AT_ONCE = 1014, 64  # translated in a round, and by CTranslate2 at a time
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What every side is given."""
-
-    data: Path
-    threads: int
-    model: Path | None
-
-
-def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[Tokens]]:
-    """Pairs of the data, and the words that they teach."""
-    paths = find_folder(setting.data, "de", "en")
-    pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
-    words = learned(pairs[:4000], VocabularySettings(size=6000))
-    return words, sorted(words.tokens(pairs[:count]), key=lambda own: len(own.ids))
-
-
-def gru(words: int) -> Network:
-    """The network of the recipe `gru`."""
-    torch.manual_seed(0)
-    config = ModelConfig(
-        vocab_size=words,
-        width=WIDTH,
-        layers=1,
-        heads=1,
-        inner_width=WIDTH,
-        cell="gru",
-        positions="none",
-        dropout=0.3,
-    )
-    own = DecoderConfig(vocab_size=words, layers=1, shared=True, cell="gru", context="mapped")
-    return Network(config, HeadsConfig(pooler=False, decoder=own))
-
-
-class Fused:
-    """Ours: one call for all steps."""
-
-    def __init__(self, setting: Setting) -> None:
-        torch.set_num_threads(setting.threads)
-        words, tokens = tokens_of(setting, BATCH * STEPS)
-        self.trainee = Trainee(
-            gru(len(words.target.vocabulary)), Translate(TranslateSettings(smoothing=0.0))
-        )
-        self.trainee.network.train()
-        self.optimizer = make_optimizer(self.trainee, OptimizerSettings(rate=1e-3))
-        parts = [tokens[i : i + BATCH] for i in range(0, len(tokens), BATCH)]
-        self.batches = [batch_of(part, pad_id=0) for part in parts]
-        self.about = {"words": sum(batch.counts[NAME] for batch in self.batches)}
-
-    def __call__(self) -> None:
-        """A round of steps."""
-        for batch in self.batches:
-            take_step(self.trainee, [Piece(batch, 0)], self.optimizer, Processes(), clip=1.0)
-
-
-class Loop(nn.Module):
-    """The loop that people write: a step of the decoder and all words' scores, word by word."""
-
-    def __init__(self, words: int) -> None:
-        super().__init__()
-        self.embed, self.dropout = nn.Embedding(words, WIDTH), nn.Dropout(0.3)
-        self.encoder = nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
-        self.map = nn.Linear(WIDTH, WIDTH)
-        self.decoder = nn.GRU(2 * WIDTH, WIDTH, batch_first=True)
-        self.read, self.out = nn.Linear(3 * WIDTH, WIDTH), nn.Linear(WIDTH, words)
-
-    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        """[B, S], [B], [B, T] -> [B, T - 1, V]"""
-        vectors = self.dropout(self.embed(source))
-        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
-        _, last = self.encoder(packed)
-        context = torch.tanh(self.map(torch.cat([last[0], last[1]], dim=-1)))
-        hidden, scores = torch.zeros_like(context)[None], []
-        for at in range(target.shape[1] - 1):
-            word = self.dropout(self.embed(target[:, at]))
-            fed = torch.cat([word, context], dim=-1)[:, None]
-            state, hidden = self.decoder(fed, hidden)
-            read = torch.tanh(self.read(torch.cat([state[:, 0], context, word], dim=-1)))
-            scores.append(self.out(self.dropout(read)))
-        return torch.stack(scores, dim=1)
-
-
-class Stepwise:
-    """The same sizes, trained by that loop."""
-
-    def __init__(self, setting: Setting) -> None:
-        torch.set_num_threads(setting.threads)
-        words, tokens = tokens_of(setting, BATCH * STEPS)
-        torch.manual_seed(0)
-        self.model = Loop(len(words.target.vocabulary)).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
-        self.batches = []
-        for at in range(0, len(tokens), BATCH):
-            part = tokens[at : at + BATCH]
-            lengths = torch.tensor([len(own.source.ids) for own in part])
-            source = pad_sequence([torch.tensor(own.source.ids) for own in part], batch_first=True)
-            targets = [torch.tensor([own.target.ids[0], *own.answers]) for own in part]
-            self.batches.append((source, lengths, pad_sequence(targets, batch_first=True)))
-
-    def __call__(self) -> None:
-        """A round of steps."""
-        for source, lengths, target in self.batches:
-            self.optimizer.zero_grad(set_to_none=True)
-            scores = self.model(source, lengths, target)
-            loss = F.cross_entropy(scores.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
 
 
 def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
@@ -344,21 +225,34 @@ def sources(setting: Setting, words: Tokenizers) -> list[Tokens]:
 def beside(
     sides: dict[str, Callable[..., Any]], arguments: Sequence[Any], rounds: int
 ) -> dict[str, Any]:
-    """Two sides in turn, each a process of its own: ours first."""
+    """Several sides in turn, each a process of its own: ours first."""
     made = {name: Apart(side, *arguments) for name, side in sides.items()}
     seconds = interleaved(dict(made), rounds)
-    mine, other = sides
+    mine, *theirs = sides
     about = {name: side.about for name, side in made.items()}
     for side in made.values():
         side.close()
-    found = {"seconds": seconds, "speedup": ratio(seconds, mine, other)}
-    at = found["speedup"]
-    print(f"{mine}: {at['median']:.2f}x ({at['lowest']:.2f} to {at['highest']:.2f}) of {other}")
-    return {**found, "about": about}
+    speedup = {other: ratio(seconds, mine, other) for other in theirs}
+    for other, at in speedup.items():
+        print(f"{mine}: {at['median']:.2f}x ({at['lowest']:.2f} to {at['highest']:.2f}) of {other}")
+    return {"seconds": seconds, "speedup": speedup, "about": about}
+
+
+def in_order(setting: Setting) -> Stepwise:
+    return Stepwise(setting, sort=False)
+
+
+def neighbours(setting: Setting) -> Stepwise:
+    return Stepwise(setting, sort=True)
 
 
 def forcing(setting: Setting, rounds: int) -> dict[str, Any]:
-    found = beside({"at once": Fused, "step by step": Stepwise}, [setting], rounds)
+    sides = {
+        "at once": Fused,
+        "step by step": in_order,
+        "step by step, neighbours in length": neighbours,
+    }
+    found = beside(sides, [setting], rounds)
     words = found.pop("about")["at once"]["words"]
     for name, spent in found["seconds"].items():
         print(f"{name}: {words / statistics.median(spent):,.0f} words a second")

@@ -1,0 +1,140 @@
+"""A recurrent decoder that is taught: all steps at once, or by the loop that people write."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+
+from unmask.data.columns import Columns
+from unmask.data.parallel import Pair, find_folder, read_pairs
+from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
+from unmask.model.network import Network
+from unmask.tasks.translate import NAME, Tokenizers, Tokens, Translate, TranslateSettings, batch_of
+from unmask.train.distributed import Processes
+from unmask.train.optim import make_optimizer
+from unmask.train.schedule import OptimizerSettings
+from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.translation import VocabularySettings, learned
+
+BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
+WIDTH = 384
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every side is given."""
+
+    data: Path
+    threads: int
+    model: Path | None
+
+
+def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[Tokens]]:
+    """Pairs of the data, and the words that they teach."""
+    paths = find_folder(setting.data, "de", "en")
+    pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
+    words = learned(pairs[:4000], VocabularySettings(size=6000))
+    return words, list(words.tokens(pairs[:count]))
+
+
+def by_length(tokens: list[Tokens]) -> list[Tokens]:
+    """Neighbours in length together, as steps are made."""
+    return sorted(tokens, key=lambda own: len(own.ids))
+
+
+def gru(words: int) -> Network:
+    """The network of the recipe `gru`."""
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=words,
+        width=WIDTH,
+        layers=1,
+        heads=1,
+        inner_width=WIDTH,
+        cell="gru",
+        positions="none",
+        dropout=0.3,
+    )
+    own = DecoderConfig(vocab_size=words, layers=1, shared=True, cell="gru", context="mapped")
+    return Network(config, HeadsConfig(pooler=False, decoder=own))
+
+
+class Fused:
+    """Ours: one call for all steps."""
+
+    def __init__(self, setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)
+        words, tokens = tokens_of(setting, BATCH * STEPS)
+        tokens = by_length(tokens)
+        self.trainee = Trainee(
+            gru(len(words.target.vocabulary)), Translate(TranslateSettings(smoothing=0.0))
+        )
+        self.trainee.network.train()
+        self.optimizer = make_optimizer(self.trainee, OptimizerSettings(rate=1e-3))
+        parts = [tokens[i : i + BATCH] for i in range(0, len(tokens), BATCH)]
+        self.batches = [batch_of(part, pad_id=0) for part in parts]
+        self.about = {"words": sum(batch.counts[NAME] for batch in self.batches)}
+
+    def __call__(self) -> None:
+        """A round of steps."""
+        for batch in self.batches:
+            take_step(self.trainee, [Piece(batch, 0)], self.optimizer, Processes(), clip=1.0)
+
+
+class Loop(nn.Module):
+    """The loop that people write: a step of the decoder and all words' scores, word by word."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.embed, self.dropout = nn.Embedding(words, WIDTH), nn.Dropout(0.3)
+        self.encoder = nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
+        self.map = nn.Linear(WIDTH, WIDTH)
+        self.decoder = nn.GRU(2 * WIDTH, WIDTH, batch_first=True)
+        self.read, self.out = nn.Linear(3 * WIDTH, WIDTH), nn.Linear(WIDTH, words)
+
+    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """[B, S], [B], [B, T] -> [B, T - 1, V]"""
+        vectors = self.dropout(self.embed(source))
+        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
+        _, last = self.encoder(packed)
+        context = torch.tanh(self.map(torch.cat([last[0], last[1]], dim=-1)))
+        hidden, scores = torch.zeros_like(context)[None], []
+        for at in range(target.shape[1] - 1):
+            word = self.dropout(self.embed(target[:, at]))
+            fed = torch.cat([word, context], dim=-1)[:, None]
+            state, hidden = self.decoder(fed, hidden)
+            read = torch.tanh(self.read(torch.cat([state[:, 0], context, word], dim=-1)))
+            scores.append(self.out(self.dropout(read)))
+        return torch.stack(scores, dim=1)
+
+
+class Stepwise:
+    """The same sizes and pairs, trained by that loop."""
+
+    def __init__(self, setting: Setting, *, sort: bool) -> None:
+        torch.set_num_threads(setting.threads)
+        words, tokens = tokens_of(setting, BATCH * STEPS)
+        tokens = by_length(tokens) if sort else tokens
+        torch.manual_seed(0)
+        self.model = Loop(len(words.target.vocabulary)).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
+        self.batches = []
+        for at in range(0, len(tokens), BATCH):
+            part = tokens[at : at + BATCH]
+            lengths = torch.tensor([len(own.source.ids) for own in part])
+            source = pad_sequence([torch.tensor(own.source.ids) for own in part], batch_first=True)
+            targets = [torch.tensor([own.target.ids[0], *own.answers]) for own in part]
+            self.batches.append((source, lengths, pad_sequence(targets, batch_first=True)))
+
+    def __call__(self) -> None:
+        """A round of steps."""
+        for source, lengths, target in self.batches:
+            self.optimizer.zero_grad(set_to_none=True)
+            scores = self.model(source, lengths, target)
+            loss = F.cross_entropy(scores.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
