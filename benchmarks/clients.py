@@ -99,6 +99,12 @@ class Tally:
         if answer.status == 200:
             self.times.append(answer.seconds)
 
+    def join(self, other: "Tally") -> None:
+        """Those of another, too."""
+        for status, count in other.codes.items():
+            self.codes[status] = self.codes.get(status, 0) + count
+        self.times += other.times
+
 
 async def crowd(
     port: int, clients: int, seconds: float, body: Callable[[int], Any], *, every: float = 0.0

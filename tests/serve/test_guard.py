@@ -286,6 +286,10 @@ def test_beyond_the_queue_it_says_so_at_once_and_loses_nothing(served):
                 while sum(one.done() for one in asked) < 4 and time.monotonic() < end:
                     time.sleep(0.02)  # some are computed and four wait: the others are refused
                 assert client.get("/health").status_code == 200, "the loop is not blocked"
+                unread = client.post("/embed", content=b"no JSON", headers=JSON)
+                assert unread.status_code == 429, "what is refused anyway is not looked into"
+                assert client.post("/nowhere", json={}).status_code == 404
+                assert 'route="/embed",status="429"' in client.get("/metrics").text
                 held.set()
                 answers = [one.result() for one in asked]
         finally:

@@ -14,19 +14,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from unmask.serve import known, ours
 from unmask.serve.batching import Batcher
-from unmask.serve.guard import LOCAL, Guard
-from unmask.serve.limits import Limits, Refused, internal, invalid, too_large
+from unmask.serve.guard import LOCAL, Guard, Line
+from unmask.serve.limits import PATIENCE, Limits, Refused, internal, invalid, too_large
 from unmask.serve.metrics import Metrics
 from unmask.serve.schemas import Problem
 from unmask.serve.work import VERBS, chosen, guessed_tokens
 from unmask.use.model import Model
 from unmask.version import VERSION
 
-PATIENCE = 0.5  # seconds before a client hears that there is too much to do
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 SAID: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
@@ -91,8 +91,9 @@ def create_app(
         responses=SAID,
         description="BERT over HTTP. Every refusal is JSON with error and error_type.",
     )
-    app.include_router(known.router(desk))
-    app.include_router(ours.router(desk))
+    routers = known.router(desk), ours.router(desk)
+    for router in routers:
+        app.include_router(router)
     _page(app)
     _errors(app)
 
@@ -101,7 +102,10 @@ def create_app(
         """Counts and times, for Prometheus."""
         return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    return Guard(app, desk.limits, token=token, hosts=hosts, seen=desk.metrics.request)
+    routes = (own for router in routers for own in router.routes if isinstance(own, Route))
+    waits = {own.path: own for own in routes if "POST" in (own.methods or ())}
+    line = Line(desk.batcher.full, waits)
+    return Guard(app, desk.limits, token=token, hosts=hosts, seen=desk.metrics.request, line=line)
 
 
 def _page(app: FastAPI) -> None:

@@ -56,17 +56,23 @@ class Batcher:
         if self.thread.is_alive():
             self.thread.join(timeout=self.limits.drain_seconds)
 
+    def full(self, more: int = 1) -> Refused | None:
+        """Why so many more texts may not wait, if they may not."""
+        if self.waiting + more <= self.limits.queue and not self.stopped:
+            return None
+        return busy(
+            f"{self.waiting} texts wait already, and {self.limits.queue} may. "
+            "Try again in a second."
+        )
+
     async def ask(self, key: Hashable, run: Run, items: list[Any], tokens: int) -> list[Any]:
         """Wait for the answers to the items, in order; works with an equal key share a `run`."""
         if not items:
             return []
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         with self.changed:
-            if self.waiting + len(items) > self.limits.queue or self.stopped:
-                raise busy(
-                    f"{self.waiting} texts wait already, and {self.limits.queue} may. "
-                    "Try again in a second."
-                )
+            if refused := self.full(len(items)):
+                raise refused
             self.waiting += len(items)
             self.works.append(Work(key, run, items, tokens, future))
             self.changed.notify()

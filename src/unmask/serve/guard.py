@@ -1,8 +1,8 @@
 """What every request passes before a route sees it: pure ASGI, so that nothing is read unbounded.
 
-host -> token -> kind of body -> body, in pieces, up to a limit and a deadline -> the route, up to a
-deadline and only as long as the client is there. Whatever happens, the answer is JSON with a
-request id, and never a traceback.
+host -> token -> kind of body -> body, in pieces, up to a limit and a deadline -> is there room in
+the queue? -> the route, up to a deadline and only as long as the client is there. Whatever happens,
+the answer is JSON with a request id, and never a traceback.
 """
 
 import asyncio
@@ -11,14 +11,16 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.serve.limits import Limits, Refused, internal, too_large, too_late
+from unmask.serve.limits import PATIENCE, Limits, Refused, internal, too_large, too_late
 
 OPEN = {"/health"}  # without a token; those of the page ask for it themselves
 PAGE = "/page/"
@@ -36,6 +38,17 @@ log = logging.getLogger("unmask.serve")
 Seen = Callable[[str, int, float], None]  # path, status, seconds
 
 
+@dataclass(frozen=True)
+class Line:
+    """The queue that some routes wait in."""
+
+    full: Callable[[], Refused | None]  # why nobody may join it now
+    routes: Mapping[str, BaseRoute]  # by path
+
+
+NOBODY_WAITS = Line(lambda: None, {})
+
+
 class Guard:
     """An app behind its limits."""
 
@@ -47,8 +60,9 @@ class Guard:
         token: str | None = None,
         hosts: tuple[str, ...] = LOCAL,
         seen: Seen = lambda path, status, seconds: None,
+        line: Line = NOBODY_WAITS,
     ) -> None:
-        self.app, self.limits, self.token, self.seen = app, limits, token, seen
+        self.app, self.limits, self.token, self.seen, self.line = app, limits, token, seen, line
         self.under_way = 0  # requests
         self.hosts = {_name(host.lower()) for host in hosts}
 
@@ -77,6 +91,7 @@ class Guard:
                 raise too_late(f"{self.limits.requests} requests are under way. Try again.")
             self._check(scope)
             body = await self._body(scope, receive)
+            await self._join(scope)
             await self._answered(scope, body, receive, reply)
         except Refused as refused:
             if status == GONE:  # else the answer is half sent: it ends with the connection
@@ -150,6 +165,20 @@ class Guard:
             raise Refused(
                 HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly.", "timeout"
             ) from None
+
+    async def _join(self, scope: Scope) -> None:
+        """Refuse what would only be refused later, before anybody has looked into it.
+
+        Where clients are many and the queue is full, most of them are refused: the less that costs,
+        the more is left for the answers. Who asks again at once is kept waiting first.
+        """
+        route = self.line.routes.get(str(scope["path"]))
+        if route is None or scope["method"] != "POST":
+            return
+        if refused := self.line.full():
+            scope["route"] = route  # for the metrics
+            await asyncio.sleep(PATIENCE)
+            raise refused
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the route until it has answered, the client has gone, or it took too long."""
