@@ -2,11 +2,11 @@
 
     python -m benchmarks translate DATA [--only forcing cache others beams] [--model M] [--rounds 5]
 
-DATA is a folder with train.de and train.en. `forcing` trains: all steps of a recurrent decoder at
-once, beside the loop over steps that people write, on batches as they come, or of pairs of like
-length as ours are. `cache` says 40 words for each of 32 texts with a Transformer, keys and values
-kept or computed again. `others` translates greedily, and `beams` with five, beside the same weights
-in CTranslate2, fp32; without --model they are random.
+DATA is a folder with train.de, train.en, val.de and val.en. `forcing` trains: all steps of a
+recurrent decoder at once, beside the loop over steps that people write, on batches as they come, or
+of pairs of like length as ours are. `cache` says 40 words for each of 32 texts with a Transformer,
+keys and values kept or computed again. `others` translates greedily, and `beams` with five, beside
+the same weights in CTranslate2, fp32: these two need a --model, since a random one does not end.
 """
 
 import argparse
@@ -195,16 +195,18 @@ class CTranslate2:
         self.translator = ctranslate2.Translator(
             str(folder), compute_type="float32", inter_threads=setting.threads, intra_threads=1
         )
+        assert network.heads.decoder is not None
+        self.most = network.heads.decoder.max_length
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
-        """What is said to each text; greedily without any scores."""
+        """What is said to each text."""
         ids = self.words.target.vocabulary.ids
         found = self.translator.translate_batch(
             self.texts,
             beam_size=self.beams,
             max_batch_size=AT_ONCE,
-            max_decoding_length=2 * max(map(len, self.texts)) + 10,
+            max_decoding_length=min(2 * max(map(len, self.texts)) + 10, self.most),
             return_scores=False,
         )
         return [[ids[word] for word in own.hypotheses[0]] for own in found]
@@ -278,8 +280,9 @@ def others(setting: Setting, rounds: int, beams: int = 1) -> dict[str, Any]:
     found = beside({"unmask": Ours, "CTranslate2": CTranslate2}, [setting, beams], rounds)
     said = [own["said"] for own in found.pop("about").values()]
     same = sum(a == b for a, b in zip(*said, strict=True))
-    print(f"{same} of {len(said[0])} translations are the same")
-    return {**found, "same": same, "texts": len(said[0])}
+    words = [sum(map(len, own)) for own in said]
+    print(f"{same} of {len(said[0])} translations are the same; {words[0]} and {words[1]} words")
+    return {**found, "same": same, "texts": len(said[0]), "words": words}
 
 
 def beams(setting: Setting, rounds: int) -> dict[str, Any]:
@@ -295,6 +298,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", type=Path)
     given = parser.parse_args(sys.argv[2:])
+    if given.model is None and {"others", "beams"} & set(given.only):
+        parser.error("others and beams need a --model that was trained")
     setting = Setting(given.data, given.threads, given.model)
     for name in given.only:
         save(f"translate-{name}", kinds[name](setting, given.rounds))

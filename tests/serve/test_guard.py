@@ -289,7 +289,14 @@ def test_beyond_the_queue_it_says_so_at_once_and_loses_nothing(served):
                 unread = client.post("/embed", content=b"no JSON", headers=JSON)
                 assert unread.status_code == 429, "what is refused anyway is not looked into"
                 assert client.post("/nowhere", json={}).status_code == 404
-                assert 'route="/embed",status="429"' in client.get("/metrics").text
+                counts = client.get("/metrics").text
+                assert 'route="/embed",status="429"' in counts
+                assert 'route="other",status="429"' not in counts
+                with socket.create_connection(("127.0.0.1", found.port)) as hasty:
+                    hasty.sendall(head(content_length="15") + b'{"inputs": "a"}')
+                while 'status="499"' not in client.get("/metrics").text:
+                    assert time.monotonic() < end, "who hangs up before the refusal is noted so"
+                    time.sleep(0.02)
                 held.set()
                 answers = [one.result() for one in asked]
         finally:

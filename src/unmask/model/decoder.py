@@ -47,13 +47,13 @@ class Said:
     each: int = 1  # rows of a text
 
     def several(self, count: int) -> "Said":
-        """As many rows for each row."""
+        """So many copies of each row, side by side."""
         rows = torch.arange(len(self.words[0].index), device=self.words[0].index.device)
         words = tuple(kept.select(rows.repeat_interleave(count)) for kept in self.words)
         return replace(self, words=words, each=self.each * count)
 
     def select(self, which: Tensor) -> "Said":
-        """The same for some of the rows; of a text that stays, as many as before.  [M]"""
+        """Some of the rows, in groups of `each` that are of one text.  [M]"""
         said = replace(self, words=tuple(kept.select(which) for kept in self.words))
         texts = texts_left(which, self.each, len(self.source[0].index))
         if texts is None:

@@ -12,7 +12,7 @@ LEAST = 16  # places of a room
 
 
 class Room:
-    """Places for more than is there, so that one more token costs one token.
+    """Places for more than is there, so that one more token costs one token (but beams move all).
 
     Whoever has the first `used` places may write the next ones; whoever comes later finds them
     taken, and moves to a room of its own. So nothing that somebody reads is ever changed.

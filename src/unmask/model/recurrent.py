@@ -78,12 +78,12 @@ class Spoken:
     each: int = 1  # rows of a text
 
     def several(self, count: int) -> "Spoken":
-        """As many rows for each row."""
+        """So many copies of each row, side by side."""
         rows = torch.arange(len(self.context), device=self.context.device)
         return replace(self._rows(rows.repeat_interleave(count)), each=self.each * count)
 
     def select(self, which: Tensor) -> "Spoken":
-        """The same for some of the rows; of a text that stays, as many as before.  [M]"""
+        """Some of the rows, in groups of `each` that are of one text.  [M]"""
         texts = texts_left(which, self.each, len(self.real))
         spoken = self._rows(which)
         if texts is None:

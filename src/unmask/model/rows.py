@@ -39,11 +39,13 @@ class Texts:
 
 
 def texts_left(which: Tensor, each: int, count: int) -> Tensor | None:
-    """The texts that some rows belong to, `each` rows a text; None if all texts stay as they are.
+    """The texts of chosen rows, in groups of `each`; None if all texts stay as they are.
 
-    Rows of a text come together and are as many as before.  [N] -> [N // each]
+    Groups may move, repeat or leave, but the rows of one are of one text.  [N] -> [N // each]
     """
-    texts = which[::each] // each
+    texts = (which // each).view(-1, each)
+    assert bool((texts == texts[:, :1]).all()), "rows of different texts in one group"
+    texts = texts[:, 0]
     stay = torch.arange(count, device=which.device)
     return None if torch.equal(texts, stay) else texts
 

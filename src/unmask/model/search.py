@@ -33,10 +33,10 @@ class State(Protocol):
     """How far a decoder is."""
 
     def select(self, which: Tensor) -> Any:
-        """The same for some of the rows; of a text that stays, as many as before."""
+        """Some of the rows; the copies of a row stay together, and as many."""
 
     def several(self, count: int) -> Any:
-        """As many rows for each row, one after the other."""
+        """So many copies of each row, side by side."""
 
 
 class Speaker(Protocol):

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from unmask.serve import known, ours
 from unmask.serve.batching import Batcher
-from unmask.serve.guard import LOCAL, Guard, Line
+from unmask.serve.guard import LOCAL, Guard, Queue
 from unmask.serve.limits import PATIENCE, Limits, Refused, internal, invalid, too_large
 from unmask.serve.metrics import Metrics
 from unmask.serve.schemas import Problem
@@ -103,9 +103,10 @@ def create_app(
         return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     routes = (own for router in routers for own in router.routes if isinstance(own, Route))
+    # What is posted asks a model, and that goes through the queue.
     waits = {own.path: own for own in routes if "POST" in (own.methods or ())}
-    line = Line(desk.batcher.full, waits)
-    return Guard(app, desk.limits, token=token, hosts=hosts, seen=desk.metrics.request, line=line)
+    queue = Queue(desk.batcher.full, waits)
+    return Guard(app, desk.limits, token=token, hosts=hosts, seen=desk.metrics.request, queue=queue)
 
 
 def _page(app: FastAPI) -> None:

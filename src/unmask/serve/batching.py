@@ -58,12 +58,12 @@ class Batcher:
 
     def full(self, more: int = 1) -> Refused | None:
         """Why so many more texts may not wait, if they may not."""
-        if self.waiting + more <= self.limits.queue and not self.stopped:
+        waiting, most = self.waiting, self.limits.queue
+        if self.stopped:
+            return too_late("the server is being stopped. Try again.")
+        if waiting + more <= most:
             return None
-        return busy(
-            f"{self.waiting} texts wait already, and {self.limits.queue} may. "
-            "Try again in a second."
-        )
+        return busy(f"{waiting} texts wait already, and {most} may. Try again in a second.")
 
     async def ask(self, key: Hashable, run: Run, items: list[Any], tokens: int) -> list[Any]:
         """Wait for the answers to the items, in order; works with an equal key share a `run`."""

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -39,14 +39,11 @@ Seen = Callable[[str, int, float], None]  # path, status, seconds
 
 
 @dataclass(frozen=True)
-class Line:
-    """The queue that some routes wait in."""
+class Queue:
+    """What some routes wait in."""
 
-    full: Callable[[], Refused | None]  # why nobody may join it now
-    routes: Mapping[str, BaseRoute]  # by path
-
-
-NOBODY_WAITS = Line(lambda: None, {})
+    full: Callable[[], Refused | None] = lambda: None  # why nobody may join it now
+    routes: Mapping[str, BaseRoute] = field(default_factory=dict)  # by path
 
 
 class Guard:
@@ -60,9 +57,10 @@ class Guard:
         token: str | None = None,
         hosts: tuple[str, ...] = LOCAL,
         seen: Seen = lambda path, status, seconds: None,
-        line: Line = NOBODY_WAITS,
+        queue: Queue | None = None,
     ) -> None:
-        self.app, self.limits, self.token, self.seen, self.line = app, limits, token, seen, line
+        self.app, self.limits, self.token, self.seen = app, limits, token, seen
+        self.queue = queue or Queue()
         self.under_way = 0  # requests
         self.hosts = {_name(host.lower()) for host in hosts}
 
@@ -91,7 +89,6 @@ class Guard:
                 raise too_late(f"{self.limits.requests} requests are under way. Try again.")
             self._check(scope)
             body = await self._body(scope, receive)
-            await self._join(scope)
             await self._answered(scope, body, receive, reply)
         except Refused as refused:
             if status == GONE:  # else the answer is half sent: it ends with the connection
@@ -166,20 +163,6 @@ class Guard:
                 HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly.", "timeout"
             ) from None
 
-    async def _join(self, scope: Scope) -> None:
-        """Refuse what would only be refused later, before anybody has looked into it.
-
-        Where clients are many and the queue is full, most of them are refused: the less that costs,
-        the more is left for the answers. Who asks again at once is kept waiting first.
-        """
-        route = self.line.routes.get(str(scope["path"]))
-        if route is None or scope["method"] != "POST":
-            return
-        if refused := self.line.full():
-            scope["route"] = route  # for the metrics
-            await asyncio.sleep(PATIENCE)
-            raise refused
-
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the route until it has answered, the client has gone, or it took too long."""
         gone = asyncio.Event()
@@ -198,7 +181,7 @@ class Guard:
                 pass
             gone.set()
 
-        route = asyncio.ensure_future(self.app(scope, read, send))
+        route = asyncio.ensure_future(self._routed(scope, read, send))
         watcher = asyncio.create_task(watch())
         try:
             done, _ = await asyncio.wait(
@@ -215,6 +198,19 @@ class Guard:
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
+
+    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The route's answer; while the queue is full, a refusal, and nothing is looked into.
+
+        With far too many clients most are refused: the less that costs, the more is left for the
+        answers. So one whose request is wrong, too, hears of that only when there is room.
+        """
+        waits = self.queue.routes.get(str(scope["path"])) if scope["method"] == "POST" else None
+        if waits is not None and (refused := self.queue.full()):
+            scope["route"] = waits  # for the metrics
+            await asyncio.sleep(PATIENCE)  # else who asks again at once is refused all day
+            raise refused
+        await self.app(scope, receive, send)
 
 
 def _name(host: str) -> str:
