@@ -38,9 +38,10 @@ from unmask.tasks.translate import (
     batch_of,
     said_of,
 )
+from unmask.use.translate import AT_ONCE
 
 WORDS, ROWS = 40, 32
-SENTENCES, AT_ONCE = 1014, 64  # translated in a round, and by CTranslate2 at a time
+SENTENCES, THEIRS = 1014, 64  # translated in a round, and by CTranslate2 at a time
 
 
 def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
@@ -157,7 +158,7 @@ class Greedy:
 
 
 class Ours:
-    """Translation by our decoder, batches of the engine's choice side by side."""
+    """Translation by our decoder, in batches as `Translator` has them."""
 
     def __init__(self, setting: Setting, beams: int) -> None:
         torch.set_num_threads(setting.threads)
@@ -171,8 +172,7 @@ class Ours:
         def answer(some: list[Tokens]) -> list[Hypothesis]:
             return said_of(self.network, some, self.words, self.search)
 
-        workers = engine.Live(self.network).workers
-        found = engine.run(self.tokens, answer, workers=workers)
+        found = engine.run(self.tokens, answer, tokens=AT_ONCE)
         return [own.words for own in found]
 
     def __call__(self) -> None:
@@ -205,7 +205,7 @@ class CTranslate2:
         found = self.translator.translate_batch(
             self.texts,
             beam_size=self.beams,
-            max_batch_size=AT_ONCE,
+            max_batch_size=THEIRS,
             max_decoding_length=min(2 * max(map(len, self.texts)) + 10, self.most),
             return_scores=False,
         )

@@ -41,11 +41,12 @@ def run(
     full: Callable[[], bool] = lambda: False,
     *,
     workers: int = 1,
+    tokens: int = BATCH_TOKENS,
 ) -> Iterator[A]:
     """Yield what `read` makes of each example, in the order they came.
 
-    It is given neighbours in length, as many as are best computed at a time, by several workers at
-    once if there are enough of them. `full` may end a group early: is more held than memory has
+    It is given neighbours in length, some `tokens` at a time, or less to several workers at once if
+    there is enough for them. `full` may end a group early: is more held than memory has
     room for?
     """
     examples = iter(examples)
@@ -60,7 +61,7 @@ def run(
             parts = list(by_length(group, WORKER_TOKENS))
             each: Callable[..., Iterable[Any]] = map
             if workers == 1 or _idle(len(parts), workers) > IDLE:
-                parts = list(by_length(group, BATCH_TOKENS))
+                parts = list(by_length(group, tokens))
             else:  # they take longer to begin than one text to answer
                 each = at_once = at_once or later.enter_context(_several(workers))
             answers: list[A | None] = [None] * len(group)

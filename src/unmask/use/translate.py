@@ -34,6 +34,9 @@ from unmask.tasks.translate import (
 from unmask.text.sentences import split_sentences
 from unmask.text.vocabulary import CONTINUES
 
+# Tokens of the sources that are searched together. A step has many small sums, and workers side by
+# side would wait for Python's lock more than they compute: all cores share one batch instead.
+AT_ONCE = 4096
 Table = NDArray[np.float32]
 
 
@@ -110,9 +113,8 @@ class Translator:
             tokens, numbers = [own.tokens for own in some], [own.number for own in some]
             return said_of(self.network, tokens, self.words, how, numbers)
 
-        workers = engine.Live(self.network).workers
         found: list[Hypothesis] = []
-        for own in engine.run(asked(), answer, workers=workers):
+        for own in engine.run(asked(), answer, tokens=AT_ONCE):
             while parts and parts[0] == 0:  # blank ones before it
                 parts.popleft()
                 yield Translation("", 0.0)
