@@ -153,7 +153,10 @@ def row_of(name: str, run: Path) -> dict[str, Any]:
 
 
 def drawn(runs: dict[str, Path]) -> str:
-    """The held-out BLEU and loss of runs over their steps, in one figure."""
+    """The held-out BLEU and loss of runs over what they have read, in one figure.
+
+    Not over steps, which may be of any size.
+    """
     held = {
         name: [entry for entry in read_metrics(run) if entry["kind"] == "eval"]
         for name, run in runs.items()
@@ -162,9 +165,10 @@ def drawn(runs: dict[str, Path]) -> str:
         Chart(
             title,
             [
-                Line(name, [e["step"] for e in own], [e[key] for e in own])
+                Line(name, [e["tokens"] / 1e6 for e in own], [e[key] for e in own])
                 for name, own in held.items()
             ],
+            across="million words learned from",
         )
         for title, key in (("Held-out BLEU", "bleu"), ("Held-out loss of a word", "loss"))
     ]
