@@ -5,7 +5,7 @@ import torch
 
 from unmask.data.batches import collate
 from unmask.data.packing import pack
-from unmask.model.rows import texts_of
+from unmask.model.rows import texts_left, texts_of
 from unmask.text.tokenizer import Encoded
 
 OWNER = torch.tensor([[0, 0, 0, 1, 1, -1], [0, 0, 1, 2, 2, 2]])
@@ -71,3 +71,11 @@ def test_gradients_go_both_ways_and_not_through_padding():
     x = torch.ones(2, 6, requires_grad=True)
     (texts.together(2 * texts.apart(x)) * TOKENS).sum().backward()
     assert x.grad.tolist() == (2 * TOKENS).masked_fill(OWNER < 0, 0).tolist()
+
+
+def test_rows_in_groups_have_the_texts_of_their_groups():
+    assert texts_left(torch.tensor([1, 0, 2, 2]), 2, 2) is None, "both texts stay where they are"
+    assert texts_left(torch.tensor([1, 0, 2, 2]), 2, 3).tolist() == [0, 1], "the third has left"
+    assert texts_left(torch.tensor([4, 5, 0, 0, 5, 5]), 2, 3).tolist() == [2, 0, 2]
+    with pytest.raises(AssertionError, match="different texts"):
+        texts_left(torch.tensor([1, 2]), 2, 2)

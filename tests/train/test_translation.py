@@ -213,9 +213,9 @@ def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
     recipe = tmp_path / "compare.toml"
     recipe.write_text(
         f'out = "{tmp_path / "out"}"\nfolder = "{folder}"\nsource = "xx"\ntarget = "yy"\n'
+        f"set = {json.dumps([*RECURRENT, 'task.forcing=0.9'])}\n"
         + "".join(
-            f'[[variants]]\nname = "{name}"\nrecipe = "gru"\n'
-            f"set = {json.dumps([*RECURRENT, f'task.forcing={name}'])}\n"
+            f'[[variants]]\nname = "{name}"\nrecipe = "gru"\nset = ["task.forcing={name}"]\n'
             for name in ("1.0", "0.5")
         )
     )
@@ -223,6 +223,7 @@ def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
     assert [row["variant"] for row in rows] == ["1.0", "0.5"]
     figure = (tmp_path / "out" / "compare.svg").read_text()
     assert "Held-out BLEU" in figure
+    assert "million words" in figure
     assert "0.5" in figure
     said = []
     before = read_metrics(tmp_path / "out" / "1.0")
@@ -252,6 +253,7 @@ def test_given_words_are_used_as_they_are(tmp_path):
     "path", sorted((recipes_folder() / "compare").glob("*.toml")), ids=lambda path: path.stem
 )
 def test_every_comparison_that_comes_with_unmask_can_be_asked_for(path):
-    for variant in build(Comparison, read_toml(path), where=str(path)).variants:
-        recipe = recipe_of(variant.recipe, variant.set)
+    asked = build(Comparison, read_toml(path), where=str(path))
+    for variant in asked.variants:
+        recipe = recipe_of(variant.recipe, [*asked.set, *variant.set])
         assert recipe.tune.epochs

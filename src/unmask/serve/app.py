@@ -1,6 +1,5 @@
 """Models -> a FastAPI app: our own routes, those that other people's clients know, the page."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp
 from unmask.serve import known, ours
 from unmask.serve.batching import Batcher
 from unmask.serve.guard import LOCAL, Guard, Queue
-from unmask.serve.limits import PATIENCE, Limits, Refused, internal, invalid, too_large
+from unmask.serve.limits import Limits, Refused, internal, invalid, too_large
 from unmask.serve.metrics import Metrics
 from unmask.serve.schemas import Problem
 from unmask.serve.work import VERBS, chosen, guessed_tokens
@@ -143,9 +142,6 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, Refused)
-        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
-            # Who asks again at once would have us say no all day; waiting costs us nothing.
-            await asyncio.sleep(PATIENCE)
         return JSONResponse(error.body(request.url.path), int(error.status), headers=error.headers)
 
     @app.exception_handler(RequestValidationError)

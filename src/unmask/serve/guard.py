@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from starlette.routing import BaseRoute
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.serve.limits import PATIENCE, Limits, Refused, internal, too_large, too_late
+from unmask.serve.limits import Limits, Refused, internal, too_large, too_late
 
 OPEN = {"/health"}  # without a token; those of the page ask for it themselves
 PAGE = "/page/"
@@ -32,6 +32,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+PATIENCE = 0.5  # seconds before a client hears that there is too much to do
 GONE = 499  # what nginx notes of a client that went away before it was answered
 log = logging.getLogger("unmask.serve")
 
@@ -43,7 +44,7 @@ class Queue:
     """What some routes wait in."""
 
     full: Callable[[], Refused | None] = lambda: None  # why nobody may join it now
-    routes: Mapping[str, BaseRoute] = field(default_factory=dict)  # by path
+    routes: Mapping[str, Route] = field(default_factory=dict)  # by path
 
 
 class Guard:
@@ -75,6 +76,9 @@ class Guard:
         async def reply(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
+                if message["status"] == HTTPStatus.TOO_MANY_REQUESTS:
+                    # Who asks again at once would have us say no all day; waiting costs us nothing.
+                    await asyncio.sleep(PATIENCE)
                 status = message["status"]
                 own = {**HEADERS, "x-request-id": id}
                 message["headers"] = [
@@ -208,9 +212,9 @@ class Guard:
         waits = self.queue.routes.get(str(scope["path"])) if scope["method"] == "POST" else None
         if waits is not None and (refused := self.queue.full()):
             scope["route"] = waits  # for the metrics
-            await asyncio.sleep(PATIENCE)  # else who asks again at once is refused all day
-            raise refused
-        await self.app(scope, receive, send)
+            await _refuse(refused, waits.path, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 def _name(host: str) -> str:

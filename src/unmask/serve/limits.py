@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from http import HTTPStatus
 
-PATIENCE = 0.5  # seconds before a client hears that there is too much to do
-
 
 @dataclass(frozen=True)
 class Limits:

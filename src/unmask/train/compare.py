@@ -84,6 +84,7 @@ class Comparison(Settings):
     target: str | None = None
     train: list[str] = Field(default_factory=list)
     dev: list[str] = Field(default_factory=list)
+    set: list[str] = Field(default_factory=list)  # for all variants
     variants: list[Variant]
 
     @model_validator(mode="after")
@@ -121,13 +122,14 @@ def compare(
         if (place / MODEL).exists():
             notice(f"{variant.name}: is there already")
             continue
-        notice(f"{variant.name}: {variant.recipe} {' '.join(variant.set)}".rstrip())
+        changes = [*asked.set, *variant.set]
+        notice(f"{variant.name}: {variant.recipe} {' '.join(changes)}".rstrip())
         begun = {**how, "resume": (place / RECIPE).exists(), "overwrite": False}
         train_files(
             data,
             place,
             variant.recipe,
-            variant.set,
+            changes,
             threads=threads,
             learning=learning,
             **begun,  # type: ignore[arg-type]
