@@ -14,6 +14,9 @@ from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the oracle must not look for anything outside
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+if "PYTEST_XDIST_WORKER" in os.environ:  # there is one for each core; threads would be in the way
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests run
+    torch.set_num_threads(1)  # of fixtures that are made before `one_thread`
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 WORDS = "the a cat dog sat on mat un ##want ##ed runn ##ing , . ! 我 爱 你".split()

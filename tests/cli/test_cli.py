@@ -109,9 +109,9 @@ def best_of_several(run, *arguments: str) -> tuple[float, subprocess.CompletedPr
 
 
 @pytest.fixture(scope="module")
-def answers(unmask):
+def answers(anew):
     """Seconds and answer of each mistake, made once."""
-    return cache(lambda mistake: best_of_several(unmask, *MISTAKES[mistake][0]))
+    return cache(lambda mistake: best_of_several(anew, *MISTAKES[mistake][0]))
 
 
 @pytest.fixture
@@ -145,8 +145,8 @@ def learned(unmask, corpus, tmp_path_factory) -> tuple[str, Path]:
     return done.stdout, out
 
 
-def test_help_answers_within_half_a_second(unmask):
-    seconds, done = best_of_several(unmask, "--help")
+def test_help_answers_within_half_a_second(anew):
+    seconds, done = best_of_several(anew, "--help")
     assert seconds < 0.5
     assert done.returncode == 0
     assert all(verb in done.stdout for verb in ("tokenize", "embed", "fill", "next", "vocab"))

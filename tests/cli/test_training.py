@@ -70,17 +70,17 @@ def prepared(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answers(unmask, prepared, tmp_path_factory):
+def answers(anew, prepared, tmp_path_factory):
     """Seconds and answer of each mistake, made once."""
     run = tmp_path_factory.mktemp("mistakes") / "run"
     places = {"CORPUS": str(prepared), "RUN": str(run)}
 
     def make(mistake):
         arguments = [places.get(word, word) for word in MISTAKES[mistake][0]]
-        seconds, done = best_of_several(unmask, "pretrain", *arguments)
+        seconds, done = best_of_several(anew, "pretrain", *arguments)
         for _ in range(3):  # other work may be going on beside the tests
             if seconds >= 0.5:
-                seconds = min(seconds, best_of_several(unmask, "pretrain", *arguments)[0])
+                seconds = min(seconds, best_of_several(anew, "pretrain", *arguments)[0])
         assert not run.exists(), "a mistake begins no run"
         return seconds, done
 

@@ -99,7 +99,7 @@ def test_two_processes_end_with_the_weights_of_one(one, two):
     assert alone.facts["cursor"] == shared.facts["cursor"]
 
 
-@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.full)])
 def test_a_killed_worker_costs_one_restart_and_nothing_else(corpus, two, tmp_path, rank):
     process = started(corpus, tmp_path, "run", torchrun=["--max-restarts", "1"], **LONG)
     folder = tmp_path / "run"

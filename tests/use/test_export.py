@@ -56,7 +56,15 @@ CASES = {  # heads, what else is unusual, outputs
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+OFTEN = {"encoder", "encoder without a pooler", "tokens", "several"}  # in every run of the tests
+
+
+def cases():
+    """The others take as long, and have less of their own."""
+    return [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.full) for name in CASES]
+
+
+@pytest.fixture(scope="module", params=cases())
 def exported(request, tmp_path_factory, tokenizer):
     heads, changes, outputs = CASES[request.param]
     place = tmp_path_factory.mktemp("export")
