@@ -38,7 +38,7 @@ from unmask.tasks.translate import (
     batch_of,
     said_of,
 )
-from unmask.use.translate import AT_ONCE
+from unmask.use.translate import AT_ONCE, OF_WORKER
 
 WORDS, ROWS = 40, 32
 SENTENCES, THEIRS = 1014, 64  # translated in a round, and by CTranslate2 at a time
@@ -162,6 +162,7 @@ class Ours:
 
     def __init__(self, setting: Setting, beams: int) -> None:
         torch.set_num_threads(setting.threads)
+        self.threads = setting.threads
         self.network, self.words = transformer(setting)
         self.tokens, self.search = sources(setting, self.words), SearchSettings(beams=beams)
         self.about = {"said": self.say()}
@@ -172,7 +173,13 @@ class Ours:
         def answer(some: list[Tokens]) -> list[Hypothesis]:
             return said_of(self.network, some, self.words, self.search)
 
-        found = engine.run(self.tokens, answer, tokens=AT_ONCE)
+        found = engine.run(
+            self.tokens,
+            answer,
+            workers=self.threads,
+            tokens=AT_ONCE,
+            worker_tokens=OF_WORKER,
+        )
         return [own.words for own in found]
 
     def __call__(self) -> None:

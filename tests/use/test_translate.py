@@ -9,9 +9,11 @@ from tests.train.conftest import single_threaded
 from unmask.checkpoint.folder import load_folder
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import SearchSettings
+from unmask.tasks import engine
 from unmask.tasks.translate import batch_of, states_of
 from unmask.train.compare import train_files
 from unmask.train.pairs import PairData
+from unmask.use import translate
 from unmask.use.alignment import alignment_svg
 from unmask.use.compile import compile_model
 from unmask.use.export import export_onnx
@@ -56,6 +58,19 @@ def test_neither_do_they_with_beams_or_draws(model, how):
     settings = SearchSettings(**how)
     together = texts_of(model.translate(TEXTS[:20], settings))
     assert texts_of(model.translate(TEXTS[:7], settings)) == together[:7]
+
+
+def test_workers_side_by_side_say_the_same(model, monkeypatch):
+    alone = texts_of(model.translate(TEXTS))
+    begun = []
+    several = engine._several
+    monkeypatch.setattr(
+        engine, "_several", lambda workers: begun.append(workers) or several(workers)
+    )
+    monkeypatch.setattr(translate, "OF_WORKER", 40)
+    torch.set_num_threads(2)  # `one_thread` puts it back
+    assert texts_of(model.translate(TEXTS)) == alone
+    assert begun == [2]
 
 
 def test_blank_texts_stay_blank_and_in_their_place(model):

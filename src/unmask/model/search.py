@@ -104,7 +104,7 @@ def _one_each(
         scores, state = speaker.step(state, words)
         scores[:, never] = NEVER
         words = pick(scores, texts, step)
-        chance = scores.gather(1, words[:, None])[:, 0] - scores.logsumexp(dim=-1)
+        chance = scores.gather(1, words[:, None])[:, 0] - _whole(scores)
         on = texts[wanted]
         total[on] += chance[wanted]
         said[on, step] = words[wanted]
@@ -120,6 +120,12 @@ def _one_each(
         Hypothesis(_without_end(row[:n], marks.end), s)
         for row, n, s in zip(said.tolist(), length.tolist(), total.tolist(), strict=True)
     ]
+
+
+def _whole(scores: Tensor) -> Tensor:
+    """The log of the sum of exp, in the scores' own memory: they are lost.  [N, V] -> [N]"""
+    highest = scores.amax(dim=-1, keepdim=True)
+    return scores.sub_(highest).exp_().sum(dim=-1).log_() + highest[:, 0]
 
 
 def _without_end(words: list[int], end: int) -> list[int]:
@@ -186,11 +192,14 @@ class _Beams:
         scores, self.state = self.speaker.step(self.state, self.words)
         never = torch.tensor(self.marks.never, dtype=torch.long, device=scores.device)
         scores[:, never] = NEVER
-        chances = scores.log_softmax(dim=-1).unflatten(0, (-1, self.count))  # [M, beams, V]
-        totals = (self.scores[:, :, None] + chances).flatten(1)  # [M, beams * V]
-        # Twice as many as are kept: at most half of them can be ends.
+        # Twice as many as are kept: at most half of them can be ends. Each is among as many best of
+        # its beam.
+        several = min(2 * self.count, scores.shape[1])
+        highest, words = (found.unflatten(0, (-1, self.count)) for found in scores.topk(several))
+        before = self.scores - _whole(scores).unflatten(0, (-1, self.count))  # [M, beams]
+        totals = (highest + before[:, :, None]).flatten(1)  # [M, beams * several]
         best, which = totals.topk(2 * self.count, dim=1)
-        beam, word = which // scores.shape[1], which % scores.shape[1]  # [M, 2 * beams]
+        beam, word = which // several, words.flatten(1).gather(1, which)  # [M, 2 * beams]
         ends = word == self.marks.end
         self._finish(best, beam, ends, step)
         order = ends.long().argsort(dim=1, stable=True)
@@ -219,14 +228,15 @@ class _Beams:
     def _leave(self, step: int, rows: Tensor) -> None:
         """Go on with the texts that are not done, in the order of their new beams."""
         done = []
+        limits, best = self.limits[self.texts].tolist(), self.scores.amax(dim=1).tolist()
         for m, text in enumerate(self.texts.tolist()):
-            late = step + 1 >= int(self.limits[text])
+            late = step + 1 >= limits[m]
             if late and len(self.found[text]) < self.count:  # it was cut off
                 for b in range(self.count):
                     if self.scores[m, b] > NEVER:
                         words = self.said[m * self.count + b].tolist()
                         self._note(text, words, float(self.scores[m, b]), step)
-            done.append(late or self._enough(text, float(self.scores[m].max()), step))
+            done.append(late or self._enough(text, best[m], step))
         stay = torch.tensor([not own for own in done], device=rows.device)
         if bool(stay.all()):
             self.state = self.state.select(rows)

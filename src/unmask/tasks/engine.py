@@ -42,11 +42,12 @@ def run(
     *,
     workers: int = 1,
     tokens: int = BATCH_TOKENS,
+    worker_tokens: int | None = None,
 ) -> Iterator[A]:
     """Yield what `read` makes of each example, in the order they came.
 
-    It is given neighbours in length, some `tokens` at a time, or less to several workers at once if
-    there is enough for them. `full` may end a group early: is more held than memory has
+    It is given neighbours in length, some `tokens` at a time, or `worker_tokens` to each of several
+    workers if there is enough for them. `full` may end a group early: is more held than memory has
     room for?
     """
     examples = iter(examples)
@@ -58,11 +59,12 @@ def run(
                 with torch.inference_mode():
                     return read([group[i] for i in chosen])
 
-            parts = list(by_length(group, WORKER_TOKENS))
+            parts = list(by_length(group, worker_tokens or WORKER_TOKENS))
             each: Callable[..., Iterable[Any]] = map
             if workers == 1 or _idle(len(parts), workers) > IDLE:
                 parts = list(by_length(group, tokens))
             else:  # they take longer to begin than one text to answer
+                parts.reverse()  # who is last had better have the least to do
                 each = at_once = at_once or later.enter_context(_several(workers))
             answers: list[A | None] = [None] * len(group)
             for chosen, found in zip(parts, each(answer, parts), strict=True):

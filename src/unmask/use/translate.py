@@ -34,9 +34,9 @@ from unmask.tasks.translate import (
 from unmask.text.sentences import split_sentences
 from unmask.text.vocabulary import CONTINUES
 
-# Tokens of the sources that are searched together. A step has many small sums, and workers side by
-# side would wait for Python's lock more than they compute: all cores share one batch instead.
-AT_ONCE = 4096
+# Tokens of the sources that are searched together, by all cores or by each. A step has many small
+# sums: in small batches workers would wait for Python's lock more than they compute.
+AT_ONCE, OF_WORKER = 4096, 2048
 Table = NDArray[np.float32]
 
 
@@ -114,7 +114,13 @@ class Translator:
             return said_of(self.network, tokens, self.words, how, numbers)
 
         found: list[Hypothesis] = []
-        for own in engine.run(asked(), answer, tokens=AT_ONCE):
+        for own in engine.run(
+            asked(),
+            answer,
+            workers=engine.Live(self.network).workers,
+            tokens=AT_ONCE,
+            worker_tokens=OF_WORKER,
+        ):
             while parts and parts[0] == 0:  # blank ones before it
                 parts.popleft()
                 yield Translation("", 0.0)
