@@ -1,11 +1,16 @@
 """The only fixtures that several folders share. One thread: the numbers are small and exact."""
 
+import multiprocessing
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from unmask.cli import main
 from unmask.errors import UserError
 from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
 from unmask.model.network import Network
@@ -18,6 +23,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # there is one for each core; threads w
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests run
     torch.set_num_threads(1)  # of fixtures that are made before `one_thread`
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
+TIMEOUT = 120  # seconds of a command
 DATA = Path(__file__).parents[2] / "shared" / "data"
 WORDS = "the a cat dog sat on mat un ##want ##ed runn ##ing , . ! 我 爱 你".split()
 
@@ -81,3 +88,53 @@ def tiny_translator(decoder: dict, **changes) -> Network:
     words = 23 if decoder.get("shared") else 19
     own = DecoderConfig(**{"vocab_size": words, "layers": 2, "max_length": 32, **decoder})
     return tiny_network(HeadsConfig(pooler=False, decoder=own), **changes)
+
+
+@pytest.fixture(scope="session")
+def anew() -> Run:
+    """Run `unmask` with these arguments in a process that begins with nothing, as a user does."""
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+
+    def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "unmask", *map(str, arguments)]
+        return subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT,
+            env=variables,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def unmask(tmp_path_factory) -> Run:
+    """The same in a process of its own that has torch already: importing it takes most of a run."""
+    served = multiprocessing.get_context("forkserver")
+    served.set_forkserver_preload(["unmask.use.model", "unmask.train.finetune"])
+    files = tmp_path_factory.mktemp("command")
+
+    def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        (files / "stdin").write_text(stdin)
+        command = ["unmask", *map(str, arguments)]
+        process = served.Process(target=_command, args=(command, files, Path.cwd()))
+        process.start()
+        process.join(TIMEOUT)
+        assert process.exitcode is not None, f"{command}: not done after {TIMEOUT} s"
+        said = [(files / name).read_text() for name in ("stdout", "stderr")]
+        return subprocess.CompletedProcess(command, process.exitcode, *said)
+
+    return run
+
+
+def _command(arguments: list[str], files: Path, folder: Path) -> None:
+    """Be that command: in this folder, with files where a shell has its pipes."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.dup2(os.open(files / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC * bool(number)), number)
+    sys.stdin = os.fdopen(0, closefd=False)  # of a child of multiprocessing it is another
+    os.chdir(folder)
+    sys.argv = arguments
+    main()

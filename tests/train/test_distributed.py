@@ -130,6 +130,7 @@ def test_shared_weights_learn_what_whole_ones_do(corpus, one, tmp_path):
         torch.testing.assert_close(shared.network.state_dict()[name], tensor, atol=1e-3, rtol=0)
 
 
+@pytest.mark.full
 def test_shared_weights_are_resumed(corpus, tmp_path):
     """Stopped by a signal to one worker, gone on with, as if nothing had been."""
     short = {"schedule": {"steps": 20}, "train": {"save_steps": 5, "evaluations": 0}}
