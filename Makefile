@@ -1,7 +1,8 @@
 # On a fresh machine with Python 3.11 and make: `make demo` and `make test` do everything.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Without compiling every module: those that are used are compiled when they are first imported.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: help demo test full faults load check lint format bench clean
 
