@@ -1,8 +1,9 @@
 # On a fresh machine with Python 3.11 and make: `make demo` and `make test` do everything.
 PYTHON ?= python3
 BIN := .venv/bin
-# Without compiling every module: those that are used are compiled when they are first imported.
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# What only tests import is compiled when it is first imported, which this must not forbid.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test full faults load check lint format bench clean
 
@@ -50,7 +51,7 @@ clean:  ## remove the environment and what tools left behind
 	@touch $@
 
 .venv/test: .venv/core
-	$(INSTALL) -e '.[test,check]'
+	$(INSTALL) --no-compile -e '.[test,check]'
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
 		apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
 		echo "there is no chromium: the tests of pages are skipped"
