@@ -4,6 +4,7 @@ import sys
 
 from benchmarks import (
     budget,
+    codelines,
     embed,
     finetune,
     growth,
@@ -24,6 +25,7 @@ from benchmarks.faults import main as faults
 
 BY_NAME = {
     "budget": budget.main,
+    "codelines": codelines.main,
     "finetune": finetune.main,
     "int8": int8.main,
     "load": load.main,
