@@ -5,7 +5,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 # What only tests import is compiled when it is first imported, which this must not forbid.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test full faults load check lint format bench clean
+.PHONY: help demo test full faults load mutants check lint format bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 16
@@ -24,6 +24,9 @@ faults: .venv/test  ## kills, full disks, dead workers, NaN: hundreds of each, a
 
 load: .venv/test  ## a server under load, with slow clients, stops and nonsense; about ten minutes
 	$(BIN)/python -m benchmarks load
+
+mutants: .venv/test  ## break the code in forty known ways; how many do the tests detect? under two hours
+	$(BIN)/python -m benchmarks mutants
 
 check: lint  ## lint, types, layers, and the quick tests
 	$(BIN)/python -m pytest -q -m "not slow and not full"

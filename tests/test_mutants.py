@@ -1,0 +1,150 @@
+"""The mutants of `make mutants` fit the sources, and its runner can tell a detected one."""
+
+import json
+
+import pytest
+
+from benchmarks import mutants as runner
+from benchmarks.mutated import ROOT, Mutant, MutantError, Scratch, read_mutants
+
+MUTANTS = read_mutants()
+
+
+def test_there_are_forty():
+    assert len(MUTANTS) == 40
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_applies_at_one_place_and_the_file_still_compiles(mutant):
+    assert mutant.changed(ROOT) != mutant.path(ROOT).read_text()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_nearest_tests_of_a_mutant_exist(mutant):
+    assert mutant.tests
+    for test in mutant.tests:
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text() if name else (ROOT / file).is_file()
+
+
+def test_every_mutant_of_the_first_version_is_still_there():
+    assert not runner.check(MUTANTS)
+    assert set(runner.read_baseline()) <= {mutant.name for mutant in MUTANTS}
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A checkout of one file."""
+    (tmp_path / "src" / "unmask").mkdir(parents=True)
+    path = tmp_path / "src" / "unmask" / "one.py"
+    path.write_text("x = 1\ny = 1\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("z", "", "occurs 0 times"),
+        ("1", "2", "occurs 2 times"),
+        ("x = 1", "x = ", "does not compile"),
+    ],
+)
+def test_a_mutant_that_does_not_fit_is_named(source, tmp_path, old, new, problem):
+    mutant = Mutant("x is 2", "one.py", old, new, [])
+    with pytest.raises(MutantError, match=f"'x is 2'.*{problem}"):
+        mutant.changed(tmp_path)
+
+
+def test_a_mutant_of_a_file_that_is_gone_is_named(tmp_path):
+    with pytest.raises(MutantError, match="'x is 2'.*gone.py does not exist"):
+        Mutant("x is 2", "gone.py", "1", "2", []).changed(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_scratch_copy_tells_the_first_failure_and_is_as_before_after_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.mutated.git", lambda *arguments: "pyproject.toml")
+    scratch = Scratch(tmp_path, 0)
+    (scratch.root / "src" / "unmask").mkdir(parents=True)
+    (scratch.root / "src" / "unmask" / "__init__.py").write_text("x = 1\n")
+    (scratch.root / "test_one.py").write_text(
+        "from unmask import x\ndef test_blind(): pass\ndef test_value(): assert x == 1\n"
+    )
+    mutant = Mutant("x is 2", "__init__.py", "x = 1", "x = 2", [])
+    assert scratch.first_failure(mutant, ["test_one.py"]) == "test_one.py::test_value"
+    assert scratch.first_failure(None, ["test_one.py"]) is None
+    with pytest.raises(MutantError, match="no failed test"):
+        scratch.first_failure(None, ["test_none.py"])
+
+
+class Suite:
+    """Stands for a scratch copy: which tests fail with the mutant, and which without it."""
+
+    def __init__(self, mutated, plain=()):
+        self.failing = {True: list(mutated), False: list(plain)}
+        self.asked = []
+
+    def first_failure(self, mutant, arguments, *, many=False):
+        self.asked.append(list(arguments))
+        out = {a.removeprefix("--deselect=") for a in arguments if a.startswith("--deselect=")}
+        chosen = {a for a in arguments if not a.startswith("-")} - {runner.QUICK[1]}
+        failing = [test for test in self.failing[mutant is not None] if test not in out]
+        return next((test for test in failing if not chosen or test in chosen), None)
+
+
+MUTANT = Mutant("x is 2", "one.py", "x = 1", "x = 2", ["near"])
+
+
+def test_nothing_else_runs_where_a_nearest_test_fails_twice():
+    suite = Suite(["near", "far"])
+    assert runner.detect(suite, MUTANT, set()) == "near"
+    assert suite.asked == [["near"], ["near"]]
+
+
+def test_a_mutant_that_the_nearest_tests_miss_is_detected_by_the_quick_suite():
+    suite = Suite(["far"])
+    assert runner.detect(suite, MUTANT, set()) == "far"
+    assert [runner.QUICK[1] in arguments for arguments in suite.asked] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_test_that_also_fails_without_the_mutant_detects_nothing():
+    broken = set()
+    assert runner.detect(Suite(["far"], ["far"]), MUTANT, broken) is None
+    assert broken == {"far"}
+
+
+def test_a_test_that_fails_only_once_detects_nothing():
+    suite = Suite(["near"])
+    first = suite.first_failure
+
+    def once(mutant, arguments, **how):
+        found = first(mutant, arguments)
+        if len(suite.asked) == 1:
+            suite.failing[True] = []
+        return found
+
+    suite.first_failure = once
+    assert runner.detect(suite, MUTANT, set()) is None
+
+
+def test_a_run_goes_on_after_a_line_that_was_cut_off(tmp_path):
+    path = tmp_path / "results" / "mutants.jsonl"
+    runner.append(path, {"commit": "a", "digest": "1"})
+    path.write_text(path.read_text() + '{"commit": "a", "dig')
+    runner.append(path, {"commit": "a", "digest": "2"})
+    runner.append(path, {"commit": "b", "digest": "3"})
+    assert list(runner.read_results(path, "a")) == ["1", "2"]
+
+
+def test_a_mutant_that_was_detected_once_must_stay_detected(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "BASELINE", tmp_path / "before.json")
+    before = {"mutants": [{"name": n, "detected": n != "c"} for n in "abc"]}
+    (tmp_path / "before.json").write_text(json.dumps(before))
+    now = [{"name": n, "detected": n == "a", "test": None, "seconds": 1.0} for n in "abc"]
+    with pytest.raises(SystemExit, match="no longer: b$"):
+        runner.summarize(now)
+    assert "1 of 3 mutants detected (33.3%)" in capsys.readouterr().out
