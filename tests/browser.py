@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+PATIENCE = 20_000  # milliseconds; the machine may be busy with the other tests
 
 
 @contextmanager
@@ -28,16 +29,36 @@ def page_of(launched: Any, *, offline: bool = False, **options: Any) -> Iterator
     """A page on which nothing may go wrong, and which may ask nobody but its own server."""
     context = launched.new_context(offline=offline, **options)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(PATIENCE)
     problems: list[str] = []
     hosts: set[str] = set()
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
     page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
-    yield page
-    context.close()
+    try:
+        yield page
+    finally:
+        context.close()
     assert not problems
     assert all(not host or host.startswith("127.0.0.1:") for host in hosts), hosts
+
+
+def wait_for_texts(found: Any, expected: list[str]) -> None:
+    """Wait until the elements that a locator finds have exactly these texts.
+
+    `all`, `count` and `all_inner_texts` do not wait: asked before a script has drawn anything,
+    they answer with an empty list, and a loop over it checks nothing.
+    """
+    assert expected, "an empty list is what a page has before it is drawn"
+    expect = pytest.importorskip("playwright.sync_api").expect
+    expect(found).to_have_text(expected, timeout=PATIENCE)
+
+
+def wait_for_count(found: Any, expected: int) -> None:
+    """Wait until a locator finds this many elements."""
+    assert expected, "nothing is what a page has before it is drawn"
+    expect = pytest.importorskip("playwright.sync_api").expect
+    expect(found).to_have_count(expected, timeout=PATIENCE)
 
 
 def barriers(page: Any) -> list[str]:

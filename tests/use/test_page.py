@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import unmask
-from tests.browser import barriers, browser, page_of
+from tests.browser import barriers, browser, page_of, wait_for_count, wait_for_texts
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
 from unmask.model.config import HeadsConfig
@@ -74,8 +74,7 @@ def test_the_page_hides_and_merges_as_python_does(look, way):
             page.get_by_label("whole words").check()
         if "hidden" in way:
             page.get_by_label("hide [CLS] and [SEP]").check()
-        tokens = page.locator(".from .token").all_inner_texts()
-        assert tokens == maps.tokens
+        wait_for_texts(page.locator(".from .token"), maps.tokens)
         page.locator(".from .token").nth(1).click()
         weights = [float(text) for text in page.locator(".to .weight").all_inner_texts()]
     np.testing.assert_allclose(weights, maps.weights[0, 0, 1], atol=6e-5)
@@ -87,7 +86,9 @@ def test_rollout_and_gradients_stand_beside_the_weights_with_a_remark(look):
     with page_of(launched, offline=True) as page:
         page.goto(f"file://{place}/one.html")
         page.get_by_role("button", name="importance").click()
-        cells = page.locator(".panels td .bar").all_inner_texts()
+        bars = page.locator(".panels td .bar")
+        wait_for_count(bars, 2 * len(data["tokens"]))
+        cells = bars.all_inner_texts()
         rolled = model.attention(FIRST, SECOND).rollout()[0]
         np.testing.assert_allclose([float(c) for c in cells[::2]], rolled, atol=6e-5)
         slopes = data["importance"]["gradient × input"]
@@ -101,9 +102,9 @@ def test_from_the_first_text_to_the_second(look):
     with page_of(launched, offline=True) as page:
         page.goto(f"file://{place}/one.html")
         page.get_by_label("texts").select_option("first to second")
-        sides = [page.locator(f"{side} .token").all_inner_texts() for side in (".from", ".to")]
-    both = list(zip(truth.tokens, truth.segments, strict=True))
-    assert sides == [[t for t, s in both if s == part] for part in (0, 1)]
+        both = list(zip(truth.tokens, truth.segments, strict=True))
+        for side, part in ((".from", 0), (".to", 1)):
+            wait_for_texts(page.locator(f"{side} .token"), [t for t, s in both if s == part])
 
 
 def test_a_mute_head_shows_what_changes(look):
@@ -116,6 +117,7 @@ def test_a_mute_head_shows_what_changes(look):
         page.get_by_label("mute layer").select_option("1")
         page.get_by_label("head", exact=True).select_option("1")
         page.get_by_role("button", name="show what changes").click()
+        page.get_by_role("columnheader", name="without those heads").wait_for()
         rows = page.locator("section[aria-label^='What'] tbody tr").all_inner_texts()
     found = [row.split("\t") for row in rows]
     assert [row[0] for row in found] == truth.names
@@ -126,11 +128,11 @@ def test_two_models_side_by_side_and_the_grid_of_all_heads(look):
     _, place, launched = look
     with page_of(launched, offline=True) as page:
         page.goto(f"file://{place}/both.html")
-        assert page.locator(".panels .panel").count() == 2
+        wait_for_count(page.locator(".panels .panel"), 2)
         page.get_by_role("button", name="grid").click()
-        assert page.locator(".cell").count() == 2 * (2 * 2), "what both have"
+        wait_for_count(page.locator(".cell"), 2 * (2 * 2))  # layers and heads that both have
         page.get_by_role("button", name="layer 1, head 1").first.click()
-        assert page.locator(".field canvas").count() == 2
+        wait_for_count(page.locator(".field canvas"), 2)
 
 
 def test_what_people_wrote_is_never_markup(look):
