@@ -7,6 +7,7 @@ import pytest
 from tests.browser import PATIENCE, barriers, browser, page_of, wait_for_count, wait_for_texts
 from tests.serve.conftest import running
 from unmask.model.config import SearchSettings
+from unmask.use.look import answer
 
 TABS = ["Fill", "Next sentence", "Classify", "Score", "Answer", "Names", "Translate"]
 TABS += ["Similarity", "Attention", "Training", "Models"]
@@ -153,6 +154,92 @@ def test_the_keyboard_is_enough(launched, server):
         wait_for_count(page.get_by_role("tabpanel"), 1)
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+
+
+def hold_first(page, pattern):
+    """Keep back the first request to a route until the returned function is called."""
+    held = []
+
+    def handle(route):
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    def release():
+        with page.expect_response(pattern):
+            held[0].continue_()
+
+    page.route(pattern, handle)
+    return release
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_one(launched, server, served):
+    (truth,) = served["pretrained"].fill("the [MASK] sat on the [MASK].", top=8)[1:]
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Fill")
+        release = hold_first(page, "**/fill")
+        panel.get_by_label("Text").fill("the cat sat on the mat.")
+        panel.get_by_role("button", name="cat", exact=True).click()
+        panel.get_by_role("button", name="mat", exact=True).click()
+        wait_for_texts(panel.locator(".answer h2"), ["[MASK] 1", "[MASK] 2"])
+        release()
+        page.wait_for_timeout(500)  # time enough to draw what must not be drawn
+        wait_for_texts(panel.locator(".answer h2"), ["[MASK] 1", "[MASK] 2"])
+        shown = panel.locator(".answer table").nth(1).locator("tbody td:first-child")
+        wait_for_texts(shown, [guess.token for guess in truth])
+
+
+def test_names_are_marked_in_the_text_that_was_sent_whatever_is_typed_since(
+    launched, server, served
+):
+    truth = served["names"].entities("the cat sat on the mat").entities
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Names")
+        release = hold_first(page, "**/entities")
+        panel.get_by_label("Text").fill("the cat sat on the mat")
+        panel.get_by_role("button", name="Find names").click()
+        panel.get_by_label("Text").fill("a dog")
+        release()
+        wait_for_texts(panel.locator("mark"), [f"{name.text} {name.label}" for name in truth])
+
+
+def test_curves_that_come_late_do_not_replace_those_of_the_run_chosen_since(
+    launched, served, tmp_path
+):
+    runs = {}
+    for name, loss in (("first", 1.0), ("second", 2.0)):
+        runs[name] = tmp_path / name
+        runs[name].mkdir()
+        entry = {"kind": "train", "step": 1, "loss": loss}
+        (runs[name] / "metrics.jsonl").write_text(json.dumps(entry) + "\n")
+    with running(served, runs=runs) as found, page_of(launched) as page:
+        release = hold_first(page, "**/runs/first")
+        panel = tab(page, found.url, "Training")
+        panel.get_by_label("run").select_option("second")
+        panel.get_by_text("training: 2").wait_for()
+        release()
+        page.wait_for_timeout(500)  # time enough to draw what must not be drawn
+        assert "training: 2" in panel.locator("figcaption").first.inner_text()
+
+
+def test_a_muted_head_that_is_answered_late_does_not_replace_a_newer_one(launched, server, served):
+    truth = answer(served["pretrained"], "the cat sat", mute={1: [1]})
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Attention")
+        panel.get_by_label("Text", exact=True).fill("the cat sat")
+        panel.get_by_role("button", name="Look", exact=True).click()
+        panel.locator(".from .token").first.wait_for()
+        release = hold_first(page, "**/attention")
+        panel.get_by_role("button", name="show what changes").click()
+        panel.get_by_label("mute layer").select_option("1")
+        panel.get_by_label("head", exact=True).select_option("1")
+        panel.get_by_role("button", name="show what changes").click()
+        panel.get_by_text("without those heads").wait_for()
+        release()
+        page.wait_for_timeout(500)  # time enough to draw what must not be drawn
+        shown = panel.locator("section[aria-label^='What'] tbody td:nth-child(3)")
+        wait_for_texts(shown, [f"{value:.4f}" for value in truth.without])
 
 
 def test_every_field_and_button_has_a_name(launched, watched):

@@ -1,7 +1,7 @@
 // Attention to look at: lines between tokens, all heads at once, one head as a matrix, and what
 // mattered to the answer. One set of controls for one model, or for two side by side.
 
-import { choice, element, percent, table, tick } from "./dom.js";
+import { choice, element, newestOnly, percent, table, tick } from "./dom.js";
 import { Maps, ends } from "./maps.js";
 
 const VIEWS = ["lines", "grid", "matrix", "importance"];
@@ -233,12 +233,15 @@ function answerOf(data, ask) {
 function muteControls(data, ask, show) {
   let layer = 0, head = 0;
   const problem = element("p", { class: "wrong", role: "alert" });
+  const begin = newestOnly();
   const update = async () => {
+    const isNewest = begin();
     problem.textContent = "";
     try {
-      show(ask ? (await ask({ [layer]: [head] })).without : data.muted[layer][head]);
+      const without = ask ? (await ask({ [layer]: [head] })).without : data.muted[layer][head];
+      if (isNewest()) show(without);
     } catch (error) {
-      problem.textContent = error.message;
+      if (isNewest()) problem.textContent = error.message;
     }
   };
   return element(

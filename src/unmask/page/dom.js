@@ -42,4 +42,13 @@ export function table(heads, rows) {
   );
 }
 
+/** Number overlapping requests: `const isNewest = begin()`, then draw only if `isNewest()`. */
+export function newestOnly() {
+  let begun = 0;
+  return () => {
+    const own = ++begun;
+    return () => own === begun;
+  };
+}
+
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;

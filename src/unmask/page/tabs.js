@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { mountAttention } from "./attention.js";
 import { chartsOf } from "./curves.js";
-import { choice, element, percent, table } from "./dom.js";
+import { choice, element, newestOnly, percent, table } from "./dom.js";
 
 const EVERY = 2000; // milliseconds between two looks at a run
 const KINDS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#be185d", "#0891b2"];
@@ -12,6 +12,7 @@ const KINDS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#be185d", "#0891b2"]
 function asking(panel, { fields, button, send }) {
   const output = element("div", { class: "answer" });
   const status = element("p", { class: "unseen", role: "status" });
+  const begin = newestOnly();
   const say = (text, kind) => {
     status.textContent = text;
     status.className = kind;
@@ -22,11 +23,15 @@ function asking(panel, { fields, button, send }) {
       class: "ask",
       onsubmit: async (event) => {
         event.preventDefault();
+        const isNewest = begin();
         say("asking …", "hint");
         try {
-          output.replaceChildren(...[await send()].flat());
+          const answer = await send();
+          if (!isNewest()) return;
+          output.replaceChildren(...[answer].flat());
           say("answered", "unseen"); // who sees the answer need not be told
         } catch (error) {
+          if (!isNewest()) return;
           output.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
           say("", "unseen");
         }
@@ -162,8 +167,8 @@ function entities(panel, { cards }) {
     fields: [label, text.label],
     button: "Find names",
     send: async () => {
-      const [found] = await ask("/entities", { texts: [text.field.value], model: picked.name });
-      const letters = [...text.field.value];
+      const letters = [...text.field.value]; // as sent: it may be edited before the answer comes
+      const [found] = await ask("/entities", { texts: [letters.join("")], model: picked.name });
       const kinds = [...new Set(found.entities.map((own) => own.label))];
       const parts = [];
       let at = 0;
@@ -253,10 +258,12 @@ function runs(panel, { runs: names }) {
   let name = names[0];
   const place = element("div", { class: "charts", "aria-live": "off" });
   const draw = async () => {
+    const own = name;
     try {
-      place.replaceChildren(...chartsOf(await ask(`/runs/${encodeURIComponent(name)}`)));
+      const entries = await ask(`/runs/${encodeURIComponent(own)}`);
+      if (own === name) place.replaceChildren(...chartsOf(entries)); // another may be chosen by now
     } catch (error) {
-      place.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
+      if (own === name) place.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
     }
   };
   panel.append(choice("run", names, name, (chosen) => { name = chosen; draw(); }), place);
