@@ -67,6 +67,19 @@ def test_nothing_unpickles_or_evaluates_outside_the_one_reviewed_file():
     assert found == ["src/unmask/checkpoint/pickled.py"]
 
 
+def test_only_the_command_line_prints():
+    """Elsewhere lines go to a Console or a callable, so that a library call is silent."""
+    other = [path for path in FILES if path.relative_to(SOURCE).parts[0] not in ("cli", "train")]
+    found = []
+    for path in other:
+        for node in ast.walk(ast.parse(path.read_text())):
+            prints = isinstance(node, ast.Name) and node.id == "print"
+            writes = isinstance(node, ast.Attribute) and node.attr in ("stdout", "stderr")
+            if prints or (writes and getattr(node.value, "id", "") == "sys"):
+                found.append(f"{name(path)}:{node.lineno}")
+    assert not found
+
+
 def test_hugging_faces_setting_names_live_in_one_file():
     theirs = re.compile(r"hidden_size|num_hidden_layers|num_attention_heads|intermediate_size")
     found = [name(path) for path in FILES if theirs.search(path.read_text())]

@@ -7,7 +7,7 @@ is pre-trained, and what it has learned is put to use: which library does a sent
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
+from unmask.console import Console
 from unmask.data.columns import Sample
 from unmask.data.docstrings import LIBRARIES, Module, read_library
 from unmask.data.prepare import PrepareSettings, prepare
@@ -27,15 +28,17 @@ from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
+from unmask.train.course import Position
 from unmask.train.curves import Chart, Line
 from unmask.train.finetune import finetune
-from unmask.train.heldout import Show
 from unmask.train.pretrain import pretrain
 from unmask.train.report import REPORT, page
 from unmask.train.run import read_metrics
 from unmask.train.scores import Data
+from unmask.train.step import Report
 from unmask.train.tuning import Tuning
 
+Say = Callable[[str], None]
 KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it
 
 
@@ -54,8 +57,13 @@ FULL = Size(characters=600_000, vocabulary=4096, minutes=2.0, labelled=150, step
 FAST = Size(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, steps=30)
 
 
-def tell(out: Path, *, fast: bool = False, show: Show | None = None) -> None:
-    """Tell the story, each step timed and with its number."""
+def tell(
+    out: Path, *, fast: bool = False, console: Console | None = None, say: Say = Console().say
+) -> None:
+    """Tell the story to `say`, line by line, each step timed and with its number.
+
+    `console` shows how far pre-training is.
+    """
     if out.exists() and any(out.iterdir()):
         raise FolderError(f"{out}: there is something in it. Give another --out, or remove it.")
     size = FAST if fast else FULL
@@ -63,14 +71,14 @@ def tell(out: Path, *, fast: bool = False, show: Show | None = None) -> None:
     told: list[tuple[str, float, str]] = []
 
     def step(title: str) -> None:
-        print(f"\n{len(told) + 1}. {title}\n", flush=True)
+        say(f"\n{len(told) + 1}. {title}\n")
 
     def done(what: str, since: float, result: str) -> None:
         told.append((what, time.perf_counter() - since, result))
 
     step("Text that is already here: what Python's libraries say about themselves")
     since = time.perf_counter()
-    seen, unseen = gather(size.characters)
+    seen, unseen = gather(size.characters, say)
     files = write_texts(seen, out)
     characters = sum(module.characters for module in seen)
     done("read", since, f"{characters:,} characters from {len(seen)} modules")
@@ -80,44 +88,42 @@ def tell(out: Path, *, fast: bool = False, show: Show | None = None) -> None:
     wanted = LearnSettings(size=size.vocabulary)
     learned = learn_folder(files, out / "vocabulary", wanted)
     tokenizer = load_tokenizer(out / "vocabulary")
-    show_tokens(tokenizer)
+    show_tokens(tokenizer, say)
     result = f"{learned.tokens:,} tokens, {learned.tokens_per_word:.2f} a word"
     done("learn a vocabulary", since, result)
 
     step("Text to tokens: sentences, documents, shards")
     since = time.perf_counter()
-    manifest = prepare(files, tokenizer, out / "corpus", PrepareSettings(), notice=_quietly)
+    manifest = prepare(files, tokenizer, out / "corpus", PrepareSettings())
     assert manifest is not None
     facts = manifest["statistics"]
-    print(f"   {facts['documents']:,} documents, {facts['sentences']:,} sentences")
+    say(f"   {facts['documents']:,} documents, {facts['sentences']:,} sentences")
     done("prepare", since, f"{facts['tokens']:,} tokens")
 
     step(f"Pre-training for {60 * size.minutes:.0f} seconds: hidden words and next sentences")
     since = time.perf_counter()
-    model = pretrain(out / "corpus", out / "pretrain", recipe(size), notice=_indented, show=show)
+    model = learn(out, size, console or Console(), say)
     metrics = read_metrics(out / "pretrain")
     last = [entry for entry in metrics if entry["kind"] == "eval"][-1]
     result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
     done("pre-train", since, result)
-    show_blanks(metrics)
+    show_blanks(metrics, say)
 
     step("What pre-training buys: which library does a sentence document?")
     since = time.perf_counter()
-    accuracies = compare(model, seen, unseen, size, out)
+    accuracies = compare(model, seen, unseen, size, out, say)
     done("fine-tune twice", since, " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
     write_page(out, metrics, recipe(size))
-    show_table(told, time.perf_counter() - begun, out)
+    show_table(told, time.perf_counter() - begun, out, say)
 
 
-def gather(limit: int) -> tuple[list[Module], list[Module]]:
+def gather(limit: int, say: Say = Console().say) -> tuple[list[Module], list[Module]]:
     """The modules of all libraries: to learn from, and kept out for the test."""
     seen, unseen = [], []
     for library in LIBRARIES:
         modules = list(read_library(library, limit))
         characters = sum(module.characters for module in modules)
-        print(
-            f"   {library:<10} {len(modules):>4} modules  {characters:>9,} characters", flush=True
-        )
+        say(f"   {library:<10} {len(modules):>4} modules  {characters:>9,} characters")
         unseen += modules[KEPT_OUT - 1 :: KEPT_OUT]
         seen += [m for i, m in enumerate(modules) if i % KEPT_OUT != KEPT_OUT - 1]
     return seen, unseen
@@ -152,12 +158,30 @@ def recipe(size: Size) -> dict[str, Any]:
     }
 
 
+def learn(out: Path, size: Size, console: Console, say: Say) -> Path:
+    """Pre-train, with a bar for as long as it takes."""
+
+    def show(position: Position, report: Report, done: float) -> None:
+        total, note = round(position.step / max(done, 1e-9)), f"loss {report.loss:.2f}"
+        console.progress("pre-training", "steps", position.step, total, note=note)
+
+    def indented(line: str) -> None:
+        say(f"   {line}")
+
+    try:
+        corpus, run = out / "corpus", out / "pretrain"
+        return pretrain(corpus, run, recipe(size), notice=indented, show=show)
+    finally:
+        console.finish()
+
+
 def compare(
     model: Path,
     seen: Sequence[Module],
     unseen: Sequence[Module],
     size: Size,
     out: Path,
+    say: Say,
 ) -> dict[str, float]:
     """Fine-tune the pre-trained network and the same one untrained; accuracy on unseen modules."""
     train = label_sentences(seen, size.labelled)
@@ -166,16 +190,16 @@ def compare(
     trained = load_folder(model)
     torch.manual_seed(0)
     fresh = Network(trained.network.config, trained.network.heads)
-    print(f"   {len(train)} labelled sentences to learn from, {len(dev)} of unseen modules to test")
-    print(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
+    say(f"   {len(train)} labelled sentences to learn from, {len(dev)} of unseen modules to test")
+    say(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
     accuracies = {}
     starts = {"pre-trained": trained, "from nothing": replace(trained, network=fresh)}
     for name, start in starts.items():
         place = out / f"classify-{name.replace(' ', '-')}"
-        found = finetune(start, data, place, tuning(size), notice=_quietly)
+        found = finetune(start, data, place, tuning(size), notice=Console().say)
         accuracies[name] = found["accuracy"]
-        print(f"   {name:<14} {found['accuracy']:>6.1%}", flush=True)
-    print(f"   {'guessing':<14} {1 / len(LIBRARIES):>6.1%}")
+        say(f"   {name:<14} {found['accuracy']:>6.1%}")
+    say(f"   {'guessing':<14} {1 / len(LIBRARIES):>6.1%}")
     return accuracies
 
 
@@ -207,35 +231,35 @@ def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
     return found
 
 
-def show_tokens(tokenizer: Tokenizer) -> None:
+def show_tokens(tokenizer: Tokenizer, say: Say) -> None:
     """A sentence in its tokens."""
     text = "Return a new array of the given shape."
     tokens = [tokenizer.vocabulary.tokens[i] for i in tokenizer.encode(text).ids]
-    print(f"   {text}\n   {' '.join(tokens)}")
+    say(f"   {text}\n   {' '.join(tokens)}")
 
 
-def show_blanks(metrics: Sequence[dict[str, Any]]) -> None:
+def show_blanks(metrics: Sequence[dict[str, Any]], say: Say) -> None:
     """What the model says about hidden words of sentences it has not seen."""
     held = [entry for entry in metrics if entry["kind"] == "eval" and entry.get("blanks")]
     if not held:
         return
-    print("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
+    say("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
     for case in held[-1]["blanks"]:
         guesses = ", ".join(f"{token} {share:.0%}" for token, share in case["guesses"])
-        print(f"   {case['text'].replace('[MASK]', '____')}\n      {case['truth']}:  {guesses}")
+        say(f"   {case['text'].replace('[MASK]', '____')}\n      {case['truth']}:  {guesses}")
 
 
-def show_table(told: Sequence[tuple[str, float, str]], seconds: float, out: Path) -> None:
+def show_table(told: Sequence[tuple[str, float, str]], seconds: float, out: Path, say: Say) -> None:
     """The last thing on screen."""
-    print(f"\n{'':3}{'step':<22}{'seconds':>8}   result")
+    say(f"\n{'':3}{'step':<22}{'seconds':>8}   result")
     for what, spent, result in told:
-        print(f"{'':3}{what:<22}{spent:>8.1f}   {result}")
-    print(f"{'':3}{'all':<22}{seconds:>8.1f}")
-    print(f"\nThe curves, the blanks and the recipe: open {out / REPORT} in a browser. To go on:\n")
+        say(f"{'':3}{what:<22}{spent:>8.1f}   {result}")
+    say(f"{'':3}{'all':<22}{seconds:>8.1f}")
+    say(f"\nThe curves, the blanks and the recipe: open {out / REPORT} in a browser. To go on:\n")
     model = out / "pretrain" / "model"
-    print(f'  unmask fill {model} "Return the [MASK] of the array."')
-    print(f'  unmask next {model} "Sort the list in place." "The sort is stable."')
-    print("  unmask vocab learn YOUR.txt --size 8000 --out my-vocabulary")
+    say(f'  unmask fill {model} "Return the [MASK] of the array."')
+    say(f'  unmask next {model} "Sort the list in place." "The sort is stable."')
+    say("  unmask vocab learn YOUR.txt --size 8000 --out my-vocabulary")
 
 
 def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) -> None:
@@ -251,11 +275,3 @@ def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) 
     extra = f"<h2>What pre-training buys</h2>{picture}"
     text = page("unmask demo", metrics, table, [], extra=extra)
     (out / REPORT).write_text(text, encoding="utf-8")
-
-
-def _indented(line: str) -> None:
-    print(f"   {line}", flush=True)
-
-
-def _quietly(line: str) -> None:
-    """The story says it in its own words."""

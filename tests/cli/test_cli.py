@@ -490,4 +490,4 @@ def test_two_workers_learn_the_same_files_byte_for_byte(unmask, corpus, learned,
 
 
 def test_get_does_not_fetch_what_is_there(unmask, minilm):
-    assert unmask("get", "minilm").stdout == f"minilm is already in {minilm}\n"
+    assert unmask("get", "minilm").stderr == f"minilm is already in {minilm}\n"

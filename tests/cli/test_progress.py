@@ -3,7 +3,7 @@
 import pytest
 
 from unmask.cli import progress as module
-from unmask.cli.progress import progress
+from unmask.cli.progress import Terminal, progress
 
 
 @pytest.fixture
@@ -41,3 +41,26 @@ def test_a_new_stage_counts_from_where_it_began(clock, capsys):
         clock[0] += 2
         job.reach("learning", "tokens", 120, 1000)
     assert capsys.readouterr().err == "learning: 120 of 1,000 tokens, 10 a second, 88 s left\n"
+
+
+def test_a_job_that_knows_its_end_is_not_estimated(clock, capsys):
+    terminal = Terminal()
+    terminal.progress("training", "steps", 0, 1000)
+    clock[0] += 10
+    terminal.progress("training", "steps", 10, 1000, note="loss 2.1", seconds_left=50.0)
+    said = "training: 10 of 1,000 steps, 1.00 a second, 50 s left; loss 2.1\n"
+    assert capsys.readouterr().err == said
+
+
+def test_lines_and_progress_stand_on_standard_error_in_their_order(clock, capsys):
+    terminal = Terminal()
+    terminal.progress("counting", "words", 0)
+    terminal.say("text.txt: a line is a sentence")
+    clock[0] += 4
+    terminal.progress("counting", "words", 8)
+    terminal.finish()
+    terminal.say("done")
+    assert capsys.readouterr() == (
+        "",
+        "text.txt: a line is a sentence\ncounting: 8 words, 2.00 a second\ndone\n",
+    )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.checkpoint.integrity import publish, refuse_existing
+from unmask.console import Console
 from unmask.disk import digest
 from unmask.errors import FetchError, FolderError, UserError, unknown
 from unmask.settings import read_json
@@ -82,7 +83,7 @@ def locate(model: str | Path) -> Path:
     raise FolderError(f"{model}: no such folder, and no model of that name. {hint}")
 
 
-def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = print) -> Path:
+def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Console().say) -> Path:
     """Fetch a model into the cache, or into `out`; what is there already is not fetched again."""
     cached = _cached(name)
     if cached is None:

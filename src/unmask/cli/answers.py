@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.progress import notice, progress
+from unmask.cli.progress import answer, notice, progress
 from unmask.disk import refuse_existing_file
 from unmask.errors import SettingsError, plural, unknown
 from unmask.text.vocabulary import refuse_unmasked
@@ -64,12 +63,18 @@ def embed(
         raise SettingsError(f"--layer {layer}: need a number or last4.")
     read_texts(file, column=column)  # says what is wrong with the path before torch is imported
     loaded = _load(model)
-    from unmask.use.files import embed_file
+    from unmask.use.files import embed_file, embed_lines
 
     options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     options |= {"normalize": normalize, "truncate": truncate}
     with saying_what_is_faster(loaded), progress("embedding", "texts") as job:
-        embed_file(loaded, file, out, column=column, progress=job.advance, say=notice, **options)
+        if out is None:
+            for line in embed_lines(loaded, file, column=column, **options):
+                answer(line)
+                job.advance()
+        else:
+            how: dict[str, Any] = {"column": column, "progress": job.advance, "say": notice}
+            embed_file(loaded, file, out, **how, **options)
     say_what_was_cut(loaded)
 
 
@@ -85,13 +90,13 @@ def fill(
     loaded = _load(model)
     places = loaded.fill(text, top=top, truncate=truncate)
     if as_json:
-        print(json.dumps([[vars(guess) for guess in guesses] for guesses in places]))
+        answer(json.dumps([[vars(guess) for guess in guesses] for guesses in places]))
     else:
         for number, guesses in enumerate(places, start=1):
             if len(places) > 1:
-                print(f"[MASK] {number}")
+                answer(f"[MASK] {number}")
             for guess in guesses:
-                print(f"{guess.probability:>8.2%}  {guess.token}")
+                answer(f"{guess.probability:>8.2%}  {guess.token}")
     say_what_was_cut(loaded)
 
 
@@ -104,7 +109,7 @@ def next_sentence(
     """Say how likely the second text is to have followed the first."""
     loaded = _load(model)
     share = loaded.next(first, second, truncate=truncate)
-    print(f"{share:.2%}  {'follows' if share >= 0.5 else 'does not follow'}")
+    answer(f"{share:.2%}  {'follows' if share >= 0.5 else 'does not follow'}")
     say_what_was_cut(loaded)
 
 
@@ -133,8 +138,7 @@ def say_what_was_cut(
     limit = limit or model.network.config.max_length
     if model.cut_texts:
         texts = f"{model.cut_texts:,} {plural('text', model.cut_texts)}"
-        print(
+        notice(
             f"cut: {texts} longer than {limit} tokens; "
-            f"{model.cut_tokens:,} tokens at the end not read{hint}",
-            file=sys.stderr,
+            f"{model.cut_tokens:,} tokens at the end not read{hint}"
         )

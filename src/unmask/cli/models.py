@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.progress import notice
+from unmask.cli.progress import answer, notice
 
 if TYPE_CHECKING:
     from unmask.model.config import ModelConfig
@@ -25,7 +25,7 @@ def get(
     """Fetch a model, check its digest, and keep it."""
     from unmask.checkpoint.fetch import get as fetch
 
-    fetch(name, out)
+    fetch(name, out, say=notice)
 
 
 def convert(
@@ -99,7 +99,7 @@ def info(
     table = _installation() if model is None else _model(model)
     width = max(map(len, table))
     for key, value in table.items():
-        print(f"{key:<{width}}  {value}")
+        answer(f"{key:<{width}}  {value}")
 
 
 def _installation() -> dict[str, str]:

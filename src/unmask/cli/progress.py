@@ -1,4 +1,8 @@
-"""How far a long job is: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""Reports of a job on standard error: lines, and how far it is.
+
+On a terminal a bar stands below the lines and disappears when its stage ends; elsewhere a plain
+line comes every few seconds.
+"""
 
 import sys
 import time
@@ -7,11 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unmask.console import Console
+
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 EVERY = 5.0  # seconds between plain lines
 PATIENCE = 2.0  # seconds before the first: a shorter job says nothing
+REDRAW = 0.1  # seconds between two pictures of the bar
+BAR_WIDTH = 40
+ERASE = "\r\x1b[2K"  # back to the start of the line, and clear it
 
 
 @dataclass
@@ -25,100 +34,179 @@ class Stage:
     before: int = 0  # done when it began
     begun: float = field(default_factory=lambda: time.monotonic())
     note: str = ""  # what else is to be seen, as a loss
+    seconds_left: float | None = None  # as the job knows it; None: estimated from the rate
 
     @property
     def rate(self) -> float:
         """How much is done in a second."""
         return (self.done - self.before) / max(time.monotonic() - self.begun, 1e-9)
 
+    @property
+    def left(self) -> float | None:
+        """Seconds until the end; None where nobody can tell."""
+        if self.seconds_left is not None:
+            return self.seconds_left
+        if not self.total or not self.rate:
+            return None
+        return max(self.total - self.done, 0) / self.rate
+
+
+class Terminal(Console):
+    """Standard error: lines, and the progress of one stage after the other."""
+
+    def __init__(self) -> None:
+        self.stage: Stage | None = None
+        self.due = 0.0  # when progress is shown again
+        self.drawn = False  # is a bar the last thing on the screen?
+
+    def say(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
+        drawn = self.drawn
+        self._erase()
+        self._write(f"{line}\n")
+        if drawn and self.stage:
+            self._draw(self.stage)
+
+    def progress(
+        self,
+        what: str,
+        unit: str,
+        done: int,
+        total: int | None = None,
+        *,
+        note: str = "",
+        seconds_left: float | None = None,
+    ) -> None:
+        """Move the bar on, or print a line if one is due; a new name starts a new stage."""
+        if self.stage is None or self.stage.what != what:
+            self.stage = Stage(what, unit, before=done)
+            begun = self.stage.begun
+            self.due = begun if self._has_bars() else max(self.due, begun + PATIENCE)
+        stage = self.stage
+        stage.done, stage.total, stage.note, stage.seconds_left = done, total, note, seconds_left
+        now = time.monotonic()
+        if now < self.due:
+            return
+        if self._has_bars():
+            self.due = now + REDRAW
+            self._draw(stage)
+        else:
+            self.due = now + EVERY
+            self._write(f"{_line(stage)}\n")
+
+    def finish(self) -> None:
+        """End the current stage and take its bar off the screen."""
+        self._erase()
+        self.stage, self.due = None, 0.0
+
+    def answer(self, line: str, *, flush: bool = False) -> None:
+        """Print a line of what was asked for on standard output."""
+        if self.drawn and sys.stdout.isatty():  # the same screen: the bar comes back below
+            self._erase()
+        print(line, flush=flush)
+
+    def _has_bars(self) -> bool:
+        return sys.stderr.isatty() and not _is_dumb()
+
+    def _draw(self, stage: Stage) -> None:
+        """Replace the bar by one that shows the stage as it is now."""
+        from rich.console import Console as Rich
+
+        rich = Rich(stderr=True)
+        with rich.capture() as captured:
+            rich.print(_bar(stage), no_wrap=True)
+        self._write(ERASE + captured.get().partition("\n")[0])
+        self.drawn = True
+
+    def _erase(self) -> None:
+        if self.drawn:
+            self._write(ERASE)
+            self.drawn = False
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+terminal = Terminal()  # of this process: it has one standard error
+notice, answer = terminal.say, terminal.answer
+
 
 class Job:
-    """A job of one stage after the other; `show` is told whenever one moves on."""
+    """A job of one stage after the other, which counts what is done for a console."""
 
-    def __init__(self, what: str, unit: str, total: int | None) -> None:
+    def __init__(
+        self, what: str, unit: str, total: int | None, console: Console | None = None
+    ) -> None:
         self.stage = Stage(what, unit, total)
+        self.console = console or Console()
 
     def advance(self, step: int = 1) -> None:
-        """So much more is done."""
+        """Count `step` more as done."""
         self.stage.done += step
         self.show()
 
     def reach(self, what: str, unit: str, done: int, total: int | None, *, note: str = "") -> None:
-        """Stage `what` is so far; a new name begins a new stage."""
+        """Set how far stage `what` is; a new name starts a new stage."""
         if what != self.stage.what:
             self.stage = Stage(what, unit, before=done)
         self.stage.done, self.stage.total, self.stage.note = done, total, note
         self.show()
 
     def show(self) -> None:
-        """Tell somebody."""
+        """Report the stage to the console."""
+        stage = self.stage
+        self.console.progress(stage.what, stage.unit, stage.done, stage.total, note=stage.note)
 
 
 @contextmanager
 def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
     """Show a job's progress on standard error while the block runs."""
-    if not sys.stderr.isatty():
-        yield _Lines(what, unit, total)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Left
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns,
-        TextColumn("{task.fields[unit]}"),
-        TextColumn("{task.fields[rate]}"),
-        Left(),
-        TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-    ) as bars:
-        yield _Bar(bars, what, unit, total)
+    job = Job(what, unit, total, terminal)
+    job.show()
+    try:
+        yield job
+    finally:
+        terminal.finish()  # before anybody prints the error that ends the job
 
 
-class _Bar(Job):
-    def __init__(self, bars: "Progress", what: str, unit: str, total: int | None) -> None:
-        super().__init__(what, unit, total)
-        self.bars = bars
-        self.tasks = {what: self._task(what, unit, total)}
-
-    def show(self) -> None:
-        stage = self.stage
-        if stage.what not in self.tasks:
-            self.tasks[stage.what] = self._task(stage.what, stage.unit, None)
-        task = self.tasks[stage.what]
-        self.bars.update(
-            task,
-            completed=stage.done,
-            total=stage.total,
-            note=stage.note,
-            rate=_rate(stage.rate),
-        )
-
-    def _task(self, what: str, unit: str, total: int | None) -> "TaskID":
-        return self.bars.add_task(what, total=total, unit=unit, note="", rate="")
+def _line(stage: Stage) -> str:
+    """A stage as a plain line."""
+    of = f" of {stage.total:,}" if stage.total else ""
+    left = "" if stage.left is None else f", {stage.left:,.0f} s left"
+    note = f"; {stage.note}" if stage.note else ""
+    return f"{stage.what}: {stage.done:,}{of} {stage.unit}, {_rate(stage.rate)}{left}{note}"
 
 
-class _Lines(Job):
-    def __init__(self, what: str, unit: str, total: int | None) -> None:
-        super().__init__(what, unit, total)
-        self.due = time.monotonic() + PATIENCE
+def _bar(stage: Stage) -> "Table":
+    """A stage as a bar of one line."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
 
-    def show(self) -> None:
-        now, stage = time.monotonic(), self.stage
-        if now < max(self.due, stage.begun + PATIENCE):
-            return
-        self.due = now + EVERY
-        rate = stage.rate
-        of = f" of {stage.total:,}" if stage.total else ""
-        left, note = "", f"; {stage.note}" if stage.note else ""
-        if stage.total and rate:
-            left = f", {(stage.total - stage.done) / rate:,.0f} s left"
-        print(
-            f"{stage.what}: {stage.done:,}{of} {stage.unit}, {_rate(rate)}{left}{note}",
-            file=sys.stderr,
-            flush=True,
-        )
+    total = "?" if stage.total is None else str(stage.total)
+    picture = ProgressBar(stage.total, stage.done, width=BAR_WIDTH, animation_time=time.monotonic())
+    cells = (
+        Text(stage.what),
+        picture,
+        Text(f"{stage.done:>{len(total)}}/{total}", style="progress.download"),
+        Text(stage.unit),
+        Text(_rate(stage.rate) if stage.done > stage.before else ""),
+        Text(_clock(stage.left), style="progress.remaining"),
+        Text(stage.note),
+    )
+    grid = Table.grid(padding=(0, 1))
+    for cell in cells:
+        grid.add_column(no_wrap=cell is not picture)  # on a narrow screen the bar gives way first
+    grid.add_row(*cells)
+    return grid
+
+
+def _is_dumb() -> bool:
+    """Does the terminal know no control characters, as in some editors?"""
+    from rich.console import Console as Rich
+
+    return Rich(stderr=True).is_dumb_terminal
 
 
 def _rate(rate: float) -> str:
@@ -130,6 +218,13 @@ def _rate(rate: float) -> str:
     return f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2f} a second"
 
 
-def notice(line: str) -> None:
-    """Say something beside the answer."""
-    print(line, file=sys.stderr, flush=True)
+def _clock(seconds: float | None) -> str:
+    """Hours, minutes and seconds.
+
+    >>> _clock(3725.9), _clock(None)
+    ('1:02:05', '-:--:--')
+    """
+    if seconds is None:
+        return "-:--:--"
+    minutes, seconds = divmod(int(max(seconds, 0.0)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

@@ -1,15 +1,11 @@
 """The verb demo."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from unmask.cli.progress import progress
-
-if TYPE_CHECKING:
-    from unmask.train.course import Position
-    from unmask.train.step import Report
+from unmask.cli.progress import answer, terminal
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,13 +22,10 @@ def demo(
     """Learn a vocabulary, pre-train a small BERT and use it, on text that is already here."""
     from unmask.demo import tell
 
-    with progress("pre-training", "steps") as job:
+    def say(line: str) -> None:
+        answer(line, flush=True)  # the story is read while it happens, also through a pipe
 
-        def show(position: "Position", report: "Report", done: float) -> None:
-            total = round(position.step / max(done, 1e-9))
-            job.reach("pre-training", "steps", position.step, total, note=f"loss {report.loss:.2f}")
-
-        tell(out or _free(Path("runs")), fast=fast, show=show)
+    tell(out or _free(Path("runs")), fast=fast, console=terminal, say=say)
 
 
 def _free(folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.answers import say_what_was_cut, saying_what_is_faster
-from unmask.cli.progress import Job, notice, progress
+from unmask.cli.progress import Job, answer, notice, progress
 from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
 from unmask.errors import SettingsError, UserError, unknown
 
@@ -179,10 +178,10 @@ def evaluate(
     scores, detail, _ = evaluate_file(loaded, file, columns, watcher_for(on_bad), notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
-        print(f"{name:<16} {value:.4f}")
+        answer(f"{name:<16} {value:.4f}")
     for row in detail.table:
         cells = [f"{v:>9.3f}" if isinstance(v, float) else f"{v:>9}" for v in row.values()]
-        print("  ".join(cells))
+        answer("  ".join(cells))
 
 
 def predict(
@@ -199,9 +198,9 @@ def predict(
 
     columns, loaded = _columns(text, second, None, header), Model.load(model)
     with saying_what_is_faster(loaded), progress("answering", "answers", None) as job:
-        for answer in predict_lines(loaded, file, columns, watcher_for(on_bad), notice):
-            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
-            job.advance(1)
+        for found in predict_lines(loaded, file, columns, watcher_for(on_bad), notice):
+            answer(json.dumps(found, ensure_ascii=False))
+            job.advance()
     say_what_was_cut(loaded, loaded.limit, hint="")
 
 
@@ -234,12 +233,12 @@ def check(
     own = override({}, set_ or []).get("task", {})
     found = examine(file, task=task, columns=columns, train=train, settings=own)
     for fact in found.facts:
-        print(f"{file}: {fact}")
+        answer(f"{file}: {fact}")
     for warning in found.warnings:
-        print(f"warning: {warning}")
+        answer(f"warning: {warning}")
     for fault in found.faults:
-        print(f"fault: {fault}")
+        answer(f"fault: {fault}")
     if found.faults:
         count = f"{len(found.faults):,} fault{'s' * (len(found.faults) > 1)}"
         raise UserError(f"{file}: {count}, one line each above. Mend them.")
-    print("no faults")
+    answer("no faults")

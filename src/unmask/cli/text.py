@@ -1,14 +1,13 @@
 """Verbs on text and vocabularies: tokenize, vocab learn."""
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.progress import progress
+from unmask.cli.progress import answer, notice, progress
 from unmask.errors import SettingsError, UserError, unknown
 from unmask.text import CRITERIA
 
@@ -45,11 +44,11 @@ def tokenize(
         tokens = [tokenizer.vocabulary.tokens[i] for i in encoded.ids]
         if as_json:
             line = {"tokens": tokens, "ids": encoded.ids, "segments": encoded.segments}
-            print(json.dumps(line | {"offsets": encoded.offsets, "cut": encoded.cut}))
+            answer(json.dumps(line | {"offsets": encoded.offsets, "cut": encoded.cut}))
         else:
             _print_table(parts, tokens, encoded.ids, encoded.segments, encoded.offsets)
             if encoded.cut:
-                print(f"{encoded.cut} tokens did not fit into {limit}", file=sys.stderr)
+                notice(f"{encoded.cut} tokens did not fit into {limit}")
 
 
 def _print_table(
@@ -63,7 +62,7 @@ def _print_table(
     for token, number, segment, (start, end) in zip(tokens, ids, segments, offsets, strict=True):
         piece = parts[segment][start:end]
         place = f"{start:>6}-{end:<6} {piece!r}" if end else ""
-        print(f"{token:<{width}} {number:>7}  {segment}  {place}".rstrip())
+        answer(f"{token:<{width}} {number:>7}  {segment}  {place}".rstrip())
 
 
 def _stdin() -> Iterator[str]:
@@ -112,7 +111,7 @@ def vocab_learn(
             learning=lambda done, total: job.reach("learning tokens", "tokens", done, total),
         )
     if result.tokens < size:
-        print(f"the text has no more than {result.tokens:,} tokens worth learning", file=sys.stderr)
+        notice(f"the text has no more than {result.tokens:,} tokens worth learning")
     print(f"tokens              {result.tokens:>14,}")
     print(f"words               {result.words:>14,}   {result.distinct_words:,} distinct")
     print(f"characters spelled  {result.characters_spelled:>14.4%}")

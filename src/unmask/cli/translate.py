@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.answers import ModelName
-from unmask.cli.progress import Job, notice, progress
+from unmask.cli.progress import Job, answer, notice, progress
 from unmask.cli.tasks import OnBad, shown, watcher_for
 from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
 from unmask.errors import SettingsError, UserError
@@ -166,7 +165,7 @@ def run(
         for found in loaded.translate(texts, settings, split=split):
             table = {"text": found.text, "score": found.score}
             line = json.dumps(table, ensure_ascii=False) if scores else found.text
-            sys.stdout.write(line + "\n")
+            answer(line)
             job.advance()
     _say_what_was_split(loaded)
 
@@ -204,10 +203,10 @@ def evaluate(
     if out is not None:
         write_file(out, "".join(f"{line}\n" for line in said).encode("utf-8"))
     for name, value in found.items():
-        print(f"{name:<12} {value:.2f}")
+        answer(f"{name:<12} {value:.2f}")
     for _, metric in scored:
         metric.corpus_score(said[:1], [[pairs[0].target or ""]])  # knows its references then
-        print(f"signature    {metric.get_signature()}")
+        answer(f"signature    {metric.get_signature()}")
 
 
 def compare(

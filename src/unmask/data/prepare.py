@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from unmask.console import Console
 from unmask.data.documents import Document, Lines, Skipper, read_documents
 from unmask.data.layout import (
     FORMAT,
@@ -63,7 +64,7 @@ def prepare(
     task: Task | None = None,
     workers: int = 1,
     progress: Progress | None = None,
-    notice: Callable[[str], None] = print,
+    notice: Callable[[str], None] = Console().say,
 ) -> dict[str, Any] | None:
     """Make a corpus, or go on making it; its manifest, or None while other tasks are at work."""
     task = task or Task()

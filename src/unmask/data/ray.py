@@ -42,7 +42,7 @@ def prepare_on_ray(
         task = Task(number=int(row["id"]), tasks=count)
         made_by = Tokenizer(vocabulary, tokenizer_casing)
         try:
-            prepare(paths, made_by, folder, settings, task=task, notice=_quietly)
+            prepare(paths, made_by, folder, settings, task=task)
         except UserError as error:
             return {"task": task.number, "error": str(error)}
         return {"task": task.number, "error": ""}
@@ -53,8 +53,4 @@ def prepare_on_ray(
     if wrong:
         raise DataError(wrong[0])
     # Every shard is there: this writes the manifest if two tasks ended in the same moment.
-    return prepare(paths, read_tokenizer(folder / "tokenizer"), folder, settings, notice=_quietly)
-
-
-def _quietly(line: str) -> None:
-    """A task's notices would come from many machines."""
+    return prepare(paths, read_tokenizer(folder / "tokenizer"), folder, settings)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from unmask.checkpoint.folder import save_folder
+from unmask.console import Console
 from unmask.data.columns import Columns
 from unmask.data.docstrings import read_library
 from unmask.data.readers import read_texts
@@ -64,7 +65,7 @@ def compile_model(
     *,
     int8: bool,
     least: float | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = Console().say,
 ) -> Comparison:
     """Write the folder; refuse one whose answers differ too much.
 

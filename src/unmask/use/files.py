@@ -1,31 +1,39 @@
 """Texts of a file -> a file of vectors, in steady memory; killed, the same command goes on."""
 
-import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
 from unmask.checkpoint.integrity import fingerprint
+from unmask.console import Console
 from unmask.data.readers import read_texts, refuse_empty
 from unmask.errors import DataError, SettingsError
 from unmask.tasks.engine import GROUP
 from unmask.use.embed import Vector, width_of
 from unmask.use.model import EmbedOptions, Model, TextTooLong
-from unmask.use.vectors import gathered, publish, write_lines
+from unmask.use.vectors import gathered, line_of, publish
+
+
+def embed_lines(
+    model: Model, source: str, *, column: str | None = None, **options: Unpack[EmbedOptions]
+) -> Iterator[str]:
+    """Yield one vector per text as a line of JSON."""
+    texts = (record.text for record in refuse_empty(source, read_texts(source, column=column)))
+    return map(line_of, model.embeddings(texts, **options))
 
 
 def embed_file(
     model: Model,
     source: str,
-    out: Path | None,
+    out: Path,
     *,
     column: str | None = None,
     progress: Callable[[int], None] = lambda texts: None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = Console().say,
     **options: Unpack[EmbedOptions],
 ) -> None:
-    """Write one vector per text to a .npy, .parquet or .jsonl, or as JSONL to standard output."""
+    """Write one vector per text to a .npy, .parquet or .jsonl."""
 
     def texts() -> Iterator[str]:
         for record in refuse_empty(source, read_texts(source, column=column)):
@@ -36,9 +44,6 @@ def embed_file(
             yield vector
             progress(1)
 
-    if out is None:
-        write_lines(vectors(texts()), sys.stdout)
-        return
     if out.suffix == ".parquet" and source == "-":
         raise SettingsError(
             f"--out {out}: has each text beside its vector, and standard input can be read only "

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from unmask.console import Console
 from unmask.data.columns import Columns, Sample, infer
 from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines, whole
 from unmask.data.questions import Question
@@ -30,7 +31,7 @@ def predict_lines(
     source: str,
     columns: Columns,
     watcher: Watcher = REFUSE,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = Console().say,
 ) -> Iterator[dict[str, Any]]:
     """The answers to a file, or to the lines of standard input ("-") or of a .txt."""
     for answer in model.predict(unlabelled(model.task, source, columns, watcher, say)):
@@ -42,7 +43,7 @@ def unlabelled(
     source: str,
     columns: Columns,
     watcher: Watcher = REFUSE,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = Console().say,
 ) -> Iterator[Any]:
     """What a file asks a task about."""
     if kind_of(source, None) == ".txt":  # standard input, too
@@ -96,7 +97,7 @@ def evaluate_file(
     source: str | Path,
     columns: Columns,
     watcher: Watcher = REFUSE,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = Console().say,
 ) -> tuple[dict[str, float], Detail, Sequence[Any]]:
     """The scores of a model on a labelled file, what else is worth seeing, and its answers."""
     task = model.task

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -148,23 +148,16 @@ def publish(rows: Rows, out: Path, texts: Callable[[], Iterable[str]]) -> None:
             _write_parquet(rows, made, texts())
         else:
             with made.open("w") as file:
-                write_lines(rows, file)
+                file.writelines(f"{line_of(row)}\n" for row in rows)
         sync(made)
     made.replace(out)
     sync(out.parent)
     shutil.rmtree(rows.folder, ignore_errors=True)
 
 
-def lines_of(vectors: Iterable[Vector]) -> Iterator[str]:
-    """JSON, a vector a line."""
-    for vector in vectors:
-        yield json.dumps([round(float(x), 7) for x in vector]) + "\n"
-
-
-def write_lines(vectors: Iterable[Vector], file: IO[str]) -> None:
-    """The same as they come."""
-    for line in lines_of(vectors):
-        file.write(line)
+def line_of(vector: Vector) -> str:
+    """Write a vector as JSON."""
+    return json.dumps([round(float(x), 7) for x in vector])
 
 
 def _write_parquet(rows: Rows, path: Path, texts: Iterable[str]) -> None:
