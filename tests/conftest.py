@@ -19,6 +19,8 @@ from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the oracle must not look for anything outside
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+# Some virtual machines report AMX and do not let programs use it; bf16 works there without it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 if "PYTEST_XDIST_WORKER" in os.environ:  # there is one for each core; threads would be in the way
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests run
     torch.set_num_threads(1)  # of fixtures that are made before `one_thread`

@@ -5,10 +5,12 @@ gradient is not finite is not taken.
 """
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
@@ -17,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from unmask.data.batches import Batch
+from unmask.errors import SettingsError
 from unmask.model.network import Network
 from unmask.objectives.base import Objective, Sums
 from unmask.train.distributed import Processes, whole
@@ -114,10 +117,38 @@ def _casting(precision: Precision, processes: Processes) -> torch.autocast | nul
 
 
 def choose_precision(wanted: str, device: torch.device) -> Precision:
-    """bf16 where the hardware has it, unless told otherwise."""
-    if wanted != "auto":
-        return "bf16" if wanted == "bf16" else "fp32"
+    """Choose bf16 where the hardware has it and it works, unless one of the two is asked for."""
+    if wanted == "fp32" or (wanted == "auto" and device.type == "cpu" and not _has_bf16()):
+        return "fp32"
     if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    return "bf16" if has() else "fp32"
+        return "bf16" if wanted == "bf16" or torch.cuda.is_bf16_supported() else "fp32"
+    if bf16_works():
+        return "bf16"
+    if wanted == "auto":
+        return "fp32"
+    raise SettingsError(
+        "precision is bf16, but products in bf16 end with an illegal instruction on this machine: "
+        "its CPU reports units (AMX) that the system does not let programs use. Set precision to "
+        "fp32, or set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16."
+    )
+
+
+def _has_bf16() -> bool:
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+
+
+@cache
+def bf16_works() -> bool:
+    """Try a product in bf16, in a child process where it might kill the process.
+
+    Some virtual machines report AMX without letting programs use it.
+    """
+    if not getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)():
+        return True
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)  # the threads of the parent are not here
+        x = torch.ones(64, 64, dtype=torch.bfloat16)
+        code = 0 if float((x @ x).sum()) == 64.0**3 else 1
+        os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
