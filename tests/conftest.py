@@ -119,10 +119,12 @@ def unmask(tmp_path_factory) -> Run:
     served.set_forkserver_preload(["unmask.use.model", "unmask.train.finetune"])
     files = tmp_path_factory.mktemp("command")
 
-    def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: object, stdin: str = "", umask: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
         (files / "stdin").write_text(stdin)
         command = ["unmask", *map(str, arguments)]
-        process = served.Process(target=_command, args=(command, files, Path.cwd()))
+        process = served.Process(target=_command, args=(command, files, Path.cwd(), umask))
         process.start()
         process.join(TIMEOUT)
         assert process.exitcode is not None, f"{command}: not done after {TIMEOUT} s"
@@ -132,11 +134,13 @@ def unmask(tmp_path_factory) -> Run:
     return run
 
 
-def _command(arguments: list[str], files: Path, folder: Path) -> None:
+def _command(arguments: list[str], files: Path, folder: Path, umask: int | None) -> None:
     """Be that command: in this folder, with files where a shell has its pipes."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(os.open(files / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC * bool(number)), number)
     sys.stdin = os.fdopen(0, closefd=False)  # of a child of multiprocessing it is another
     os.chdir(folder)
+    if umask is not None:
+        os.umask(umask)
     sys.argv = arguments
     main()

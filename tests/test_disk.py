@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from unmask.disk import digest, disk_error, held, sweep, unfinished, write_file
+from unmask.disk import (
+    digest,
+    disk_error,
+    held,
+    open_like_others,
+    sweep,
+    unfinished,
+    write_file,
+)
 from unmask.errors import FolderError
 
 
@@ -142,6 +150,28 @@ def test_a_digest_is_the_sha256_of_the_file(tmp_path):
     raw = bytes(range(256)) * 9999
     (tmp_path / "a").write_bytes(raw)
     assert digest(tmp_path / "a") == hashlib.sha256(raw).hexdigest()
+
+
+@pytest.fixture(params=[0o077, 0o027, 0o022, 0o002], ids="{:03o}".format)
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_files_folders_and_locks_have_the_permissions_that_the_umask_leaves(tmp_path, umask):
+    write_file(tmp_path / "file", b"x")
+    with held(tmp_path / ".lock", what="it"), unfinished(tmp_path / "model") as folder:
+        (tmp_path / "private").touch(mode=0o600)
+        open_like_others(tmp_path / "private")
+        assert sorted(path.name for path in tmp_path.iterdir() if path != folder) == [
+            ".lock",
+            "file",
+            "private",
+        ]
+        for path in tmp_path.iterdir():
+            expected = (0o777 if path.is_dir() else 0o666) & ~umask
+            assert f"{path.stat().st_mode & 0o777:03o}" == f"{expected:03o}", path.name
 
 
 def test_an_unfinished_folder_lies_beside_its_place_and_is_gone_when_the_block_ends(tmp_path):

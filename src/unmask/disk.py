@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
     Contents in pieces are written as they come, so that they need not fit into memory.
     """
     pieces = [contents] if isinstance(contents, bytes) else contents
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
+    temporary = _beside(path)
     try:
         with temporary.open("wb") as file:
             file.writelines(pieces)
@@ -41,6 +40,24 @@ def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
             temporary.unlink()
         needed = len(contents) if isinstance(contents, bytes) else None
         raise disk_error(path, error, needed=needed) from error
+
+
+def open_like_others(path: Path) -> None:
+    """Give a file the permissions of one made by `open`: libraries may make theirs private.
+
+    What the umask leaves is read off an empty file, because asking for the umask sets it.
+    """
+    probe = _beside(path)
+    try:
+        probe.touch(exist_ok=False)
+        path.chmod(probe.stat().st_mode & 0o777)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """Name something that is not finished; the name is new."""
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def digest(path: Path) -> str:
@@ -61,11 +78,11 @@ def sync(path: Path) -> None:
 @contextmanager
 def unfinished(target: Path) -> Iterator[Path]:
     """A folder beside the target, locked while its writer lives and gone when the block ends."""
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+    temporary = _beside(target)
+    temporary.mkdir()  # with the permissions that the umask leaves, which mkdtemp does not give
     lock = os.open(temporary, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        temporary.chmod(0o755)
         yield temporary
     finally:
         os.close(lock)
@@ -90,7 +107,7 @@ def held(path: Path, *, what: str) -> Iterator[None]:
 
     The file stays, the lock goes with the process however it ends.
     """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,7 @@ from torch import Tensor
 from unmask.checkpoint import tensors
 from unmask.checkpoint.header import Entry, read_header
 from unmask.checkpoint.tensors import Slot
+from unmask.disk import open_like_others
 from unmask.errors import FolderError
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
@@ -122,10 +123,10 @@ def write(network: Network, folder: Path) -> None:
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write named tensors as a safetensors file that others may read; a full disk is an OSError."""
+    """Write named tensors as a safetensors file; a full disk is an OSError."""
     try:
         save_file(tensors, path, metadata={"format": "pt"})
-        path.chmod(0o644)  # it makes files that only their owner may read
+        open_like_others(path)  # safetensors makes files that only their owner may read
     except SafetensorError as error:  # its way to say that the disk is full
         raise OSError(errno.EIO, str(error)[:200]) from error
 
