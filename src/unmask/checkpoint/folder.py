@@ -145,7 +145,8 @@ def save_folder(
         about["task"] = task
     with publish(path, about, needed=needed) as folder:
         table = names.their_config(config, heads, tokenizer.vocabulary.pad)
-        (folder / CONFIG).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+        written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+        (folder / CONFIG).write_text(written, "utf-8")
         for name, text in tokenizer_files(tokenizer, max_length=config.max_length).items():
             (folder / name).write_bytes(text.encode("utf-8"))
         if target is not None and heads.decoder and not heads.decoder.shared:

@@ -30,7 +30,8 @@ def unpickle(source: Path, target: Path) -> None:
         done = subprocess.run(
             command,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=SECONDS,
             check=False,
             env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},

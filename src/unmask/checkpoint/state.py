@@ -64,7 +64,7 @@ def save_state(
     def write(inside: Path) -> None:
         tensors = {name: tensor.contiguous() for name, tensor in optimizer.items()}
         write_tensors(tensors, inside / OPTIMIZER)
-        (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n")
+        (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
 
     save_folder(
         place,

@@ -44,5 +44,5 @@ def learn_folder(
     with publish(out, about) as folder:
         for name, contents in tokenizer_files(Tokenizer(vocabulary, casing)).items():
             (folder / name).write_bytes(contents.encode("utf-8"))
-        (folder / REPORT).write_text(json.dumps(vars(result), indent=2) + "\n")
+        (folder / REPORT).write_text(json.dumps(vars(result), indent=2) + "\n", "utf-8")
     return result

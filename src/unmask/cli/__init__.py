@@ -6,6 +6,7 @@ Nothing here imports torch before a verb needs it, so that help and usage errors
 import os
 import sys
 import traceback
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -59,6 +60,7 @@ def main() -> None:
     """Run a verb. Exit codes: 0 done, 1 failed, 2 usage, settings or data, 130 interrupted."""
     trace = "--trace" in sys.argv  # wherever it stands, before or after the verb
     arguments = [argument for argument in sys.argv[1:] if argument != "--trace"]
+    _print_utf8()
     try:
         code = app(arguments, standalone_mode=False)  # click raises, and we say it
         sys.stdout.flush()  # while a broken pipe can still be caught
@@ -88,6 +90,15 @@ def main() -> None:
             traceback.print_exc()
         _say(f"{error.filename or 'the system'}: {error.strerror or error}")
         sys.exit(1)
+
+
+def _print_utf8() -> None:
+    """Write UTF-8 into pipes and files; a terminal keeps its encoding and shows \\u escapes."""
+    if isinstance(sys.stdout, TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
+        if sys.stdout.isatty():
+            sys.stdout.reconfigure(errors="backslashreplace")
+        else:
+            sys.stdout.reconfigure(encoding="utf-8")
 
 
 def _say(message: str) -> None:

@@ -134,7 +134,7 @@ def compare(
             learning=learning,
             **begun,  # type: ignore[arg-type]
         )
-    (out / FIGURE).write_text(drawn({v.name: out / v.name for v in asked.variants}))
+    (out / FIGURE).write_text(drawn({v.name: out / v.name for v in asked.variants}), "utf-8")
     return [row_of(variant.name, out / variant.name) for variant in asked.variants]
 
 

@@ -70,7 +70,7 @@ def search(
     if not any(trial.value is not None for trial in study.trials):
         raise UserError(f"{out}: none of {trials} trials ended well; what went wrong is above.")
     best = f"trial-{study.best_trial.number}"
-    found = json.loads((out / best / RESULT).read_text())
+    found = json.loads((out / best / RESULT).read_text("utf-8"))
     summary = {"best": best, "settings": found["settings"], "scores": found["scores"]}
     write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
     notice(f"the best, {best}, is in {copy_best(out, best)}")
@@ -81,7 +81,7 @@ def _finished(path: Path, chosen: dict[str, Any], asked: tuple[str, str]) -> dic
     """What a trial has found before, if it was this one."""
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
     if (found.get("settings"), found.get("data"), found.get("model")) != (chosen, *asked):
         raise FolderError(
             f"{path.parent}: a trial of other data, another model or another search is there. Give "

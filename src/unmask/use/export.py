@@ -133,7 +133,8 @@ def export_onnx(folder: Folder, out: Path) -> float:
                 f"need at most {TOLERANCE:.0e}. Nothing was written; this is a fault of unmask or "
                 "of the installed torch, onnxscript or onnxruntime. Please report it."
             )
-        (place / CONFIG).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+        written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+        (place / CONFIG).write_text(written, "utf-8")
         limit = folder.network.config.max_length
         for name, text in tokenizer_files(tokenizer, max_length=limit).items():
             (place / name).write_bytes(text.encode("utf-8"))

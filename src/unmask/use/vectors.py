@@ -147,7 +147,7 @@ def publish(rows: Rows, out: Path, texts: Callable[[], Iterable[str]]) -> None:
         if out.suffix == ".parquet":
             _write_parquet(rows, made, texts())
         else:
-            with made.open("w") as file:
+            with made.open("w", encoding="utf-8") as file:
                 file.writelines(f"{line_of(row)}\n" for row in rows)
         sync(made)
     made.replace(out)
