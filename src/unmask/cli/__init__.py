@@ -23,6 +23,8 @@ from unmask.cli import (
     training,
     translate,
 )
+from unmask.cli.progress import terminal
+from unmask.cli.streams import OutputLost, drop_rest, guard_streams
 from unmask.errors import Stopped, UserError
 from unmask.version import VERSION
 
@@ -58,38 +60,41 @@ def common(
 
 def main() -> None:
     """Run a verb. Exit codes: 0 done, 1 failed, 2 usage, settings or data, 130 interrupted."""
-    trace = "--trace" in sys.argv  # wherever it stands, before or after the verb
-    arguments = [argument for argument in sys.argv[1:] if argument != "--trace"]
     _print_utf8()
+    guard_streams()
+    trace = "--trace" in sys.argv  # wherever it stands, before or after the verb
+    try:
+        code = _run([argument for argument in sys.argv[1:] if argument != "--trace"], trace)
+    finally:
+        drop_rest()
+    sys.exit(code)
+
+
+def _run(arguments: list[str], trace: bool) -> int:
+    """Run a verb and return its exit code; what went wrong is printed, mostly in one line."""
     try:
         code = app(arguments, standalone_mode=False)  # click raises, and we say it
-        sys.stdout.flush()  # while a broken pipe can still be caught
-        sys.exit(code or 0)
+        sys.stdout.flush()  # while it still matters whether that works
+        return code or 0
     except typer.TyperException as error:
         message = error.format_message()
-        if message.startswith("Usage:"):
-            print(message, file=sys.stderr)
-        else:
-            _say(message)
-        sys.exit(2)
+        terminal.say(message if message.startswith("Usage:") else f"error: {message}")
+        return 2
     except UserError as error:
-        if trace:
-            traceback.print_exc()
-        _say(str(error))
-        sys.exit(2)
+        _say(str(error), trace)
+        return 2
     except Stopped as stopped:  # a run, after it has saved
-        sys.exit(stopped.exit_code)
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return stopped.exit_code
     except KeyboardInterrupt:
-        _say("interrupted.")
-        sys.exit(130)
+        _say("interrupted.", trace=False)
+        return 130
+    except OutputLost as error:
+        if error.exit_code:
+            _say(str(error), trace)
+        return error.exit_code
     except OSError as error:
-        if trace:
-            traceback.print_exc()
-        _say(f"{error.filename or 'the system'}: {error.strerror or error}")
-        sys.exit(1)
+        _say(f"{error.filename or 'the system'}: {error.strerror or error}", trace)
+        return 1
 
 
 def _print_utf8() -> None:
@@ -101,6 +106,8 @@ def _print_utf8() -> None:
             sys.stdout.reconfigure(encoding="utf-8")
 
 
-def _say(message: str) -> None:
-    """One message, no traceback."""
-    print(f"error: {message}", file=sys.stderr)
+def _say(message: str, trace: bool) -> None:
+    """Print an error in one line, below its traceback if that was asked for."""
+    if trace:
+        terminal.say(traceback.format_exc().rstrip())
+    terminal.say(f"error: {message}")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unmask.cli.streams import Guarded, guarded
 from unmask.console import Console
 
 if TYPE_CHECKING:
@@ -52,12 +53,16 @@ class Stage:
 
 
 class Terminal(Console):
-    """Standard error: lines, and the progress of one stage after the other."""
+    """Standard error: lines, and the progress of one stage after the other.
+
+    A standard error that is closed, full or without a reader is given up silently.
+    """
 
     def __init__(self) -> None:
         self.stage: Stage | None = None
         self.due = 0.0  # when progress is shown again
         self.drawn = False  # is a bar the last thing on the screen?
+        self._guarded: Guarded | None = None
 
     def say(self, line: str) -> None:
         """Print a line, above the bar if there is one."""
@@ -100,13 +105,18 @@ class Terminal(Console):
         self.stage, self.due = None, 0.0
 
     def answer(self, line: str, *, flush: bool = False) -> None:
-        """Print a line of what was asked for on standard output."""
+        """Print a line of what was asked for on standard output; that it gets lost is an error.
+
+        `print` is for what a verb says about files it has written: those are the answer.
+        """
         if self.drawn and sys.stdout.isatty():  # the same screen: the bar comes back below
             self._erase()
+        if isinstance(sys.stdout, Guarded):
+            sys.stdout.need()
         print(line, flush=flush)
 
     def _has_bars(self) -> bool:
-        return sys.stderr.isatty() and not _is_dumb()
+        return self._stream.isatty() and not _is_dumb()
 
     def _draw(self, stage: Stage) -> None:
         """Replace the bar by one that shows the stage as it is now."""
@@ -124,8 +134,15 @@ class Terminal(Console):
             self.drawn = False
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        self._stream.write(text)
+        self._stream.flush()
+
+    @property
+    def _stream(self) -> Guarded:
+        """Standard error as it is now, behind a guard."""
+        if self._guarded is None or sys.stderr not in (self._guarded, self._guarded.stream):
+            self._guarded = guarded(sys.stderr)
+        return self._guarded
 
 
 terminal = Terminal()  # of this process: it has one standard error
