@@ -73,7 +73,10 @@ def main() -> None:
 def _run(arguments: list[str], trace: bool) -> int:
     """Run a verb and return its exit code; what went wrong is printed, mostly in one line."""
     try:
-        code = app(arguments, standalone_mode=False)  # click raises, and we say it
+        try:
+            code = app(arguments, standalone_mode=False)  # click raises, and we say it
+        finally:
+            terminal.finish()  # no bar may stand below what is said of its end
         sys.stdout.flush()  # while it still matters whether that works
         return code or 0
     except typer.TyperException as error:

@@ -213,8 +213,8 @@ def _bar(stage: Stage) -> "Table":
         Text(stage.note),
     )
     grid = Table.grid(padding=(0, 1))
-    for cell in cells:
-        grid.add_column(no_wrap=cell is not picture)  # on a narrow screen the bar gives way first
+    for cell in cells:  # on a narrow screen the bar and the note give way
+        grid.add_column(no_wrap=cell not in (picture, cells[-1]))
     grid.add_row(*cells)
     return grid
 
