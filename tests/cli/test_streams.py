@@ -9,11 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from tests.cli.screen import UNMASK
 from unmask.checkpoint.integrity import verify
 
-# Every call of a progress bar writes, so that a stream that is lost is noticed in mid-job.
-EAGER = "import unmask.cli.progress as p; p.PATIENCE = p.EVERY = p.REDRAW = 0.0\n"
-EAGER += "from unmask.cli import main; main()"
 LEARN = ["vocab", "learn", "corpus.txt", "--size", "60", "--out", "vocabulary"]
 LONG = "the cat sat on the mat\n" + "dog " * 40 + "\n"  # so that `embed` says what it has cut
 
@@ -36,7 +34,7 @@ def run(tmp_path, unread):
 
     def run(*arguments, out="open", err="open", unbuffered=False):
         shell = f'exec "$@" 1{REDIRECTED.get(out, ">&1")} 2{REDIRECTED.get(err, ">&2")}'
-        python = [sys.executable, *(["-u"] if unbuffered else []), "-c", EAGER]
+        python = [sys.executable, *(["-u"] if unbuffered else []), "-c", UNMASK]
         return subprocess.run(
             ["sh", "-c", shell, "sh", *python, *map(str, arguments)],
             stdout=unread if out == "without a reader" else subprocess.PIPE,
@@ -154,7 +152,7 @@ def test_a_job_outlives_its_terminal(tmp_path, output):
     """As when a connection breaks: the bar is drawn, then every write fails."""
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", EAGER, *LEARN],
+        [sys.executable, "-c", UNMASK, *LEARN],
         cwd=tmp_path,
         stdout=terminal if output == "the terminal" else subprocess.DEVNULL,
         stderr=terminal,
@@ -172,7 +170,7 @@ def test_answers_go_to_a_file_while_the_bar_is_on_a_terminal(tiny, tmp_path):
     (tmp_path / "texts.txt").write_text("the cat\na dog\n")
     screen, terminal = pty.openpty()
     with (tmp_path / "vectors.jsonl").open("w") as file:
-        command = [sys.executable, "-c", EAGER, "embed", str(tiny), "texts.txt"]
+        command = [sys.executable, "-c", UNMASK, "embed", str(tiny), "texts.txt"]
         done = subprocess.run(
             command,
             cwd=tmp_path,
