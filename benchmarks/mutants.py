@@ -12,12 +12,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutated import LIST, ROOT, Mutant, MutantError, Scratch, git, read_mutants
+from benchmarks.mutated import FEW, LIST, ROOT, Mutant, MutantError, Scratch, git, read_mutants
 
 BASELINE = Path(__file__).with_name("mutants_first_version.json")
 RESULTS = Path("results") / "mutants.jsonl"
@@ -53,22 +53,31 @@ def detect(scratch: Scratch, mutant: Mutant, broken: set[str]) -> str | None:
     also pass alone without the mutant; those that do not are added to `broken`.
     """
     unsteady: set[str] = set()
-    rest = [*QUICK, *(f"--deselect={test}" for test in mutant.tests)]
+    rest = [*QUICK, *deselected(mutant.tests)]
     for nearest in (True, False):
         while True:
-            left_out = [f"--deselect={test}" for test in sorted(broken | unsteady)]
-            chosen = mutant.tests if nearest else rest
-            failed = scratch.first_failure(mutant, [*chosen, *left_out], many=not nearest)
-            if failed is None:
-                break
-            alone = [failed.partition("[")[0]]  # a parameter may have characters that pytest reads
-            if not nearest and scratch.first_failure(None, alone):
-                broken.add(failed)
-            elif scratch.first_failure(mutant, alone):
-                return failed
-            else:
-                unsteady.add(failed)
+            chosen = [*(mutant.tests if nearest else rest), *deselected(broken | unsteady)]
+            failed = scratch.failures(mutant, chosen, many=not nearest)
+            for test in failed:
+                if not nearest and scratch.failures(None, [alone(test)]):
+                    broken.add(test)
+                elif scratch.failures(mutant, [alone(test)]):
+                    return test
+                else:
+                    unsteady.add(test)
+            if not failed or (not nearest and len(failed) < FEW):
+                break  # all tests have run
     return None
+
+
+def alone(test: str) -> str:
+    """Return a test to run by itself: with all parameters, whose names pytest may misread."""
+    return test.partition("[")[0]
+
+
+def deselected(tests: Iterable[str]) -> list[str]:
+    """Return the options that leave tests out."""
+    return [f"--deselect={test}" for test in sorted(tests)]
 
 
 def control(scratch: Scratch, mutants: Sequence[Mutant]) -> None:
@@ -77,11 +86,15 @@ def control(scratch: Scratch, mutants: Sequence[Mutant]) -> None:
     if not (found := scratch.imported()).is_relative_to(scratch.root):
         raise MutantError(f"the tests would import {found}, not the scratch copy.")
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    if failed := scratch.first_failure(None, tests, many=True):
-        raise MutantError(
-            f"{failed} fails on the code as it is; a mutant can only be judged by tests that "
-            "pass. Fix it first, or run it again if the machine was busy."
-        )
+    passed: set[str] = set()  # in a second try, alone
+    while failed := scratch.failures(None, [*tests, *deselected(passed)], many=True):
+        for test in failed:
+            if scratch.failures(None, [alone(test)]):
+                raise MutantError(
+                    f"{test} fails on the code as it is; a mutant can only be judged by tests "
+                    "that pass. Fix it first, or run it again if the machine was busy."
+                )
+        passed |= set(failed)
     for line in scratch.skipped():
         print(f"warning: cannot detect anything here: {line}", flush=True)
 

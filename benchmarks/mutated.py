@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("mutants.toml")
 LIMIT = 3600  # seconds that one run of pytest may take
+FEW = 5  # failures of many tests: on a busy machine, some may have nothing to do with a mutant
 
 
 class MutantError(Exception):
@@ -104,17 +105,17 @@ class Scratch:
         finally:
             self._write(path, before)
 
-    def first_failure(
+    def failures(
         self, mutant: Mutant | None, arguments: Sequence[str], *, many: bool = False
-    ) -> str | None:
-        """Run pytest up to the first failure; return the failed test, None if all passed.
+    ) -> list[str]:
+        """Run pytest up to the first failure, or up to a FEW of `many` tests; return the failed.
 
-        `many` tests run in several processes; for a few, starting these would take longer.
+        Many tests run in several processes; for one or two, starting these would take longer.
         """
         cache, output = self.place / "cache", self.place / "output.txt"
         shutil.rmtree(cache, ignore_errors=True)
-        processes = str(self.workers if many else 0)
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", processes]
+        processes, most = (self.workers, FEW) if many else (0, 1)
+        command = [sys.executable, "-m", "pytest", "-q", f"-n{processes}", f"--maxfail={most}"]
         command += ["-o", f"cache_dir={cache}", f"--basetemp={self.place / 'tmp'}", *arguments]
         with self.mutated(mutant), output.open("wb") as file:
             process = subprocess.Popen(
@@ -137,12 +138,12 @@ class Scratch:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         if code in (0, pytest.ExitCode.NO_TESTS_COLLECTED):  # all may have been deselected
-            return None
+            return []
         failed = cache / "v" / "cache" / "lastfailed"
         if not failed.is_file():
             tail = output.read_text("utf-8", "replace")[-3000:]
             raise MutantError(f"pytest ended with {code} and no failed test:\n{tail}")
-        return next(iter(json.loads(failed.read_text("utf-8"))))
+        return list(json.loads(failed.read_text("utf-8")))
 
     def imported(self) -> Path:
         """Return where the tests find the package."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import mutants as runner
-from benchmarks.mutated import ROOT, Mutant, MutantError, Scratch, read_mutants
+from benchmarks.mutated import FEW, ROOT, Mutant, MutantError, Scratch, read_mutants
 
 MUTANTS = read_mutants()
 
@@ -61,7 +61,7 @@ def test_a_mutant_of_a_file_that_is_gone_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_scratch_copy_tells_the_first_failure_and_is_as_before_after_it(tmp_path, monkeypatch):
+def test_a_scratch_copy_names_the_failed_test_and_is_as_before_after_it(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.mutated.git", lambda *arguments: "pyproject.toml")
     scratch = Scratch(tmp_path, 0)
     (scratch.root / "src" / "unmask").mkdir(parents=True)
@@ -70,10 +70,10 @@ def test_a_scratch_copy_tells_the_first_failure_and_is_as_before_after_it(tmp_pa
         "from unmask import x\ndef test_blind(): pass\ndef test_value(): assert x == 1\n"
     )
     mutant = Mutant("x is 2", "__init__.py", "x = 1", "x = 2", [])
-    assert scratch.first_failure(mutant, ["test_one.py"]) == "test_one.py::test_value"
-    assert scratch.first_failure(None, ["test_one.py"]) is None
+    assert scratch.failures(mutant, ["test_one.py"]) == ["test_one.py::test_value"]
+    assert scratch.failures(None, ["test_one.py"]) == []
     with pytest.raises(MutantError, match="no failed test"):
-        scratch.first_failure(None, ["test_none.py"])
+        scratch.failures(None, ["test_none.py"])
 
 
 class Suite:
@@ -83,12 +83,13 @@ class Suite:
         self.failing = {True: list(mutated), False: list(plain)}
         self.asked = []
 
-    def first_failure(self, mutant, arguments, *, many=False):
+    def failures(self, mutant, arguments, *, many=False):
         self.asked.append(list(arguments))
         out = {a.removeprefix("--deselect=") for a in arguments if a.startswith("--deselect=")}
         chosen = {a for a in arguments if not a.startswith("-")} - {runner.QUICK[1]}
         failing = [test for test in self.failing[mutant is not None] if test not in out]
-        return next((test for test in failing if not chosen or test in chosen), None)
+        found = [test for test in failing if not chosen or test in chosen]
+        return found[: FEW if many else 1]
 
 
 MUTANT = Mutant("x is 2", "one.py", "x = 1", "x = 2", ["near"])
@@ -117,18 +118,37 @@ def test_a_test_that_also_fails_without_the_mutant_detects_nothing():
     assert broken == {"far"}
 
 
-def test_a_test_that_fails_only_once_detects_nothing():
-    suite = Suite(["near"])
-    first = suite.first_failure
+def test_tests_that_fail_anyway_do_not_hide_one_that_detects():
+    broken = [f"broken {number}" for number in range(2 * FEW)]
+    assert runner.detect(Suite([*broken, "far"], broken), MUTANT, set()) == "far"
 
-    def once(mutant, arguments, **how):
-        found = first(mutant, arguments)
-        if len(suite.asked) == 1:
-            suite.failing[True] = []
+
+def once(suite):
+    """Let what fails fail once, and pass from then on."""
+    plain = suite.failures
+
+    def failures(mutant, arguments, **how):
+        found = plain(mutant, arguments, **how)
+        suite.failing = {True: [], False: []}
         return found
 
-    suite.first_failure = once
-    assert runner.detect(suite, MUTANT, set()) is None
+    suite.failures = failures
+    return suite
+
+
+def test_a_test_that_fails_only_once_detects_nothing():
+    assert runner.detect(once(Suite(["near"])), MUTANT, set()) is None
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_control_run_fails_where_a_test_fails_twice(tmp_path, again):
+    suite = Suite([], ["near"]) if again else once(Suite([], ["near"]))
+    suite.root, suite.imported, suite.skipped = tmp_path, lambda: tmp_path / "unmask", list
+    if again:
+        with pytest.raises(MutantError, match="near fails on the code as it is"):
+            runner.control(suite, [MUTANT])
+    else:
+        runner.control(suite, [MUTANT])
 
 
 def test_a_run_goes_on_after_a_line_that_was_cut_off(tmp_path):
