@@ -1,8 +1,9 @@
 """`make mutants`: break the code in forty known ways and report how many the tests detect.
 
-Each mutant of mutants.toml is applied by itself to a scratch copy of the checkout. Its nearest
-tests run first, and the rest of the quick suite only if all of them pass. Every result is appended
-at once to results/mutants.jsonl, so an interrupted run continues with the same command.
+Each mutant of mutants.toml is applied by itself to a scratch copy of the checkout. The nearest
+tests of all mutants run first; then, for those that they miss, the rest of the quick suite. Every
+result is appended at once to results/mutants.jsonl, so an interrupted run continues with the same
+command.
 """
 
 import argparse
@@ -12,7 +13,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ QUICK = ["-m", "not slow and not full"]
 QUICK += ["--ignore=tests/test_architecture.py", "--ignore=tests/test_mutants.py"]
 # What a result depends on; a commit that changes nothing of it keeps the results.
 CODE = ["src", "tests", "recipes", "benchmarks", "pyproject.toml", "constraints.txt"]
-CODE += [f":!benchmarks/{BASELINE.name}"]
+CODE += [":!benchmarks/muta*", ":!tests/test_mutants.py"]  # this tool
 
 Result = dict[str, Any]  # commit, digest, name, detected, test, seconds
 
@@ -46,28 +48,27 @@ def check(mutants: Sequence[Mutant], root: Path = ROOT) -> list[str]:
     return problems
 
 
-def detect(scratch: Scratch, mutant: Mutant, broken: set[str]) -> str | None:
+def detect(scratch: Scratch, mutant: Mutant, broken: set[str], *, nearest: bool) -> str | None:
     """Return the first test that fails because of a mutant; None if the tests miss it.
 
-    A failure counts if the test fails a second time, alone. A test outside the control run must
-    also pass alone without the mutant; those that do not are added to `broken`.
+    Either the nearest tests run, or the rest of the quick suite. A failure counts if the test fails
+    a second time, alone. A test outside the control run must also pass alone without the mutant;
+    those that do not are added to `broken`.
     """
     unsteady: set[str] = set()
-    rest = [*QUICK, *deselected(mutant.tests)]
-    for nearest in (True, False):
-        while True:
-            chosen = [*(mutant.tests if nearest else rest), *deselected(broken | unsteady)]
-            failed = scratch.failures(mutant, chosen, many=not nearest)
-            for test in failed:
-                if not nearest and scratch.failures(None, [alone(test)]):
-                    broken.add(test)
-                elif scratch.failures(mutant, [alone(test)]):
-                    return test
-                else:
-                    unsteady.add(test)
-            if not failed or (not nearest and len(failed) < FEW):
-                break  # all tests have run
-    return None
+    tests = mutant.tests if nearest else [*QUICK, *deselected(mutant.tests)]
+    while True:
+        chosen = [*tests, *deselected(broken | unsteady)]
+        failed = scratch.failures(mutant, chosen, many=not nearest)
+        for test in failed:
+            if not nearest and scratch.failures(None, [alone(test)]):
+                broken.add(test)
+            elif scratch.failures(mutant, [alone(test)]):
+                return test
+            else:
+                unsteady.add(test)
+        if not failed or (not nearest and len(failed) < FEW):
+            return None  # all tests have run
 
 
 def alone(test: str) -> str:
@@ -80,12 +81,11 @@ def deselected(tests: Iterable[str]) -> list[str]:
     return [f"--deselect={test}" for test in sorted(tests)]
 
 
-def control(scratch: Scratch, mutants: Sequence[Mutant]) -> None:
+def control(scratch: Scratch, tests: Sequence[str]) -> None:
     """Run the nearest tests of all mutants on the code as it is: they must pass."""
     print("control: the nearest tests of all mutants, on the code as it is", flush=True)
     if not (found := scratch.imported()).is_relative_to(scratch.root):
         raise MutantError(f"the tests would import {found}, not the scratch copy.")
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
     passed: set[str] = set()  # in a second try, alone
     while failed := scratch.failures(None, [*tests, *deselected(passed)], many=True):
         for test in failed:
@@ -104,29 +104,42 @@ def run(mutants: Sequence[Mutant], workers: int, results: Path) -> list[Result]:
     commit = code_version()
     known = read_results(results, commit)
     left = [mutant for mutant in mutants if mutant.digest not in known]
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
-    about = hashlib.sha256("\n".join(tests).encode()).hexdigest()[:16]
-    broken: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="unmask-mutants-", ignore_cleanup_errors=True) as place:
-        scratch = Scratch(Path(place), workers) if left else None
-        if scratch and about not in known:
-            control(scratch, mutants)
-            append(results, {"commit": commit, "digest": about, "name": "control"})
-        for mutant in left:
-            assert scratch
-            begun = time.monotonic()
-            test = detect(scratch, mutant, broken)
-            known[mutant.digest] = result = {
-                "commit": commit,
-                "digest": mutant.digest,
-                "name": mutant.name,
-                "detected": test is not None,
-                "test": test,
-                "seconds": round(time.monotonic() - begun, 1),
-            }
-            append(results, result)
-            print(line_of(result), flush=True)
+    if left:
+        with tempfile.TemporaryDirectory(
+            prefix="unmask-mutants-", ignore_cleanup_errors=True
+        ) as place:
+            scratch = Scratch(Path(place), workers)
+            tests = sorted({test for mutant in mutants for test in mutant.tests})
+            about = hashlib.sha256("\n".join(tests).encode()).hexdigest()[:16]
+            if about not in known:
+                control(scratch, tests)
+                append(results, {"commit": commit, "digest": about, "name": "control"})
+            for result in judged(scratch, left):
+                known[result["digest"]] = result = {"commit": commit, **result}
+                append(results, result)
+                print(line_of(result), flush=True)
     return [known[mutant.digest] for mutant in mutants]
+
+
+def judged(scratch: Scratch, mutants: Sequence[Mutant]) -> Iterator[Result]:
+    """Yield a result for each mutant: first of those that the nearest tests detect."""
+    broken: set[str] = set()
+    seconds: dict[str, float] = defaultdict(float)
+    missed = list(mutants)
+    for nearest in (True, False):
+        for mutant in list(missed):
+            begun = time.monotonic()
+            test = detect(scratch, mutant, broken, nearest=nearest)
+            seconds[mutant.name] += time.monotonic() - begun
+            if test or not nearest:
+                missed.remove(mutant)
+                yield {
+                    "digest": mutant.digest,
+                    "name": mutant.name,
+                    "detected": test is not None,
+                    "test": test,
+                    "seconds": round(seconds[mutant.name], 1),
+                }
 
 
 def code_version() -> str:

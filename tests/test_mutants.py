@@ -1,6 +1,7 @@
 """The mutants of `make mutants` fit the sources, and its runner can tell a detected one."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -95,15 +96,21 @@ class Suite:
 MUTANT = Mutant("x is 2", "one.py", "x = 1", "x = 2", ["near"])
 
 
+def verdict(suite):
+    (found,) = runner.judged(suite, [MUTANT])
+    assert found["detected"] == (found["test"] is not None)
+    return found["test"]
+
+
 def test_nothing_else_runs_where_a_nearest_test_fails_twice():
     suite = Suite(["near", "far"])
-    assert runner.detect(suite, MUTANT, set()) == "near"
+    assert verdict(suite) == "near"
     assert suite.asked == [["near"], ["near"]]
 
 
 def test_a_mutant_that_the_nearest_tests_miss_is_detected_by_the_quick_suite():
     suite = Suite(["far"])
-    assert runner.detect(suite, MUTANT, set()) == "far"
+    assert verdict(suite) == "far"
     assert [runner.QUICK[1] in arguments for arguments in suite.asked] == [
         False,
         True,
@@ -112,15 +119,21 @@ def test_a_mutant_that_the_nearest_tests_miss_is_detected_by_the_quick_suite():
     ]
 
 
+def test_mutants_that_the_nearest_tests_detect_come_first():
+    other = replace(MUTANT, name="x is 3", tests=["far"])
+    found = runner.judged(Suite(["far"]), [MUTANT, other])
+    assert [result["name"] for result in found] == ["x is 3", "x is 2"]
+
+
 def test_a_test_that_also_fails_without_the_mutant_detects_nothing():
     broken = set()
-    assert runner.detect(Suite(["far"], ["far"]), MUTANT, broken) is None
+    assert runner.detect(Suite(["far"], ["far"]), MUTANT, broken, nearest=False) is None
     assert broken == {"far"}
 
 
 def test_tests_that_fail_anyway_do_not_hide_one_that_detects():
     broken = [f"broken {number}" for number in range(2 * FEW)]
-    assert runner.detect(Suite([*broken, "far"], broken), MUTANT, set()) == "far"
+    assert verdict(Suite([*broken, "far"], broken)) == "far"
 
 
 def once(suite):
@@ -137,7 +150,7 @@ def once(suite):
 
 
 def test_a_test_that_fails_only_once_detects_nothing():
-    assert runner.detect(once(Suite(["near"])), MUTANT, set()) is None
+    assert verdict(once(Suite(["near"]))) is None
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -146,9 +159,9 @@ def test_a_control_run_fails_where_a_test_fails_twice(tmp_path, again):
     suite.root, suite.imported, suite.skipped = tmp_path, lambda: tmp_path / "unmask", list
     if again:
         with pytest.raises(MutantError, match="near fails on the code as it is"):
-            runner.control(suite, [MUTANT])
+            runner.control(suite, MUTANT.tests)
     else:
-        runner.control(suite, [MUTANT])
+        runner.control(suite, MUTANT.tests)
 
 
 def test_a_run_goes_on_after_a_line_that_was_cut_off(tmp_path):
