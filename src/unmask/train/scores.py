@@ -204,6 +204,7 @@ class Scores:
     def _keep(self, step: int, network: Network, found: dict[str, Scored]) -> None:
         target = self.folder.path / BEST / f"step-{step}"
         if self.folder.writes and not target.exists():
+            self.folder.claim(f"{BEST}/{target.name}")
             target.parent.mkdir(exist_ok=True)
             scores = {key_of(n, what): v for n, s in found.items() for what, v in s.scores.items()}
             save_folder(

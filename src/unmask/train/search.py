@@ -16,6 +16,7 @@ from unmask.train.run import digest_of
 from unmask.train.scores import METRIC, Data
 from unmask.train.seeds import copy_best, refuse_other
 from unmask.train.tuning import Tuning
+from unmask.train.written import claim
 
 RATES, BATCHES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
 RESULT, SUMMARY = "result.json", "search.json"
@@ -37,9 +38,9 @@ def search(
             "--search needs optuna, which is not installed. Run: pip install 'unmask[search]'"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    refuse_other(out, SUMMARY)
-    out.mkdir(parents=True, exist_ok=True)
     notice, anew = how.get("notice", print), how.get("overwrite", False)
+    refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)] if anew else ())
+    out.mkdir(parents=True, exist_ok=True)
     asked = digest_of([*data.train, *data.dev]), model.path.name
 
     def objective(trial: Any) -> float:
@@ -59,6 +60,7 @@ def search(
             except UserError as error:  # such as a rate that is too high
                 notice(f"trial {trial.number} failed: {error}")
                 entry["failed"] = str(error)
+            claim(place, RESULT)
             write_file(place / RESULT, (json.dumps(entry, indent=1) + "\n").encode())
         if "failed" in entry:
             raise optuna.TrialPruned
@@ -72,8 +74,10 @@ def search(
     best = f"trial-{study.best_trial.number}"
     found = json.loads((out / best / RESULT).read_text("utf-8"))
     summary = {"best": best, "settings": found["settings"], "scores": found["scores"]}
+    place = copy_best(out, best, SUMMARY)
+    claim(out, SUMMARY)
     write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
-    notice(f"the best, {best}, is in {copy_best(out, best)}")
+    notice(f"the best, {best}, is in {place}")
     return summary
 
 

@@ -2,15 +2,17 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Unpack
 
 from unmask.checkpoint.folder import Folder
-from unmask.disk import write_file
+from unmask.disk import sweep, unfinished, write_file
 from unmask.errors import FolderError
+from unmask.train import written
 from unmask.train.finetune import How, finetune
-from unmask.train.run import MODEL
+from unmask.train.run import MODEL, RECIPE, refuse_foreign_files
 from unmask.train.scores import METRIC, Data
 from unmask.train.tuning import Tuning
 
@@ -27,10 +29,10 @@ def finetune_seeds(
 ) -> dict[str, Any]:
     """Runs in OUT/seed-N, from the recipe's seed on; the best model in OUT/model."""
     notice = how.get("notice", print)
-    refuse_other(out, SUMMARY)
+    names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
+    refuse_other(out, SUMMARY, names if how.get("overwrite") else ())
     found: dict[str, dict[str, Any]] = {}
-    for seed in range(recipe.seed, recipe.seed + count):
-        name = f"seed-{seed}"
+    for seed, name in enumerate(names, start=recipe.seed):
         notice(f"{name}:")
         run = recipe.model_copy(update={"seed": seed})
         found[name] = finetune(model, data, out / name, run, **how)
@@ -43,31 +45,60 @@ def finetune_seeds(
         "deviation": {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()},
         "best": best,
     }
+    place = copy_best(out, best, SUMMARY)
+    written.claim(out, SUMMARY)
     write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
-    place = copy_best(out, best)
     for name in metrics:
         notice(f"{name}: {summary['mean'][name]:.4f} +- {summary['deviation'][name]:.4f}")
     notice(f"the best, {best}, is in {place}")
     return summary
 
 
-def refuse_other(out: Path, summary: str) -> None:
-    """A folder of several runs is made for them, or holds them already."""
+def refuse_other(out: Path, summary: str, overwritten: Sequence[str] = ()) -> None:
+    """Refuse a folder that is not for several runs, and one where files of the user would be lost.
+
+    `overwritten` are the runs in it that will be started over.
+    """
     entries = {path.name for path in out.iterdir()} if out.is_dir() else set()
     if entries and summary not in entries and not any(_is_one(name) for name in entries):
         raise FolderError(f"{out}: not empty, and holds no such runs. Give another --out.")
-    if "recipe.toml" in entries:
+    if RECIPE in entries:
         raise FolderError(f"{out}: holds a single run. Give another --out.")
+    if MODEL in entries:
+        _old_model(out, summary)
+    for name in overwritten:
+        if (out / name / RECIPE).exists():
+            refuse_foreign_files(out / name)
 
 
 def _is_one(name: str) -> bool:
     return name.startswith(("seed-", "trial-"))
 
 
-def copy_best(out: Path, best: str) -> Path:
-    """The model of the best run, where a single run would have it."""
-    place = out / MODEL
-    if place.exists():
-        shutil.rmtree(place)
-    shutil.copytree(out / best / MODEL, place)
+def _old_model(out: Path, summary: str) -> written.Contents:
+    """Return what an earlier command left in OUT/model; anything else there is refused.
+
+    Version 0.1 kept no list; it had always written a summary before the model.
+    """
+    names = written.read_list(out)
+    if names is None:
+        names = [MODEL] if (out / summary).exists() else []
+    contents = written.survey(out, {MODEL} & {*names})
+    foreign = [name for name in contents.foreign if name.partition("/")[0] == MODEL]
+    written.refuse_foreign(out, foreign)
+    return contents
+
+
+def copy_best(out: Path, best: str, summary: str) -> Path:
+    """Put the model of the best run where a single run has its model."""
+    place, source = out / MODEL, out / best / MODEL
+    written.delete(_old_model(out, summary))
+    written.claim(out, MODEL)
+    sweep(out, f".{MODEL}.tmp-*")
+    with unfinished(place) as temporary:
+        for name in sorted(written.members(source)):
+            if (source / name).is_file():  # members of a damaged folder are only guessed
+                (temporary / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / name, temporary / name)
+        temporary.rename(place)
     return place
