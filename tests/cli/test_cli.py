@@ -23,7 +23,8 @@ from unmask.text.vocabulary import SPECIALS
 from unmask.version import VERSION
 
 TEXTS = "the cat sat on the mat\na dog runn unwanted !\n\nthe dog\n"
-WRITTEN = [line for line in TEXTS.splitlines() if line]
+WRITTEN = TEXTS.splitlines()
+COUNTS = "4 lines read, 4 vectors written, 0 skipped; 1 blank line read as empty text"
 LONG = "the cat sat on the mat\n" + "dog " * 40 + "\n"  # 42 tokens, of which 16 fit
 PLAIN = ["[CLS]", "the", "cat", "sat", "[SEP]"]
 
@@ -335,7 +336,7 @@ def test_tokenize_says_how_much_did_not_fit(unmask, tiny):
 def test_embed_writes_what_the_library_computes(unmask, tiny, texts, tmp_path, ending):
     out = tmp_path / f"vectors{ending}"
     done = unmask("embed", tiny, texts, "--out", out)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{texts}: {COUNTS}\n")
     found = np.load(out) if ending == ".npy" else vectors(out.read_text())
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, load(tiny).embed(WRITTEN), rtol=0, atol=1e-6)
@@ -363,7 +364,8 @@ def test_embed_prints_what_the_library_computes_with_real_weights(unmask, minilm
 def test_embed_passes_its_options_on(unmask, tiny, arguments, options, width):
     done = unmask("embed", tiny, "-", *arguments, stdin=TEXTS)
     found = vectors(done.stdout)
-    assert found.shape == (3, width)
+    assert found.shape == (4, width)
+    assert done.stderr == f"standard input: {COUNTS}\n"
     np.testing.assert_allclose(found, load(tiny).embed(WRITTEN, **options), rtol=0, atol=1e-6)
     lengths = np.linalg.norm(found, axis=1)
     assert np.allclose(lengths, 1, atol=1e-5) == options.get("normalize", True)

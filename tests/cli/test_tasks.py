@@ -56,7 +56,11 @@ def test_lines_of_standard_input_are_answered_in_their_order(unmask, trained):
     found = unmask("predict", out / "model", stdin=lines)
     assert found.returncode == 0, found.stderr
     answers = [json.loads(line) for line in found.stdout.splitlines()]
-    assert [answer["labels"] for answer in answers] == [["meow"], ["wuff"], ["meow"]]
+    labels = [answer["labels"] for answer in answers]
+    assert len(labels) == 4, "the blank line has an answer, so that answer N belongs to line N"
+    assert [*labels[:2], labels[3]] == [["meow"], ["wuff"], ["meow"]]
+    counts = "4 lines read, 4 answers written, 0 skipped; 1 blank line read as empty text"
+    assert found.stderr.splitlines()[-1] == f"standard input: {counts}"
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
 
 
@@ -65,6 +69,22 @@ def test_a_bad_line_of_standard_input_is_named(unmask, trained):
     assert "standard input:2: 'text' is 7; need a text" in said(
         unmask("predict", out / "model", stdin='the cat\n{"text": 7}\n')
     )
+
+
+def test_skipped_records_are_named_and_counted(unmask, trained, tmp_path):
+    _, out = trained
+    path = tmp_path / "rows.csv"
+    path.write_text('text\nthe cat\n""\nthe dog\n')
+    refused = unmask("predict", out / "model", path)
+    assert refused.returncode == 2
+    assert f"error: {path}:3: the text is empty; need some." in refused.stderr
+    assert refused.stderr.endswith("--on-bad skip\n")
+    found = unmask("predict", out / "model", path, "--on-bad", "skip")
+    assert found.returncode == 0
+    assert len(found.stdout.splitlines()) == 2
+    skipped, counts = found.stderr.splitlines()[-2:]
+    assert skipped.startswith(f"skipped: {path}:3: the text is empty")
+    assert counts == f"{path}: 3 records read, 2 answers written, 1 skipped"
 
 
 def test_a_sound_file_has_no_faults(unmask, files):

@@ -4,19 +4,21 @@ import errno
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
+from unmask.data.lines import Counting
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
 from unmask.use import files
-from unmask.use.files import embed_file
+from unmask.use.files import embed_file, embed_lines
 from unmask.use.vectors import Rows
 
-TEXTS = ["the cat sat", "a dog", "the mat"] * 7
+TEXTS = ["the cat sat", "", "a dog", "the mat", " "] * 4 + ["the dog"]  # some lines are blank
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def model(tmp_path, tokenizer):
 @pytest.fixture
 def source(tmp_path):
     path = tmp_path / "texts.txt"
-    path.write_text("\n\n".join(TEXTS))
+    path.write_text("\n".join(TEXTS))
     return str(path)
 
 
@@ -45,6 +47,60 @@ def test_lines_hold_the_same(model, source, tmp_path):
     embed_file(model, source, tmp_path / "v.jsonl")
     found = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     np.testing.assert_allclose(found, model.embed(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_row_n_is_line_n_whichever_lines_are_blank(model, tmp_path, end):
+    """A line break at the end of the file begins no line."""
+    (tmp_path / "t.txt").write_text("\n\nthe cat\n \t\n\na dog" + end)
+    count = embed_file(model, str(tmp_path / "t.txt"), tmp_path / "v.npy")
+    expected = model.embed(["", "", "the cat", "", "", "a dog"])
+    assert count == 6
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
+
+
+def test_a_blank_line_has_the_vector_of_cls_and_sep_alone(model, tmp_path):
+    (tmp_path / "t.txt").write_text("the cat\n\n")
+    embed_file(model, str(tmp_path / "t.txt"), tmp_path / "v.npy", normalize=False)
+    _, states = model._one(model.example(""))
+    assert states[-1].shape[1] == 2
+    mean = states[-1][0].mean(dim=0).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy")[1], mean, atol=1e-6)
+
+
+TABLES = {
+    "t.jsonl": '{"text": "the cat"}\n{"text": ""}\n\n{"text": "a dog"}\n',
+    "t.csv": 'text,more\nthe cat,1\n"",2\n\na dog,3\n',
+    "one.csv": "text\nthe cat\n\na dog\n",
+    "t.tsv": "text\tmore\nthe cat\t1\n\t2\n\na dog\t3\n",
+    "one.tsv": "text\nthe cat\n\na dog\n",
+    "t.parquet": ["the cat", "", "a dog"],
+    "none.parquet": ["the cat", None, "a dog"],
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_record_of_a_table_has_a_row_also_one_without_text(model, tmp_path, name):
+    """A blank line is a record only where an empty text has no other way to be written."""
+    path, contents = tmp_path / name, TABLES[name]
+    if isinstance(contents, str):
+        path.write_text(contents)
+    else:
+        pq.write_table(pa.table({"text": contents}), path)
+    watcher, out = Counting(), tmp_path / "v.parquet"
+    assert embed_file(model, str(path), out, watcher=watcher) == 3
+    assert watcher.blanks == 1
+    found = pq.read_table(out)
+    assert found["text"].to_pylist() == ["the cat", "", "a dog"]
+    expected = model.embed(["the cat", "", "a dog"])
+    np.testing.assert_allclose(found["vector"].to_pylist(), expected, atol=1e-6)
+
+
+def test_lines_on_the_way_have_a_row_each_too(model, source):
+    watcher = Counting()
+    found = [json.loads(line) for line in embed_lines(model, source, watcher=watcher)]
+    np.testing.assert_allclose(found, model.embed(TEXTS), atol=1e-6)
+    assert watcher.blanks == 8
 
 
 def test_a_text_that_is_too_long_is_named_by_its_line_and_leaves_no_file(model, tmp_path):
@@ -93,8 +149,10 @@ def test_an_interrupted_file_is_gone_on_with_and_ends_with_the_same_bytes(
     with pytest.raises(KeyboardInterrupt):
         embed_file(model, source, broken, progress=stop_after(11))
     assert not broken.exists()
-    said, made = [], []
-    embed_file(model, source, broken, say=said.append, progress=made.append)
+    said, made, watcher = [], [], Counting()
+    how = {"say": said.append, "progress": made.append, "watcher": watcher}
+    assert embed_file(model, source, broken, **how) == len(TEXTS)
+    assert watcher.blanks == 8, "those before the interruption are counted too"
     assert said == [f"{broken}: 8 vectors are there already; going on behind them"]
     assert sum(made) == len(TEXTS) - 8, "none is made twice, none is left out"
     assert broken.read_bytes() == whole.read_bytes()
@@ -107,6 +165,18 @@ def test_it_is_not_gone_on_with_from_anything_else(model, source, tmp_path):
         embed_file(model, source, out, progress=stop_after(11))
     with pytest.raises(FolderError, match=r"\.v\.npy\.unfinished: was begun with another pool"):
         embed_file(model, source, out, pool="cls")
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_rows_of_a_version_that_skipped_blank_lines_are_not_gone_on_with(model, source, tmp_path):
+    out, record = tmp_path / "v.npy", tmp_path / ".v.npy.unfinished" / "record.json"
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(model, source, out, progress=stop_after(11))
+    table = json.loads(record.read_text())
+    del table["layout of rows"]
+    record.write_text(json.dumps(table))
+    with pytest.raises(FolderError, match="was begun with another layout of rows"):
+        embed_file(model, source, out)
 
 
 @pytest.mark.parametrize("rows", [-1, 2.5, True, None])

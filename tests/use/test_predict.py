@@ -1,6 +1,7 @@
 """Prediction: every task from lines, in order; the same answers as from Python; steady memory."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -8,6 +9,7 @@ import unmask
 from tests.tasks.conftest import WORDS
 from unmask.checkpoint.folder import save_folder
 from unmask.data.columns import Columns
+from unmask.data.lines import Chooser
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
@@ -87,6 +89,43 @@ def test_python_and_the_file_give_the_same_answers(model, tmp_path):
     assert (one.text, one.start) == (said["qa"][0]["text"], said["qa"][0]["start"])
     found = names.entities(LINES["ner"][0]["text"])
     assert list(found.tags) == list(said["ner"][0]["tags"])
+
+
+@pytest.mark.parametrize("name", ["classify", "regress", "ner"])
+def test_every_line_of_plain_text_has_an_answer_also_a_blank_one(model, tmp_path, name):
+    own, path, watcher = model(name), tmp_path / "lines.txt", Chooser(False, print)
+    path.write_text('\njohn smith\n  \n{"text": "the cat"}\n\n')
+    found = list(predict_lines(own, str(path), Columns(), watcher))
+    path.write_text("john smith\nthe cat\n")
+    filled = list(predict_lines(own, str(path), Columns()))
+    assert len(found) == 5
+    assert [found[1], found[3]] == filled, "answer N belongs to line N"
+    assert watcher.blanks == 3
+    empty = {"classify": lambda: own.classify([""]), "ner": lambda: [own.entities("")]}
+    for answer in empty.get(name, list)():
+        assert {**asdict(answer)} == found[0] == found[4]
+
+
+def test_a_blank_line_asks_no_question(model, tmp_path):
+    own, path, line = model("qa"), tmp_path / "lines.txt", json.dumps(LINES["qa"][0])
+    path.write_text(f"{line}\n\n{line}\n")
+    place = rf"{path}:2: the line is blank; need a JSON object with question and context\."
+    with pytest.raises(DataError, match=f"{place} .*--on-bad skip"):
+        list(predict_lines(own, str(path), Columns(), Chooser(False, print)))
+    said = []
+    watcher = Chooser(True, said.append)
+    assert len(list(predict_lines(own, str(path), Columns(), watcher))) == 2
+    assert watcher.skipped == 1
+    assert [line.partition(": the line")[0] for line in said] == [f"skipped: {path}:2"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_a_record_of_a_table_without_text_is_refused_with_its_place(model, tmp_path, ending):
+    path = tmp_path / f"rows.{ending}"
+    rows = {"csv": 'text\na cat\n""\n', "tsv": "text\na cat\n\n"}
+    path.write_text(rows.get(ending, '{"text": "a cat"}\n{"text": ""}\n'))
+    with pytest.raises(DataError, match=rf"{path}:{2 if ending == 'jsonl' else 3}: .*empty"):
+        list(predict_lines(model("classify"), str(path), Columns()))
 
 
 def test_a_long_passage_is_read_to_its_end(model):

@@ -47,6 +47,7 @@ def embed(
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
+    from unmask.data.lines import Counting
     from unmask.data.readers import read_texts
 
     if out is not None and out.suffix not in ENDINGS:
@@ -67,15 +68,17 @@ def embed(
 
     options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     options |= {"normalize": normalize, "truncate": truncate}
+    options |= {"column": column, "watcher": (watcher := Counting())}
     with saying_what_is_faster(loaded), progress("embedding", "texts") as job:
         if out is None:
-            for line in embed_lines(loaded, file, column=column, **options):
+            for line in embed_lines(loaded, file, **options):
                 answer(line)
                 job.advance()
+            written = job.stage.done
         else:
-            how: dict[str, Any] = {"column": column, "progress": job.advance, "say": notice}
-            embed_file(loaded, file, out, **how, **options)
+            written = embed_file(loaded, file, out, progress=job.advance, say=notice, **options)
     say_what_was_cut(loaded)
+    say_counts(file, "vector", written, blanks=watcher.blanks)
 
 
 def fill(
@@ -142,3 +145,15 @@ def say_what_was_cut(
             f"cut: {texts} longer than {limit} tokens; "
             f"{model.cut_tokens:,} tokens at the end not read{hint}"
         )
+
+
+def say_counts(source: str, row: str, written: int, *, skipped: int = 0, blanks: int = 0) -> None:
+    """Say how many lines or records were read, and what became of them."""
+    from unmask.data.lines import ending_of
+
+    unit, read = "line" if ending_of(source) == ".txt" else "record", written + skipped
+    note = f"; {blanks:,} blank {plural(unit, blanks)} read as empty text" if blanks else ""
+    notice(
+        f"{'standard input' if source == '-' else source}: {read:,} {plural(unit, read)} read, "
+        f"{written:,} {plural(row, written)} written, {skipped:,} skipped{note}"
+    )

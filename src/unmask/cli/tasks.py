@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.answers import say_what_was_cut, saying_what_is_faster
+from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import Job, answer, notice, progress
 from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
 from unmask.errors import SettingsError, UserError, unknown
@@ -197,11 +197,13 @@ def predict(
     from unmask.use.predict import predict_lines
 
     columns, loaded = _columns(text, second, None, header), Model.load(model)
+    watcher = watcher_for(on_bad)
     with saying_what_is_faster(loaded), progress("answering", "answers", None) as job:
-        for found in predict_lines(loaded, file, columns, watcher_for(on_bad), notice):
+        for found in predict_lines(loaded, file, columns, watcher, notice):
             answer(json.dumps(found, ensure_ascii=False))
             job.advance()
     say_what_was_cut(loaded, loaded.limit, hint="")
+    say_counts(file, "answer", job.stage.done, skipped=watcher.skipped, blanks=watcher.blanks)
 
 
 def _columns(

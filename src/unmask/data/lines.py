@@ -45,17 +45,29 @@ class Glance(Watcher):
         """Not now."""
 
 
-class Chooser(Watcher):
-    """Refuses what is bad, or leaves it out and tells, as the user chose."""
+class Counting(Watcher):
+    """Counts records without text."""
+
+    def __init__(self) -> None:
+        self.blanks = 0
+
+    def blank(self) -> None:
+        """Count one more."""
+        self.blanks += 1
+
+
+class Chooser(Counting):
+    """Refuses bad records, or skips and reports them, as the user chose."""
 
     def __init__(self, skip: bool, say: Callable[[str], None]) -> None:
+        super().__init__()
         self.skip, self.say, self.skipped = skip, say, 0
 
     def bad(self, error: DataError, raw: str) -> None:
         """One more."""
         if not self.skip:
             raise DataError(f"{error} {OR_SKIP}") from None
-        self.say(f"left out: {error}")
+        self.say(f"skipped: {error}")
         self.skipped += 1
 
 
@@ -78,11 +90,16 @@ def kind_of(path: str | Path, formats: Sequence[str] | None = FORMATS) -> str:
         raise DataError(f"{path}: a folder; need a file. Name the files in it one by one.")
     if not path.is_file():  # a pipe would be waited for, a device has no end
         raise DataError(f"{path}: no ordinary file. Write the text to a file first.")
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    kind = next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), ".txt")
+    kind = ending_of(path)
     if formats is not None and kind not in formats:
         raise DataError(f"{path}: {unknown('format', kind, formats)}")
     return kind
+
+
+def ending_of(path: str | Path) -> str:
+    """The ending of a name, below .gz or .zst; .txt where there is none, as of "-"."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
+    return next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), ".txt")
 
 
 def read_lines(

@@ -1,11 +1,12 @@
 """Files -> texts: one at a time, with the place it came from, in constant memory.
 
-    .txt                     a line is a text; blank lines are left out
+    .txt                     a line is a text
     .jsonl                   an object a line; the text is under "text", or --column
     .csv, .tsv, .parquet     the text is the column "text", the only column, or --column
 
-Each of them also as .gz or .zst. "-" is standard input, read as .txt. What is bad goes to a
-`Watcher`, who refuses it, or writes it down and lets reading go on.
+Blank texts are skipped unless they are asked for. Each format also as .gz or .zst. "-" is standard
+input, read as .txt. What is bad goes to a `Watcher`, who refuses it, or writes it down and lets
+reading go on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,20 +29,27 @@ class Record:
 
 
 def read_texts(
-    path: str | Path, *, column: str | None = None, watcher: Watcher = REFUSE
+    path: str | Path,
+    *,
+    column: str | None = None,
+    watcher: Watcher = REFUSE,
+    blanks: bool = False,
 ) -> Iterator[Record]:
-    """Yield the texts of a file in their order; blank ones are left out.
+    """Yield the texts of a file in their order.
+
+    With `blanks`, also those without a character: one for every line of plain text, every record
+    of a table. The watcher is told of blank records of tables, and of all that are yielded.
 
     What is wrong with the path itself is said at once, not when the first text is asked for.
     """
     kind = kind_of(path)
     if kind != ".txt":
-        return _column(path, column, kind, watcher)
+        return _column(path, column, kind, watcher, blanks)
     if column:
         raise DataError(
             f"{path}: plain text has no column '{column}'. Leave --column out, or give a table."
         )
-    return _plain(path, watcher)
+    return _plain(path, watcher, blanks)
 
 
 def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record]:
@@ -53,13 +61,17 @@ def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record
         raise DataError(f"{path}: no text in it; need at least one. Is it the right file?")
 
 
-def _plain(path: str | Path, watcher: Watcher) -> Iterator[Record]:
+def _plain(path: str | Path, watcher: Watcher, blanks: bool) -> Iterator[Record]:
     for line, text in read_lines(path, watcher):
-        if text.strip():
+        if blanks and not text.strip():
+            watcher.blank()
+        if blanks or text.strip():
             yield Record(text, f"{path}:{line}")
 
 
-def _column(path: str | Path, wanted: str | None, kind: str, watcher: Watcher) -> Iterator[Record]:
+def _column(
+    path: str | Path, wanted: str | None, kind: str, watcher: Watcher, blanks: bool
+) -> Iterator[Record]:
     """The texts of one column of a table."""
     quotes = " in quotes" if kind == ".jsonl" else ""
 
@@ -76,7 +88,9 @@ def _column(path: str | Path, wanted: str | None, kind: str, watcher: Watcher) -
         if not isinstance(value, str) and not missing:
             error = DataError(f"{row.where}: '{name}' is {value!r:.60}; need a text{quotes}.")
             watcher.bad(error, row.raw)
-        elif value is not None and value.strip():
-            yield Record(value, row.where)
-        else:
+            continue
+        if not (value or "").strip():
             watcher.blank()
+            if not blanks:
+                continue
+        yield Record(value or "", row.where)

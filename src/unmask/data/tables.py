@@ -10,7 +10,7 @@ Each of them also as .gz or .zst. A table of text has no types: "NA" and "1" are
 
 import csv
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,10 @@ class NumberedRows:
         csv.field_size_limit(2**31 - 1)
         self.at = 1
         lines = self._lines(path, kind, watcher)
-        self.rows: Iterator[list[str]] = (
-            (line.split("\t") for line in lines if line)
+        self.rows = _filled(
+            (line.split("\t") if line else [] for line in lines)
             if kind == ".tsv"
-            else (cells for cells in csv.reader(lines, strict=True) if cells)
+            else csv.reader(lines, strict=True)
         )
 
     def _lines(self, path: Path, kind: str, watcher: Watcher) -> Iterator[str]:
@@ -117,6 +117,17 @@ class NumberedRows:
 
     def __next__(self) -> list[str]:
         return next(self.rows)
+
+
+def _filled(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield rows without blank lines; in a table of one column they are rows with an empty cell."""
+    width = 0
+    for cells in rows:
+        if cells:
+            width = width or len(cells)
+            yield cells
+        elif width == 1:
+            yield [""]
 
 
 def _again(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:

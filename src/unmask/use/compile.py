@@ -117,7 +117,8 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
     if source is not None:
         if plain:
             return [record.text for record in islice(read_texts(source, column=column), MOST)]
-        return list(islice(unlabelled(model.task, source, Columns(column)), MOST))
+        asked = unlabelled(model.task, source, Columns(column))
+        return list(islice((record for record in asked if "".join(record.key).strip()), MOST))
     modules = read_library("python", limit=FOUND * 1000)
     texts = [paragraph for module in modules for paragraph in module.paragraphs][:FOUND]
     if plain:

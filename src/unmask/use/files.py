@@ -7,7 +7,8 @@ from typing import Any, Unpack
 
 from unmask.checkpoint.integrity import fingerprint
 from unmask.console import Console
-from unmask.data.readers import read_texts, refuse_empty
+from unmask.data.lines import REFUSE, Watcher
+from unmask.data.readers import Record, read_texts, refuse_empty
 from unmask.errors import DataError, SettingsError
 from unmask.tasks.engine import GROUP
 from unmask.use.embed import Vector, width_of
@@ -16,10 +17,15 @@ from unmask.use.vectors import gathered, line_of, publish
 
 
 def embed_lines(
-    model: Model, source: str, *, column: str | None = None, **options: Unpack[EmbedOptions]
+    model: Model,
+    source: str,
+    *,
+    column: str | None = None,
+    watcher: Watcher = REFUSE,
+    **options: Unpack[EmbedOptions],
 ) -> Iterator[str]:
-    """Yield one vector per text as a line of JSON."""
-    texts = (record.text for record in refuse_empty(source, read_texts(source, column=column)))
+    """Yield one vector per line or record, blank ones included, as a line of JSON."""
+    texts = (record.text for record in _records(source, column, watcher))
     return map(line_of, model.embeddings(texts, **options))
 
 
@@ -31,13 +37,16 @@ def embed_file(
     column: str | None = None,
     progress: Callable[[int], None] = lambda texts: None,
     say: Callable[[str], None] = Console().say,
+    watcher: Watcher = REFUSE,
     **options: Unpack[EmbedOptions],
-) -> None:
-    """Write one vector per text to a .npy, .parquet or .jsonl."""
+) -> int:
+    """Write one vector per line or record to a .npy, .parquet or .jsonl; return their number.
 
-    def texts() -> Iterator[str]:
-        for record in refuse_empty(source, read_texts(source, column=column)):
-            yield record.text
+    Row N is line N of plain text, record N of a table. A blank one is an empty text to the model.
+    """
+
+    def texts(watcher: Watcher = REFUSE) -> Iterator[str]:
+        return (record.text for record in _records(source, column, watcher))
 
     def vectors(texts: Iterator[str]) -> Iterator[Vector]:
         for vector in model.embeddings(texts, **options):
@@ -58,7 +67,7 @@ def embed_file(
         # Whole groups only, so that every text has the mates that it would have had.
         begun = rows.safe
         try:
-            for vector in vectors(islice(texts(), begun, None)):
+            for vector in vectors(islice(texts(watcher), begun, None)):
                 rows.add(vector)
                 if not rows.count % GROUP:
                     rows.save()
@@ -70,6 +79,13 @@ def embed_file(
                 "are mixed; they are removed. Run the command again."
             )
         publish(rows, out, texts)
+        return rows.count
+
+
+def _records(source: str, column: str | None, watcher: Watcher = REFUSE) -> Iterator[Record]:
+    """Every line or record, blank ones too, so that rows and lines have the same numbers."""
+    records = read_texts(source, column=column, watcher=watcher, blanks=True)
+    return refuse_empty(source, records)
 
 
 def _about(
@@ -82,6 +98,7 @@ def _about(
     return {
         "text": [str(Path(source).resolve()), file.st_size, file.st_mtime_ns],
         "column": column,
+        "layout of rows": "one for every line or record",  # once, blank ones were skipped
         "model": [fingerprint(model.path), type(model.forward).__name__],
         "pool": options.get("pool", "mean"),
         "layer": options.get("layer", -1),
@@ -95,5 +112,5 @@ def _named(error: TextTooLong, source: str, column: str | None, before: int) -> 
     number = before + error.number
     if source == "-":
         return TextTooLong(number, error.tokens, error.limit)
-    where = next(islice(read_texts(source, column=column), number - 1, None)).where
+    where = next(islice(_records(source, column), number - 1, None)).where
     return TextTooLong(number, error.tokens, error.limit, where)

@@ -55,41 +55,51 @@ def unlabelled(
 
 
 def _from_lines(name: str, source: str, columns: Columns, watcher: Watcher) -> Iterator[Any]:
+    """One record for every line, blank ones included, so that answer N belongs to line N."""
     for number, line in read_lines(source, watcher):
-        if not line.strip():
-            continue
         where = f"{'standard input' if source == '-' else source}:{number}"
         try:
-            yield record_of(name, line, where, columns, number)
+            record = record_of(name, line, where, columns, number)
         except DataError as error:
             watcher.bad(error, line)
+            continue
+        if not line.strip():
+            watcher.blank()
+        yield record
 
 
 def record_of(name: str, line: str, where: str, columns: Columns, number: int) -> Any:
     """A line as the task's record: an object, or a text that is all there is."""
+    table: dict[str, Any] = {}
     if line.lstrip().startswith("{"):
         table = parse_json(line, where=where, kind=DataError)
-    elif NEEDS[name] == ("text",):
-        table = {"text": line}
+        texts = _texts(name, table, columns, where)
+    elif NEEDS[name] == ("text",):  # a blank line is an empty text
+        texts = {"text": whole(line, where)}
     else:
-        raise DataError(
-            f"{where}: '{line:.40}' is no JSON object; need one with {' and '.join(NEEDS[name])}."
-        )
-    texts = {}
-    for what in (*NEEDS[name], "second"):
-        key = columns.given().get(what, what) if table.get("text") != line else what
-        value = table.get(key)
-        if value is None and key == "second":
-            continue
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{where}: '{key}' is {value!r:.60}; need a text. Add it.")
-        texts[what] = whole(value, where)
+        found = f"'{line:.40}' is no JSON object" if line.strip() else "the line is blank"
+        needed = " and ".join(NEEDS[name])
+        raise DataError(f"{where}: {found}; need a JSON object with {needed}.")
     if name == "qa":
         id = str(table.get("id", where))
         return Question(id, texts["question"], texts["context"], None, where)
     if name == "ner":
         return replace(sentence_of(texts["text"], where), document=number)
     return Sample(texts["text"], texts.get("second"), None, where)
+
+
+def _texts(name: str, table: dict[str, Any], columns: Columns, where: str) -> dict[str, str]:
+    """The texts of an object that a task needs, by what they are."""
+    texts: dict[str, str] = {}
+    for what in (*NEEDS[name], "second"):
+        key = columns.given().get(what, what)
+        value = table.get(key)
+        if value is None and key == "second":
+            continue
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(f"{where}: '{key}' is {value!r:.60}; need a text. Add it.")
+        texts[what] = whole(value, where)
+    return texts
 
 
 def evaluate_file(
