@@ -36,7 +36,7 @@ from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.train.curves import Chart, Line, column
 from unmask.train.distributed import Processes
 from unmask.train.evaluate import SEED, Evaluation
-from unmask.train.run import read_metrics
+from unmask.train.folder import read_metrics
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
 THREADS, LENGTH, ROWS, HELD_OUT = 2, 128, 16, 50
@@ -114,8 +114,8 @@ def train_ours(examples: Examples, corpus: Path, out: Path, minutes: float) -> l
     """`unmask pretrain budget` for so many minutes; returns its evaluations."""
     command = [sys.executable, "-m", "unmask", "pretrain", "budget", str(corpus)]
     command += ["--minutes", str(minutes), "--out", str(out), "--overwrite"]
-    command += ["--threads", str(THREADS), "--set", f"train.evaluations={EVALUATIONS}"]
-    command += ["--set", f"train.eval_tokens={SCORED}", "--set", f"examples.held_out={HELD_OUT}"]
+    command += ["--threads", str(THREADS), "--set", f"evaluate.times={EVALUATIONS}"]
+    command += ["--set", f"evaluate.tokens={SCORED}", "--set", f"data.held_out={HELD_OUT}"]
     subprocess.run(command, check=True)
     found = [entry for entry in read_metrics(out) if entry["kind"] == "eval"]
     again = examples.evaluation(load_folder(out / "model").network)["mlm"]

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,24 @@ import torch
 from benchmarks import theirs, tuned
 from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from unmask.checkpoint.fetch import get
-from unmask.checkpoint.folder import load_folder
-from unmask.data.columns import Columns
+from unmask.checkpoint.folder import Folder, load_folder
+from unmask.console import Console
+from unmask.data.batches import Batch
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import Labelled, LabelledFiles, windows_of
 from unmask.memory import keep_freed_memory
-from unmask.settings import build
-from unmask.tasks.base import Supervised, answers
+from unmask.model.factory import make_network
+from unmask.model.network import Network
+from unmask.tasks.base import Supervised, Task, answers, batch_of
 from unmask.tasks.engine import Live
+from unmask.train.compose import compose
 from unmask.train.distributed import Processes
-from unmask.train.finetune import finetune, read_data, windows_of, with_task
+from unmask.train.ingredients import Tokens
 from unmask.train.optim import make_optimizer
-from unmask.train.scores import Data
+from unmask.train.recipe import Recipe
+from unmask.train.run import Run
+from unmask.train.sources import Deal, Shuffled
 from unmask.train.step import Trainee, take_step
-from unmask.train.tuning import Tuning, WindowSource
 from unmask.use.model import Model
 
 THREADS, BATCH, STEPS, TEXTS = 2, 32, 16, 1000
@@ -91,24 +97,31 @@ CASES = {
 }
 
 
-def settings(case: Quality, seed: int) -> Tuning:
+def settings(case: Quality, seed: int) -> Recipe:
     """The same for both sides."""
     table = {
         "seed": seed,
         "task": {"name": case.task},
-        "tune": {"batch": BATCH, "epochs": case.epochs, "length": case.length},
+        "tokenizer": {"max_length": case.length},
         "optimizer": {"rate": case.rate, "epsilon": 1e-8},
-        "schedule": {"warmup": 0.1},
-        "train": {"evaluations": 1, "precision": "fp32"},
+        "schedule": {"warmup": 0.1, "epochs": case.epochs},
+        "loop": {"batch_size": BATCH, "precision": "fp32"},
+        "evaluate": {"times": 1},
     }
-    return build(Tuning, table, where="recipe")
+    return compose(Finetune.scope, table)
+
+
+def read_case(case: Quality, folder: Path) -> Labelled:
+    """The files of a case."""
+    choice = settings(case, 0).task
+    assert choice is not None
+    return LabelledFiles(folder / case.train, folder / case.dev).read(choice)
 
 
 def quality(name: str, case: Quality, folder: Path, model: Path, seeds: int) -> dict[str, Any]:
     """Both sides of a case, all seeds: scores and seconds."""
-    recipe = settings(case, 0)
-    found = read_data(recipe.task, folder / case.train, folder / case.dev, Columns())
-    data = Data(found.task, found.train[: case.first], found.dev[: case.scored])
+    found = read_case(case, folder)
+    data = Labelled(found.task, found.train[: case.first], found.dev[: case.scored])
     written = RESULTS / f"finetune-{name}-runs.json"
     runs = json.loads(written.read_text()) if written.exists() else {}
     sides: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
@@ -131,41 +144,49 @@ def quality(name: str, case: Quality, folder: Path, model: Path, seeds: int) -> 
     return result
 
 
-def _ours(data: Data, model: Path, recipe: Tuning) -> dict[str, float]:
+def _ours(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        ends: list[float] = []  # of steps
-
-        def show(position: Any, report: Any, progress: float) -> None:
-            ends.append(time.monotonic())
-
-        out = Path(folder) / "run"
-        found = finetune(load_folder(model), data, out, recipe, notice=_quiet, show=show)
+        timed = Timed()
+        found = Run(Finetune(model, data), recipe, Path(folder) / "run", timed).go().summary
+        ends = timed.ends
         seconds = (ends[-1] - ends[0]) * len(ends) / (len(ends) - 1)  # all steps, nothing else
         return {**{k: float(v) for k, v in found.items()}, "seconds": seconds}
 
 
-def _quiet(line: str) -> None:
-    """Nothing is said."""
+class Timed(Console):
+    """Notes when each step ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def progress(self, what: str, *about: Any, **more: Any) -> None:
+        """A step has ended."""
+        self.ends.append(time.monotonic())
 
 
-def _theirs(data: Data, model: Path, recipe: Tuning) -> dict[str, float]:
+def _theirs(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
     folder = load_folder(model)
     assert folder.tokenizer is not None
-    assert recipe.tune.length is not None
-    length = recipe.tune.length
-    windows, _ = windows_of(data.task, data.train, folder.tokenizer, length)
+    assert recipe.tokenizer.max_length is not None
+    length = recipe.tokenizer.max_length
+    windows, _ = windows_of(data.task, data.train, Tokens(folder.tokenizer, length))
     network = tuned.network(data.task, model, recipe.seed)
     optimizer = theirs.adamw(network, recipe.optimizer)
-    schedule = recipe.course(len(windows))
+    schedule = recipe.schedule.in_steps(len(windows) / recipe.loop.batch_size)
     seconds = tuned.train(
         network, data.task, windows, optimizer, schedule, recipe, seed=recipe.seed
     )
     pairs = list(data.task.windows(data.dev, folder.tokenizer, length))
     flat = [window for _, some in pairs for window in some]
-    tables = iter(tuned.scores(network, data.task, flat, batch=recipe.tune.batch))
+    tables = iter(tuned.scores(network, data.task, flat, batch=recipe.loop.batch_size))
     said = [data.task.answer(record, some, [next(tables) for _ in some]) for record, some in pairs]
     task, settled = data.task.settle(data.dev, said)
     return {**task.score(data.dev, settled), "seconds": seconds}
+
+
+def _network(folder: Folder, task: Task) -> Network:
+    """The network of a folder with the head of a task."""
+    return make_network(folder.network.config, task.heads, 0, start=folder.network)
 
 
 class Speed:
@@ -175,9 +196,9 @@ class Speed:
         torch.set_num_threads(THREADS)
         case = CASES["sst2"]
         self.recipe = settings(case, 0)
-        data = read_data(self.recipe.task, folder / case.train, folder / case.dev, Columns())
+        data = read_case(case, folder)
         read = {"train": data.train, "dev": data.dev}[file]
-        self.data = Data(data.task, data.train[: BATCH * STEPS], read[-TEXTS:])
+        self.data = Labelled(data.task, data.train[: BATCH * STEPS], read[-TEXTS:])
         self.model = model
         if side == "unmask":
             keep_freed_memory()
@@ -193,26 +214,38 @@ class Speed:
         folder = load_folder(self.model)
         assert folder.tokenizer is not None
         task = self.data.task
-        trainee = Trainee(with_task(folder.network, task.heads, 0).train(), Supervised(task))
+        trainee = Trainee(_network(folder, task).train(), Supervised(task))
         optimizer = make_optimizer(trainee, self.recipe.optimizer)
-        windows, _ = windows_of(task, self.data.train, folder.tokenizer, 128)
+        windows, _ = windows_of(task, self.data.train, Tokens(folder.tokenizer, 128))
         pad, group = folder.tokenizer.vocabulary.pad, Processes()
-        source = WindowSource(task, windows, self.recipe, pad, group)
+
+        def lay_out(some: Sequence[Any], seed: int, progress: float) -> Batch:
+            return batch_of(task, some, pad_id=pad)
+
+        deal = Deal(Shuffled([[window] for window in windows], lay_out, self.recipe), group)
 
         def steps() -> None:
             cursor: dict[str, int] = {}
             for step in range(STEPS):
-                pieces, cursor = source.pieces(cursor, step, 0.0)
-                take_step(trainee, pieces, optimizer, group, clip=self.recipe.optimizer.clip)
+                dealt = deal.take(cursor, step, 0.0)
+                cursor = dealt.cursor
+                take_step(
+                    trainee,
+                    dealt.pieces,
+                    optimizer,
+                    group,
+                    terms=[task.name],
+                    clip=self.recipe.optimizer.clip,
+                )
 
         return steps
 
     def _step_transformers(self) -> Callable[[], object]:
         folder = load_folder(self.model)
         assert folder.tokenizer is not None
-        windows, _ = windows_of(self.data.task, self.data.train, folder.tokenizer, 128)
+        windows, _ = windows_of(self.data.task, self.data.train, Tokens(folder.tokenizer, 128))
         network, recipe = tuned.network(self.data.task, self.model, 0), self.recipe
-        schedule = recipe.course(len(windows)).model_copy(update={"steps": STEPS})
+        schedule = recipe.schedule.model_copy(update={"steps": STEPS, "epochs": None})
         optimizer = theirs.adamw(network, recipe.optimizer)
         return lambda: tuned.train(
             network, self.data.task, windows, optimizer, schedule, recipe, seed=0
@@ -222,7 +255,7 @@ class Speed:
         folder = load_folder(self.model)
         assert folder.tokenizer is not None
         network, tokenizer = (
-            with_task(folder.network, self.data.task.heads, 0).eval(),
+            _network(folder, self.data.task).eval(),
             folder.tokenizer,
         )
         return lambda: list(
@@ -243,7 +276,7 @@ class Speed:
 
     def _predict_unmask(self) -> Callable[[], object]:
         folder = load_folder(self.model)
-        network = with_task(folder.network, self.data.task.heads, 0).eval()
+        network = _network(folder, self.data.task).eval()
         model = Model(replace(folder, network=network))
         texts = [record.text for record in self.data.dev]
         return lambda: model.classify(texts)

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.finetune import CASES, settings
+from benchmarks.finetune import CASES, read_case, settings
 from benchmarks.measure import RESULTS, save
 from unmask.checkpoint.fetch import get
-from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
-from unmask.train.finetune import finetune, read_data
-from unmask.train.scores import Data
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import Labelled
+from unmask.train.run import Run
 from unmask.use.compile import compile_model
 from unmask.use.model import Model
 from unmask.use.predict import evaluate_file
@@ -26,18 +26,18 @@ from unmask.use.predict import evaluate_file
 TEXTS = 400  # to compile with
 
 
-def trained(name: str, data: Data, out: Path) -> Model:
+def trained(name: str, data: Labelled, out: Path) -> Model:
     """The model of an earlier call, or a new one."""
     if not (out / "model").exists():
-        finetune(load_folder(get("minilm")), data, out, settings(CASES[name], 0))
+        Run(Finetune(get("minilm"), data), settings(CASES[name], 0), out).go()
     return Model.load(out / "model")
 
 
 def compared(name: str, folder: Path) -> dict[str, Any]:
     """Scores and seconds of both folders."""
     case, place = CASES[name], RESULTS / "int8" / name
-    read = read_data(settings(case, 0).task, folder / case.train, folder / case.dev, Columns())
-    data = Data(read.task, read.train[: case.first], read.dev)
+    read = read_case(case, folder)
+    data = Labelled(read.task, read.train[: case.first], read.dev)
     live = trained(name, data, place)
     out = place / "int8"
     if not out.exists():

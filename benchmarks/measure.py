@@ -14,7 +14,7 @@ from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from unmask.train.run import processor
+from unmask.train.folder import processor
 
 RESULTS = Path("results")  # not part of the repository
 

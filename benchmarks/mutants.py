@@ -1,9 +1,9 @@
 """`make mutants`: break the code in forty known ways and report how many the tests detect.
 
-Each mutant of mutants.toml is applied by itself to a scratch copy of the checkout. The nearest
-tests of all mutants run first; then, for those that they miss, the rest of the quick suite. Every
-result is appended at once to results/mutants.jsonl, so an interrupted run continues with the same
-command.
+Each mutant of mutants.toml is applied by itself to a scratch copy of the checkout, and its nearest
+tests run. Mutants that they miss are then applied together, and the quick suite runs; a test that
+fails there runs again with each of them alone. Every result is appended at once to
+results/mutants.jsonl, so an interrupted run continues with the same command.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +28,9 @@ QUICK += ["--ignore=tests/test_architecture.py", "--ignore=tests/test_mutants.py
 # What a result depends on; a commit that changes nothing of it keeps the results.
 CODE = ["src", "tests", "recipes", "benchmarks", "pyproject.toml", "constraints.txt"]
 CODE += [":!benchmarks/muta*", ":!tests/test_mutants.py"]  # this tool
+
+# Instead of a mutant's digest: the tests that passed the control run, and those that fail anyway.
+PASSED, BROKEN = "control", "broken"
 
 Result = dict[str, Any]  # commit, digest, name, detected, test, seconds
 
@@ -48,27 +50,42 @@ def check(mutants: Sequence[Mutant], root: Path = ROOT) -> list[str]:
     return problems
 
 
-def detect(scratch: Scratch, mutant: Mutant, broken: set[str], *, nearest: bool) -> str | None:
-    """Return the first test that fails because of a mutant; None if the tests miss it.
+def detect_nearest(scratch: Scratch, mutant: Mutant) -> str | None:
+    """Return the nearest test that fails because of a mutant; None if they miss it.
 
-    Either the nearest tests run, or the rest of the quick suite. A failure counts if the test fails
-    a second time, alone. A test outside the control run must also pass alone without the mutant;
-    those that do not are added to `broken`.
+    A failure counts if the test fails a second time, alone.
     """
     unsteady: set[str] = set()
-    tests = mutant.tests if nearest else [*QUICK, *deselected(mutant.tests)]
-    while True:
-        chosen = [*tests, *deselected(broken | unsteady)]
-        failed = scratch.failures(mutant, chosen, many=not nearest)
+    while failed := scratch.failures([mutant], [*mutant.tests, *deselected(unsteady)]):
+        if scratch.failures([mutant], [alone(failed[0])]):
+            return failed[0]
+        unsteady.update(failed)
+    return None
+
+
+def detect_together(
+    scratch: Scratch, mutants: Sequence[Mutant], broken: set[str]
+) -> dict[str, str]:
+    """Return the test of the quick suite that detects a mutant, for each that is detected.
+
+    The mutants are of different files. A test that fails with all of them counts if it passes
+    without any, and fails with one alone; those that fail without any are added to `broken`.
+    """
+    found: dict[str, str] = {}
+    tried: set[str] = set()
+    while left := [mutant for mutant in mutants if mutant.name not in found]:
+        failed = scratch.failures(left, [*QUICK, *deselected(broken | tried)], many=True)
         for test in failed:
-            if not nearest and scratch.failures(None, [alone(test)]):
+            tried.add(test)
+            if scratch.failures([], [alone(test)]):
                 broken.add(test)
-            elif scratch.failures(mutant, [alone(test)]):
-                return test
-            else:
-                unsteady.add(test)
-        if not failed or (not nearest and len(failed) < FEW):
-            return None  # all tests have run
+                continue
+            for mutant in left:
+                if mutant.name not in found and scratch.failures([mutant], [alone(test)]):
+                    found[mutant.name] = test
+        if len(failed) < FEW:  # all tests have run
+            break
+    return found
 
 
 def alone(test: str) -> str:
@@ -82,14 +99,14 @@ def deselected(tests: Iterable[str]) -> list[str]:
 
 
 def control(scratch: Scratch, tests: Sequence[str]) -> None:
-    """Run the nearest tests of all mutants on the code as it is: they must pass."""
-    print("control: the nearest tests of all mutants, on the code as it is", flush=True)
+    """Run the nearest tests of mutants on the code as it is: they must pass."""
+    print(f"control: {len(tests)} nearest tests or files, on the code as it is", flush=True)
     if not (found := scratch.imported()).is_relative_to(scratch.root):
         raise MutantError(f"the tests would import {found}, not the scratch copy.")
     passed: set[str] = set()  # in a second try, alone
-    while failed := scratch.failures(None, [*tests, *deselected(passed)], many=True):
+    while failed := scratch.failures([], [*tests, *deselected(passed)], many=True):
         for test in failed:
-            if scratch.failures(None, [alone(test)]):
+            if scratch.failures([], [alone(test)]):
                 raise MutantError(
                     f"{test} fails on the code as it is; a mutant can only be judged by tests "
                     "that pass. Fix it first, or run it again if the machine was busy."
@@ -104,42 +121,52 @@ def run(mutants: Sequence[Mutant], workers: int, results: Path) -> list[Result]:
     commit = code_version()
     known = read_results(results, commit)
     left = [mutant for mutant in mutants if mutant.digest not in known]
-    if left:
-        with tempfile.TemporaryDirectory(
-            prefix="unmask-mutants-", ignore_cleanup_errors=True
-        ) as place:
-            scratch = Scratch(Path(place), workers)
-            tests = sorted({test for mutant in mutants for test in mutant.tests})
-            about = hashlib.sha256("\n".join(tests).encode()).hexdigest()[:16]
-            if about not in known:
-                control(scratch, tests)
-                append(results, {"commit": commit, "digest": about, "name": "control"})
-            for result in judged(scratch, left):
+
+    def note(digest: str, tests: Iterable[str]) -> None:
+        append(results, {"commit": commit, "digest": digest, "tests": sorted(tests)})
+
+    with tempfile.TemporaryDirectory(prefix="unmask-mutants-", ignore_cleanup_errors=True) as place:
+        scratch = Scratch(Path(place), workers)
+        passed, broken = (set(known.get(key, {}).get("tests", [])) for key in (PASSED, BROKEN))
+        if unknown := {test for mutant in left for test in mutant.tests} - passed:
+            control(scratch, sorted(unknown))
+            note(PASSED, passed | unknown)
+        try:
+            for result in judged(scratch, left, broken):
                 known[result["digest"]] = result = {"commit": commit, **result}
                 append(results, result)
                 print(line_of(result), flush=True)
+        finally:
+            note(BROKEN, broken)
     return [known[mutant.digest] for mutant in mutants]
 
 
-def judged(scratch: Scratch, mutants: Sequence[Mutant]) -> Iterator[Result]:
+def judged(scratch: Scratch, mutants: Sequence[Mutant], broken: set[str]) -> Iterator[Result]:
     """Yield a result for each mutant: first of those that the nearest tests detect."""
-    broken: set[str] = set()
-    seconds: dict[str, float] = defaultdict(float)
-    missed = list(mutants)
-    for nearest in (True, False):
-        for mutant in list(missed):
-            begun = time.monotonic()
-            test = detect(scratch, mutant, broken, nearest=nearest)
-            seconds[mutant.name] += time.monotonic() - begun
-            if test or not nearest:
-                missed.remove(mutant)
-                yield {
-                    "digest": mutant.digest,
-                    "name": mutant.name,
-                    "detected": test is not None,
-                    "test": test,
-                    "seconds": round(seconds[mutant.name], 1),
-                }
+    missed: list[tuple[Mutant, float]] = []  # and the seconds that it took so far
+    for mutant in mutants:
+        begun = time.monotonic()
+        test = detect_nearest(scratch, mutant)
+        seconds = time.monotonic() - begun
+        if test:
+            yield result_of(mutant, test, seconds)
+        else:
+            print(f"missed by the nearest tests: {mutant.name}", flush=True)
+            missed.append((mutant, seconds))
+    while missed:
+        group = {mutant.file: (mutant, seconds) for mutant, seconds in reversed(missed)}
+        missed = [entry for entry in missed if entry not in group.values()]
+        begun = time.monotonic()
+        found = detect_together(scratch, [mutant for mutant, _ in group.values()], broken)
+        each = (time.monotonic() - begun) / len(group)
+        for mutant, seconds in group.values():
+            yield result_of(mutant, found.get(mutant.name), seconds + each)
+
+
+def result_of(mutant: Mutant, test: str | None, seconds: float) -> Result:
+    """Return the result of a mutant as it is stored."""
+    about = {"digest": mutant.digest, "name": mutant.name}
+    return {**about, "detected": bool(test), "test": test, "seconds": round(seconds, 1)}
 
 
 def code_version() -> str:

@@ -92,21 +92,21 @@ class Scratch:
         self.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # many short runs import the same
 
     @contextmanager
-    def mutated(self, mutant: Mutant | None) -> Iterator[None]:
-        """Apply a mutant while the block runs; None changes nothing."""
-        if mutant is None:
-            yield
-            return
-        path = mutant.path(self.root)
-        before, changed = path.read_bytes(), mutant.changed(self.root)
+    def mutated(self, mutants: Sequence[Mutant]) -> Iterator[None]:
+        """Apply mutants of different files while the block runs."""
+        before: dict[Path, bytes] = {}
         try:
-            self._write(path, changed.encode())
+            for mutant in mutants:
+                path, changed = mutant.path(self.root), mutant.changed(self.root)
+                before[path] = path.read_bytes()
+                self._write(path, changed.encode())
             yield
         finally:
-            self._write(path, before)
+            for path, contents in before.items():
+                self._write(path, contents)
 
     def failures(
-        self, mutant: Mutant | None, arguments: Sequence[str], *, many: bool = False
+        self, mutants: Sequence[Mutant], arguments: Sequence[str], *, many: bool = False
     ) -> list[str]:
         """Run pytest up to the first failure, or up to a FEW of `many` tests; return the failed.
 
@@ -117,7 +117,7 @@ class Scratch:
         processes, most = (self.workers, FEW) if many else (0, 1)
         command = [sys.executable, "-m", "pytest", "-q", f"-n{processes}", f"--maxfail={most}"]
         command += ["-o", f"cache_dir={cache}", f"--basetemp={self.place / 'tmp'}", *arguments]
-        with self.mutated(mutant), output.open("wb") as file:
+        with self.mutated(mutants), output.open("wb") as file:
             process = subprocess.Popen(
                 command,
                 cwd=self.root,
@@ -129,9 +129,10 @@ class Scratch:
             try:
                 code = process.wait(timeout=LIMIT)
             except subprocess.TimeoutExpired:
+                names = "; ".join(mutant.name for mutant in mutants) or "no mutant"
                 raise MutantError(
-                    f"'{mutant.name if mutant else 'control'}': the tests still ran after {LIMIT} "
-                    "s; a mutant must not make them hang. Run it again on a quiet machine."
+                    f"with {names}: the tests still ran after {LIMIT} s; a mutant must not make "
+                    "them hang. Run it again on a quiet machine."
                 ) from None
             finally:
                 if process.poll() is None:

@@ -21,9 +21,9 @@ from typing import Any
 from benchmarks.measure import save
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.jobs.start import finetune_files
 from unmask.model.config import HeadsConfig, sized
 from unmask.model.network import Network
-from unmask.train.labelled import finetune_files
 
 SHORTEST, LONGEST = 20, 20_000  # characters; as many texts of each order of magnitude
 TAUGHT: dict[str, list[dict[str, Any]]] = {
@@ -38,7 +38,7 @@ def taught(task: str, place: Path) -> Path:
     assert tokenizer is not None
     network = Network(sized("tiny", len(tokenizer.vocabulary)), HeadsConfig())
     save_folder(place / "start", network, tokenizer)
-    changes = ["tune.batch=2", "schedule.steps=1", "train.evaluations=1"]
+    changes = ["loop.batch_size=2", "schedule.steps=1", "evaluate.times=1"]
     rows = TAUGHT[task]
     finetune_files(task, place / "start", rows, rows, place / "run", changes=changes)
     return place / "run" / "model"

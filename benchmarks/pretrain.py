@@ -14,6 +14,7 @@ from benchmarks import theirs
 from benchmarks.measure import Apart, gflops, interleaved, matrix_products, ratio, save
 from unmask.data.batches import Batch, collate
 from unmask.data.packing import pack
+from unmask.jobs.budget import Made
 from unmask.memory import keep_freed_memory
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
@@ -21,7 +22,6 @@ from unmask.objectives.base import OnePass
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.budget import Made
 from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
@@ -112,7 +112,14 @@ class Ours:
 
     def step(self) -> None:
         """All examples once."""
-        take_step(self.trainee, self.pieces, self.optimizer, Processes(), clip=RULES.clip)
+        take_step(
+            self.trainee,
+            self.pieces,
+            self.optimizer,
+            Processes(),
+            terms=self.trainee.objective.terms,
+            clip=RULES.clip,
+        )
 
     def flops(self) -> float:
         """Of the products that are done: two a weight and token, thrice with the way back."""

@@ -47,7 +47,7 @@ SST2 = Tuned(
     "classify",
     "glue/SST-2/train.tsv",
     "glue/SST-2/dev.tsv",
-    ("--epochs", "2", "--set", "train.evaluations=4"),
+    ("--epochs", "2", "--set", "evaluate.times=4"),
     ("accuracy",),
 )
 REVIEWS = Tuned(

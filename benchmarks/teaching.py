@@ -10,14 +10,15 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 from unmask.data.columns import Columns
 from unmask.data.parallel import Pair, find_folder, read_pairs
+from unmask.jobs.pairs import learned
 from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
 from unmask.model.network import Network
 from unmask.tasks.translate import NAME, Tokenizers, Tokens, Translate, TranslateSettings, batch_of
 from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
+from unmask.train.recipe import TokenizerSettings
 from unmask.train.schedule import OptimizerSettings
 from unmask.train.step import Piece, Trainee, take_step
-from unmask.train.translation import VocabularySettings, learned
 
 BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
 WIDTH = 384
@@ -36,7 +37,7 @@ def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[Tokens]]:
     """Pairs of the data, and the words that they teach."""
     paths = find_folder(setting.data, "de", "en")
     pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
-    words = learned(pairs[:4000], VocabularySettings(size=6000))
+    words = learned(pairs[:4000], TokenizerSettings(size=6000))
     return words, list(words.tokens(pairs[:count]))
 
 
@@ -81,7 +82,8 @@ class Fused:
     def __call__(self) -> None:
         """A round of steps."""
         for batch in self.batches:
-            take_step(self.trainee, [Piece(batch, 0)], self.optimizer, Processes(), clip=1.0)
+            pieces = [Piece(batch, 0)]
+            take_step(self.trainee, pieces, self.optimizer, Processes(), terms=[NAME], clip=1.0)
 
 
 class Loop(nn.Module):

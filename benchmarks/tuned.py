@@ -15,8 +15,8 @@ from torch import Tensor
 from benchmarks import theirs
 from benchmarks.theirs import IGNORED
 from unmask.tasks.base import Scores, Task, Window
+from unmask.train.recipe import Recipe
 from unmask.train.schedule import ScheduleSettings
-from unmask.train.tuning import Tuning
 
 TYPES = {"classify": "single_label_classification", "regress": "regression"}
 
@@ -71,7 +71,7 @@ def train(
     windows: Sequence[Window],
     optimizer: torch.optim.Optimizer,
     schedule: ScheduleSettings,
-    recipe: Tuning,
+    recipe: Recipe,
     *,
     seed: int,
 ) -> float:
@@ -79,7 +79,7 @@ def train(
     torch.manual_seed(seed)
     model.train()
     assert schedule.steps is not None
-    chosen = batches(len(windows), recipe.tune.batch, seed)
+    chosen = batches(len(windows), recipe.loop.batch_size, seed)
     begun = time.monotonic()
     for step in range(schedule.steps):
         rate = recipe.optimizer.rate * schedule.factor((step + 0.5) / schedule.steps)

@@ -40,10 +40,10 @@ def write_pairs(
 
 
 SMALL = [  # a recipe's settings for a model that learns them in seconds
-    "vocabulary.size=60",
-    "tune.batch=20",
-    "tune.epochs=2.0",
-    "train.evaluations=2",
+    "tokenizer.size=60",
+    "loop.batch_size=20",
+    "schedule.epochs=2.0",
+    "evaluate.times=2",
     "optimizer.rate=5e-3",
     "task.smoothing=0.0",
 ]

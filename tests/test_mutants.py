@@ -71,46 +71,48 @@ def test_a_scratch_copy_names_the_failed_test_and_is_as_before_after_it(tmp_path
         "from unmask import x\ndef test_blind(): pass\ndef test_value(): assert x == 1\n"
     )
     mutant = Mutant("x is 2", "__init__.py", "x = 1", "x = 2", [])
-    assert scratch.failures(mutant, ["test_one.py"]) == ["test_one.py::test_value"]
-    assert scratch.failures(None, ["test_one.py"]) == []
+    assert scratch.failures([mutant], ["test_one.py"]) == ["test_one.py::test_value"]
+    assert scratch.failures([], ["test_one.py"]) == []
     with pytest.raises(MutantError, match="no failed test"):
-        scratch.failures(None, ["test_none.py"])
+        scratch.failures([], ["test_none.py"])
 
 
 class Suite:
-    """Stands for a scratch copy: which tests fail with the mutant, and which without it."""
+    """Stands for a scratch copy: which tests fail because of a mutant, and which anyway."""
 
-    def __init__(self, mutated, plain=()):
-        self.failing = {True: list(mutated), False: list(plain)}
+    def __init__(self, because, anyway=()):
+        self.because = because if isinstance(because, dict) else {"x is 2": because}
+        self.anyway = list(anyway)
         self.asked = []
 
-    def failures(self, mutant, arguments, *, many=False):
+    def failures(self, mutants, arguments, *, many=False):
         self.asked.append(list(arguments))
         out = {a.removeprefix("--deselect=") for a in arguments if a.startswith("--deselect=")}
         chosen = {a for a in arguments if not a.startswith("-")} - {runner.QUICK[1]}
-        failing = [test for test in self.failing[mutant is not None] if test not in out]
-        found = [test for test in failing if not chosen or test in chosen]
+        failing = self.anyway + [t for m in mutants for t in self.because.get(m.name, [])]
+        found = [t for t in failing if t not in out and (not chosen or t in chosen)]
         return found[: FEW if many else 1]
 
 
 MUTANT = Mutant("x is 2", "one.py", "x = 1", "x = 2", ["near"])
+OTHER = replace(MUTANT, name="y is 2", file="two.py")
 
 
-def verdict(suite):
-    (found,) = runner.judged(suite, [MUTANT])
-    assert found["detected"] == (found["test"] is not None)
-    return found["test"]
+def verdicts(suite, *mutants):
+    found = list(runner.judged(suite, mutants or [MUTANT], set()))
+    assert all(result["detected"] == (result["test"] is not None) for result in found)
+    return {result["name"]: result["test"] for result in found}
 
 
 def test_nothing_else_runs_where_a_nearest_test_fails_twice():
     suite = Suite(["near", "far"])
-    assert verdict(suite) == "near"
+    assert verdicts(suite) == {"x is 2": "near"}
     assert suite.asked == [["near"], ["near"]]
 
 
 def test_a_mutant_that_the_nearest_tests_miss_is_detected_by_the_quick_suite():
     suite = Suite(["far"])
-    assert verdict(suite) == "far"
+    assert verdicts(suite) == {"x is 2": "far"}
     assert [runner.QUICK[1] in arguments for arguments in suite.asked] == [
         False,
         True,
@@ -120,29 +122,36 @@ def test_a_mutant_that_the_nearest_tests_miss_is_detected_by_the_quick_suite():
 
 
 def test_mutants_that_the_nearest_tests_detect_come_first():
-    other = replace(MUTANT, name="x is 3", tests=["far"])
-    found = runner.judged(Suite(["far"]), [MUTANT, other])
-    assert [result["name"] for result in found] == ["x is 3", "x is 2"]
+    found = verdicts(Suite({"x is 2": ["far"], "y is 2": ["near"]}), MUTANT, OTHER)
+    assert list(found) == ["y is 2", "x is 2"]
 
 
-def test_a_test_that_also_fails_without_the_mutant_detects_nothing():
+@pytest.mark.parametrize("file", ["one.py", "two.py"])
+def test_what_the_quick_suite_detects_is_told_for_each_mutant_alone(file):
+    third = replace(MUTANT, name="z is 2", file=file)
+    suite = Suite({"x is 2": ["far"], "y is 2": ["farther"]})
+    found = verdicts(suite, MUTANT, OTHER, third)
+    assert found == {"x is 2": "far", "y is 2": "farther", "z is 2": None}
+
+
+def test_a_test_that_also_fails_without_a_mutant_detects_nothing():
     broken = set()
-    assert runner.detect(Suite(["far"], ["far"]), MUTANT, broken, nearest=False) is None
+    assert runner.detect_together(Suite([], ["far"]), [MUTANT], broken) == {}
     assert broken == {"far"}
 
 
 def test_tests_that_fail_anyway_do_not_hide_one_that_detects():
-    broken = [f"broken {number}" for number in range(2 * FEW)]
-    assert verdict(Suite([*broken, "far"], broken)) == "far"
+    anyway = [f"broken {number}" for number in range(2 * FEW)]
+    assert verdicts(Suite(["far"], anyway)) == {"x is 2": "far"}
 
 
 def once(suite):
     """Let what fails fail once, and pass from then on."""
     plain = suite.failures
 
-    def failures(mutant, arguments, **how):
-        found = plain(mutant, arguments, **how)
-        suite.failing = {True: [], False: []}
+    def failures(mutants, arguments, **how):
+        found = plain(mutants, arguments, **how)
+        suite.because, suite.anyway = {}, []
         return found
 
     suite.failures = failures
@@ -150,7 +159,7 @@ def once(suite):
 
 
 def test_a_test_that_fails_only_once_detects_nothing():
-    assert verdict(once(Suite(["near"]))) is None
+    assert verdicts(once(Suite(["near"]))) == {"x is 2": None}
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -4,6 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,12 @@ def main() -> None:
                 lambda: nans.injections(world, 42),
                 lambda r: not r["poisoned_checkpoints"] and r["left_out"] == r["injections"],
             ),
-            "killed workers": (
-                lambda: workers.killed_workers(world, 20),
-                lambda r: r["ended"] == r["one_restart"] == r["identical"] == r["kills"],
-            ),
         }
+        for job, count in (("pretrain", 20), ("finetune", 20), ("translate", 5)):
+            trials[f"killed workers: {job}"] = (
+                partial(workers.killed_workers, world, count, job=job),
+                lambda r: r["ended"] == r["one_restart"] == r["identical"] == r["kills"] > 0,
+            )
         if os.geteuid() != 0:
             trials.pop("disk full: file system")
             print("disk full by a small file system is left out: mounting needs root")

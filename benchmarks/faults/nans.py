@@ -11,12 +11,24 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.faults.world import STEPS, World, recipe
+from benchmarks.faults.world import STEPS, World, recipe, run_here
+from unmask.console import Console
 from unmask.errors import UserError
 from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.objectives.mlm import MaskedLM
-from unmask.train.pretrain import pretrain
+
+
+class Heard(Console):
+    """Keeps what a run reports."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        """Keep a line."""
+        self.said.append(line)
+
 
 KINDS = ("states", "loss", "gradient", "infinite", "bf16", "rate")
 
@@ -28,18 +40,18 @@ def injections(world: World, count: int, *, seed: int = 0) -> dict[str, object]:
     for number in range(count):
         kind, step = KINDS[number % len(KINDS)], dice.randrange(STEPS)
         out = world.path / f"poisoned-{number}"
-        train = {"keep": 50, "save_steps": 1, "bad_steps": 3}
-        table = recipe(train=train | ({"precision": "bf16"} if kind == "bf16" else {}))
+        loop = {"keep": 50, "save_steps": 1, "bad_steps": 3}
+        table = recipe(loop=loop | ({"precision": "bf16"} if kind == "bf16" else {}))
         if kind == "rate":
-            table = recipe(train=train, optimizer={"rate": 1e20})
-        said: list[str] = []
+            table = recipe(loop=loop, optimizer={"rate": 1e20})
+        heard = Heard()
         try:
             with _poison(kind, step):
-                pretrain(world.corpus, out, table, check=False, notice=said.append)
+                run_here(world.corpus, out, table, console=heard, resume=False)
             finished += 1
         except UserError:
             stopped += 1
-        left_out += any("left out" in line for line in said)
+        left_out += any("skipped" in line for line in heard.said)
         poisoned += _count_poisoned(out)
         shutil.rmtree(out)
     return {

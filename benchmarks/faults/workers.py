@@ -8,27 +8,63 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.faults.world import World, digest_of, newest_step, recipe
+from benchmarks.faults.world import WORDS, World, digest_of, newest_step, recipe, run_here
 from unmask.settings import write_toml
 
+SHORT = ["loop.save_steps=10", "loop.precision=fp32", "schedule.steps=200", "evaluate.times=2"]
 
-def killed_workers(world: World, kills: int, *, seed: int = 0) -> dict[str, object]:
+
+def commands(world: World) -> dict[str, list[str]]:
+    """A run of each kind, of a few hundred steps, with dropout."""
+    table = world.path / "workers.toml"
+    table.write_text(write_toml(recipe(schedule={"steps": 300}, loop={"save_steps": 10})), "utf-8")
+    encoder = world.path / "undisturbed" / "model"
+    if not encoder.exists():
+        run_here(world.corpus, encoder.parent)
+    dice, pairs = random.Random(0), world.path / "pairs"
+    pairs.mkdir(exist_ok=True)
+    for part, count in (("train", 80), ("val", 16)):
+        texts = [dice.choices(WORDS, k=dice.randint(2, 8)) for _ in range(count)]
+        lines = [f"{' '.join(text)}\t{text[0][0] < 'f'}\n" for text in texts]
+        (world.path / f"{part}.tsv").write_text("text\tlabel\n" + "".join(lines), "utf-8")
+        sides = {"xx": texts, "yy": [text[::-1] for text in texts]}
+        for side, own in sides.items():
+            spelled = "".join(" ".join(text) + "\n" for text in own)
+            (pairs / f"{part}.{side}").write_text(spelled, "utf-8")
+    labelled = ["--train", str(world.path / "train.tsv"), "--dev", str(world.path / "val.tsv")]
+    shape = ["model.width=32", "model.layers=1", "model.heads=2", "model.inner_width=64"]
+    shape += ["tokenizer.size=120", "task.search.longest=12"]
+    return {
+        "pretrain": ["pretrain", str(table), str(world.corpus)],
+        "finetune": ["finetune", "classify", str(encoder), *labelled, *_set(SHORT)],
+        "translate": [
+            *("translate", "train", str(pairs), "--from", "xx", "--to", "yy"),
+            *_set([*SHORT, *shape]),
+        ],
+    }
+
+
+def _set(changes: Sequence[str]) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+def killed_workers(
+    world: World, kills: int, *, job: str = "pretrain", seed: int = 0
+) -> dict[str, object]:
     """Kill a random worker of each run once it has saved; torchrun may restart only once."""
-    dice = random.Random(seed)
-    table = recipe(schedule={"steps": 300}, train={"save_steps": 10, "evaluations": 2})
-    path = world.path / "workers.toml"
-    path.write_text(write_toml(table))
-    reference_run = world.path / "two"
-    with _torchrun(world, path, reference_run) as launched:
-        assert launched.wait() == 0
+    dice, command = random.Random(seed), commands(world)[job]
+    reference_run = world.path / f"two-{job}"
+    with _torchrun(world, command, reference_run) as launched:
+        assert launched.wait() == 0, f"see {world.path / 'torchrun.txt'}"
     reference = digest_of(reference_run)
     done = identical = once = ended = 0
     recovery = []
     for number in range(kills):
         out = world.path / f"worker-{number}"
-        with _torchrun(world, path, out) as launched:
+        with _torchrun(world, command, out) as launched:
             while newest_step(out) < dice.choice([10, 20, 40]) and launched.poll() is None:
                 time.sleep(0.01)
             time.sleep(dice.uniform(0.0, 0.5))
@@ -45,7 +81,7 @@ def killed_workers(world: World, kills: int, *, seed: int = 0) -> dict[str, obje
                 time.sleep(0.02)
             recovery.append(time.monotonic() - struck)
             ended += launched.wait() == 0
-        once += (out / "log.txt").read_text().count("going on from step") == 1
+        once += (out / "log.txt").read_text("utf-8").count("resuming from step") == 1
         identical += (out / "model").exists() and digest_of(out) == reference
         shutil.rmtree(out)
     return {
@@ -57,14 +93,13 @@ def killed_workers(world: World, kills: int, *, seed: int = 0) -> dict[str, obje
     }
 
 
-def _torchrun(world: World, table: Path, out: Path) -> subprocess.Popen[bytes]:
+def _torchrun(world: World, words: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--max-restarts", "1", "--monitor-interval", "0.1", "--master-port", "0"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    command += ["-m", "unmask", "pretrain", str(table), str(world.corpus), "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*command, "--no-preflight", "--threads", "1"],
+        [*command, "-m", "unmask", *words, "--out", str(out), "--no-preflight", "--threads", "1"],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=(world.path / "torchrun.txt").open("ab"),

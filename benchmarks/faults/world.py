@@ -13,11 +13,14 @@ from typing import Any
 
 import torch
 
+from unmask.console import Console
 from unmask.data.prepare import PrepareSettings, prepare
 from unmask.errors import Stopped, UserError
+from unmask.jobs.pretrain import Pretrain
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.pretrain import pretrain
+from unmask.train.compose import compose
+from unmask.train.run import Options, Run
 
 WORDS = [a + b for a in "ba ce di fo gu ha ki lo mu ne".split() for b in "ra st tel mo n".split()]
 STEPS = 24
@@ -38,11 +41,15 @@ def recipe(**changes: Any) -> dict[str, Any]:
     table: dict[str, Any] = {
         "seed": 1,
         "model": {**sizes, "max_length": 32},
-        "examples": {"held_out": 10},
+        "data": {"held_out": 10},
         "optimizer": {"rate": 1e-3},
-        "schedule": {"steps": STEPS, "warmup": 0.1},
-        "phases": [{"share": 1.0, "length": 32, "batch_tokens": 256}],
-        "train": {"save_steps": 3, "evaluations": 2, "eval_tokens": 256, "micro_tokens": 128},
+        "schedule": {
+            "steps": STEPS,
+            "warmup": 0.1,
+            "phases": [{"share": 1.0, "length": 32, "batch_tokens": 256}],
+        },
+        "loop": {"save_steps": 3, "micro_tokens": 128},
+        "evaluate": {"times": 2, "tokens": 256},
     }
     for name, value in changes.items():
         table[name] = {**table[name], **value} if isinstance(value, dict) else value
@@ -67,9 +74,17 @@ def make_world(path: Path) -> World:
     return World(path, corpus, digest_of(path / "undisturbed"))
 
 
-def run_here(corpus: Path, out: Path, table: dict[str, Any] | None = None) -> None:
-    """Begin or go on with a run in this process."""
-    pretrain(corpus, out, table or recipe(), resume=True, check=False, notice=quietly)
+def run_here(
+    corpus: Path,
+    out: Path,
+    table: dict[str, Any] | None = None,
+    *,
+    console: Console | None = None,
+    resume: bool = True,
+) -> None:
+    """Start or resume a run in this process."""
+    chosen = compose(Pretrain.scope, table or recipe())
+    Run(Pretrain(corpus), chosen, out, console, Options(resume=resume)).go()
 
 
 def digest_of(run: Path) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from unmask.train.labelled import Rows
+    from unmask.jobs.labelled import Rows
     from unmask.use.model import Model
 
 __all__ = ["__version__", "finetune", "load"]
@@ -49,13 +49,14 @@ def finetune(
 
     `train` and `dev` are files, or lists of what would be the lines of a JSONL file; `text`,
     `second` and `label` name their columns. `settings` are those of the recipe, such as
-    `{"tune.epochs": 2, "optimizer.rate": 1e-4}`.
+    `{"schedule.epochs": 2, "optimizer.rate": 1e-4}`.
     """
     import json
     from pathlib import Path
 
     from unmask.data.columns import Columns
-    from unmask.train.labelled import finetune_files
+    from unmask.jobs.start import finetune_files
+    from unmask.train.run import Options
 
     finetune_files(
         task,
@@ -66,7 +67,6 @@ def finetune(
         columns=Columns(text, second, label),
         changes=[f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()],
         seeds=seeds,
-        resume=resume,
-        overwrite=overwrite,
+        options=Options(resume=resume, overwrite=overwrite),
     )
     return load(Path(out) / "model")

@@ -22,21 +22,20 @@ from unmask.data.columns import Sample
 from unmask.data.docstrings import LIBRARIES, Module, read_library
 from unmask.data.prepare import PrepareSettings, prepare
 from unmask.errors import FolderError
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import Labelled
+from unmask.jobs.pretrain import Pretrain
 from unmask.model.network import Network, count_parameters
-from unmask.settings import build
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
-from unmask.train.course import Position
+from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line
-from unmask.train.finetune import finetune
-from unmask.train.pretrain import pretrain
+from unmask.train.folder import read_metrics
+from unmask.train.recipe import Recipe
 from unmask.train.report import REPORT, page
-from unmask.train.run import read_metrics
-from unmask.train.scores import Data
-from unmask.train.step import Report
-from unmask.train.tuning import Tuning
+from unmask.train.run import Options, Run
 
 Say = Callable[[str], None]
 KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it
@@ -150,29 +149,33 @@ def recipe(size: Size) -> dict[str, Any]:
     short = {"dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.06}
     return {
         "model": {"size": "tiny", "max_length": 128, **short},
-        "examples": {"held_out": 12},
+        "data": {"held_out": 12},
         "optimizer": {"rate": 2e-3},
-        "schedule": {"minutes": size.minutes, "warmup": 0.05},
-        "phases": [{"share": 1.0, "length": 128, "batch_tokens": 2048}],
-        "train": {"evaluations": 8, "eval_tokens": 16_000},
+        "schedule": {
+            "minutes": size.minutes,
+            "warmup": 0.05,
+            "phases": [{"share": 1.0, "length": 128, "batch_tokens": 2048}],
+        },
+        "evaluate": {"times": 8, "tokens": 16_000},
     }
+
+
+class Indented(Console):
+    """Tells a run's lines as part of the story, and shows its progress where the story is told."""
+
+    def __init__(self, console: Console, say: Say) -> None:
+        self.tell, self.progress, self.finish = say, console.progress, console.finish  # type: ignore[method-assign]
+
+    def say(self, line: str) -> None:
+        """Tell a line of the run."""
+        self.tell(f"   {line}")
 
 
 def learn(out: Path, size: Size, console: Console, say: Say) -> Path:
     """Pre-train, with a bar for as long as it takes."""
-
-    def show(position: Position, report: Report, done: float) -> None:
-        total, note = round(position.step / max(done, 1e-9)), f"loss {report.loss:.2f}"
-        console.progress("pre-training", "steps", position.step, total, note=note)
-
-    def indented(line: str) -> None:
-        say(f"   {line}")
-
-    try:
-        corpus, run = out / "corpus", out / "pretrain"
-        return pretrain(corpus, run, recipe(size), notice=indented, show=show)
-    finally:
-        console.finish()
+    job, chosen = Pretrain(out / "corpus"), compose(Pretrain.scope, recipe(size))
+    run = Run(job, chosen, out / "pretrain", Indented(console, say), Options(check=True))
+    return run.go().model
 
 
 def compare(
@@ -186,7 +189,7 @@ def compare(
     """Fine-tune the pre-trained network and the same one untrained; accuracy on unseen modules."""
     train = label_sentences(seen, size.labelled)
     dev = label_sentences(unseen, 100)
-    data = Data(Classify(ClassifySettings(), LIBRARIES), train, dev, [])
+    data = Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
     trained = load_folder(model)
     torch.manual_seed(0)
     fresh = Network(trained.network.config, trained.network.heads)
@@ -196,23 +199,23 @@ def compare(
     starts = {"pre-trained": trained, "from nothing": replace(trained, network=fresh)}
     for name, start in starts.items():
         place = out / f"classify-{name.replace(' ', '-')}"
-        found = finetune(start, data, place, tuning(size), notice=Console().say)
+        found = Run(Finetune(start, data), tuning(size), place).go().summary
         accuracies[name] = found["accuracy"]
         say(f"   {name:<14} {found['accuracy']:>6.1%}")
     say(f"   {'guessing':<14} {1 / len(LIBRARIES):>6.1%}")
     return accuracies
 
 
-def tuning(size: Size) -> Tuning:
+def tuning(size: Size) -> Recipe:
     """A few short epochs with a high rate: the network is small, and so is the data."""
     table = {
         "task": {"name": "classify"},
-        "tune": {"epochs": None, "length": 128},
+        "tokenizer": {"max_length": 128},
         "optimizer": {"rate": 5e-4},
         "schedule": {"steps": size.steps, "warmup": 0.1},
-        "train": {"evaluations": 4},
+        "evaluate": {"times": 4},
     }
-    return build(Tuning, table, where="demo")
+    return compose(Finetune.scope, table)
 
 
 def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:

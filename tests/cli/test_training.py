@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asked import recipe_of
 from tests.cli.test_cli import best_of_several, said
 from tests.corpora import chatter, corpus_of
+from tests.train.first_version import BERT
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state
 
 SMALL = "--size tiny --length 32 --batch-tokens 256 --threads 1 --no-preflight".split()
-SETTINGS = "model.width=32 model.layers=1 model.heads=2 model.inner_width=64 examples.held_out=10"
+SETTINGS = "model.width=32 model.layers=1 model.heads=2 model.inner_width=64 data.held_out=10"
 SMALL += [word for setting in SETTINGS.split() for word in ("--set", setting)]
 
 # What is typed after `unmask pretrain`, and what the one line of the answer must say.
@@ -42,8 +44,8 @@ MISTAKES = {
     "three arguments": (["a", "b", "CORPUS", "--out", "RUN"], r"3 arguments; need a corpus, or a"),
     "no folder": (["CORPUS"], r"[Mm]issing option '--out'"),
     "misspelled setting": (
-        ["CORPUS", "--out", "RUN", "--set", "train.save_step=3"],
-        r"recipe \[train\]: unknown key 'save_step'; did you mean 'save_steps'\?",
+        ["CORPUS", "--out", "RUN", "--set", "loop.save_step=3"],
+        r"recipe \[loop\]: unknown key 'save_step'; did you mean 'save_steps'\?",
     ),
     "setting without a value": (
         ["CORPUS", "--out", "RUN", "--set", "seed"],
@@ -59,7 +61,7 @@ MISTAKES = {
     ),
     "rows too long": (
         ["CORPUS", "--out", "RUN", "--length", "1024"],
-        r"rows of 1024 tokens; the network reads at most 512",
+        r"sequences of 1024 tokens; the network reads at most 512",
     ),
 }
 
@@ -111,6 +113,45 @@ def test_a_mistake_is_found_without_importing_torch(prepared):
     assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
 
 
+def phases_of(*words) -> list[tuple[float, int, int | None]]:
+    """Share, length and tokens of a step of each phase that a command asks for."""
+    phases = recipe_of("pretrain", *words).schedule.phases
+    return [(phase.share, phase.length, phase.batch_tokens) for phase in phases]
+
+
+def test_a_length_makes_one_phase(prepared, tmp_path):
+    run = prepared, "--out", tmp_path / "run"
+    assert phases_of(*run) == [(0.9, 128, 32_768), (0.1, 512, 131_072)]
+    assert phases_of(*run, "--length", 64) == [(1.0, 64, 32_768)]
+    assert phases_of("budget", *run, "--length", 64) == [(1.0, 64, None)]
+
+
+def test_batch_tokens_are_set_for_every_phase(prepared, tmp_path):
+    run = prepared, "--out", tmp_path / "run"
+    found = phases_of(*run, "--batch-tokens", 4096)
+    assert found == [(0.9, 128, 4096), (0.1, 512, 4096)]
+    assert phases_of(*run, "--length", 64, "--batch-tokens", 640) == [(1.0, 64, 640)]
+
+
+@pytest.mark.parametrize("flags", [[], ["--length", 64], ["--batch-tokens", 640]], ids=str)
+def test_a_recipe_of_the_first_version_is_read_and_its_new_names_are_told(
+    unmask, prepared, tmp_path, flags
+):
+    path = tmp_path / "old.toml"
+    path.write_text(BERT)
+    run = prepared, "--out", tmp_path / "run"
+    assert phases_of(path, *run, *flags) == phases_of("bert", *run, *flags)
+    wrong = "--set", "train.keep=1"  # so that nothing is trained
+    *notices, error = unmask("pretrain", path, *run, *flags, *wrong).stderr.splitlines()
+    assert sorted(notices) == [
+        "notice: the setting examples is now called data",
+        "notice: the setting phases is now called schedule.phases",
+        "notice: the setting train.keep is now called loop.keep",
+    ]
+    assert error.startswith("error: recipe: 'loop.keep' is 1; ")
+    assert not (tmp_path / "run").exists()
+
+
 def command(prepared, out, *flags) -> list[str]:
     words = ["-m", "unmask", "pretrain", prepared, "--out", out, *SMALL, *flags]
     return [sys.executable, *map(str, words)]
@@ -138,9 +179,9 @@ def saved(folder) -> list[int]:
     return sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
 
 
-def test_a_run_stopped_by_signals_is_gone_on_with_by_the_same_command(prepared, tmp_path, unmask):
+def test_a_run_stopped_by_signals_is_resumed_by_the_same_command(prepared, tmp_path, unmask):
     out = tmp_path / "run"
-    endless = command(prepared, out, "--steps", 100_000, "--set", "train.evaluations=0")
+    endless = command(prepared, out, "--steps", 100_000, "--set", "evaluate.times=0")
 
     first = at_work(endless, out, 3)
     refused = said(unmask(*endless[3:], "--resume"))
@@ -150,14 +191,14 @@ def test_a_run_stopped_by_signals_is_gone_on_with_by_the_same_command(prepared, 
     _, told = first.communicate(timeout=30)
     assert first.returncode == 143
     (step,) = saved(out)
-    assert f"stopped after step {step}; go on with the same command and --resume" in told
+    assert f"stopped after step {step}; the same command with --resume continues" in told
     assert "Traceback" not in told
 
     second = at_work([*endless, "--resume"], out, step)
     second.send_signal(signal.SIGINT)
     _, told = second.communicate(timeout=30)
     assert second.returncode == 130
-    assert f"going on from step {step}" in told
+    assert f"resuming from step {step}" in told
     assert "warning" not in told
     assert saved(out)[-1] > step
     assert load_state(out / "checkpoints" / f"step-{saved(out)[-1]}")
@@ -167,7 +208,7 @@ def test_a_run_stopped_by_signals_is_gone_on_with_by_the_same_command(prepared, 
 def finished(prepared, tmp_path_factory):
     """A run of four steps, and what it printed."""
     out = tmp_path_factory.mktemp("finished") / "run"
-    made = command(prepared, out, "--steps", 4, "--set", "train.evaluations=2", "--seed", 3)
+    made = command(prepared, out, "--steps", 4, "--set", "evaluate.times=2", "--seed", 3)
     done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return out, done
@@ -184,15 +225,17 @@ def test_flags_are_settings(finished):
     out, _ = finished
     recipe = load_folder(out / "model").manifest["recipe"]
     assert recipe["seed"] == 3
-    assert recipe["schedule"] == {"kind": "linear", "warmup": 0.01, "floor": 0.0, "steps": 4}
-    assert recipe["phases"] == [{"share": 1.0, "length": 32, "batch_tokens": 256}]
+    phases = [{"share": 1.0, "length": 32, "batch_tokens": 256}]
+    rates = {"kind": "linear", "warmup": 0.01, "floor": 0.0}
+    assert recipe["schedule"] == {**rates, "steps": 4, "phases": phases}
     assert (recipe["model"]["size"], recipe["model"]["width"]) == ("tiny", 32)
     assert json.loads((out / "facts.json").read_text())["threads"] == 1
 
 
 def test_what_a_run_says_goes_to_standard_error(finished):
     _, done = finished
-    assert "parameters, " in done.stderr
+    assert " parameters\n" in done.stderr
+    assert " tokens, 256 of them in each step\n" in done.stderr
     assert "held-out loss" in done.stderr
 
 
@@ -200,4 +243,4 @@ def test_a_run_that_is_there_can_be_resumed_without_its_flags(finished, prepared
     out, _ = finished
     done = unmask("pretrain", prepared, "--out", out, "--resume", "--threads", 1)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 4" in done.stderr
+    assert "resuming from step 4" in done.stderr

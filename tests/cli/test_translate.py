@@ -98,6 +98,18 @@ def test_what_cannot_be_is_said_in_one_line(unmask, model, place, monkeypatch, a
     assert not (place / "new").exists()
 
 
+def test_a_folder_that_is_taken_is_refused_before_a_vocabulary_is_learned(unmask, model, place):
+    before = sorted(path.name for path in (place / "run").iterdir())
+    done = unmask(
+        *("translate", "train", place / "data", "--from", "xx", "--to", "yy"),
+        *("--out", place / "run", "--threads", 1),
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {place / 'run'}: a run is there already.")
+    assert done.stderr.count("\n") == 1, "nothing was read or learned"
+    assert sorted(path.name for path in (place / "run").iterdir()) == before
+
+
 def test_files_of_different_length_name_the_first_line_without_a_partner(unmask, place):
     short = place / "short.yy"
     short.write_text("dog\ncat\n")

@@ -15,14 +15,15 @@ from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID
 from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
 from unmask.errors import DataError
+from unmask.jobs.corpus import CorpusSource
+from unmask.jobs.pretrain import Pretrain
 from unmask.objectives.base import OnePass
 from unmask.objectives.mlm import MaskedLM, MaskSettings
-from unmask.settings import build
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.compose import compose
 from unmask.train.distributed import Processes
-from unmask.train.pretrain import CorpusSource
-from unmask.train.recipe import Recipe
+from unmask.train.sources import Deal
 
 LENGTH = 48
 
@@ -224,9 +225,11 @@ def shares(corpus, world, steps, recipe):
     for step in range(steps):
         pieces = []
         for rank in range(world):
-            source = CorpusSource(corpus, recipe, OnePass([masked]), Processes(rank, world))
-            mine, cursors[rank] = source.pieces(cursors[rank], step, step / steps)
-            pieces += mine
+            source = CorpusSource(corpus, recipe, OnePass([masked]))
+            dealt = Deal(source, Processes(rank, world)).take(cursors[rank], step, step / steps)
+            cursors[rank] = dealt.cursor
+            assert dealt.rounds == len(dealt.pieces) == 4 // world
+            pieces += dealt.pieces
         assert all(cursor == cursors[0] for cursor in cursors)
         found.append(sorted(pieces, key=lambda piece: piece.seed))
     return found, cursors[0]
@@ -235,12 +238,11 @@ def shares(corpus, world, steps, recipe):
 @pytest.mark.parametrize("pairs", ["nsp", "off"])
 def test_two_processes_share_what_one_reads(corpus, pairs):
     table = {
-        "examples": {"pairs": pairs},
-        "schedule": {"steps": 10},
-        "phases": [{"length": LENGTH, "batch_tokens": LENGTH * 8}],
-        "train": {"micro_tokens": LENGTH * 2},
+        "data": {"pairs": pairs},
+        "schedule": {"steps": 10, "phases": [{"length": LENGTH, "batch_tokens": LENGTH * 8}]},
+        "loop": {"micro_tokens": LENGTH * 2},
     }
-    recipe = build(Recipe, table, where="recipe")
+    recipe = compose(Pretrain.scope, table)
     one, cursor = shares(corpus, 1, 10, recipe)
     two, other = shares(corpus, 2, 10, recipe)
     assert cursor == other

@@ -15,12 +15,14 @@ from torch.nn import functional as F
 from benchmarks import theirs, tuned
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.data.columns import Columns
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import LabelledFiles, windows_of
 from unmask.tasks.base import Supervised, batch_of
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.compose import compose
 from unmask.train.distributed import Processes
-from unmask.train.finetune import read_data, windows_of
+from unmask.train.ingredients import Tokens
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
 from unmask.train.step import Piece, Trainee, take_step
@@ -74,7 +76,8 @@ def data(request, tmp_path):
     name, content = FILES[request.param]
     path = tmp_path / name
     path.write_text(content + "\n")
-    return read_data({"name": request.param}, path, path, Columns())
+    task = compose(Finetune.scope, request.param).task
+    return LabelledFiles(path, path).read(task)
 
 
 class WithoutPadding(nn.Module):
@@ -103,7 +106,7 @@ def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path
     trainee = Trainee(ours.train(), Supervised(task))
     optimizer, their_optimizer = make_optimizer(trainee, RULES), theirs.adamw(other, RULES)
 
-    windows, _ = windows_of(task, data.train, tokenizer, LENGTH)
+    windows, _ = windows_of(task, data.train, Tokens(tokenizer, LENGTH))
     shared = 0
     for step in range(STEPS):
         some = windows[step * BATCH : (step + 1) * BATCH]
@@ -111,7 +114,9 @@ def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path
         batches = [batch_of(task, part, pad_id=tokenizer.vocabulary.pad) for part in parts]
         shared += sum(len(batch.row) > len(batch.tokens) for batch in batches)
         pieces = [Piece(batch, 0) for batch in batches]
-        report = take_step(trainee, pieces, optimizer, Processes(), clip=RULES.clip)
+        report = take_step(
+            trainee, pieces, optimizer, Processes(), terms=[task.name], clip=RULES.clip
+        )
         assert report.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
         theirs.step(wrapped, their_optimizer, [tuned.rows_of(task, some)], RULES.clip)
     assert shared, "no row held several windows"

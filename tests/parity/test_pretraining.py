@@ -90,7 +90,14 @@ def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, ob
     trainee = Trainee(ours, objective)
     optimizer, other = make_optimizer(trainee, RULES), adamw(theirs, RULES)
     for seed, batch in enumerate(batches):
-        report = take_step(trainee, [Piece(batch, seed)], optimizer, Processes(), clip=RULES.clip)
+        report = take_step(
+            trainee,
+            [Piece(batch, seed)],
+            optimizer,
+            Processes(),
+            terms=objective.terms,
+            clip=RULES.clip,
+        )
         other.zero_grad()
         answer = theirs(**apart([batch], LENGTH))
         answer.loss.backward()

@@ -17,6 +17,7 @@ import torch
 from unmask.model.config import Context, DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
 from unmask.model.network import Network
 from unmask.tasks.translate import (
+    NAME,
     Tokenizers,
     Tokens,
     Translate,
@@ -67,7 +68,7 @@ def learned(feeds, context, pairs, steps, rate):
     for step in range(steps):
         set_rate(optimizer, rate * course.factor(step / steps))
         piece = Piece(batches[step % len(batches)], step)
-        take_step(learner, [piece], optimizer, Processes(), clip=1.0)
+        take_step(learner, [piece], optimizer, Processes(), terms=[NAME], clip=1.0)
     return network.eval()
 
 

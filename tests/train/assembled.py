@@ -17,19 +17,19 @@ from torch.optim import Optimizer
 import unmask
 from tests.corpora import chatter, corpus_of
 from tests.pairs import toy_pairs
-from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.checkpoint.folder import save_folder
+from unmask.data.pair_files import PairSplit
+from unmask.jobs.pretrain import Pretrain
+from unmask.jobs.several import Several
+from unmask.jobs.translate import TranslateJob
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
-from unmask.settings import build
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.compare import train_files
+from unmask.train.compose import compose
 from unmask.train.loop import Loop
-from unmask.train.multi import Multi, finetune_several
 from unmask.train.optim import average, set_rate
-from unmask.train.pairs import PairData
-from unmask.train.pretrain import pretrain
-from unmask.train.recipe import compose
+from unmask.train.run import Run
 from unmask.train.step import Piece, take_step
 
 WORDS = "red green blue six seven is it the john paris lives in . who where".split()
@@ -67,7 +67,7 @@ def assembled(start: Callable[[], object], *, term: str | None = None) -> Assemb
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Ready) as caught:
         patch.setattr(Loop, "run", stop)
         start()
-    loop, course = caught.value.loop, caught.value.loop.course
+    loop = caught.value.loop
     pieces = _pieces(loop, term)
 
     def step() -> None:
@@ -75,24 +75,25 @@ def assembled(start: Callable[[], object], *, term: str | None = None) -> Assemb
             loop.module,
             pieces,
             loop.optimizer,
-            course.processes,
-            clip=course.optimizer.clip,
+            loop.processes,
+            terms=loop.given.objective.terms,
+            clip=loop.optimized.clip,
             precision=loop.precision,
         )
         assert report is not None
         assert report.taken
-        if course.settings.average:
-            average(course.network, loop.optimizer, 0.1)
+        if loop.settings.average:
+            average(loop.given.network, loop.optimizer, 0.1)
 
     return Assembled(
-        course.network, loop.optimizer, step, lambda rate: set_rate(loop.optimizer, rate)
+        loop.given.network, loop.optimizer, step, lambda rate: set_rate(loop.optimizer, rate)
     )
 
 
 def _pieces(loop: Loop, term: str | None) -> Sequence[Piece]:
     """The micro-batches of the first step, or of the first that trains the task `term`."""
     for step in range(100):
-        pieces, _ = loop.source.pieces({}, step, 0.0)
+        pieces = loop.deal.take({}, step, 0.0).pieces
         if term is None or all(set(piece.batch.counts) == {term} for piece in pieces):
             return pieces
     raise AssertionError(f"none of the first 100 steps trains {term}")
@@ -102,28 +103,24 @@ def pretraining(recipe: str, place: Path, *changes: str) -> Assembled:
     """A step of two micro-batches, each of four sequences of 32 tokens."""
     corpus = corpus_of(place, chatter(80))
     shape = ['model.size="tiny"', *(f"model.{name}={value}" for name, value in SHAPE.items())]
-    sizes = ["examples.held_out=10", f"train.micro_tokens={4 * 32}"]
-    table = compose(
-        recipe,
-        [*shape, *sizes, f'train.precision="{PRECISION}"', *changes],
-        steps=4,
-        length=32,
-        batch_tokens=8 * 32,
-    )
-    return assembled(lambda: pretrain(corpus.path, place / "run", table, check=False, notice=_mute))
+    sizes = ["data.held_out=10", f"loop.micro_tokens={4 * 32}", "schedule.steps=4"]
+    phases = f"schedule.phases=[{{length = 32, batch_tokens = {8 * 32}}}]"
+    precision = f'loop.precision="{PRECISION}"'
+    chosen = compose(Pretrain.scope, recipe, [*shape, *sizes, phases, precision, *changes])
+    return assembled(Run(Pretrain(corpus.path), chosen, place / "run").go)
 
 
 def finetuning(task: str, place: Path, **settings: float) -> Assembled:
     """One task on a small BERT."""
     file = labelled(task, place)
-    chosen = {"tune.batch": RECORDS, "train.precision": PRECISION, **settings}
+    chosen = {"loop.batch_size": RECORDS, "loop.precision": PRECISION, **settings}
     model, out = small_bert(place / "bert"), place / "run"
     return assembled(
         lambda: unmask.finetune(task, model, train=file, dev=file, out=out, settings=chosen)
     )
 
 
-def finetuning_several(place: Path, *, term: str | None = None, **tune: float) -> Assembled:
+def finetuning_several(place: Path, *, term: str | None = None, **rates: float) -> Assembled:
     """Two tasks on a small BERT, "number" and "entities"."""
     tasks = []
     for name, task in (("number", "classify"), ("entities", "ner")):
@@ -131,22 +128,19 @@ def finetuning_several(place: Path, *, term: str | None = None, **tune: float) -
         tasks.append({"name": name, "task": {"name": task}, "train": file, "dev": file})
     table = {
         "tasks": tasks,
-        "tune": {"batch": RECORDS, **tune},
-        "train": {"precision": PRECISION},
+        "optimizer": rates,
+        "loop": {"batch_size": RECORDS, "precision": PRECISION},
     }
-    recipe = build(Multi, table, where="recipe")
-    model = load_folder(small_bert(place / "bert"))
-    return assembled(
-        lambda: finetune_several(model, recipe, place / "run", notice=_mute), term=term
-    )
+    job, recipe = Several(small_bert(place / "bert")), compose(Several.scope, table)
+    return assembled(Run(job, recipe, place / "run").go, term=term)
 
 
 def translating(recipe: str, place: Path, *changes: str) -> Assembled:
     """An encoder and a decoder, both from scratch."""
     pairs = toy_pairs(RECORDS)
-    sizes = ["vocabulary.size=60", f"tune.batch={RECORDS}", f'train.precision="{PRECISION}"']
-    data, chosen = PairData(pairs, pairs), [*sizes, *TRANSLATORS[recipe], *changes]
-    return assembled(lambda: train_files(data, place / "run", recipe, chosen, notice=_mute))
+    sizes = ["tokenizer.size=60", f"loop.batch_size={RECORDS}", f'loop.precision="{PRECISION}"']
+    chosen = compose(TranslateJob.scope, recipe, [*sizes, *TRANSLATORS[recipe], *changes])
+    return assembled(Run(TranslateJob(PairSplit(pairs, pairs)), chosen, place / "run").go)
 
 
 def small_bert(path: Path) -> Path:
@@ -172,7 +166,3 @@ def labelled(task: str, place: Path) -> Path:
     tagged = ["john B-PER", "lives O", "in O", "paris B-LOC", ". O"]
     path.write_text("".join("\n".join(tagged[: 2 + i % 4]) + "\n\n" for i in numbers))
     return path
-
-
-def _mute(line: str) -> None:
-    pass

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from tests.corpora import chatter, corpus_of
+from unmask.console import Console
 from unmask.data.corpus import Corpus
-from unmask.settings import build
-from unmask.train.pretrain import pretrain
+from unmask.jobs.pretrain import Pretrain
+from unmask.train.compose import compose
 from unmask.train.recipe import Recipe
+from unmask.train.run import Options, Outcome, Run
 
 LENGTH, STEPS = 32, 8
 TABLE: dict[str, Any] = {
@@ -27,14 +29,33 @@ TABLE: dict[str, Any] = {
         "inner_width": 64,
         "max_length": 64,
     },
-    "examples": {"held_out": 10},
+    "data": {"held_out": 10},
     "optimizer": {"rate": 1e-3},
-    "schedule": {"steps": STEPS, "warmup": 0.1},
-    "phases": [{"length": LENGTH, "batch_tokens": 8 * LENGTH}],
-    "train": {"micro_tokens": 4 * LENGTH, "evaluations": 2, "precision": "fp32"},
+    "schedule": {
+        "steps": STEPS,
+        "warmup": 0.1,
+        "phases": [{"length": LENGTH, "batch_tokens": 8 * LENGTH}],
+    },
+    "loop": {"micro_tokens": 4 * LENGTH, "precision": "fp32"},
+    "evaluate": {"times": 2},
 }
 
-Run = Callable[..., Path]  # run(name, said=..., seed=1, train={...}, resume=True) -> its folder
+Start = Callable[..., Path]  # run(name, said=..., seed=1, loop={...}, resume=True) -> its folder
+
+
+class Heard(Console):
+    """Keeps the lines that a job reports, and the progress of its last stage."""
+
+    def __init__(self, said: list[str] | None = None) -> None:
+        self.said: list[str] = [] if said is None else said
+        self.shown: list[dict[str, Any]] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    def progress(self, what, unit, done, total=None, *, note="", seconds_left=None) -> None:
+        stage = {"what": what, "done": done, "total": total, "note": note}
+        self.shown.append({**stage, "seconds_left": seconds_left})
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +65,7 @@ def corpus(tmp_path_factory) -> Corpus:
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    """The table of a small run, with some of it changed: table(train={"keep": 3}, seed=1)."""
+    """The table of a small run, with some of it changed: table(loop={"keep": 3}, seed=1)."""
     result = json.loads(json.dumps(TABLE))
     for name, value in changes.items():
         known = isinstance(value, dict) and isinstance(result.get(name), dict)
@@ -53,31 +74,39 @@ def table(**changes: Any) -> dict[str, Any]:
 
 
 def recipe(**changes: Any) -> Recipe:
-    return build(Recipe, table(**changes), where="recipe")
+    return compose(Pretrain.scope, table(**changes))
 
 
-def runner(corpus: Corpus, place: Path) -> Run:
-    """Train in a folder below a place; `said` hears what is told. No preflight, unless asked."""
+def pretrain(
+    corpus: Path,
+    out: Path,
+    given: dict[str, Any] | None,
+    *,
+    said: list[str] | None = None,
+    console: Console | None = None,
+    **options: Any,
+) -> Outcome:
+    """Pre-train by a table, or by the stored recipe where there is none."""
+    chosen = None if given is None else compose(Pretrain.scope, given)
+    return Run(Pretrain(corpus), chosen, out, console or Heard(said), Options(**options)).go()
+
+
+def runner(corpus: Corpus, place: Path) -> Start:
+    """Train in a folder below a place; `said` collects what is reported. No preflight."""
 
     def start(
         name: str = "run", *, said: list[str] | None = None, on: Corpus = corpus, **how: Any
     ) -> Path:
         changes = {key: how.pop(key) for key in list(how) if key in Recipe.model_fields}
-        heard = said if said is not None else []
-        pretrain(
-            on.path,
-            place / name,
-            how.pop("recipe", table(**changes)),
-            notice=heard.append,
-            **{"check": False, **how},
-        )
+        given = how.pop("recipe", table(**changes))
+        pretrain(on.path, place / name, given, said=said, **how)
         return place / name
 
     return start
 
 
 @pytest.fixture
-def run(corpus, tmp_path) -> Run:
+def run(corpus, tmp_path) -> Start:
     return runner(corpus, tmp_path)
 
 

@@ -5,18 +5,20 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.train.conftest import metrics, runner, single_threaded, state, steps_saved, table
+from tests.train.conftest import LENGTH, metrics, runner, single_threaded, state, steps_saved, table
 from unmask.checkpoint.state import load_state
 from unmask.settings import write_toml
 
 pytestmark = pytest.mark.slow
 
-LONG = {"schedule": {"steps": 50}, "train": {"save_steps": 5, "evaluations": 5}}
+LONG = {"schedule": {"steps": 50}, "loop": {"save_steps": 5}, "evaluate": {"times": 5}}
 CLOSE = 1e-4
 
 
@@ -41,6 +43,9 @@ def finished(process, *, within: float = 120) -> str:
     try:
         said, _ = process.communicate(timeout=within)
     except subprocess.TimeoutExpired:
+        for rank in range(2):  # workers are in sessions of their own
+            with suppress(LookupError):
+                os.kill(worker(process.pid, rank), signal.SIGKILL)
         os.killpg(process.pid, signal.SIGKILL)
         said, _ = process.communicate()
         pytest.fail(f"still at work after {within} s:\n{said}")
@@ -110,7 +115,7 @@ def test_a_killed_worker_costs_one_restart_and_nothing_else(corpus, two, tmp_pat
         time.sleep(0.005)
     os.kill(worker(process.pid, rank), signal.SIGKILL)
     said = finished(process)
-    assert said.count("going on from step") == 1, said
+    assert said.count("resuming from step") == 1, said
     assert [entry["step"] for entry in metrics(folder)] == list(range(1, 51))
     assert state(folder, 50) == state(two, 50)
 
@@ -133,7 +138,7 @@ def test_shared_weights_learn_what_whole_ones_do(corpus, one, tmp_path):
 @pytest.mark.full
 def test_shared_weights_are_resumed(corpus, tmp_path):
     """Stopped by a signal to one worker, gone on with, as if nothing had been."""
-    short = {"schedule": {"steps": 20}, "train": {"save_steps": 5, "evaluations": 0}}
+    short = {"schedule": {"steps": 20}, "loop": {"save_steps": 5}, "evaluate": {"times": 0}}
     finished(started(corpus, tmp_path, "whole", "--shard", **short))
     process = started(corpus, tmp_path, "run", "--shard", **short)
     folder = tmp_path / "run"
@@ -148,16 +153,42 @@ def test_shared_weights_are_resumed(corpus, tmp_path):
 
 def test_processes_with_nothing_to_evaluate_do_their_part(corpus, tmp_path):
     """One row is evaluated: the second process has none."""
-    few = {"schedule": {"steps": 2}, "train": {"evaluations": 1, "eval_tokens": 1}}
+    few = {"schedule": {"steps": 2}, "evaluate": {"times": 1, "tokens": 1}}
     with single_threaded():
         alone = runner(corpus, tmp_path)("alone", **few)
     finished(started(corpus, tmp_path, "two", **few), within=40)
     close(alone, tmp_path / "two", "eval", ["mlm", "pair", "unigram_loss"])
 
 
-def test_rows_that_two_cannot_share_are_refused(corpus, tmp_path):
-    odd = {"phases": [{"length": 32, "batch_tokens": 7 * 32}]}
-    process = started(corpus, tmp_path, "run", **odd)
+def batches_of(rows: int, steps: int) -> dict[str, Any]:
+    phases = [{"length": LENGTH, "batch_tokens": rows * LENGTH}]
+    return {"schedule": {"steps": steps, "phases": phases}, "evaluate": {"times": 0}}
+
+
+@pytest.mark.parametrize("rows", [7, 9])
+def test_sequences_that_two_cannot_share_evenly_are_learned_as_by_one(corpus, tmp_path, rows):
+    """Micro-batches of unequal sizes; nine sequences are three of three, unless two share them."""
+    odd = batches_of(rows, 5)
+    with single_threaded():
+        alone = runner(corpus, tmp_path)("alone", **odd, loop={"micro_batches": 2})
+    said = finished(started(corpus, tmp_path, "two", **odd))
+    assert "loop.micro_batches is raised from 1 to 2" in said
+    assert len(metrics(tmp_path / "two")) == 5
+    close(alone, tmp_path / "two", "train", ["mlm", "pair", "norm", "tokens"])
+
+
+def test_unequal_numbers_of_micro_batches_are_learned_as_by_one(corpus, tmp_path):
+    """Three micro-batches of four sequences: the second process computes one of them."""
+    odd = batches_of(12, 5)
+    with single_threaded():
+        alone = runner(corpus, tmp_path)("alone", **odd, loop={"micro_batches": 3})
+    finished(started(corpus, tmp_path, "two", **odd, loop={"micro_batches": 3}))
+    close(alone, tmp_path / "two", "train", ["mlm", "pair", "norm", "tokens"])
+
+
+def test_fewer_sequences_than_processes_are_refused(corpus, tmp_path):
+    process = started(corpus, tmp_path, "run", **batches_of(1, 5))
     said, _ = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "error: recipe [[phases]]: 7 rows a step cannot be shared evenly by 2 processes" in said
+    says = "error: recipe [[schedule.phases]]: 1 sequences a step cannot be shared by 2 micro-batch"
+    assert says in said

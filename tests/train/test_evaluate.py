@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from tests.corpora import corpus_of
-from tests.train.conftest import LENGTH, metrics, recipe
+from tests.train.conftest import LENGTH, Heard, metrics, recipe
 from unmask.data.examples import UNSAID, split_documents
 from unmask.data.stream import Stream
 from unmask.errors import SettingsError
+from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.text.vocabulary import SPECIALS
 from unmask.train.distributed import Processes
-from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines, frequencies
-from unmask.train.pretrain import objective_for
-from unmask.train.run import RunFolder
+from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
+from unmask.train.folder import read_metrics
 
 ALL = 10**9  # tokens: every row that there is
 
@@ -26,9 +26,9 @@ ALL = 10**9  # tokens: every row that there is
 @pytest.fixture(scope="module")
 def held(corpus):
     """The stream of the held-out documents."""
-    made = recipe(examples={"held_out": 4})
+    made = recipe(data={"held_out": 4})
     _, documents = split_documents(len(corpus.documents) - 1, 4)
-    return Stream(corpus, documents, made.examples, SEED, LENGTH)
+    return Stream(corpus, documents, made.data, SEED, LENGTH)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def network(corpus):
     made = recipe(model={"init_std": 0.2})
     heads = objective_for(made, corpus.tokenizer.vocabulary)[1]
     torch.manual_seed(0)
-    return Network(made.network(len(corpus.tokenizer.vocabulary)), heads).eval()
+    return Network(made.model.config(len(corpus.tokenizer.vocabulary)), heads).eval()
 
 
 def evaluation(held, objective, *, tokens=ALL, micro_rows=2, processes=None):
@@ -117,7 +117,7 @@ def test_an_untrained_network_is_near_ln_v(held, objective, corpus):
     made = recipe()
     heads = objective_for(made, corpus.tokenizer.vocabulary)[1]
     size = len(corpus.tokenizer.vocabulary)
-    fresh = Network(made.network(size), heads).eval()
+    fresh = Network(made.model.config(size), heads).eval()
     assert evaluation(held, objective)(fresh)["mlm"] == pytest.approx(math.log(size), rel=0.05)
 
 
@@ -143,7 +143,7 @@ def first_evaluation(folder):
 
 def test_the_examples_are_the_same_for_every_run_on_a_corpus(run):
     """Whatever the seed and the masking, so that numbers of runs can be compared."""
-    short = {"schedule": {"steps": 1}, "train": {"evaluations": 1}}
+    short = {"schedule": {"steps": 1}, "evaluate": {"times": 1}}
     plain = first_evaluation(run("a", **short))
     seeded = first_evaluation(run("b", seed=7, **short))
     masking = {"objective": {"name": "mlm", "rate": 0.4, "whole_words": True, "mask_share": 0.2}}
@@ -184,7 +184,7 @@ def test_what_is_evaluated_on_is_held_out(run, corpus, monkeypatch):
 
 def test_a_run_says_its_scores_beside_the_baselines(run):
     said = []
-    folder = run(said=said, schedule={"steps": 2}, train={"evaluations": 1})
+    folder = run(said=said, schedule={"steps": 2}, evaluate={"times": 1})
     entry = first_evaluation(folder)
     assert any(
         line.startswith(
@@ -197,15 +197,15 @@ def test_a_run_says_its_scores_beside_the_baselines(run):
 
 def test_too_few_held_out_documents_are_refused_with_what_to_do(run, corpus):
     with pytest.raises(ValueError) as error:
-        run(examples={"held_out": 60})
+        run(data={"held_out": 60})
     assert str(error.value) == (
         f"{corpus.path}: 80 documents, of which one in 60 is held out: 1; need two. Hold out more "
-        "(--set examples.held_out=5), or nothing (0)."
+        "(--set data.held_out=5), or nothing (0)."
     )
 
 
 def test_without_held_out_documents_nothing_is_evaluated(run):
-    folder = run(examples={"held_out": 0}, schedule={"steps": 2})
+    folder = run(data={"held_out": 0}, schedule={"steps": 2})
     assert metrics(folder, "eval") == []
     assert len(metrics(folder)) == 2
 
@@ -216,12 +216,13 @@ def speaking(tmp_path, objective):
     words = "the old river carried whole trees down to a quiet sea while nobody slept that".split()
     documents = [[" ".join(words[i % 5 :] + words[: i % 5]) for i in range(8)] for _ in range(20)]
     corpus = corpus_of(tmp_path, documents)
-    made = recipe(phases=[{"length": 64, "batch_tokens": 512}], model={"init_std": 0.2})
+    schedule = {"phases": [{"length": 64, "batch_tokens": 512}]}
+    made = recipe(schedule=schedule, model={"init_std": 0.2})
     reader, heads = objective_for(made, corpus.tokenizer.vocabulary)
-    stream = Stream(corpus, np.arange(20), made.examples, SEED, 64)
+    stream = Stream(corpus, np.arange(20), made.data, SEED, 64)
     found = Evaluation(stream, reader, Processes(), tokens=ALL, micro_rows=4)
     torch.manual_seed(0)
-    network = Network(made.network(len(corpus.tokenizer.vocabulary)), heads).eval()
+    network = Network(made.model.config(len(corpus.tokenizer.vocabulary)), heads).eval()
     return corpus, found, network
 
 
@@ -262,12 +263,14 @@ def test_a_blank_shows_the_true_neighbours(speaking):
 def test_a_report_is_drawn_at_every_evaluation(run, tmp_path):
     seen = []
 
-    def show(position, report, progress):
-        seen.append((tmp_path / "run" / "report.html").exists())
+    class Looking(Heard):
+        def progress(self, what, *numbers, **more):
+            if what == "training":
+                seen.append((tmp_path / "run" / "report.html").exists())
 
-    folder = run(show=show)
+    folder = run(console=Looking())
     assert seen[-1]
-    assert RunFolder(folder, print).metrics()
+    assert read_metrics(folder)
 
 
 def test_pairs_alone_can_be_learned_beside_chance(run):
@@ -278,22 +281,22 @@ def test_pairs_alone_can_be_learned_beside_chance(run):
     assert entry["pair_chance"] == 0.5
     assert entry["ln_v"] == pytest.approx(math.log(2))
     assert not {"mlm", "unigram_loss", "unigram_accuracy"} & set(entry)
-    assert any(line.startswith("preflight: untrained loss 0.") for line in said)
+    assert any(line.startswith("preflight: loss before training 0.") for line in said)
     assert any(f"held-out loss {entry['pair']:.3f} (ln V 0.693); right: pairs" in s for s in said)
     assert "Loss on pairs" in (folder / "report.html").read_text()
 
 
 def test_pairs_alone_need_pairs(run):
-    with pytest.raises(SettingsError, match='examples.pairs is "off"; need pairs to tell apart'):
-        run(objective={"name": "pairs"}, examples={"pairs": "off"})
+    with pytest.raises(SettingsError, match='data.pairs is "off"; need pairs to tell apart'):
+        run(objective={"name": "pairs"}, data={"pairs": "off"})
 
 
 def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch, clock):
     """On a clock that goes on by a second at each look, a pass over the probe takes one second."""
     clock.tick = 1.0
     monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
-    how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
-    folder = run(**how, train={"evaluations": 3})
+    how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
+    folder = run(**how, evaluate={"times": 3})
     # 120 s / 10 for four evaluations, one before the first step: 3 s, three probes of two rows
     assert {e["evaluated"] for e in metrics(folder, "eval")} == {6 * LENGTH}
 
@@ -302,24 +305,24 @@ def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatc
     """12 s for evaluations, and the smallest takes 3 s: one before the first step, three after."""
     clock.tick = 3.0
     monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
-    how = {"schedule": {"steps": None, "minutes": 2.0}, "examples": {"held_out": 4}}
-    folder = run(**how, train={"evaluations": 20})
+    how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
+    folder = run(**how, evaluate={"times": 20})
     found = metrics(folder, "eval")
     assert {(e["evaluated"], e["evaluations"]) for e in found} == {(2 * LENGTH, 3)}
     assert len(found) == 4
 
 
 def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(run, monkeypatch):
-    how = {"schedule": {"steps": None, "minutes": 0.01}, "examples": {"held_out": 4}}
+    how = {"schedule": {"steps": None, "minutes": 0.01}, "data": {"held_out": 4}}
     monkeypatch.setattr("unmask.train.heldout.PROBED", LENGTH)
-    folder = run(**how, train={"evaluations": 1})
+    folder = run(**how, evaluate={"times": 1})
     lines = metrics(folder, "eval")
     text = "".join(json.dumps({**e, "evaluated": 3 * LENGTH}) + "\n" for e in lines)
     (folder / "metrics.jsonl").write_text(text)
     for place in [*(folder / "checkpoints").glob("step-*")]:
         shutil.rmtree(place)
     shutil.rmtree(folder / "model")
-    run(**how, train={"evaluations": 1}, resume=True)
+    run(**how, evaluate={"times": 1}, resume=True)
     assert {e["evaluated"] for e in metrics(folder, "eval")} == {3 * LENGTH}
 
 
@@ -334,8 +337,10 @@ def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):
         return evaluate(self, network)
 
     monkeypatch.setattr(Evaluation, "__call__", looked_at)
-    few = {"evaluations": 1, "eval_tokens": 4 * LENGTH, "micro_tokens": 4 * LENGTH}
-    run(phases=phases, model={"positions": "rotary"}, train=few)
+    few = {"times": 1, "tokens": 4 * LENGTH}
+    fits = {"micro_tokens": 4 * LENGTH}
+    rotary = {"positions": "rotary"}
+    run(schedule={"phases": phases}, model=rotary, evaluate=few, loop=fits)
     assert shapes == {(2, 2 * LENGTH)}
 
 
@@ -351,7 +356,7 @@ def test_a_network_may_begin_with_the_frequencies_of_words(run):
 
 
 def test_frequencies_are_shares_of_the_text_and_none_is_zero(corpus):
-    shares = frequencies(corpus)
+    shares = corpus.frequencies
     counts = np.bincount(np.concatenate(corpus.shards), minlength=len(shares))
     assert shares.sum() == pytest.approx(1.0)
     assert (shares > 0).all()

@@ -16,29 +16,49 @@ import pytest
 import torch
 
 from tests.faults.test_damage import flipped
-from tests.train.conftest import LENGTH, STEPS, metrics, runner, single_threaded, state, steps_saved
+from tests.train.conftest import (
+    LENGTH,
+    STEPS,
+    Heard,
+    metrics,
+    runner,
+    single_threaded,
+    state,
+    steps_saved,
+)
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state, newest_state
 from unmask.errors import FolderError, Stopped, UserError
+from unmask.jobs.pretrain import Pretrain
 from unmask.objectives.mlm import MaskedLM
-from unmask.train.recipe import Recipe
+from unmask.train.compose import compose
+from unmask.train.heldout import HeldOut
+from unmask.train.loop import Loop
 from unmask.train.schedule import ScheduleSettings
 from unmask.train.step import choose_precision
 
 
-def stop_after(step, number=signal.SIGTERM):
-    """What is called after each step: it sends this process a signal after one of them."""
+class After(Heard):
+    """Does something after one step of a run."""
 
-    def show(position, report, progress):
-        if position.step == step:
-            os.kill(os.getpid(), number)
+    def __init__(self, step, do, said=None):
+        super().__init__(said)
+        self.step, self.do = step, do
 
-    return show
+    def progress(self, what, unit, done, total=None, **how):
+        super().progress(what, unit, done, total, **how)
+        if what == "training" and done == self.step:
+            self.do()
+
+
+def stop_after(step, number=signal.SIGTERM, said=None):
+    """A console that sends this process a signal after a step."""
+    return After(step, lambda: os.kill(os.getpid(), number), said)
 
 
 def stopped(run, name, step, **how):
     with pytest.raises(Stopped):
-        run(name, show=stop_after(step), **how)
+        run(name, console=stop_after(step), **how)
 
 
 @pytest.mark.parametrize("step", range(1, STEPS))
@@ -49,7 +69,7 @@ def test_stopped_after_any_step_a_run_goes_on_to_the_same_bits(run, whole, step)
 
 
 def test_a_signal_after_the_last_step_lets_the_run_end(run, whole):
-    folder = run("again", show=stop_after(STEPS))
+    folder = run("again", console=stop_after(STEPS))
     assert state(folder, STEPS) == state(whole, STEPS)
     assert (folder / "model").exists()
 
@@ -72,9 +92,9 @@ def test_dropout_and_the_objective_are_on_so_that_equality_means_something(run, 
 def test_a_signal_is_granted_after_the_step_with_everything_saved(run, number):
     said = []
     with pytest.raises(Stopped, match=signal.Signals(number).name) as wish:
-        run(show=stop_after(5, number), said=said)
+        run(console=stop_after(5, number, said))
     assert wish.value.exit_code == 128 + number
-    assert said[-1] == "stopped after step 5; go on with the same command and --resume"
+    assert said[-1] == "stopped after step 5; the same command with --resume continues"
 
 
 def test_a_signal_in_the_middle_of_a_step_gives_the_step_up(run, whole, tmp_path, monkeypatch):
@@ -83,7 +103,7 @@ def test_a_signal_in_the_middle_of_a_step_gives_the_step_up(run, whole, tmp_path
     plain = torch.manual_seed
 
     def told(seed):
-        if next(seeds) == 12:  # one for the weights, ten for five steps
+        if next(seeds) == 11:  # ten for five steps
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(seed)
 
@@ -92,8 +112,8 @@ def test_a_signal_in_the_middle_of_a_step_gives_the_step_up(run, whole, tmp_path
     with pytest.raises(Stopped):
         run("amid", said=said)
     monkeypatch.undo()
-    assert next(seeds) == 13  # the second batch was not begun
-    assert said[-1] == "stopped after step 5; go on with the same command and --resume"
+    assert next(seeds) == 12  # the second batch was not begun
+    assert said[-1] == "stopped after step 5; the same command with --resume continues"
     assert steps_saved(tmp_path / "amid") == [5]
     assert state(run("amid", resume=True), STEPS) == state(whole, STEPS)
 
@@ -111,28 +131,26 @@ def test_signals_are_the_callers_again_when_a_run_has_ended(run):
 
 
 def test_the_same_wish_passed_on_twice_is_one(run, tmp_path):
-    def twice(position, report, progress):
-        if position.step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
+    def twice():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped):
-        run("twice", show=twice)
+        run("twice", console=After(3, twice))
     assert steps_saved(tmp_path / "twice") == [3]
 
 
 def test_a_second_signal_leaves_at_once(run, tmp_path, whole, monkeypatch):
     monkeypatch.setattr("unmask.train.signals.SAME", -1.0)
 
-    def twice(position, report, progress):
-        if position.step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
+    def twice():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     child = os.fork()
     if child == 0:
         try:
-            run("twice", show=twice, train={"save_steps": 2})
+            run("twice", console=After(3, twice), loop={"save_steps": 2})
         finally:
             os._exit(77)
     _, status = os.waitpid(child, 0)
@@ -157,14 +175,11 @@ def test_each_step_is_in_the_metrics_once_after_a_resumption(run, whole):
 def killed_after(run, name, step, **how):
     """A run in a process of its own that is killed without notice."""
 
-    def show(position, report, progress):
-        if position.step == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    console = After(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
     child = os.fork()
     if child == 0:
         try:
-            run(name, show=show, **how)
+            run(name, console=console, **how)
         finally:
             os._exit(77)
     _, status = os.waitpid(child, 0)
@@ -172,9 +187,9 @@ def killed_after(run, name, step, **how):
 
 
 def test_steps_that_were_lost_are_told_once(run, tmp_path, whole):
-    killed_after(run, "killed", 7, train={"save_steps": 5})
+    killed_after(run, "killed", 7, loop={"save_steps": 5})
     assert [entry["step"] for entry in metrics(tmp_path / "killed")] == list(range(1, 8))
-    folder = run("killed", resume=True, train={"save_steps": 5})
+    folder = run("killed", resume=True, loop={"save_steps": 5})
     assert [entry["step"] for entry in metrics(folder)] == list(range(1, STEPS + 1))
     assert state(folder, STEPS) == state(whole, STEPS)
 
@@ -217,7 +232,7 @@ def damage(folder, step, name="model.safetensors"):
 def original(corpus, tmp_path_factory):
     place = tmp_path_factory.mktemp("original")
     with single_threaded():
-        stopped(runner(corpus, place), "run", 6, train={"save_steps": 3})
+        stopped(runner(corpus, place), "run", 6, loop={"save_steps": 3})
     assert steps_saved(place / "run") == [3, 6]
     return place / "run"
 
@@ -266,8 +281,8 @@ def test_from_the_checkpoint_before_a_damaged_one_a_run_goes_on_to_the_same_bits
 ):
     damage(cut_short, 6)
     said = []
-    run(resume=True, train={"save_steps": 3}, said=said)
-    assert "going on from step 3" in said
+    run(resume=True, loop={"save_steps": 3}, said=said)
+    assert "resuming from step 3" in said
     assert state(cut_short, STEPS) == state(whole, STEPS)
     assert [entry["step"] for entry in metrics(cut_short)] == list(range(1, STEPS + 1))
 
@@ -276,7 +291,7 @@ def test_with_every_checkpoint_damaged_a_run_does_not_begin_again_in_silence(run
     damage(cut_short, 3)
     damage(cut_short, 6)
     with pytest.raises(FolderError, match=f"^{cut_short}/checkpoints: every checkpoint is damaged"):
-        run(resume=True, train={"save_steps": 3})
+        run(resume=True, loop={"save_steps": 3})
     assert steps_saved(cut_short) == [3, 6]
 
 
@@ -291,38 +306,38 @@ def test_a_checkpoint_of_which_a_file_is_missing_is_no_checkpoint(cut_short, nam
 def test_a_half_written_checkpoint_is_swept_away(run, cut_short):
     left = cut_short / "checkpoints" / ".step-7.tmp-xyz"
     shutil.copytree(cut_short / "checkpoints" / "step-6", left)
-    run(resume=True, train={"save_steps": 3})
+    run(resume=True, loop={"save_steps": 3})
     assert not left.exists()
 
 
 @pytest.mark.parametrize("keep", [2, 3])
 def test_the_newest_checkpoints_are_kept(run, keep):
-    folder = run(train={"save_steps": 2, "keep": keep})
+    folder = run(loop={"save_steps": 2, "keep": keep})
     assert steps_saved(folder) == list(range(2, STEPS + 1, 2))[-keep:]
 
 
 def test_a_folder_of_another_name_is_left_alone(run, tmp_path):
-    stopped(run, "run", 4, train={"save_steps": 2})
+    stopped(run, "run", 4, loop={"save_steps": 2})
     mine = tmp_path / "run" / "checkpoints" / "step-2-mine"
     shutil.copytree(tmp_path / "run" / "checkpoints" / "step-2", mine)
-    run(resume=True, train={"save_steps": 2})
+    run(resume=True, loop={"save_steps": 2})
     assert mine.exists()
 
 
 def test_a_checkpoint_is_a_model_with_its_recipe_and_where_it_came_from(run, corpus):
-    folder = run(train={"save_steps": 4})
+    folder = run(loop={"save_steps": 4})
     for path, step in ((folder / "checkpoints" / "step-4", 4), (folder / "model", STEPS)):
         found = load_folder(path)
         assert found.manifest["provenance"]["step"] == step
         assert found.manifest["provenance"]["corpus sha256"] == corpus.digest
-        assert Recipe(**found.manifest["recipe"]).schedule.steps == STEPS
+        assert compose(Pretrain.scope, found.manifest["recipe"]).schedule.steps == STEPS
         assert found.tokenizer.digest() == corpus.tokenizer.digest()
     last = (folder / "checkpoints" / f"step-{STEPS}" / "model.safetensors").read_bytes()
     assert (folder / "model" / "model.safetensors").read_bytes() == last
 
 
 def test_a_run_saves_when_the_time_has_come(run):
-    folder = run(train={"save_minutes": 1e-9, "keep": 50})
+    folder = run(loop={"save_minutes": 1e-9, "keep": 50})
     assert steps_saved(folder) == list(range(1, STEPS + 1))
 
 
@@ -344,32 +359,32 @@ def test_the_tokens_so_far_are_counted(run):
 
 
 def test_only_every_so_many_steps_are_told_and_the_last(run):
-    assert [entry["step"] for entry in metrics(run(train={"log_steps": 3}))] == [3, 6, 8]
+    assert [entry["step"] for entry in metrics(run(loop={"log_steps": 3}))] == [3, 6, 8]
 
 
 @pytest.mark.parametrize(
     ("evaluations", "steps"), [(0, []), (1, [0, 8]), (4, [0, 2, 4, 6, 8]), (3, [0, 3, 6, 8])]
 )
 def test_evaluations_are_spread_over_the_run_from_before_its_first_step(run, evaluations, steps):
-    folder = run(train={"evaluations": evaluations})
+    folder = run(evaluate={"times": evaluations})
     assert [entry["step"] for entry in metrics(folder, "eval")] == steps
 
 
 def test_evaluating_changes_nothing_that_is_learned(run, whole):
-    often = run("often", train={"evaluations": 8})
+    often = run("often", evaluate={"times": 8})
     assert state(often, STEPS)[0] == state(whole, STEPS)[0]
 
 
 def test_a_run_of_minutes_ends_in_time_by_the_machines_clock(run):
     begun = time.monotonic()
-    folder = run(schedule={"steps": None, "minutes": 0.02}, train={"evaluations": 2})
+    folder = run(schedule={"steps": None, "minutes": 0.02}, evaluate={"times": 2})
     assert time.monotonic() - begun >= 1.2
     *_, before, last = [entry["seconds"] for entry in metrics(folder)]
     assert before <= 1.2 <= last  # both are rounded
 
 
 def test_a_run_of_minutes_ends_in_time_with_its_rate_at_the_end(run, clock):
-    folder = run(schedule={"steps": None, "minutes": 0.05}, train={"evaluations": 2})
+    folder = run(schedule={"steps": None, "minutes": 0.05}, evaluate={"times": 2})
     entries = metrics(folder)
     assert 3.0 <= entries[-1]["seconds"] < 3.1
     assert entries[-1]["rate"] < 0.2 * max(entry["rate"] for entry in entries)
@@ -378,35 +393,35 @@ def test_a_run_of_minutes_ends_in_time_with_its_rate_at_the_end(run, clock):
 
 
 def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatch, clock):
-    """Half a second before of three; a share of it is the most that is counted."""
-    from unmask.train import pretrain as module
-
-    planned = module.HeldOut.__init__
+    """Half a second before, of three; of a shorter run at most half counts, and that is said."""
+    planned = HeldOut.__init__
 
     def slow(*arguments):
         clock.now += 0.5
         planned(*arguments)
 
-    monkeypatch.setattr(module.HeldOut, "__init__", slow)
-    for minutes, least in ((0.05, 0.5), (0.01, 0.2 * 0.6)):
-        folder = run(str(minutes), schedule={"steps": None, "minutes": minutes, "warmup": 0.9})
+    monkeypatch.setattr(HeldOut, "__init__", slow)
+    for minutes, least in ((0.05, 0.5), (0.01, 0.5 * 0.6)):
+        said = []
+        timed = {"steps": None, "minutes": minutes, "warmup": 0.9}
+        folder = run(str(minutes), said=said, schedule=timed)
         first = metrics(folder, "eval")[0]["seconds"]
         assert least <= first < least + 0.2
         rates = [entry["rate"] for entry in metrics(folder, "train")]
         assert rates[0] < 0.01 * max(rates), "and the rate still rises from the first step on"
+        told = [line for line in said if line.startswith("setting up took 0.0 of 0.01 minutes")]
+        assert len(told) == (minutes == 0.01)
 
 
 def test_an_evaluation_that_falls_due_during_another_is_made_up_for(run, monkeypatch, clock):
     """Each takes as long as the time between two of them, and a little longer."""
-    from unmask.train.heldout import HeldOut
-
-    evaluate = HeldOut.__call__
+    evaluate = HeldOut.evaluate
 
     def slow(*arguments):
         clock.now += 0.35
         return evaluate(*arguments)
 
-    monkeypatch.setattr(HeldOut, "__call__", slow)
+    monkeypatch.setattr(HeldOut, "evaluate", slow)
     monkeypatch.setattr(HeldOut, "_affordable", lambda self, network: (LENGTH, 4))
     clock.tick = 0.005
     folder = run(schedule={"steps": None, "minutes": 0.02})  # 1.2 s, one every 0.3 s
@@ -414,13 +429,14 @@ def test_an_evaluation_that_falls_due_during_another_is_made_up_for(run, monkeyp
 
 
 def test_a_run_of_minutes_that_was_stopped_has_as_long_to_go_as_it_had(run, tmp_path, clock):
-    def soon(position, report, progress):
-        if progress > 0.5:
-            os.kill(os.getpid(), signal.SIGTERM)
+    class Soon(Heard):
+        def progress(self, what, unit, done, total=None, *, note="", seconds_left=None):
+            if what == "training" and seconds_left < 0.5 * 1.2:
+                os.kill(os.getpid(), signal.SIGTERM)
 
     timed = {"schedule": {"steps": None, "minutes": 0.02}}
     with pytest.raises(Stopped):
-        run(show=soon, **timed)
+        run(console=Soon(), **timed)
     (step,) = steps_saved(tmp_path / "run")
     clock.now += 5.0  # which is not training
     folder = run(resume=True, **timed)
@@ -437,7 +453,7 @@ def in_two_phases():
         {"share": 0.9, "length": LENGTH, "batch_tokens": 8 * LENGTH},
         {"share": 0.1, "length": 2 * LENGTH, "batch_tokens": 8 * LENGTH},
     ]
-    return {"phases": phases, "schedule": {"steps": 10}, "train": {"save_steps": 9}}
+    return {"schedule": {"steps": 10, "phases": phases}, "loop": {"save_steps": 9}}
 
 
 def test_the_second_phase_begins_where_its_share_does(run, in_two_phases, monkeypatch):
@@ -471,9 +487,8 @@ def test_stopped_where_phases_meet_a_run_goes_on_to_the_same_bits(run, in_two_ph
 def test_a_run_over_many_epochs_goes_on_to_the_same_bits(run):
     """So small a corpus that it is read several times."""
     often = {
-        "phases": [{"length": LENGTH, "batch_tokens": 64 * LENGTH}],
-        "schedule": {"steps": 6},
-        "train": {"micro_tokens": 64 * LENGTH},
+        "schedule": {"steps": 6, "phases": [{"length": LENGTH, "batch_tokens": 64 * LENGTH}]},
+        "loop": {"micro_tokens": 64 * LENGTH},
     }
     whole = run("whole", **often)
     assert state(whole, 6)[2]["cursor"]["epoch"] >= 2
@@ -519,7 +534,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_told(run, poison, value):
 
 def test_a_step_that_is_left_out_changes_neither_weights_nor_optimizer(run, poison):
     poison(3)
-    folder = run(train={"save_steps": 1, "keep": 20})
+    folder = run(loop={"save_steps": 1, "keep": 20})
     assert state(folder, 3)[:2] == state(folder, 2)[:2]
     assert state(folder, 4)[0] != state(folder, 3)[0]
     assert state(folder, 3)[2]["cursor"] != state(folder, 2)[2]["cursor"], "its batch is passed by"
@@ -531,10 +546,10 @@ def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_sta
     poison(*range(5, 9))
     folder = tmp_path / "run"
     with pytest.raises(UserError) as error:
-        run(train={"save_steps": 4, "bad_steps": 2})
+        run(loop={"save_steps": 4, "bad_steps": 2})
     message = str(error.value)
     assert message.startswith("step 7: the loss or the gradient is not finite")
-    assert "That is 3 such steps in a row, more than train.bad_steps = 2." in message
+    assert "That is 3 such steps in a row, more than loop.bad_steps = 2." in message
     assert f"The last good checkpoint is step 4 in {folder / 'checkpoints'}." in message
     assert message.endswith("Begin again with a lower rate.")
     assert steps_saved(folder) == [4]
@@ -544,14 +559,14 @@ def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_sta
 def test_without_a_checkpoint_none_is_named(run, poison, tmp_path):
     poison(*range(1, 10))
     with pytest.raises(UserError) as error:
-        run(train={"bad_steps": 0})
+        run(loop={"bad_steps": 0})
     assert steps_saved(tmp_path / "run") == []
     assert "checkpoint is step" not in str(error.value)
 
 
 def test_a_rate_far_too_high_poisons_no_checkpoint(run, tmp_path):
     with pytest.raises(UserError, match="not finite|NaN or infinity"):
-        run(optimizer={"rate": 1e30, "clip": 1e30}, train={"save_steps": 1, "bad_steps": 2})
+        run(optimizer={"rate": 1e30, "clip": 1e30}, loop={"save_steps": 1, "bad_steps": 2})
     for step in steps_saved(tmp_path / "run"):
         found = load_state(tmp_path / "run" / "checkpoints" / f"step-{step}")
         tensors = [*found.network.state_dict().values(), *found.optimizer.values()]
@@ -560,32 +575,25 @@ def test_a_rate_far_too_high_poisons_no_checkpoint(run, tmp_path):
 
 @pytest.mark.parametrize("where", ["weight", "moment"])
 def test_what_is_not_finite_is_never_saved(run, tmp_path, monkeypatch, where):
-    def spoil(position, report, progress):
-        if position.step == 6:
-            seen["loop"].spoil()
-
-    from unmask.train import loop as module
-
     seen = {}
-    plain = module.Loop.__init__
+    plain = Loop.__init__
 
-    def begin(self, course):
-        plain(self, course)
+    def begin(self, *given, **how):
+        plain(self, *given, **how)
         seen["loop"] = self
 
-        def hurt():
-            parameter = course.network.encoder.norm.weight
-            kept = self.optimizer.state[parameter]["exp_avg"]
-            (parameter.data if where == "weight" else kept)[0] = float("inf")
+    def spoil():
+        loop = seen["loop"]
+        parameter = loop.given.network.encoder.norm.weight
+        kept = loop.optimizer.state[parameter]["exp_avg"]
+        (parameter.data if where == "weight" else kept)[0] = float("inf")
 
-        self.spoil = hurt
-
-    monkeypatch.setattr(module.Loop, "__init__", begin)
+    monkeypatch.setattr(Loop, "__init__", begin)
     folder = tmp_path / "run"
     name = "encoder.norm.weight" if where == "weight" else "exp_avg/encoder.norm.weight"
     says = f"^{folder}/checkpoints: '{name}' holds NaN or infinity; it is not saved.* lower rate"
     with pytest.raises(FolderError, match=says):
-        run(show=spoil, train={"save_steps": 3})
+        run(console=After(6, spoil), loop={"save_steps": 3})
     assert steps_saved(folder) == [3]
 
 
@@ -595,7 +603,7 @@ def test_a_precision_that_was_asked_for_is_used(wanted, found):
 
 
 def test_a_run_in_half_precision_keeps_whole_weights(run):
-    folder = run(train={"precision": "bf16"})
+    folder = run(loop={"precision": "bf16"})
     network = load_folder(folder / "model").network
     assert {tensor.dtype for tensor in network.state_dict().values()} == {torch.float32}
 

@@ -6,6 +6,7 @@ from torch import nn
 
 from tests.conftest import tiny_network
 from tests.train.conftest import STEPS, state
+from tests.train.test_loop import After
 from unmask.errors import SettingsError
 from unmask.model.config import HeadsConfig
 from unmask.train.muon import Muon, orthogonal
@@ -131,7 +132,7 @@ def test_every_parameter_is_in_one_group_and_has_its_tensors():
 
 
 def test_a_run_with_it_goes_on_to_the_same_bits_and_learns_otherwise(run, whole, tmp_path):
-    how = {"optimizer": {"kind": "muon"}, "train": {"save_steps": 5}}
+    how = {"optimizer": {"kind": "muon"}, "loop": {"save_steps": 5}}
     undisturbed = state(run("muon", **how), STEPS)
     assert undisturbed[0] != state(whole, STEPS)[0]
     assert undisturbed == state(again(run, tmp_path, how), STEPS)
@@ -140,16 +141,15 @@ def test_a_run_with_it_goes_on_to_the_same_bits_and_learns_otherwise(run, whole,
 def again(run, tmp_path, how):
     """Killed after its first checkpoint, and resumed."""
     with pytest.raises(KeyboardInterrupt):
-        run("again", show=dies_after(6), **how)
+        run("again", console=dies_after(6), **how)
     return run("again", resume=True, **how)
 
 
 def dies_after(step):
-    def show(position, report, progress):
-        if position.step == step:
-            raise KeyboardInterrupt
+    def die():
+        raise KeyboardInterrupt
 
-    return show
+    return After(step, die)
 
 
 def test_it_needs_whole_matrices():

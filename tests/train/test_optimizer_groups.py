@@ -36,7 +36,7 @@ CASES: dict[str, Callable[[Path], Assembled]] = {
     "bert": lambda place: pretraining("bert", place),
     "budget": lambda place: pretraining("budget", place),
     "classify": lambda place: finetuning(
-        "classify", place, **{"tune.layer_decay": 0.9, "tune.head_factor": 10.0}
+        "classify", place, **{"optimizer.layer_decay": 0.9, "optimizer.head_factor": 10.0}
     ),
     "multi": lambda place: finetuning_several(place, layer_decay=0.9, head_factor=10.0),
     "transformer": lambda place: translating(

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import tiny_network
-from tests.train.conftest import metrics, runner, single_threaded, steps_saved
-from tests.train.test_finetune import data, model, quiet, tuning  # noqa: F401
-from tests.train.test_multi import several
-from unmask.checkpoint.folder import load_folder, save_folder
+from tests.jobs.small import data, finetune, recipe, small_model
+from tests.jobs.test_several import finetune_several, several
+from tests.train.conftest import Heard, metrics, runner, single_threaded, steps_saved
+from unmask.checkpoint.folder import Folder, load_folder, save_folder
 from unmask.checkpoint.integrity import MANIFEST, publish
 from unmask.errors import FolderError
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.search import search
+from unmask.jobs.seeds import run_seeds
 from unmask.manifest import sealed
-from unmask.train.finetune import finetune
-from unmask.train.multi import finetune_several
-from unmask.train.run import RunFolder, open_run
-from unmask.train.search import search
-from unmask.train.seeds import finetune_seeds
+from unmask.train.folder import RunFolder, open_run
+from unmask.train.run import Options
 from unmask.train.written import members
 
 LIST = ".written"
-SHORT = {"schedule": {"steps": 2}, "train": {"evaluations": 1, "save_steps": 1}}
+SHORT = {"schedule": {"steps": 2}, "loop": {"save_steps": 1}, "evaluate": {"times": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,11 @@ def original(corpus, tmp_path_factory):
     with single_threaded():
         start = runner(corpus, tmp_path_factory.mktemp("original"))
         return start("run", tensorboard=True, **SHORT)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Folder:
+    return small_model(tmp_path_factory.mktemp("model") / "small")
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def of_first_version(finished):
 
 
 def opened(path, **how):
-    told = {"resume": False, "overwrite": False, "writes": True, "notice": quiet}
+    told = {"resume": False, "overwrite": False, "writes": True, "console": Heard()}
     return open_run(path, **{**told, **how})
 
 
@@ -151,7 +156,7 @@ def test_a_run_of_the_first_version_that_was_resumed_can_be_overwritten(run, of_
 
 
 def test_an_overwritten_run_trains_like_a_new_one(run, finished):
-    run(overwrite=True, schedule={"steps": 1}, train={"evaluations": 0}, seed=3)
+    run(overwrite=True, schedule={"steps": 1}, evaluate={"times": 0}, seed=3)
     assert steps_saved(finished) == [1]
     assert [entry["step"] for entry in metrics(finished)] == [1]
     assert load_folder(finished / "model").manifest["recipe"]["seed"] == 3
@@ -275,19 +280,19 @@ def test_a_thing_is_listed_before_it_is_written(run, tmp_path, monkeypatch):
 
 def test_what_was_there_before_the_run_wanted_to_write_it_is_not_listed(tmp_path, tokenizer):
     save_folder(tmp_path / "model", tiny_network(), tokenizer)
-    folder = RunFolder(tmp_path, quiet)
+    folder = RunFolder(tmp_path, Heard())
     folder.claim("model")
     folder.claim("other")
     assert (tmp_path / LIST).read_text() == "other\n"
 
 
 def test_processes_other_than_the_first_list_nothing(tmp_path):
-    RunFolder(tmp_path, quiet, writes=False).claim("model")
+    RunFolder(tmp_path, Heard(), writes=False).claim("model")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_fine_tuning_run_is_deleted_whole(model, tmp_path):  # noqa: F811
-    finetune(model, data(), tmp_path / "run", tuning(), notice=quiet)
+def test_a_fine_tuning_run_is_deleted_whole(model, tmp_path):
+    finetune(model, data(), tmp_path / "run", recipe())
     assert (tmp_path / "run" / "best").is_dir()
     best = next((tmp_path / "run" / "best").iterdir())
     mine = put(best / "mine")
@@ -298,9 +303,9 @@ def test_a_fine_tuning_run_is_deleted_whole(model, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_run_of_several_tasks_is_deleted_whole(model, tmp_path, listed):  # noqa: F811
+def test_a_run_of_several_tasks_is_deleted_whole(model, tmp_path, listed):
     run = tmp_path / "run"
-    finetune_several(model, several(tmp_path, steps=4), run, notice=quiet)
+    finetune_several(model, several(tmp_path, steps=4), run)
     if not listed:
         (run / LIST).unlink()
     mine = put(run / "models" / "mine" / "config.json")
@@ -311,78 +316,85 @@ def test_a_run_of_several_tasks_is_deleted_whole(model, tmp_path, listed):  # no
 
 
 def short():
-    return tuning(schedule={"steps": 2}, train={"evaluations": 1})
+    return recipe(schedule={"steps": 2}, evaluate={"times": 1})
+
+
+def seeds(model, out, **options):
+    return run_seeds(Finetune(model, data()), short(), out, 2, Heard(), Options(**options))
 
 
 def never(*given, **how):
     raise AssertionError("the work was begun")
 
 
-def test_several_seeds_replace_their_model_and_no_other(model, tmp_path, monkeypatch):  # noqa: F811
+def test_several_seeds_replace_their_model_and_no_other(model, tmp_path, monkeypatch):
     out = tmp_path / "runs"
-    finetune_seeds(model, data(), out, short(), 2, notice=quiet)
+    seeds(model, out)
     put(out / "notes.txt")
-    found = finetune_seeds(model, data(), out, short(), 2, notice=quiet, overwrite=True)
+    found = seeds(model, out, overwrite=True)
     assert contents(out / "model") == contents(out / found["best"] / "model")
     assert (out / "notes.txt").read_text() == "mine", "what is not in the way stays"
     mine = put(out / "model" / "my-notes.md")
-    monkeypatch.setattr("unmask.train.seeds.finetune", never)
+    monkeypatch.setattr("unmask.jobs.seeds.Run", never)
     before = contents(out)
     with pytest.raises(FolderError, match="unmask did not write: model/my-notes.md. Nothing was"):
-        finetune_seeds(model, data(), out, short(), 2, notice=quiet, overwrite=True)
+        seeds(model, out, overwrite=True)
     mine.rename(out / "seed-1" / "mine")
     with pytest.raises(FolderError, match="seed-1: holds what unmask did not write: mine. Noth"):
-        finetune_seeds(model, data(), out, short(), 2, notice=quiet, overwrite=True)
+        seeds(model, out, overwrite=True)
     (out / "seed-1" / "mine").rename(mine)
     assert contents(out) == before
 
 
-def test_a_model_that_the_user_put_beside_seeds_is_refused(model, tmp_path, tokenizer):  # noqa: F811
+def test_a_model_that_the_user_put_beside_seeds_is_refused(model, tmp_path, tokenizer):
     out = tmp_path / "runs"
     put(out / "seed-0" / "notes.txt")
     with publish(out / "model", {}) as folder:
         put(folder / "config.json")
     before = contents(out)
     with pytest.raises(FolderError, match="runs: holds what unmask did not write: model/. Nothing"):
-        finetune_seeds(model, data(), out, short(), 2, notice=quiet)
+        seeds(model, out)
     assert contents(out) == before
 
 
-def test_seeds_of_the_first_version_replace_their_model(model, tmp_path):  # noqa: F811
+def test_seeds_of_the_first_version_replace_their_model(model, tmp_path):
     out = tmp_path / "runs"
-    finetune_seeds(model, data(), out, short(), 2, notice=quiet)
+    seeds(model, out)
     for path in out.rglob(LIST):
         path.unlink()
     put(out / ".model.tmp-killed" / "half")
-    found = finetune_seeds(model, data(), out, short(), 2, notice=quiet, overwrite=True)
+    found = seeds(model, out, overwrite=True)
     assert contents(out / "model") == contents(out / found["best"] / "model")
     assert not (out / ".model.tmp-killed").exists()
 
 
-def test_a_file_of_the_user_beside_the_best_model_is_not_copied(model, tmp_path):  # noqa: F811
+def test_a_file_of_the_user_beside_the_best_model_is_not_copied(model, tmp_path):
     out = tmp_path / "runs"
-    found = finetune_seeds(model, data(), out, short(), 2, notice=quiet)
+    found = seeds(model, out)
     put(out / found["best"] / "model" / "mine")
-    finetune_seeds(model, data(), out, short(), 2, notice=quiet, resume=True)
+    seeds(model, out, resume=True)
     assert not (out / "model" / "mine").exists()
     assert load_folder(out / "model").manifest
 
 
 def test_a_search_is_overwritten_unless_a_trial_holds_files_of_the_user(
-    model,  # noqa: F811
+    model,
     tmp_path,
     monkeypatch,
 ):
-    monkeypatch.setattr("unmask.train.search.EPOCHS", (1,))
-    given = {"notice": quiet, "overwrite": True}
-    out, recipe = tmp_path / "runs", short()
-    search(model, data(), out, recipe, 2, **given)
-    search(model, data(), out, recipe, 2, **given)
+    monkeypatch.setattr("unmask.jobs.search.EPOCHS", (1,))
+    out = tmp_path / "runs"
+
+    def trials():
+        search(Finetune(model, data()), short(), out, 2, Heard(), Options(overwrite=True))
+
+    trials()
+    trials()
     assert (out / "trial-1" / "result.json").is_file()
     (out / "trial-1" / LIST).unlink()  # as the first version left it
-    search(model, data(), out, recipe, 2, **given)
+    trials()
     put(out / "trial-1" / "mine")
     before = contents(out)
     with pytest.raises(FolderError, match="trial-1: holds what unmask did not write: mine. Noth"):
-        search(model, data(), out, recipe, 2, **given)
+        trials()
     assert contents(out) == before

@@ -1,32 +1,41 @@
-"""Recipes: the paper's own, what may be replaced, and mistakes that are named."""
+"""Recipes: the paper's own, what each setting is for, and who reads it."""
 
-import json
+import ast
+from functools import cache
+from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 
-from tests.train.conftest import LENGTH, recipe, table
+from tests.train.conftest import LENGTH, recipe
+from unmask.data.kinds import ExampleSettings
 from unmask.errors import SettingsError
+from unmask.jobs.corpus import CorpusSource, objective_for
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.pretrain import Pretrain
+from unmask.jobs.scopes import check_network
+from unmask.jobs.several import Several
+from unmask.jobs.translate import TranslateJob
+from unmask.model.config import DecoderConfig, ModelConfig
+from unmask.objectives import OBJECTIVES
 from unmask.objectives.mlm import MaskedLM
 from unmask.objectives.pairs import PairOrder
-from unmask.settings import build, write_toml
+from unmask.settings import Settings
+from unmask.tasks import TASK_SETTINGS
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.pretrain import objective_for
-from unmask.train.recipe import Phase, Recipe, changed, compose, known_recipes
+from unmask.train.compose import compose, known_recipes
+from unmask.train.heldout import HeldOut
+from unmask.train.recipe import Choice, DecoderSettings, ModelSettings, Recipe
+from unmask.train.schedule import Phase
 
-
-def built(made) -> Recipe:
-    return build(Recipe, made, where="recipe")
-
-
-def refused(made) -> str:
-    with pytest.raises(SettingsError) as error:
-        built(made)
-    return str(error.value)
+JOBS = [Pretrain, Finetune, Several, TranslateJob]
+SOURCE = Path(__file__).parents[2] / "src" / "unmask"
+WORDS = Vocabulary([*SPECIALS, "a"])
 
 
 @pytest.fixture(scope="module")
 def paper() -> Recipe:
-    return built(compose("bert"))
+    return compose(Pretrain.scope, "bert")
 
 
 def test_bert_is_the_optimizer_of_the_paper(paper):
@@ -42,26 +51,26 @@ def test_bert_is_the_schedule_of_the_paper(paper):
 
 
 def test_bert_is_the_batches_of_the_paper(paper):
-    first, second = paper.phases
+    first, second = paper.schedule.phases
     assert (first.share, first.length, first.rows) == (0.9, 128, 256)
     assert (second.share, second.length, second.rows) == (0.1, 512, 256)
 
 
 def test_bert_is_the_objective_of_the_paper(paper):
-    objective, heads = objective_for(paper, Vocabulary([*SPECIALS, "a"]))
+    objective, heads = objective_for(paper, WORDS)
     mlm, pairs = objective.readers
     assert isinstance(mlm, MaskedLM)
     assert isinstance(pairs, PairOrder)
     assert (mlm.how.rate, mlm.how.mask_share, mlm.how.random_share) == (0.15, 0.8, 0.1)
     assert not mlm.how.whole_words
-    assert (paper.examples.pairs, paper.examples.short_share) == ("nsp", 0.1)
+    assert (paper.data.pairs, paper.data.short_share) == ("nsp", 0.1)
     assert heads.tokens
     assert heads.pooler
     assert heads.pair
 
 
 def test_bert_is_the_network_of_the_paper(paper):
-    config = paper.network(30_522)
+    config = paper.model.config(30_522)
     assert (config.layers, config.width, config.heads, config.inner_width) == (12, 768, 12, 3072)
     assert (config.dropout, config.attention_dropout, config.activation) == (0.1, 0.1, "gelu")
     assert (config.max_length, config.norm, config.positions) == (512, "post", "learned")
@@ -70,187 +79,58 @@ def test_bert_is_the_network_of_the_paper(paper):
 def test_the_recipes_that_come_along_can_all_be_built():
     assert list(known_recipes()) == ["bert", "budget"]
     for name in known_recipes():
-        changes = ["model.size=tiny"] if compose(name)["model"]["size"] == "auto" else []
-        assert built(compose(name, changes)).network(1000)
-
-
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
-        ({"sede": 1}, "recipe: unknown key 'sede'; did you mean 'seed'?"),
-        (
-            {"train": {"save_minuts": 1.0}},
-            "recipe [train]: unknown key 'save_minuts'; did you mean 'save_minutes'?",
-        ),
-        (
-            {"optimizer": {"learning_rate": 1.0}},
-            "recipe [optimizer]: unknown key 'learning_rate'; ",
-        ),
-        ({"schedule": {"step": 9}}, "recipe [schedule]: unknown key 'step'; did you mean 'steps'?"),
-        (
-            {"phases": [{"length": 32}, {"lenght": 64}]},
-            "recipe [phases]: unknown key 'lenght'; did you mean 'length'?",
-        ),
-        (
-            {"examples": {"pears": "nsp"}},
-            "recipe [examples]: unknown key 'pears'; did you mean 'pairs'?",
-        ),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_an_unknown_key_is_named_with_its_table_and_the_nearest(made, says):
-    assert refused({**table(), **made}).startswith(says)
-
-
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
-        ({"seed": -1}, "recipe: 'seed' is -1; "),
-        ({"seed": "one"}, "recipe: 'seed' is 'one'; "),
-        ({"seed": 1.5}, "recipe: 'seed' is 1.5; "),
-        ({"train": {"keep": 1}}, "recipe: 'train.keep' is 1; "),
-        ({"train": {"precision": "fp16"}}, "recipe: 'train.precision' is 'fp16'; "),
-        ({"phases": [{"length": 7}]}, "recipe: 'phases.0.length' is 7; "),
-        ({"phases": [{"batch_tokens": 0}]}, "recipe: 'phases.0.batch_tokens' is 0; "),
-        ({"optimizer": {"rate": "fast"}}, "recipe: 'optimizer.rate' is 'fast'; "),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_a_value_that_cannot_be_is_named_with_its_place(made, says):
-    assert refused({**table(), **made}).startswith(says)
-
-
-def test_a_recipe_without_a_length_is_refused():
-    assert refused({"model": {"size": "tiny"}}) == "recipe: 'schedule' is missing; give it a value."
-
-
-def test_the_shares_of_the_phases_make_a_whole():
-    phases = [{"share": 0.9, "length": 32}, {"share": 0.2, "length": 64}]
-    says = "recipe: the shares of the phases make 1.1; need 1. Change one."
-    assert refused(table(phases=phases)) == says
-
-
-def test_an_unknown_setting_of_the_model_is_named():
-    says = r"^recipe \[model\]: unknown key 'widht'; did you mean 'width'\?"
-    with pytest.raises(SettingsError, match=says):
-        recipe(model={"widht": 32}).network(100)
+        made = compose(Pretrain.scope, name)
+        changes = ["model.size=tiny"] if made.model.size == "auto" else []
+        assert compose(Pretrain.scope, name, changes).model.config(1000)
+    for job in (Finetune, TranslateJob):
+        assert len(known_recipes(job.scope.folder)) == 4
+        for name in known_recipes(job.scope.folder):
+            assert compose(job.scope, name).task
 
 
 def test_an_unknown_size_is_named():
     with pytest.raises(SettingsError, match="unknown size 'tinny'; did you mean 'tiny'"):
-        recipe(model={"size": "tinny"}).network(100)
+        recipe(model={"size": "tinny"}).model.config(100)
 
 
 def test_settings_of_the_model_replace_those_of_its_size():
-    config = recipe(model={"size": "mini", "layers": 3, "positions": "rotary"}).network(99)
+    made = recipe(model={"size": "mini", "layers": 3, "positions": "rotary"})
+    config = made.model.config(99)
     assert (config.vocab_size, config.layers, config.positions) == (99, 3, "rotary")
     assert (config.width, config.inner_width) == (32, 64)
 
 
-def test_the_vocabulary_is_the_corpuss():
-    says = r"^recipe \[model\]: vocab_size is 50; the corpus brings its own .* Leave vocab_size out"
-    with pytest.raises(SettingsError, match=says):
-        recipe(model={"vocab_size": 50}).network(99)
-
-
-def test_rows_longer_than_the_network_reads_are_refused():
-    says = r"^recipe \[\[phases\]\]: rows of 65 tokens; the network reads at most 64. Lower length"
-    with pytest.raises(SettingsError, match=says):
-        recipe(phases=[{"length": 65}]).network(99)
-
-
-@pytest.mark.parametrize(
-    ("objective", "says"),
-    [
-        ({"name": "mlmm"}, "unknown objective 'mlmm'; did you mean 'mlm'?"),
-        ({"name": "mlm", "rat": 0.2}, "unknown key 'rat'; did you mean 'rate'?"),
-        ({"name": "mlm", "rate": 2.0}, "'rate' is 2.0; "),
-    ],
-    ids=str,
-)
-def test_a_mistake_in_the_objective_is_named(objective, says):
-    made = recipe(objective=objective)
-    with pytest.raises(SettingsError) as error:
-        objective_for(made, Vocabulary([*SPECIALS, "a"]))
-    assert str(error.value).startswith(f"recipe [objective]: {says}")
+def test_sequences_longer_than_the_network_reads_are_refused():
+    says = r"^recipe \[\[schedule.phases\]\]: sequences of 65 tokens; the network reads at most 64."
+    made = recipe(schedule={"phases": [{"length": 65}]})
+    with pytest.raises(SettingsError, match=rf"{says} Lower length, or raise model.max_length"):
+        check_network(made)
+    check_network(recipe(schedule={"phases": [{"length": 64}]}))
 
 
 def test_without_pairs_there_is_neither_pooler_nor_pair_head():
-    objective, heads = objective_for(
-        recipe(examples={"pairs": "off"}), Vocabulary([*SPECIALS, "a"])
-    )
+    objective, heads = objective_for(recipe(data={"pairs": "off"}), WORDS)
     assert [type(reader) for reader in objective.readers] == [MaskedLM]
     assert heads.tokens
     assert not heads.pooler
     assert not heads.pair
 
 
-def test_steps_replace_the_recipes():
-    made = built(compose("bert", steps=50))
-    assert (made.schedule.steps, made.schedule.minutes) == (50, None)
-    assert made.schedule.warmup == 0.01
+def held_out(made: Recipe) -> HeldOut:
+    """What evaluates a run, as far as its recipe decides."""
+    found = HeldOut.__new__(HeldOut)
+    found.recipe = made
+    return found
 
 
 @pytest.mark.parametrize(("positions", "length"), [("learned", 32), ("rotary", 64)])
 def test_a_run_is_evaluated_on_rows_that_it_ends_with_unless_it_must_learn_their_positions(
     positions, length
 ):
-    phases = [{"share": 0.5, "length": 32}, {"share": 0.5, "length": 64}]
-    assert recipe(phases=phases, model={"positions": positions}).evaluated.length == length
-    assert recipe(phases=phases).evaluated.length == 32
-
-
-def test_minutes_replace_steps():
-    made = built(compose("bert", minutes=1.5))
-    assert (made.schedule.steps, made.schedule.minutes) == (None, 1.5)
-
-
-def test_a_run_has_one_length():
-    with pytest.raises(SettingsError, match="--steps and --minutes: a run has one length. Give on"):
-        compose("bert", steps=5, minutes=1.0)
-
-
-def test_a_length_makes_one_phase():
-    (phase,) = built(compose("bert", length=64)).phases
-    assert (phase.share, phase.length, phase.batch_tokens) == (1.0, 64, 32_768)
-
-
-def test_batch_tokens_are_set_for_every_phase():
-    assert [p.batch_tokens for p in built(compose("bert", batch_tokens=4096)).phases] == [4096] * 2
-    (phase,) = built(compose("bert", length=64, batch_tokens=640)).phases
-    assert phase.rows == 10
-
-
-def test_assignments_come_last():
-    words = ["model.size=mini", "phases.1.length=256", "schedule.steps=7", "optimizer.rate=2e-3"]
-    made = built(compose("bert", words, steps=50))
-    assert made.model["size"] == "mini"
-    assert [phase.length for phase in made.phases] == [128, 256]
-    assert made.schedule.steps == 7
-    assert made.optimizer.rate == 2e-3
-
-
-def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(write_toml(table(seed=5)))
-    assert compose(str(path)) == table(seed=5)
-
-
-def test_an_unknown_recipe_is_named_with_the_nearest():
-    with pytest.raises(SettingsError, match="unknown recipe 'brt'; did you mean 'bert'"):
-        compose("brt")
-
-
-@pytest.mark.parametrize(
-    ("contents", "says"),
-    [(None, "cannot be read"), ("seed = = 1\n", "not valid TOML"), (b"\xff", "not valid TOML")],
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, says):
-    path = tmp_path / "mine.toml"
-    if contents is not None:
-        path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
-    with pytest.raises(SettingsError, match=f"^{path}: {says}"):
-        compose(str(path))
+    schedule = {"phases": [{"share": 0.5, "length": 32}, {"share": 0.5, "length": 64}]}
+    made = recipe(schedule=schedule, model={"positions": positions})
+    assert held_out(made)._phase().length == length
+    assert held_out(recipe(schedule=schedule))._phase().length == 32
 
 
 @pytest.mark.parametrize(
@@ -260,8 +140,24 @@ def test_rows_of_a_step_by_hand(batch_tokens, length, rows):
     assert Phase(length=length, batch_tokens=batch_tokens).rows == rows
 
 
+@pytest.fixture
+def sizes(corpus):
+    """The rows of each micro-batch of a step: of `rows`, at most `micro` at a time."""
+
+    def of(rows: int, micro: int, micro_batches: int) -> list[int]:
+        made = recipe(
+            schedule={"phases": [{"length": LENGTH, "batch_tokens": rows * LENGTH}]},
+            loop={"micro_tokens": micro * LENGTH or 1, "micro_batches": micro_batches},
+        )
+        objective, _ = objective_for(made, corpus.tokenizer.vocabulary)
+        pieces, _ = CorpusSource(corpus, made, objective).pieces({}, 0, 0.0)
+        return [len(piece.make().tokens) for piece in pieces]
+
+    return of
+
+
 @pytest.mark.parametrize(
-    ("rows", "micro", "world", "expected"),
+    ("rows", "micro", "micro_batches", "expected"),
     [
         (8, 2, 1, 2),
         (8, 3, 1, 2),  # three do not go into eight
@@ -274,40 +170,48 @@ def test_rows_of_a_step_by_hand(batch_tokens, length, rows):
         (6, 4, 3, 2),
     ],
 )
-def test_rows_at_a_time_share_a_step_evenly_by_hand(rows, micro, world, expected):
-    made = recipe(
-        phases=[{"length": LENGTH, "batch_tokens": rows * LENGTH}],
-        train={"micro_tokens": micro * LENGTH or 1},
-    )
-    found = made.micro_rows(made.phases[0], world)
-    assert found == expected
-    assert rows % (found * world) == 0
+def test_rows_at_a_time_share_a_step_evenly_by_hand(sizes, rows, micro, micro_batches, expected):
+    found = sizes(rows, micro, micro_batches)
+    assert set(found) == {expected}
+    assert sum(found) == rows
+    assert len(found) % micro_batches == 0
 
 
-def test_rows_that_processes_cannot_share_are_refused():
-    made = recipe(phases=[{"length": 32, "batch_tokens": 9 * 32}])
-    says = (
-        "9 rows a step cannot be shared evenly by 2 processes. Change batch_tokens to a multi.*64"
-    )
+@pytest.mark.parametrize(
+    ("rows", "micro", "micro_batches", "expected"),
+    [
+        (9, 100, 2, [5, 4]),
+        (9, 2, 2, [2, 2, 2, 1, 1, 1]),
+        (7, 100, 3, [3, 2, 2]),
+        (3, 1, 2, [2, 1]),  # more at a time than asked for: four micro-batches have not a row each
+    ],
+)
+def test_rows_that_do_not_go_into_micro_batches_are_shared_as_evenly_as_can_be(
+    sizes, rows, micro, micro_batches, expected
+):
+    assert sizes(rows, micro, micro_batches) == expected
+
+
+def test_micro_batches_without_a_row_are_refused(sizes):
+    says = "3 sequences a step cannot be shared by 4 micro-batches. Raise batch_tokens to 128 or mo"
     with pytest.raises(SettingsError, match=says):
-        made.micro_rows(made.phases[0], 2)
+        sizes(3, 100, 4)
 
 
 def test_an_evaluation_of_a_short_run_is_short_by_hand():
-    def tokens(steps, **train):
-        phases = [{"length": 32, "batch_tokens": 3200}]
-        return recipe(schedule={"steps": steps}, phases=phases, train=train).evaluated_tokens()
+    def held(steps, times, tokens):
+        schedule = {"steps": steps, "phases": [{"length": 32, "batch_tokens": 3200}]}
+        return held_out(recipe(schedule=schedule, evaluate={"times": times, "tokens": tokens}))
 
     # 2,000 steps of 3,200 tokens, at a third of the cost, a tenth of them in 20 parts.
-    assert tokens(2000, evaluations=20, eval_tokens=10**6) == 96_000
-    assert tokens(2000, evaluations=20, eval_tokens=50_000) == 50_000, "no more than was asked"
-    assert tokens(10, evaluations=20, eval_tokens=10**6) == 8192, "but enough to tell anything"
-    assert tokens(10, evaluations=0, eval_tokens=777) == 777
+    assert held(2000, 20, 10**6)._most() == 96_000
+    assert held(2000, 20, 50_000)._most() == 50_000, "no more than was asked"
+    assert held(10, 20, 10**6)._most() == 8192, "but enough to tell anything"
 
 
 def test_an_evaluation_of_a_timed_run_is_as_long_as_was_asked():
-    made = recipe(schedule={"steps": None, "minutes": 1.0}, train={"eval_tokens": 777})
-    assert made.evaluated_tokens() == 777
+    schedule = {"steps": None, "minutes": 1.0}
+    assert held_out(recipe(schedule=schedule, evaluate={"tokens": 777}))._most() == 777
 
 
 def test_two_phases_count_by_their_shares():
@@ -316,37 +220,110 @@ def test_two_phases_count_by_their_shares():
         {"share": 0.5, "length": 64, "batch_tokens": 6400},
     ]
     made = recipe(
-        schedule={"steps": 2000}, phases=phases, train={"evaluations": 20, "eval_tokens": 10**6}
+        schedule={"steps": 2000, "phases": phases}, evaluate={"times": 20, "tokens": 10**6}
     )
-    assert made.evaluated_tokens() == round(0.3 * (1000 * 3200 + 1000 * 6400) / 20)
+    assert held_out(made)._most() == round(0.3 * (1000 * 3200 + 1000 * 6400) / 20)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"seed": 1}, "seed (0 then, 1 now)"),
-        ({"optimizer": {"rate": 2e-3}}, "optimizer.rate (0.001 then, 0.002 now)"),
-        ({"model": {"layers": 2}}, "model.layers (1 then, 2 now)"),
-        ({"model": {"norm": "pre"}}, "model.norm (None then, 'pre' now)"),
-        ({"phases": [{"length": 16}]}, "phases.0.batch_tokens (256 then, 32768 now)"),
-        ({"train": {"micro_tokens": 999}}, "train.micro_tokens (128 then, 999 now)"),
-    ],
-    ids=str,
-)
-def test_the_first_difference_of_two_recipes_is_named(change, says):
-    before, now = (recipe(**c).model_dump(exclude_none=True) for c in ({}, change))
-    assert changed(before, now) == says
+def settings_in(hint: object) -> type[Settings] | None:
+    """The table that an annotation stands for, if it does; a Choice has settings of others."""
+    kinds = [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type)]
+    return next((k for k in kinds if issubclass(k, Settings) and k is not Choice), None)
 
 
-def test_what_decides_nothing_that_is_learned_is_no_difference():
-    free = {"save_minutes": 3.0, "save_steps": 5, "keep": 4, "log_steps": 2}
-    before, now = (recipe(train=c).model_dump(exclude_none=True) for c in ({}, free))
-    assert changed(before, now) is None
+def leaves(kind: type[Settings], prefix: str = "", *, lists: bool = False) -> list[str]:
+    """The names of all settings of a table; a list is one, unless its tables are looked into."""
+    names = []
+    for name, field in kind.model_fields.items():
+        inside = settings_in(field.annotation)
+        deeper = inside and (lists or get_origin(field.annotation) is not list)
+        names += leaves(inside, f"{prefix}{name}.", lists=lists) if deeper else [f"{prefix}{name}"]
+    return names
 
 
-def test_a_recipe_read_back_is_the_same(tmp_path):
-    import tomllib
+@cache
+def attributes(folder: str) -> frozenset[str]:
+    """Names that the files of a folder read as attributes."""
+    trees = [ast.parse(path.read_text()) for path in sorted((SOURCE / folder).rglob("*.py"))]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return frozenset(
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    )
 
-    resolved = recipe(train={"save_steps": 5}).model_dump(exclude_none=True)
-    assert changed(tomllib.loads(write_toml(resolved)), resolved) is None
-    assert json.loads(json.dumps(resolved)) == tomllib.loads(write_toml(resolved))
+
+def test_all_leaves_are_found():
+    found = leaves(Recipe)
+    assert {"seed", "model.size", "model.decoder.cell", "objective", "tasks"} <= set(found)
+    assert {"schedule.phases", "loop.keep", "data.pairs", "evaluate.times"} <= set(found)
+    deep = leaves(Recipe, lists=True)
+    assert {"schedule.phases.length", "tasks.train", "tasks.task"} <= set(deep)
+    assert len(found) > 70
+
+
+def test_what_a_job_says_that_it_reads_is_a_setting():
+    known = leaves(Recipe)
+    tables = {name.rpartition(".")[0] for name in known} - {""}
+    for job in JOBS:
+        assert set(job.scope.reads) <= set(known) | tables, job
+
+
+@pytest.mark.parametrize("name", leaves(Recipe))
+def test_every_setting_is_read_by_a_job(name):
+    read = {read for job in JOBS for read in job.scope.reads}
+    assert any(name == one or name.startswith(f"{one}.") for one in read)
+
+
+def test_the_shape_of_a_network_is_set_by_the_same_names_as_in_its_config():
+    shape = set(ModelConfig.model_fields) - {"vocab_size"}
+    own = {"size", "decoder", "frozen", "head_layers"}
+    assert not shape & own
+    assert set(ModelSettings.model_fields) == shape | own
+    assert own == ModelSettings.OTHER
+    decoder = set(DecoderConfig.model_fields) - {"vocab_size", "shared"}
+    assert set(DecoderSettings.model_fields) == decoder
+
+
+def test_every_setting_of_a_shape_reaches_the_config():
+    """By its name: they are not read one by one."""
+    changes = {"width": 48, "layers": 3, "heads": 3, "inner_width": 96, "max_length": 40}
+    changes |= {"segments": 3, "activation": "relu", "gated": True, "norm": "pre"}
+    changes |= {"norm_epsilon": 1e-5, "dropout": 0.3, "attention_dropout": 0.2, "init_std": 0.3}
+    changes |= {"positions": "t5", "reach": 64, "buckets": 16, "causal": True, "window": 7}
+    assert set(ModelConfig.model_fields) - set(changes) == {"vocab_size", "rotary_base", "cell"}
+    config = ModelSettings(size="tiny", **changes).config(99).model_dump()
+    assert {name: config[name] for name in changes} == changes
+    others = {"size": "tiny", "positions": "rotary", "rotary_base": 7.0}
+    assert ModelSettings(**others).config(99).rotary_base == 7.0
+    cell = {"cell": "gru", "width": 8, "inner_width": 8, "layers": 1, "heads": 1}
+    assert ModelSettings(positions="none", **cell).config(99).cell == "gru"
+
+
+SHAPE = {f"model.{name}" for name in ModelConfig.model_fields}
+SHAPE |= {f"model.decoder.{name}" for name in DecoderConfig.model_fields}
+EXAMPLES = {f"data.{name}" for name in ExampleSettings.model_fields}
+
+
+@pytest.mark.parametrize("name", sorted(set(leaves(Recipe, lists=True)) - SHAPE))
+def test_every_setting_is_used_somewhere(name):
+    found = attributes("train") | attributes("jobs")
+    if name in EXAMPLES:
+        found |= attributes("data")
+    assert name.rpartition(".")[2] in found
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_setting_of_an_objective_is_used(name):
+    assert set(OBJECTIVES[name].settings.model_fields) <= attributes("objectives")
+
+
+@pytest.mark.parametrize("name", TASK_SETTINGS)
+def test_every_setting_of_a_task_is_used(name):
+    assert set(TASK_SETTINGS[name].model_fields) <= attributes("tasks") | attributes("jobs")
+
+
+def test_a_setting_that_nobody_uses_is_found():
+    assert "short_share" in attributes("data")
+    assert "short_share" not in attributes("train") | attributes("jobs")
+    assert "learning_rate" not in attributes("train") | attributes("jobs")

@@ -7,9 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.train.conftest import metrics, table
+from unmask.console import Console
 from unmask.train.curves import HEIGHT, POINTS, WIDTH, Chart, Line, column
+from unmask.train.folder import RunFolder
 from unmask.train.report import charts_of, page, write_report
-from unmask.train.run import RunFolder
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(\"&')</script>"
@@ -219,7 +220,7 @@ def test_the_report_holds_the_numbers():
     for number in ("100", "100,000 tokens", "3.3 min", "500 tokens a second"):
         assert number in said
     assert 'size = "tiny"' in said
-    assert "[[phases]]" in said
+    assert "[[schedule.phases]]" in said
 
 
 def test_the_report_shows_warnings():
@@ -281,5 +282,5 @@ def test_a_run_leaves_both_files(run):
 
 
 def test_a_run_without_metrics_leaves_neither(tmp_path):
-    write_report(RunFolder(tmp_path, print), table(), [])
+    write_report(RunFolder(tmp_path, Console()))
     assert list(tmp_path.iterdir()) == []

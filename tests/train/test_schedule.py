@@ -53,10 +53,25 @@ def test_progress_by_the_clock_counts_no_steps():
     assert timed.progress(0, 121.0) == 1.0
 
 
-@pytest.mark.parametrize("lengths", [{}, {"steps": 10, "minutes": 1.0}])
-def test_a_run_has_one_length(lengths):
-    with pytest.raises(SettingsError, match="x: a run has steps or minutes; give one of the two"):
+@pytest.mark.parametrize(
+    ("lengths", "was"),
+    [
+        ({}, "none of them"),
+        ({"steps": 10, "minutes": 1.0}, "steps and minutes"),
+        ({"steps": 10, "epochs": 2.0}, "steps and epochs"),
+    ],
+)
+def test_a_run_has_one_length(lengths, was):
+    says = f"^x: a run has steps, minutes or epochs; need one of them, got {was}"
+    with pytest.raises(SettingsError, match=says):
         build(ScheduleSettings, lengths, where="x")
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(2.0, 15), (0.5, 4), (0.01, 1)])
+def test_epochs_are_counted_in_steps(epochs, steps):
+    counted = ScheduleSettings(epochs=epochs, warmup=0.3).in_steps(7.5)
+    assert counted == ScheduleSettings(steps=steps, warmup=0.3)
+    assert counted.in_steps(100.0) == counted
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """One step: many batches as if they were one, and nothing that is not finite reaches a weight."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Barrier
 
 import pytest
 import torch
@@ -8,10 +11,10 @@ import torch
 from tests.train.conftest import LENGTH, recipe
 from unmask.data.examples import UNSAID
 from unmask.data.stream import Cursor, Stream
+from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer, read_moments
-from unmask.train.pretrain import objective_for
 from unmask.train.step import Piece, Trainee, take_step
 
 ROWS = 8
@@ -25,7 +28,7 @@ def objective(corpus):
 @pytest.fixture(scope="module")
 def stream(corpus):
     documents = torch.arange(len(corpus.documents) - 1).numpy()
-    return Stream(corpus, documents, recipe().examples, 0, LENGTH)
+    return Stream(corpus, documents, recipe().data, 0, LENGTH)
 
 
 def trainee(corpus, objective, **changes) -> Trainee:
@@ -33,7 +36,7 @@ def trainee(corpus, objective, **changes) -> Trainee:
     heads = objective_for(recipe(), corpus.tokenizer.vocabulary)[1]
     config = recipe(model={"dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.1, **changes})
     torch.manual_seed(0)
-    return Trainee(Network(config.network(len(corpus.tokenizer.vocabulary)), heads), objective)
+    return Trainee(Network(config.model.config(len(corpus.tokenizer.vocabulary)), heads), objective)
 
 
 def pieces(stream, objective, sizes, first=0):
@@ -48,7 +51,8 @@ def pieces(stream, objective, sizes, first=0):
 
 def step(module, parts, optimizer=None, **how):
     optimizer = optimizer or make_optimizer(module, recipe().optimizer)
-    return take_step(module, parts, optimizer, Processes(), **{"clip": 1.0, **how})
+    told = {"terms": ["mlm", "pair"], "clip": 1.0, **how}
+    return take_step(module, parts, optimizer, Processes(), **told)
 
 
 def weights(module):
@@ -236,3 +240,108 @@ def test_a_step_that_is_given_up_changes_nothing(corpus, stream, objective, batc
 
 def test_a_step_of_one_batch_is_not_given_up(corpus, stream, objective):
     assert step(trainee(corpus, objective), pieces(stream, objective, [4]), give_up=lambda: True)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where simulated processes add up their numbers; who waits in vain for another fails."""
+
+    barrier: Barrier
+    brought: dict[int, list[float]] = field(default_factory=dict)
+
+    def total(self, rank: int, values: list[float]) -> list[float]:
+        self.brought[rank] = values
+        self.barrier.wait()
+        sums = [sum(each) for each in zip(*self.brought.values(), strict=True)]
+        self.barrier.wait()
+        return sums
+
+
+@dataclass(frozen=True)
+class Simulated(Processes):
+    """One of several processes, each in a thread of this one."""
+
+    meeting: Meeting = field(kw_only=True)
+
+    def total(self, values):
+        return self.meeting.total(self.rank, list(values))
+
+
+def side_by_side(corpus, objective, dealt, wishes=()):
+    """A step of several processes with these batches each.
+
+    `wishes` are processes to which a stop request comes after their first poll. Returns what each
+    process reports, how often it asked whether to give up, and its weights before and after.
+    """
+    meeting = Meeting(Barrier(len(dealt), timeout=20))
+    rounds = max(map(len, dealt))
+
+    def work(rank):
+        processes, polls = Simulated(rank, len(dealt), meeting=meeting), []
+
+        def give_up():  # as the loop asks
+            polls.append(rank in wishes and len(polls) >= 1)
+            return processes.total([float(polls[-1])])[0] > 0
+
+        module = trainees[rank]
+        before = weights(module)
+        report = take_step(
+            module,
+            dealt[rank],
+            make_optimizer(module, recipe().optimizer),
+            processes,
+            terms=objective.terms,
+            clip=1e6,
+            rounds=rounds,
+            give_up=give_up,
+        )
+        return report, len(polls), before, weights(module)
+
+    trainees = [trainee(corpus, objective) for _ in dealt]
+    with ThreadPoolExecutor(len(dealt)) as pool:
+        return list(pool.map(work, range(len(dealt))))
+
+
+@pytest.mark.parametrize("sizes", [[3, 3, 2], [2, 2, 2, 1, 1]])
+def test_processes_with_unequal_numbers_of_batches_ask_equally_often(
+    corpus, stream, objective, sizes
+):
+    parts = pieces(stream, objective, sizes)
+    dealt = [parts[0::2], parts[1::2]]
+    assert len(dealt[0]) == len(dealt[1]) + 1
+    (first, polls, *_), (second, others, *_) = side_by_side(corpus, objective, dealt)
+    assert polls == others == len(dealt[0]) - 1
+    alone = step(trainee(corpus, objective), parts)
+    for report in (first, second):
+        assert report.taken
+        assert report.losses == pytest.approx(alone.losses, rel=1e-5)
+        assert report.tokens == alone.tokens
+
+
+@pytest.mark.parametrize("wish", [0, 1])
+def test_a_wish_to_one_process_gives_the_step_up_on_all_at_the_same_poll(
+    corpus, stream, objective, wish
+):
+    parts = pieces(stream, objective, [1] * 7)
+    found = side_by_side(corpus, objective, [parts[0::2], parts[1::2]], wishes=[wish])
+    for report, polls, before, after in found:
+        assert (report, polls) == (None, 2)
+        assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_process_that_waits_for_the_others_makes_its_first_pass_with_them(
+    corpus, stream, objective
+):
+    """DDP exchanges more than gradients in the first pass of a step; only the last one counts."""
+    module = trainee(corpus, objective)
+    (part,) = pieces(stream, objective, [4])
+    passes, polls = [], []
+    module.register_forward_hook(lambda *about: passes.append(len(polls)))
+
+    def give_up():
+        polls.append(False)
+        return False
+
+    report = step(module, [part], rounds=2, give_up=give_up)
+    assert passes == [0, 1]
+    assert report == step(trainee(corpus, objective), [part])

@@ -6,12 +6,13 @@ from unmask.train.evaluate import Baselines
 from unmask.train.step import Report
 from unmask.train.watch import PLATEAU, WINDOW, Watch
 
+ASKS = {"mlm": "hidden tokens", "pair": "pairs"}
 PLAIN = Baselines(ln_v=9.0, unigram_loss=6.0, unigram_accuracy=0.05)
 
 
 def stepped(losses, *, norm=1.0, taken=True) -> Watch:
     said = []
-    watch = Watch(said.append)
+    watch = Watch(said.append, ASKS)
     for step, loss in enumerate(losses, start=1):
         watch.stepped(step, Report({"mlm": loss}, norm, 100, taken))
     assert said == watch.said
@@ -21,7 +22,7 @@ def stepped(losses, *, norm=1.0, taken=True) -> Watch:
 def evaluated(losses, pairs=None) -> Watch:
     """Evaluations every hundred steps with these losses, and with these shares of pairs right."""
     said = []
-    watch = Watch(said.append)
+    watch = Watch(said.append, ASKS)
     for number, loss in enumerate(losses):
         scores = {"mlm": loss, "mlm_accuracy": 0.1}
         if pairs is not None:

@@ -7,12 +7,14 @@ import torch
 from tests.pairs import RECURRENT, TRANSFORMER, toy_pairs
 from tests.train.conftest import single_threaded
 from unmask.checkpoint.folder import load_folder
+from unmask.data.pair_files import PairSplit
 from unmask.errors import DataError, FolderError, SettingsError
+from unmask.jobs.translate import TranslateJob
 from unmask.model.config import SearchSettings
 from unmask.tasks import engine
 from unmask.tasks.translate import batch_of, states_of
-from unmask.train.compare import train_files
-from unmask.train.pairs import PairData
+from unmask.train.compose import compose
+from unmask.train.run import Run
 from unmask.use import translate
 from unmask.use.alignment import alignment_svg
 from unmask.use.compile import compile_model
@@ -28,12 +30,13 @@ TEXTS = [pair.source for pair in toy_pairs(50, seed=3)]
 def folders(tmp_path_factory):
     """A model of each kind, hardly trained."""
     place, found = tmp_path_factory.mktemp("models"), {}
-    data = PairData(toy_pairs(200), toy_pairs(10, seed=1))
+    data = PairSplit(toy_pairs(200), toy_pairs(10, seed=1))
     kinds = {"transformer": TRANSFORMER, "attention": RECURRENT, "lstm": RECURRENT}
     for recipe, changes in kinds.items():
         changes = [*changes, "model.max_length=24"]
+        chosen = compose(TranslateJob.scope, recipe, changes)
         with single_threaded():
-            train_files(data, place / recipe, recipe, changes, notice=lambda line: None)
+            Run(TranslateJob(data), chosen, place / recipe).go()
         found[recipe] = place / recipe / "model"
     return found
 

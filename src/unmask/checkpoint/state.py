@@ -76,10 +76,15 @@ def save_state(
         beside=write,
         needed=size + 2**20,
     )
-    with suppress(OSError):  # the new one stands; the old ones may go another time
+    prune(folder, keep)
+    return place
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all states but the newest `keep`."""
+    with suppress(OSError):  # the new ones stand; the old ones may go another time
         for old in checkpoints(folder)[keep:]:
             _remove(old)
-    return place
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -1,25 +1,31 @@
 """Verbs of labelled data: finetune, evaluate, predict, check."""
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
-from unmask.cli.progress import Job, answer, notice, progress
-from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
+from unmask.cli.progress import answer, notice, progress
+from unmask.cli.training import (
+    NoPreflight,
+    Out,
+    Overwrite,
+    Resume,
+    Set,
+    Shard,
+    Tensorboard,
+    Threads,
+    console_of_run,
+    is_main,
+    refuse_both,
+)
 from unmask.errors import SettingsError, UserError, unknown
 
 if TYPE_CHECKING:
     from unmask.data.columns import Columns
     from unmask.data.lines import Chooser
-    from unmask.train.course import Position
-    from unmask.train.heldout import Show
-    from unmask.train.step import Report
 
 ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
 File = Annotated[str, typer.Argument(help="Labelled data.")]
@@ -67,35 +73,41 @@ def finetune(
     set_: Set = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    shard: Shard = False,
+    tensorboard: Tensorboard = False,
+    no_preflight: NoPreflight = False,
 ) -> None:
     """Train a model for a task, or for several, on labelled data of your own."""
-    tuned = {"epochs": epochs, "batch": batch, "length": length}
-    flags = {"optimizer.rate": rate, "seed": seed, **{f"tune.{k}": v for k, v in tuned.items()}}
+    flags = {"optimizer.rate": rate, "seed": seed, "schedule.epochs": epochs}
+    flags |= {"loop.batch_size": batch, "tokenizer.max_length": length}
     changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
     refuse_both(resume, overwrite)
-    with shown() as (_, show):
-        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
-        how |= {"notice": notice, "show": show}
-        if task == "multi":
-            one = (train, dev, text, second, label, header, on_bad != "stop", seeds > 1, trials)
-            found = _several(arguments, out, changes, threads, how, one)
-        else:
-            from unmask.train.labelled import finetune_files
+    if task == "multi":
+        one = (train, dev, text, second, label, header, on_bad != "stop", seeds > 1, trials)
+        _refuse_for_several(arguments, one)
+    else:
+        model, learned, scored = _given(task, arguments, train, dev)
+    from unmask.jobs.start import finetune_files, finetune_several
+    from unmask.train.run import Options
 
-            model, learned, scored = _given(task, arguments, train, dev)
-            given = task, model, learned, scored, out
-            found = finetune_files(
-                *given,
-                columns=_columns(text, second, label, header),
-                changes=changes,
-                seeds=seeds,
-                trials=trials,
-                threads=threads,
-                watcher=watcher_for(on_bad),
-                **how,
-            )
-    if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(found))
+    options = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
+    console = console_of_run()
+    if task == "multi":
+        found = finetune_several(arguments[0], arguments[1], out, changes, console, options)
+    else:
+        files = task, model, learned, scored, out
+        found = finetune_files(
+            *files,
+            columns=_columns(text, second, label, header),
+            changes=changes,
+            seeds=seeds,
+            trials=trials,
+            watcher=watcher_for(on_bad),
+            console=console,
+            options=options,
+        )
+    if is_main():
+        answer(json.dumps(found))
 
 
 def watcher_for(on_bad: str) -> "Chooser":
@@ -119,15 +131,8 @@ def _given(
     return arguments[0], train, dev
 
 
-def _several(
-    arguments: list[str],
-    out: Path,
-    changes: list[str],
-    threads: int | None,
-    how: dict[str, Any],
-    ignored: tuple[Any, ...],
-) -> dict[str, Any]:
-    """`unmask finetune multi RECIPE.toml MODEL`: several tasks on one encoder."""
+def _refuse_for_several(arguments: list[str], ignored: tuple[Any, ...]) -> None:
+    """Check `unmask finetune multi RECIPE.toml MODEL`."""
     if any(value not in (None, False, 0) for value in ignored):
         raise UserError(
             "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for one "
@@ -135,30 +140,6 @@ def _several(
         )
     if len(arguments) != 2:
         raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
-    import torch
-
-    from unmask.checkpoint.fetch import locate
-    from unmask.checkpoint.folder import load_folder
-    from unmask.settings import build, override, read_toml
-    from unmask.train.multi import Multi, finetune_several
-
-    table = override(read_toml(Path(arguments[0])), changes)
-    recipe = build(Multi, table, where=arguments[0])
-    if threads:
-        torch.set_num_threads(threads)
-    return finetune_several(load_folder(locate(arguments[1])), recipe, out, **how)
-
-
-@contextmanager
-def shown() -> Iterator[tuple[Job, "Show"]]:
-    """A bar, and what moves it on with a run."""
-    with progress("training", "steps", None) as job:
-
-        def show(position: "Position", report: "Report", done: float) -> None:
-            steps = round(position.step / max(done, 1e-9))
-            job.reach("training", "steps", position.step, steps, note=f"loss {report.loss:.3f}")
-
-        yield job, show
 
 
 def evaluate(

@@ -1,21 +1,17 @@
 """The verb pretrain: a corpus folder -> a run folder with a model in it."""
 
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.progress import Job, notice, progress
-from unmask.errors import UserError
+from unmask.cli.progress import answer, terminal
+from unmask.console import Console
+from unmask.errors import SettingsError, UserError
 
 if TYPE_CHECKING:
-    from unmask.train.course import Position
-    from unmask.train.step import Report
-
-
-CHECKING = "checking the corpus"
+    from unmask.train.recipe import Recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,7 +36,7 @@ Warmup = Annotated[float | None, typer.Option(help="Share of the run until then.
 Pairs = Annotated[str | None, typer.Option(help="nsp, sop or off.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: examples.held_out=10")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: data.held_out=10")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start over; delete the old run.")]
 Shard = Annotated[bool, typer.Option("--shard", help="Share the weights among processes (FSDP2).")]
@@ -72,92 +68,97 @@ def pretrain(
 
     `torchrun --nproc-per-node 2 -m unmask pretrain ...` trains on several processes.
     """
+    if steps is not None and minutes is not None:
+        raise SettingsError("--steps and --minutes: a run has one length. Give one of them.")
     flags = {"model.size": size, "optimizer.rate": rate, "schedule.warmup": warmup}
-    flags |= {"examples.pairs": pairs, "seed": seed}
+    flags |= {"data.pairs": pairs, "seed": seed}
+    flags |= {"schedule.steps": steps, "schedule.minutes": minutes}
     changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    lengths = {"steps": steps, "minutes": minutes, "length": length, "batch_tokens": batch_tokens}
-    refuse_both(resume, overwrite)
     changes += set_ or []
-    table = _recipe(arguments, changes, lengths, out if resume else None, shard=shard)
-    train_here(
-        Path(arguments[-1]),
-        out,
-        table,
-        threads=threads,
-        resume=resume,
-        overwrite=overwrite,
-        shard=shard,
-        check=not no_preflight,
-        tensorboard=tensorboard,
-    )
+    refuse_both(resume, overwrite)
+    resumed = out if resume else None
+    recipe = _recipe(arguments, changes, length, batch_tokens, resumed, shard=shard)
+    from unmask.jobs.pretrain import Pretrain
+    from unmask.train.run import Options, Run
+
+    options = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
+    console = console_of_run()
+    outcome = Run(Pretrain(Path(arguments[-1])), recipe, out, console, options).go()
+    if is_main():
+        answer(f"the model is in {outcome.model}, the report in {out / 'report.html'}")
+
+
+def is_main() -> bool:
+    """Is this the process that prints, of those that torchrun has started?"""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def console_of_run() -> Console:
+    """The terminal, or silence for the other processes that torchrun has started."""
+    return terminal if is_main() else Console()
 
 
 def refuse_both(resume: bool, overwrite: bool) -> None:
-    """A run goes on, or begins anew."""
+    """Refuse to resume and to start over at once."""
     if resume and overwrite:
-        raise UserError("--resume and --overwrite: a run goes on or begins anew. Give one of them.")
+        raise UserError(
+            "--resume and --overwrite: a run is resumed or started over. Give one of them."
+        )
 
 
 def _recipe(
     arguments: list[str],
     changes: list[str],
-    lengths: dict[str, Any],
+    length: int | None,
+    batch_tokens: int | None,
     resumed: Path | None,
     *,
     shard: bool,
-) -> dict[str, Any] | None:
+) -> "Recipe | None":
     """The recipe that was asked for; None if a run that is resumed has its own and nothing was.
 
-    What can be said about the arguments is said here, before torch is imported.
+    What is wrong with the arguments is reported here, before torch is imported.
     """
     if len(arguments) > 2:
         raise UserError(f"{len(arguments)} arguments; need a corpus, or a recipe and a corpus.")
     from unmask.data.layout import read_manifest
-    from unmask.settings import build
-    from unmask.train.recipe import AUTO, Recipe, compose
 
     read_manifest(Path(arguments[-1]))
-    given = len(arguments) == 2 or changes or any(value is not None for value in lengths.values())
-    if resumed and not given:
+    if resumed and not (len(arguments) == 2 or changes or length or batch_tokens):
         if not (resumed / "recipe.toml").exists():
             raise UserError(
-                f"{resumed}: no run to resume is there. Check --out; to begin one, say what it is "
-                "to be (a recipe, --size, --steps, ...)."
+                f"{resumed}: no run to resume is there. Check --out; to start one, give a recipe, "
+                "--size, --steps or --minutes."
             )
         return None
-    usual = "budget" if lengths["minutes"] is not None else "bert"
-    table = compose(arguments[0] if len(arguments) == 2 else usual, changes, **lengths)
-    recipe = build(Recipe, table, where="recipe")
-    if recipe.model["size"] != AUTO:
-        recipe.network(2**15)
+    from unmask.jobs.scopes import PRETRAIN, check_network
+    from unmask.settings import build, read_toml
+    from unmask.train.compose import compose_table, recipe_path, without_choices
+    from unmask.train.recipe import Recipe
+
+    minutes = any(change.startswith("schedule.minutes=") for change in changes)
+    name = arguments[0] if len(arguments) == 2 else "budget" if minutes else "bert"
+    source = _with_phases(read_toml(recipe_path("", name)), length, batch_tokens)
+    table = compose_table(PRETRAIN, source, changes, console=console_of_run())
+    plain = without_choices(table)
+    check_network(plain)
     if shard:
-        recipe.optimizer.refuse_shares()
-    return table
+        plain.optimizer.refuse_shares()
+    return build(Recipe, table, where="recipe")
 
 
-def train_here(
-    corpus: Path, out: Path, table: dict[str, Any] | None, *, threads: int | None, **how: bool
-) -> None:
-    """Train with a bar, shown by the first of several processes."""
-    import torch
-
-    from unmask.train.pretrain import pretrain as run
-
-    if threads:
-        torch.set_num_threads(threads)
-    total = (table or {}).get("schedule", {}).get("steps")
-    first = os.environ.get("RANK", "0") == "0"  # torchrun's other processes keep quiet
-    with progress("training", "steps", total) if first else nullcontext(Job("", "", 0)) as job:
-
-        def show(position: "Position", report: "Report", done: float) -> None:
-            steps = round(position.step / max(done, 1e-9))
-            note = f"loss {report.loss:.3f}, {done:.0%}"
-            job.reach("training", "steps", position.step, steps, note=note)
-
-        def checked(tokens: int) -> None:
-            before = job.stage.done if job.stage.what == CHECKING else 0
-            job.reach(CHECKING, "tokens", before + tokens, None)
-
-        model = run(corpus, out, table, notice=notice, show=show, checked=checked, **how)
-    if first:
-        print(f"the model is in {model}, the report in {out / 'report.html'}")
+def _with_phases(
+    table: dict[str, Any], length: int | None, batch_tokens: int | None
+) -> dict[str, Any]:
+    """A recipe with a single phase of a length, and with a number of tokens a step, if given."""
+    if length is None and batch_tokens is None:
+        return table
+    old = "phases" in table  # as recipes of the first version have them
+    place = table if old else dict(table.get("schedule", {}))
+    phases = place.get("phases") or [{}]
+    if length is not None:
+        phases = [{**phases[0], "share": 1.0, "length": length}]
+    if batch_tokens is not None:
+        phases = [{**phase, "batch_tokens": batch_tokens} for phase in phases]
+    place = {**place, "phases": phases}
+    return place if old else {**table, "schedule": place}

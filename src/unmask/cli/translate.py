@@ -1,22 +1,31 @@
 """The verbs of translation: train, run, evaluate, compare, look."""
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unmask.cli.answers import ModelName
-from unmask.cli.progress import Job, answer, notice, progress
-from unmask.cli.tasks import OnBad, shown, watcher_for
-from unmask.cli.training import Out, Overwrite, Resume, Set, Threads, refuse_both
+from unmask.cli.progress import answer, notice, progress
+from unmask.cli.tasks import OnBad, watcher_for
+from unmask.cli.training import (
+    NoPreflight,
+    Out,
+    Overwrite,
+    Resume,
+    Set,
+    Shard,
+    Tensorboard,
+    Threads,
+    console_of_run,
+    is_main,
+    refuse_both,
+)
 from unmask.errors import SettingsError, UserError
 
 if TYPE_CHECKING:
     from unmask.model.config import SearchSettings
-    from unmask.train.pairs import Files
     from unmask.use.translate import Translator
 
 Folder = Annotated[
@@ -73,62 +82,34 @@ def train(
     set_: Set = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    shard: Shard = False,
+    tensorboard: Tensorboard = False,
+    no_preflight: NoPreflight = False,
 ) -> None:
     """Train a translator on pairs of texts of your own."""
-    flags = {"optimizer.rate": rate, "tune.epochs": epochs, "schedule.minutes": minutes}
-    flags |= {"tune.batch": batch, "seed": seed}
+    flags = {"optimizer.rate": rate, "schedule.epochs": epochs, "schedule.minutes": minutes}
+    flags |= {"loop.batch_size": batch, "seed": seed}
     changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
-    if model is not None and not any(c.startswith("vocabulary.joint") for c in changes):
-        changes.append("vocabulary.joint=false")
+    if model is not None and not any(".joint" in change for change in changes):
+        changes.append("tokenizer.joint=false")
     refuse_both(resume, overwrite)
-    files = _files(folder, source, target, train, dev, text, second, header)
-    from unmask.train.pairs import read_data
-
-    data = read_data(files, watcher_for(on_bad))
-    from unmask.train.compare import train_files
-
-    with shown() as (job, show):
-        found = train_files(
-            data,
-            out,
-            recipe,
-            changes,
-            model=model,
-            vocabulary=vocabulary,
-            target_vocabulary=target_vocabulary,
-            threads=threads,
-            learning=_learning(job),
-            resume=resume,
-            overwrite=overwrite,
-            notice=notice,
-            show=show,
-        )
-    if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(found))
-
-
-def _files(
-    folder: Path | None,
-    source: str | None,
-    target: str | None,
-    train: Paths,
-    dev: Paths,
-    text: str | None,
-    second: str | None,
-    header: bool | None,
-) -> "Files":
     from unmask.data.columns import Columns
-    from unmask.train.pairs import Files
+    from unmask.data.pair_files import PairFiles
 
     columns = Columns(text, second, None, header)
-    return Files(folder, source, target, train or [], dev or [], columns)
+    files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher_for(on_bad))
+    files.paths()  # what is wrong with them is reported before torch is imported
+    from unmask.jobs.translate import Given, TranslateJob
+    from unmask.train.compose import compose
+    from unmask.train.run import Options, Run
 
-
-def _learning(job: Job) -> Callable[[int, int], None]:
-    def learning(done: int, total: int) -> None:
-        job.reach("learning words", "tokens", done, total)
-
-    return learning
+    options = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
+    console = console_of_run()
+    job = TranslateJob(files, Given(model, vocabulary, target_vocabulary))
+    composed = compose(TranslateJob.scope, recipe, changes, console=console)
+    found = Run(job, composed, out, console, options).go().summary
+    if is_main():
+        answer(json.dumps(found))
 
 
 def run(
@@ -214,13 +195,12 @@ def compare(
     threads: Threads = None,
 ) -> None:
     """Train several variants, and draw their curves in one figure."""
-    from unmask.settings import build, read_toml
-    from unmask.train.compare import FIGURE, Comparison
-    from unmask.train.compare import compare as run_all
+    from unmask.jobs.compare import FIGURE, read_comparison
+    from unmask.jobs.compare import compare as run_all
 
-    asked = build(Comparison, read_toml(recipe), where=str(recipe))
-    with shown() as (job, show):
-        rows = run_all(recipe, threads=threads, learning=_learning(job), notice=notice, show=show)
+    asked = read_comparison(recipe)
+    console = console_of_run()
+    rows = run_all(asked, console, threads=threads)
     print(f"{'':<24}{'bleu':>8}{'chrf':>8}{'perplexity':>12}{'minutes':>9}")
     for row in rows:
         print(

@@ -13,6 +13,7 @@ A corpus is read as one long row of tokens; a position counts through all shards
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from unmask.disk import digest
 from unmask.errors import FolderError
 from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import SPECIALS
 
+COUNTED = 50_000_000  # tokens that word frequencies are taken from
 Ids = NDArray[np.int64]
 Bits = NDArray[np.bool_]
 
@@ -63,6 +66,17 @@ class Corpus:
     def statistics(self) -> Statistics:
         """What it is like."""
         return Statistics(**self.manifest["statistics"])
+
+    @cached_property
+    def frequencies(self) -> NDArray[np.float64]:
+        """The share of each token in the text, counted once; none is zero.  -> [V]"""
+        vocabulary = self.tokenizer.vocabulary
+        counts = np.full(len(vocabulary), 0.5)
+        for shard in self.shards[:: -(-self.size // COUNTED)]:  # from all parts of the corpus
+            counts += np.bincount(shard, minlength=len(vocabulary))
+        counts[[vocabulary.ids[token] for token in SPECIALS]] = 0.5
+        shares: NDArray[np.float64] = counts / counts.sum()
+        return shares
 
     @property
     def size(self) -> int:

@@ -24,13 +24,14 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.depth = 0  # of all that stands below the blocks; optimizer groups go by it
         self.tokens = table(config.vocab_size, config.width)
         self.segments = table(config.segments, config.width)
         self.positions = positions.build(config)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
-            Block(config, layer) if config.cell == "attention" else RecurrentLayer(config)
+            Block(config, layer) if config.cell == "attention" else RecurrentLayer(config, layer)
             for layer in range(config.layers)
         )
         last = nn.LayerNorm(config.width, eps=config.norm_epsilon)

@@ -79,6 +79,7 @@ class Block(nn.Module):
         self.feed_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm == "pre"
+        self.level = layer + 1  # blocks up to this one; optimizer groups go by it
 
     def forward(
         self,

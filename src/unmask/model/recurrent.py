@@ -32,8 +32,9 @@ CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 class RecurrentLayer(nn.Module):
     """One layer that reads texts from left to right and, unless it is causal, back."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         super().__init__()
+        self.level = layer + 1  # blocks up to this one; optimizer groups go by it
         each = config.width if config.causal else config.width // 2
         self.cell = CELLS[config.cell](
             config.width, each, batch_first=True, bidirectional=not config.causal

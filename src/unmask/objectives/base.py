@@ -5,6 +5,7 @@ once, over a whole group of batches and over all processes, so that neither the 
 nor the number of processes changes anything but rounding.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -25,8 +26,13 @@ RIGHT = "_right"  # in evaluation also `term_right`: [] how many answers were ri
 class Objective(Protocol):
     """Anything that can be trained: it runs the encoder its own way and returns sums."""
 
-    def prepare(self, batch: Batch, root: int) -> Batch:
-        """Hide what must be guessed and say what the answers are: a function of its arguments."""
+    @property
+    def terms(self) -> Sequence[str]:
+        """The names of its losses, the main one first."""
+
+    @property
+    def chance(self) -> float | None:
+        """The main loss of a network that knows nothing; None where it depends on the labels."""
 
     def __call__(self, network: Network, batch: Batch) -> Sums:
         """Run the network and sum the losses."""
@@ -65,7 +71,7 @@ class Reader(Protocol):
         """
 
     def prepare(self, batch: Batch, root: int) -> Batch:
-        """See Objective."""
+        """Hide what must be guessed and add what the answers are: a function of its arguments."""
 
     def places(self, batch: Batch) -> Tensor:
         """Where it reads: places in the flat batch.  -> [N]"""
@@ -79,6 +85,16 @@ class OnePass:
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         self.readers = readers
+
+    @property
+    def terms(self) -> list[str]:
+        """The losses, see Objective."""
+        return [reader.term for reader in self.readers]
+
+    @property
+    def chance(self) -> float:
+        """The loss of a guess among all answers."""
+        return math.log(self.readers[0].choices)
 
     @property
     def asks(self) -> dict[str, str]:

@@ -7,14 +7,19 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.model.config import HeadsConfig
-from unmask.settings import build
+from unmask.settings import Settings, build
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify
 from unmask.tasks.ner import Ner
 from unmask.tasks.qa import Qa
 from unmask.tasks.regress import Regress
+from unmask.tasks.translate import NAME, TranslateSettings
 
 TASKS: dict[str, type[Task]] = {"classify": Classify, "regress": Regress, "qa": Qa, "ner": Ner}
+TASK_SETTINGS: dict[str, type[Settings]] = {
+    **{name: kind.settings for name, kind in TASKS.items()},
+    NAME: TranslateSettings,
+}
 
 
 def task_of(heads: HeadsConfig, table: dict[str, Any] | None, where: str) -> Task:

@@ -88,6 +88,7 @@ class Task(Protocol):
     name: ClassVar[str]
     tabular: ClassVar[bool]  # its records are rows of tables, whose columns must be known
     settings: ClassVar[type[Settings]]
+    answers: ClassVar[type]  # a dataclass that JSON can carry
     metric: str  # the best model is the one with the most of it
 
     @classmethod
@@ -143,11 +144,7 @@ class Supervised:
     """A task as the training loop sees it: an objective."""
 
     def __init__(self, task: Task) -> None:
-        self.task = task
-
-    def prepare(self, batch: Batch, root: int) -> Batch:
-        """Nothing is hidden; the answers are there."""
-        return batch
+        self.task, self.terms, self.chance = task, [task.name], None
 
     def __call__(self, network: Network, batch: Batch) -> Sums:
         """One loss term, called after the task."""

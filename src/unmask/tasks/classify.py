@@ -62,6 +62,7 @@ class Classify:
     name: ClassVar[str] = "classify"
     tabular: ClassVar[bool] = True
     settings: ClassVar[type[Settings]] = ClassifySettings
+    answers: ClassVar[type] = Labels
 
     def __init__(
         self, how: ClassifySettings, names: Sequence[str], weights: Sequence[float] | None = None

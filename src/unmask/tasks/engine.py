@@ -112,22 +112,22 @@ def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
     return group
 
 
-def by_length(
-    examples: Sequence[E],
-    most: int | None = None,
-    length_of: Callable[[E], int] = lambda example: len(example.ids),
-) -> Iterator[list[int]]:
+def by_length(examples: Sequence[E], most: int | None = None) -> Iterator[list[int]]:
     """Neighbours in length together, about `most` tokens at a time: their numbers."""
+    return neighbours([len(example.ids) for example in examples], most)
+
+
+def neighbours(lengths: Sequence[int], most: int | None = None) -> Iterator[list[int]]:
+    """Group lengths, shortest first, about `most` in each sum: the places of each group."""
     most = most or BATCH_TOKENS
     batch: list[int] = []
-    tokens, lengths = 0, [length_of(example) for example in examples]
-    for i in sorted(range(len(examples)), key=lambda i: lengths[i]):
-        length = lengths[i]
-        if batch and tokens + length > most:
+    tokens = 0
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batch and tokens + lengths[i] > most:
             yield batch
             batch, tokens = [], 0
         batch.append(i)
-        tokens += length
+        tokens += lengths[i]
     if batch:
         yield batch
 

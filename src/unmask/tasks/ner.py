@@ -65,6 +65,7 @@ class Ner:
     name: ClassVar[str] = "ner"
     tabular: ClassVar[bool] = False
     settings: ClassVar[type[Settings]] = NerSettings
+    answers: ClassVar[type] = Names
     metric: str = "f1"
 
     def __init__(self, how: NerSettings, tags: Sequence[str]) -> None:

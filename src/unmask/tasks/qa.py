@@ -83,6 +83,7 @@ class Qa:
     name: ClassVar[str] = "qa"
     tabular: ClassVar[bool] = False
     settings: ClassVar[type[Settings]] = QaSettings
+    answers: ClassVar[type] = Answer
     metric: str = "f1"
 
     def __init__(self, how: QaSettings) -> None:

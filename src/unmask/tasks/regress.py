@@ -41,6 +41,7 @@ class Regress:
     name: ClassVar[str] = "regress"
     tabular: ClassVar[bool] = True
     settings: ClassVar[type[Settings]] = RegressSettings
+    answers: ClassVar[type] = Number
     metric: str = "spearman"
 
     def __init__(self, how: RegressSettings, label: str = "score") -> None:

@@ -206,16 +206,12 @@ class Translate:
     metric = "bleu"
 
     def __init__(self, how: TranslateSettings) -> None:
-        self.how = how
+        self.how, self.terms, self.chance = how, [NAME], None
 
     @classmethod
     def with_search(cls, search: SearchSettings) -> "Translate":
         """As it is asked, not trained."""
         return cls(TranslateSettings(search=search))
-
-    def prepare(self, batch: Batch, root: int) -> Batch:
-        """Nothing is hidden."""
-        return batch
 
     def __call__(self, network: Network, batch: Batch) -> Sums:
         """One loss term: of the next word, everywhere."""
@@ -223,8 +219,8 @@ class Translate:
         smoothing = self.how.smoothing if network.training else 0.0
         return {NAME: network.word_loss(states, batch.labels[ANSWERS], smoothing)}
 
-    def loss(self, network: Network, tokens: Sequence[Tokens], pad_id: int) -> float:
-        """The mean loss of a word, all truth heard, nothing smoothed."""
+    def loss(self, network: Network, tokens: Sequence[Tokens], pad_id: int) -> tuple[float, int]:
+        """The summed loss of all words, with teacher forcing, nothing smoothed; and their count."""
         sums, count = [], 0
         device = network.words.device
         with torch.inference_mode():
@@ -232,7 +228,7 @@ class Translate:
                 batch = batch_of([tokens[i] for i in some], pad_id=pad_id)
                 sums.append(float(self(network, batch.to(device))[NAME]))
                 count += batch.counts[NAME]
-        return fsum(sums) / max(count, 1)
+        return fsum(sums), count
 
     def score(self, said: Sequence[str], truth: Sequence[str]) -> dict[str, float]:
         """BLEU and chrF of lower-cased text, as sacrebleu computes them."""

@@ -6,6 +6,7 @@ step's batches are the same whatever the number of processes; only who computes 
 long as a step has a piece for each of them.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,15 +44,43 @@ class Processes:
         dist.all_reduce(sums)
         return [float(value) for value in sums.tolist()]
 
+    def refuse_other(self, text: str, what: str) -> None:
+        """Refuse to go on where processes have different texts, compared by their sha256."""
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        self.refuse_difference(float(int(digest[:12], 16)), what)
+
     def refuse_difference(self, value: float, what: str) -> None:
-        """All processes must have come to the same number."""
+        """Refuse to go on where processes have come to different numbers."""
         mean = self.total([value])[0] / self.world
         worst = self.total([abs(value - mean)])[0]
         if worst > 0:
             raise SettingsError(
                 f"{what} is not the same on all {self.world} processes. They must see the same "
-                "corpus and the same --out, on a disk that all machines share."
+                "data and the same --out, on a disk that all machines share."
             )
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """The bytes of every process, in the order of their ranks, the same on each."""
+        if self.world == 1:
+            return [payload]
+        sizes = torch.zeros(self.world, dtype=torch.int64, device=self.device)
+        sizes[self.rank] = len(payload)
+        dist.all_reduce(sizes)
+        longest = int(sizes.max())
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(payload)] = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[
+            : len(payload)
+        ]
+        parts = [torch.zeros_like(own, device=self.device) for _ in range(self.world)]
+        dist.all_gather(parts, own.to(self.device))
+        return [
+            bytes(part[: int(size)].cpu().numpy().tobytes())
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def agree(self, answer: bool) -> bool:
+        """Let the first process decide for all."""
+        return self.total([float(answer and self.first)])[0] > 0
 
     def wait(self) -> None:
         """Until all processes are here."""

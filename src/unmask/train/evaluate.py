@@ -20,11 +20,10 @@ from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network
 from unmask.objectives.base import RIGHT, Objective, OnePass
-from unmask.text.vocabulary import CONTINUES, SPECIALS
+from unmask.text.vocabulary import CONTINUES
 from unmask.train.distributed import Processes
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
-COUNTED = 50_000_000  # tokens that word frequencies are taken from
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ class Evaluation:
 
     def __call__(self, network: Network) -> dict[str, float]:
         """Mean losses and accuracies by term: {"mlm": ..., "mlm_accuracy": ...}."""
-        return score(
-            self.objective, network, self.batches, list(self.objective.asks), self.processes
-        )
+        return score(self.objective, network, self.batches, self.objective.terms, self.processes)
 
     def answers(self) -> NDArray[np.int64]:
         """The words that must be guessed in this process's batches."""
@@ -100,29 +97,18 @@ def baselines(
     nothing = math.log(choices)
     if not processes.total([len(answers)])[0]:
         return Baselines(nothing)
-    shares = frequencies(corpus)
+    shares = corpus.frequencies
     loss = float(-np.log(shares[answers]).sum())
     right = float((answers == shares.argmax()).sum())
     loss, right, count = processes.total([loss, right, len(answers)])
     return Baselines(nothing, loss / count, right / count)
 
 
-def frequencies(corpus: Corpus) -> NDArray[np.float64]:
-    """The share of each token in the text; none is zero.  -> [V]"""
-    size = len(corpus.tokenizer.vocabulary)
-    counts = np.full(size, 0.5)
-    for shard in corpus.shards[:: -(-corpus.size // COUNTED)]:  # from all parts of the corpus
-        counts += np.bincount(shard, minlength=size)
-    counts[[corpus.tokenizer.vocabulary.ids[token] for token in SPECIALS]] = 0.5
-    shares: NDArray[np.float64] = counts / counts.sum()
-    return shares
-
-
 class Blanks:
     """A few held-out sentences with one word hidden, guessed again and again."""
 
     def __init__(self, evaluation: Evaluation, corpus: Corpus, count: int = 6) -> None:
-        self.tokenizer = corpus.tokenizer
+        self.tokenizer, self.term = corpus.tokenizer, evaluation.objective.terms[0]
         self.cases = [
             case for batch in evaluation.batches[:40] if (case := self._case(batch)) is not None
         ][:count]
@@ -151,9 +137,10 @@ class Blanks:
         """The first whole word of a batch that is hidden among plain neighbours."""
         vocabulary = self.tokenizer.vocabulary
         width = batch.tokens.shape[1]
-        if "mlm_places" not in batch.labels:
+        names = f"{self.term}_places", f"{self.term}_tokens"
+        if names[0] not in batch.labels:
             return None
-        places, answers = (batch.labels[n].tolist() for n in ("mlm_places", "mlm_tokens"))
+        places, answers = (batch.labels[name].tolist() for name in names)
         hidden = dict(zip(places, answers, strict=True))
         tokens = batch.tokens.flatten().tolist()
         for at, truth in hidden.items():

@@ -1,4 +1,4 @@
-"""A run's weights <-> disk: checkpoints to go on from, and the model of a finished run."""
+"""A run's weights <-> disk: checkpoints to resume from, and the models of a finished run."""
 
 from dataclasses import asdict
 
@@ -6,91 +6,115 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from unmask.checkpoint.folder import save_folder
-from unmask.checkpoint.state import newest_state, save_state
+from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.checkpoint.state import newest_state, prune, save_state
 from unmask.checkpoint.weights import empty
 from unmask.model.network import Network
-from unmask.train.course import Course, Final, Position
 from unmask.train.distributed import like, whole
+from unmask.train.evaluator import METRIC
+from unmask.train.folder import CHECKPOINTS
+from unmask.train.ingredients import Ingredients
 from unmask.train.optim import mean, read_moments, write_moments
-from unmask.train.run import CHECKPOINTS, MODEL
+from unmask.train.position import Position
+from unmask.train.recipe import Recipe
+from unmask.train.site import Site
 
 
 class Keeper:
     """Writes and reads what a run must not lose, for the weights of all its processes."""
 
-    def __init__(self, course: Course, optimizer: Optimizer) -> None:
-        self.course, self.optimizer = course, optimizer
+    def __init__(
+        self, given: Ingredients, recipe: Recipe, site: Site, optimizer: Optimizer, *, shard: bool
+    ) -> None:
+        self.given, self.site, self.optimizer, self.shard = given, site, optimizer, shard
+        self.settings, self.processes = recipe.loop, site.processes
 
     def save(self, position: Position) -> None:
         """Publish a checkpoint."""
-        course = self.course
         network = self.network(averaged=False)
         moments = {}
-        for name, tensor in read_moments(course.network, self.optimizer).items():
-            full = whole(tensor)  # all must ask, and only who writes keeps it
-            if course.processes.first:
+        for name, tensor in read_moments(self.given.network, self.optimizer).items():
+            full = whole(tensor)  # all processes must ask, and only the first keeps it
+            if self.processes.first:
                 moments[name] = full
-        if course.processes.first:
-            course.folder.claim(f"{CHECKPOINTS}/step-{position.step}")
+        if self.processes.first:
+            self.site.folder.claim(f"{CHECKPOINTS}/step-{position.step}")
             save_state(
-                course.folder.checkpoints,
+                self.site.folder.checkpoints,
                 network,
-                course.tokenizer,
+                self.given.tokens.source,
                 moments,
                 asdict(position),
-                target=course.target,
+                target=self.given.tokens.target,
                 step=position.step,
-                keep=course.settings.keep,
-                recipe=course.recipe,
-                provenance={**course.provenance, "step": position.step},
+                keep=self.settings.keep,
+                recipe=self.site.folder.recipe,
+                provenance={**self.given.digest.provenance, "step": position.step},
             )
-        course.processes.wait()
+        self.processes.wait()
 
     def restore(self) -> Position | None:
         """Take weights and moments from the newest checkpoint; None if there is none yet."""
-        course = self.course
-        state = newest_state(course.folder.checkpoints, course.folder.say)
+        state = newest_state(self.site.folder.checkpoints, self.site.folder.say)
         found = -1.0 if state is None else float(state.facts["step"])
-        course.processes.refuse_difference(found, "the newest checkpoint that each finds")
+        self.processes.refuse_difference(found, "the newest checkpoint that each finds")
         if state is None:
             return None
+        if self.processes.first:  # all have read theirs; a run that was killed may not have pruned
+            prune(self.site.folder.checkpoints, self.settings.keep)
+        network = self.given.network
         stored = state.network.state_dict()
         with torch.no_grad():
-            for name, tensor in course.network.state_dict().items():
+            for name, tensor in network.state_dict().items():
                 tensor.copy_(like(stored[name], tensor))
-        parameters = dict(course.network.named_parameters())
+        parameters = dict(network.named_parameters())
         moments = {
             key: like(value, parameters[key.partition("/")[2]])
             for key, value in state.optimizer.items()
         }
-        write_moments(course.network, self.optimizer, moments)
+        write_moments(network, self.optimizer, moments)
         return Position(**state.facts)
 
     def publish(self, position: Position) -> None:
-        """Write the model of a finished run."""
-        course = self.course
-        target = course.folder.path / MODEL
-        last = Final(self.network(), {}, None)  # gathers from all processes
-        if course.processes.first and not target.exists():
-            final = course.final() if course.final else last
-            course.folder.claim(MODEL)
-            save_folder(
-                target,
-                final.network,
-                course.tokenizer,
-                target=course.target,
-                recipe=course.recipe,
-                provenance={**course.provenance, "step": position.step, **final.facts},
-                task=final.task,
-            )
-        course.processes.wait()
+        """Write the models of a finished run: of the best step, or else of the last."""
+        network = self.network()  # gathers from all processes
+        best = self.given.evaluator.best()
+        if self.processes.first:
+            if best is not None:
+                network = load_folder(best.path).network
+            for folder, head in self.given.publish.items():
+                target = self.site.folder.path / folder
+                if target.exists():
+                    continue
+                self.site.folder.claim(folder)
+                target.parent.mkdir(exist_ok=True)
+                facts: dict[str, object] = {"step": position.step}
+                if best is not None:
+                    prefix = f"{head}." if head else ""
+                    scores = {
+                        name.removeprefix(prefix): value
+                        for name, value in best.scores.items()
+                        if name.startswith(prefix) and name != METRIC
+                    }
+                    facts = {"step": best.step, "scores": scores}
+                save_folder(
+                    target,
+                    network.only(head) if head else network,
+                    self.given.tokens.source,
+                    target=self.given.tokens.target,
+                    recipe=self.site.folder.recipe,
+                    provenance={**self.given.digest.provenance, **facts},
+                    task=best.settings.get(head) if best else None,
+                )
+                if head:
+                    self.site.folder.say(f"the model for {head} is in {target}")
+        self.processes.wait()
 
     def network(self, *, averaged: bool = True) -> Network:
         """The network with all its weights in this process, or with their running means."""
-        network = self.course.network
-        averaged = averaged and self.course.settings.average > 0
-        if not self.course.shard and not averaged:
+        network = self.given.network
+        averaged = averaged and self.settings.average > 0
+        if not self.shard and not averaged:
             return network
         plain = empty(network.config, network.heads)
         state: dict[str, Tensor] = dict(network.state_dict())

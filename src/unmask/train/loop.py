@@ -15,45 +15,52 @@ import torch
 
 from unmask.errors import Stopped, UserError
 from unmask.memory import keep_freed_memory
-from unmask.train.ahead import Ahead
-from unmask.train.course import Course, Position
+from unmask.train.ingredients import Ingredients
 from unmask.train.keep import Keeper
 from unmask.train.optim import average, make_optimizer, set_rate
-from unmask.train.step import Piece, Report, choose_precision, take_step
+from unmask.train.position import Position
+from unmask.train.recipe import Recipe
+from unmask.train.site import Site
+from unmask.train.sources import Ahead, Deal
+from unmask.train.step import Piece, Report, Trainee, choose_precision, take_step
 
-BEFORE = 0.2  # of a run by the clock may be spent before its first step
+BEFORE = 0.5  # of a run by the clock may be spent before its first step
 
 
 class Loop:
     """A run in progress."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
-        self.position = Position()
+    def __init__(self, given: Ingredients, recipe: Recipe, site: Site, *, shard: bool) -> None:
         keep_freed_memory()
-        self.precision = choose_precision(course.settings.precision, course.processes.device)
-        course.network.train()
-        blocks = list(course.network.encoder.blocks)
-        self.module = course.processes.wrap(course.trainee, blocks, shard=course.shard)
+        self.given, self.site, self.processes = given, site, site.processes
+        self.settings, self.optimized = recipe.loop, recipe.optimizer
+        self.schedule = recipe.schedule.in_steps(given.source.steps_per_epoch)
+        self.evaluator, self.folder, self.position = given.evaluator, site.folder, Position()
+        self.precision = choose_precision(recipe.loop.precision, self.processes.device)
+        network = given.network.train()
+        trainee = Trainee(network, given.objective)
+        self.module = self.processes.wrap(trainee, list(network.encoder.blocks), shard=shard)
         self.optimizer = make_optimizer(
-            course.trainee, course.optimizer, shard=course.shard, scale=course.scale
+            trainee, recipe.optimizer, layers=network.config.layers, shard=shard
         )
-        self.keeper = Keeper(course, self.optimizer)
+        self.keeper = Keeper(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
-        self.source = course.source
-        if _wanted_ahead(course.settings.ahead, course.processes.device):
-            self.source = Ahead(course.source, self._progress_at)
-        if course.settings.compile:
+        self.deal: Deal | Ahead = Deal(given.source, self.processes)
+        if _wanted_ahead(self.settings.ahead, self.processes.device):
+            self.deal = Ahead(self.deal, self._progress_at)
+        if self.settings.compile:
             self.module = torch.compile(self.module)  # type: ignore[assignment]
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none yet."""
         found = self.keeper.restore()
-        self.course.folder.cut_back(found.step if found else -1)
+        self.folder.cut_back(found.step if found else -1)
+        self.processes.wait()
+        self.evaluator.restore([e for e in self.folder.metrics() if e["kind"] == "eval"])
         if found is None:
             return False
         self.position, self.saved_step = found, found.step
-        self.course.folder.say(f"going on from step {found.step}")
+        self.folder.say(f"resuming from step {found.step}")
         return True
 
     def run(self) -> None:
@@ -63,14 +70,14 @@ class Loop:
             self._count_what_came_before()
             self._evaluate()
             position.before = position.seconds
-        while self.progress < 1.0 and not self.course.enough():
+        while self.progress < 1.0 and not self.evaluator.stop():
             self._stop_if_asked()
             begun, before = time.monotonic(), self.progress
             report = self._step()
             self._clock(begun)
             if report is None:
                 continue
-            if report.taken and self.course.settings.average:
+            if report.taken and self.settings.average:
                 self._average(self.progress - before)
             self._log(report, time.monotonic() - begun)
             if self._evaluation_due():
@@ -85,11 +92,11 @@ class Loop:
     @property
     def progress(self) -> float:
         """How much of the run is behind us."""
-        return self.course.schedule.progress(self.position.step, self.position.seconds)
+        return self.schedule.progress(self.position.step, self.position.seconds)
 
     def _progress_at(self, step: int) -> float:
         """How far the run will be at a step, as far as it can be known: a clock stands still."""
-        return self.course.schedule.progress(step, self.position.seconds)
+        return self.schedule.progress(step, self.position.seconds)
 
     def save(self) -> None:
         """Publish a checkpoint, unless this step's is there."""
@@ -97,41 +104,44 @@ class Loop:
             return
         begun = time.monotonic()
         self.keeper.save(self.position)
+        self.evaluator.saved()
         self._clock(begun)
         self.saved_step, self.saved_at = self.position.step, time.monotonic()
 
     def _step(self) -> Report | None:
         """One step; None if it was given up on a wish to stop, with nothing changed."""
-        course, position = self.course, self.position
-        pieces, cursor = self.source.pieces(position.cursor, position.step, self.progress)
-        set_rate(self.optimizer, course.optimizer.rate * course.schedule.factor(self._next()))
+        position = self.position
+        dealt = self.deal.take(position.cursor, position.step, self.progress)
+        set_rate(self.optimizer, self.optimized.rate * self.schedule.factor(self._next()))
         report = take_step(
             self.module,
-            pieces,
+            dealt.pieces,
             self.optimizer,
-            course.processes,
-            clip=course.optimizer.clip,
+            self.processes,
+            terms=self.given.objective.terms,
+            clip=self.optimized.clip,
             precision=self.precision,
+            rounds=dealt.rounds,
             give_up=self._asked_to_stop,
         )
         if report is None:
             return None
-        position.cursor, position.step = cursor, position.step + 1
+        position.cursor, position.step = dealt.cursor, position.step + 1
         position.tokens += report.tokens
         if report.taken:
             position.bad = 0
         else:
-            self._leave_out(report, pieces)
+            self._leave_out(report, dealt.pieces)
         return report
 
     def _average(self, share: float) -> None:
         """Let weights that were reached in a share of the run count in the running mean."""
-        weight = min(share / self.course.settings.average, 1.0)
-        average(self.course.network, self.optimizer, weight)
+        weight = min(share / self.settings.average, 1.0)
+        average(self.given.network, self.optimizer, weight)
 
     def _next(self) -> float:
         """The progress that decides the rate: from the first step, which has one above nothing."""
-        schedule, position = self.course.schedule, self.position
+        schedule, position = self.schedule, self.position
         if schedule.steps is not None:
             return (position.step + 0.5) / schedule.steps
         begun = schedule.progress(0, position.before)
@@ -140,20 +150,20 @@ class Loop:
 
     def _leave_out(self, report: Report, pieces: Sequence[Piece]) -> None:
         """A step that was not finite: say all that helps to find out why, and stop in the end."""
-        position, settings = self.position, self.course.settings
+        position, settings = self.position, self.settings
         position.bad += 1
         numbers = [int(n) for p in pieces if p.batch.number is not None for n in p.batch.number[:3]]
         said = (
             f"step {position.step}: the loss or the gradient is not finite ("
             f"{', '.join(f'{name} {value:.4g}' for name, value in report.losses.items())}, norm "
             f"{report.norm:.4g}, rate {self.optimizer.param_groups[0]['lr']:.3g}, first examples "
-            f"{numbers[:3]}); the step was left out and the weights are as before"
+            f"{numbers[:3]}); the step was skipped and the weights are as before"
         )
-        self.course.folder.say(f"warning: {said}")
+        self.folder.say(f"warning: {said}")
         if position.bad > settings.bad_steps:
-            last = f"step {self.saved_step} in {self.course.folder.checkpoints}"
+            last = f"step {self.saved_step} in {self.folder.checkpoints}"
             raise UserError(
-                f"{said}. That is {position.bad} such steps in a row, more than train.bad_steps = "
+                f"{said}. That is {position.bad} such steps in a row, more than loop.bad_steps = "
                 f"{settings.bad_steps}. The last good checkpoint is "
                 f"{last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
                 "rate."
@@ -161,15 +171,15 @@ class Loop:
 
     def _clock(self, begun: float) -> None:
         """Add the time of a step; every process takes the first one's."""
-        passed = time.monotonic() - begun if self.course.processes.first else 0.0
-        if self.course.schedule.minutes is not None:
-            passed = self.course.processes.total([passed])[0]
+        passed = time.monotonic() - begun if self.processes.first else 0.0
+        if self.schedule.minutes is not None:
+            passed = self.processes.total([passed])[0]
         self.position.seconds += passed
 
     def _log(self, report: Report, seconds: float) -> None:
-        course, position = self.course, self.position
-        if position.step % course.settings.log_steps == 0 or self.progress >= 1.0:
-            course.folder.record(
+        position = self.position
+        if position.step % self.settings.log_steps == 0 or self.progress >= 1.0:
+            self.folder.record(
                 {
                     "kind": "train",
                     "step": position.step,
@@ -182,14 +192,27 @@ class Loop:
                     "tokens_a_second": round(report.tokens / max(seconds, 1e-9), 1),
                 }
             )
-        if course.watch:
-            course.watch(position, report, self.progress)
+        self.evaluator.stepped(position, report)
+        if self.processes.first:
+            steps = self.schedule.steps or round(position.step / max(self.progress, 1e-9))
+            left = self.schedule.seconds_left(position.seconds)
+            note = f"loss {report.loss:.3f}, {self.progress:.0%}"
+            self.site.console.progress(
+                "training", "steps", position.step, steps, note=note, seconds_left=left
+            )
 
     def _count_what_came_before(self) -> None:
-        """The checks before the first step are part of the minutes, up to a share of them."""
-        minutes, begun = self.course.schedule.minutes, self.course.begun
-        if minutes is not None and begun is not None:
-            self._clock(max(begun, time.monotonic() - 60 * minutes * BEFORE))
+        """Count setting up as part of the minutes, up to a share of them."""
+        minutes, now = self.schedule.minutes, time.monotonic()
+        if minutes is None:
+            return
+        most = 60 * minutes * BEFORE
+        if now - self.site.started > most:
+            self.folder.say(
+                f"setting up took {(now - self.site.started) / 60:.1f} of {minutes:g} minutes; the "
+                f"steps have {minutes * (1 - BEFORE):.1f} minutes all the same"
+            )
+        self._clock(max(self.site.started, now - most))
 
     def _evaluation_due(self) -> bool:
         """Has a moment come at which the run is to be evaluated, also while it was busy?"""
@@ -197,43 +220,40 @@ class Loop:
 
     def _slot(self) -> int:
         """Of the evaluations that are spread over the run, the last that is due."""
-        return int(self.progress * self.course.settings.evaluations)
+        return int(self.progress * self.evaluator.times)
 
     def _evaluate(self) -> None:
-        if self.course.evaluate is None or not self.course.settings.evaluations:
+        if not self.evaluator.times:
             return
         begun, self.position.slot = time.monotonic(), self._slot()
-        network = self.keeper.network().to(self.course.processes.device).eval()
-        found = self.course.evaluate(self.position, network)
-        self.course.network.train()
+        network = self.keeper.network().to(self.processes.device).eval()
+        found = self.evaluator.evaluate(network, self.position)
+        self.given.network.train()
         self._clock(begun)
         self.position.evaluated = self.position.step
-        self.course.folder.record({"kind": "eval", "step": self.position.step, **found})
-        if self.course.report:
-            self.course.report()
+        self.folder.record({"kind": "eval", "step": self.position.step, **found})
+        self.evaluator.report()
 
     def _asked_to_stop(self) -> bool:
         """Has a wish come to any of the processes?"""
-        return self.course.processes.total([float(self.course.wish.number > 0)])[0] > 0
+        return self.processes.total([float(self.site.stop.number > 0)])[0] > 0
 
     def _stop_if_asked(self) -> None:
         """Grant a wish to stop."""
-        number, step = self.course.wish.number, self.position.step
+        number, step = self.site.stop.number, self.position.step
         if not self._asked_to_stop():
             return
         if step:
             self.save()
-        self.course.folder.say(
-            f"stopped after step {step}; go on with the same command and --resume"
-        )
+        self.folder.say(f"stopped after step {step}; the same command with --resume continues")
         raise Stopped(number or signal.SIGTERM)
 
     def _save_due(self) -> bool:
-        settings, step = self.course.settings, self.position.step
+        settings, step = self.settings, self.position.step
         by_step = settings.save_steps is not None and step % settings.save_steps == 0
         late = time.monotonic() - self.saved_at > 60 * settings.save_minutes
-        first = self.course.processes.first
-        return by_step or self.course.processes.total([float(late and first)])[0] > 0
+        first = self.processes.first
+        return by_step or self.processes.total([float(late and first)])[0] > 0
 
 
 def _finite(value: float) -> float | None:

@@ -1,6 +1,7 @@
 """Gradients -> weights: AdamW with its groups, Muon, and their tensors by name."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,28 +15,52 @@ from unmask.train.schedule import OptimizerSettings
 AVERAGE = "average"  # a running mean of the weights, among the optimizer's tensors
 
 
-def make_optimizer(
-    module: nn.Module,
-    settings: OptimizerSettings,
-    *,
-    shard: bool = False,
-    scale: Callable[[str], float] = lambda name: 1.0,
-) -> torch.optim.AdamW:
-    """An optimizer for the parameters of a module; biases and norms do not decay.
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter stands: what decides how the optimizer treats it."""
 
-    `scale` says by a parameter's name how its rate compares with that of the others.
+    depth: int | None = None  # inside the encoder: blocks up to it; None outside, as heads are
+    in_block: bool = False
+
+
+def place_parameters(
+    module: nn.Module, place: Place = Place(), prefix: str = ""
+) -> Iterator[tuple[str, nn.Parameter, Place]]:
+    """Every parameter of a module with its name and place, by the attributes of the modules.
+
+    An encoder has a `depth`, a block of any stack a `level`; both hold for all that is inside.
+    """
+    depth, level = getattr(module, "depth", place.depth), getattr(module, "level", None)
+    if level is not None:
+        place = Place(None if depth is None else level, in_block=True)
+    else:
+        place = replace(place, depth=depth)
+    for name, parameter in module.named_parameters(prefix, recurse=False):
+        yield name, parameter, place
+    for name, inner in module.named_children():
+        yield from place_parameters(inner, place, f"{prefix}.{name}" if prefix else name)
+
+
+def make_optimizer(
+    module: nn.Module, settings: OptimizerSettings, *, layers: int = 0, shard: bool = False
+) -> torch.optim.AdamW:
+    """Make an optimizer for the parameters of a module; biases and norms do not decay.
+
+    `layers` is the number of blocks of the encoder, from which layer-wise rates count down.
     """
     if shard:
         settings.refuse_shares()
-    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    inside = {name: p for name, p in named if p.ndim == 2 and ".blocks." in name}
-    turned = inside if settings.kind == "muon" else {}
+    named = [(p, place) for _, p, place in place_parameters(module) if p.requires_grad]
+    muon = settings.kind == "muon"
+    turned = [p for p, place in named if muon and p.ndim == 2 and place.in_block]
+    apart = {id(p) for p in turned}
     groups: dict[tuple[float, float], dict[str, Any]] = {}
-    for name, parameter in named:
-        if name not in turned:
-            how = settings.decay if parameter.ndim >= 2 else 0.0, scale(name)
-            group = {"params": [], "weight_decay": how[0], "scale": how[1]}
-            groups.setdefault(how, group)["params"].append(parameter)
+    for parameter, place in named:
+        if id(parameter) not in apart:
+            decay = settings.decay if parameter.ndim >= 2 else 0.0
+            scale = settings.scale(place.depth, layers)
+            group = {"params": [], "weight_decay": decay, "scale": scale}
+            groups.setdefault((decay, scale), group)["params"].append(parameter)
     rules = {
         "lr": settings.rate,
         "betas": (settings.beta1, settings.beta2),
@@ -46,7 +71,7 @@ def make_optimizer(
         return torch.optim.AdamW(list(groups.values()), **rules)  # type: ignore[arg-type]
     own = {"momentum": settings.momentum, "factor": settings.factor, "decay": settings.decay}
     parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
-    matrices = [(p, parts.get(id(p), 1)) for p in turned.values()]
+    matrices = [(p, parts.get(id(p), 1)) for p in turned]
     return Muon(list(groups.values()), matrices, **own, **rules)  # type: ignore[arg-type]
 
 

@@ -1,11 +1,16 @@
 """Metrics -> curves.svg and report.html: a run to look at, in one file that needs no network."""
 
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.settings import write_toml
+from unmask.train.answers import answers_of
 from unmask.train.curves import Chart, Line, column
-from unmask.train.run import RunFolder
+from unmask.train.folder import RunFolder
+
+if TYPE_CHECKING:
+    from unmask.train.scores import Scored
 
 CURVES, REPORT = "curves.svg", "report.html"
 SMOOTH = 20  # points of the running mean of a training loss
@@ -21,12 +26,31 @@ table { border-collapse: collapse; } td, th { padding: .25rem .7rem; text-align:
 """
 
 
-def write_report(folder: RunFolder, recipe: dict[str, Any], warnings: list[str]) -> None:
-    """Draw a run as far as it is."""
+def write_report(
+    folder: RunFolder,
+    *,
+    warnings: Sequence[str] = (),
+    scored: "Mapping[str, Scored] | None" = None,
+) -> None:
+    """Draw a run as far as it is; `scored` are the answers of its best step, by task."""
     metrics = folder.metrics()
-    if metrics:
-        folder.put(CURVES, column(charts_of(metrics)[:3]))
-        folder.put(REPORT, page(folder.path.name, metrics, recipe, warnings))
+    if not metrics:
+        return
+    held = [entry for entry in metrics if entry["kind"] == "eval"]
+    extra, charts = "", []
+    for name, own in (scored or {}).items():
+        keys = {what: f"{name}.{what}" if name else what for what in own.scores}
+        lines = [
+            Line(what, [e["step"] for e in held], [e[key] for e in held])
+            for what, key in keys.items()
+            if held
+        ]
+        title = f"Scores on held-out data{f': {name}' if name else ''}"
+        charts.append(Chart(title, lines))
+        extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"
+    usual = charts_of(metrics)
+    folder.put(CURVES, column([*usual[:1], *charts] if charts else usual[:3]))
+    folder.put(REPORT, page(folder.path.name, metrics, folder.recipe, warnings, extra=extra))
 
 
 def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
@@ -41,7 +65,7 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
         Line("unigram", *_points(held, "unigram_loss"), dashed=True),
         Line("ln V", *_points(held, "ln_v"), dashed=True),
     ]
-    found = [Chart(f"Loss on {asks.get(main, 'the training text')}", losses)]
+    found = [Chart(f"Loss on {asks.get(main, 'the training data')}", losses)]
     for term, about in asks.items():
         right = [Line("held out", *_points(held, f"{term}_accuracy"))]
         name, plain = _plain(term, main, held[-1])
@@ -59,7 +83,7 @@ def page(
     name: str,
     metrics: list[dict[str, Any]],
     recipe: dict[str, Any],
-    warnings: list[str],
+    warnings: Sequence[str],
     *,
     extra: str = "",
 ) -> str:

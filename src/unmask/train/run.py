@@ -1,263 +1,177 @@
-"""A run's folder: recipe, metrics, log, checkpoints, model; who may write into it, and when.
+"""One run for every job: the only place where training is put together.
 
-    runs/x/ recipe.toml  facts.json  metrics.jsonl  log.txt  curves.svg  report.html
-            checkpoints/step-N/  model/
+    Run(job, recipe, out, console).go()
 
-One process at a time holds it. What is appended is cut back on resuming to the step that the
-checkpoint has, so that nothing is told twice. The run lists what it writes (written.py).
+`Run` starts the clock, catches signals, joins the processes, holds the folder, decides between a
+new run, a resumed one and a restart, and only then asks the job for its ingredients. So exact
+resume, restarts, sharding, time limits, checks and shared evaluation hold for every job.
 """
 
-import hashlib
 import json
-import os
-import platform
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from glob import escape
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 
-from unmask.disk import disk_error, held, sweep, write_file
-from unmask.errors import FolderError, UserError
-from unmask.settings import read_json, read_toml, write_toml
-from unmask.train import written
-from unmask.train.recipe import changed
-from unmask.version import VERSION
-
-RECIPE, FACTS, METRICS, LOG = "recipe.toml", "facts.json", "metrics.jsonl", "log.txt"
-CHECKPOINTS, MODEL = "checkpoints", "model"
-LOCK = ".lock"
-# Facts that decide what a run learns; another value is another run.
-BINDING = {"corpus": "corpus", "tokenizer": "tokenizer"}
-# Facts that decide the last bits; another value is announced.
-EXACT = ("unmask", "torch", "threads", "processor", "processes", "shard", "device")
-# The folder of a step, or one that is unfinished or was set aside as damaged.
-_STEP = re.compile(r"(?:\.|damaged-)?(step-\d+)(?:\.tmp-.+|-[0-9a-f]{6})?")
+from unmask.console import Console
+from unmask.errors import FolderError
+from unmask.model.network import count_parameters
+from unmask.train.board import Board
+from unmask.train.compose import Scope
+from unmask.train.distributed import Processes, processes, restarts
+from unmask.train.folder import MODEL, begin, environment, open_run, stored_recipe
+from unmask.train.ingredients import Ingredients
+from unmask.train.loop import Loop
+from unmask.train.preflight import preflight
+from unmask.train.recipe import Recipe
+from unmask.train.signals import stop_wishes
+from unmask.train.site import Site
+from unmask.train.written import BOARD
 
 
-@dataclass
-class RunFolder:
-    """Where a run writes. On processes other than the first, every writing does nothing."""
+class Job(Protocol):
+    """What is trained: pre-training, a task, several tasks, translation, or one's own."""
 
-    path: Path
-    notice: Callable[[str], None]
-    writes: bool = True
-    listener: Callable[[dict[str, Any]], None] | None = None  # is told every line of metrics
-    claimed: set[str] = field(default_factory=set)  # names that are in the list already
+    scope: ClassVar[Scope]
 
-    def claim(self, name: str) -> None:
-        """List a file or folder as the run's own; call it before the first write.
+    def resolve(self, recipe: Recipe, site: Site) -> Recipe:
+        """Settle what needs the machine or the data; also called on a stored recipe."""
 
-        `--overwrite` deletes only what is listed. Names are relative, as in "best/step-40".
-        """
-        if self.writes and name not in self.claimed:
-            written.claim(self.path, name)
-            self.claimed.add(name)
+    def build(self, recipe: Recipe, site: Site) -> Ingredients:
+        """Read the data and make the network."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; nothing that is learned depends on it."""
+
+    resume: bool = False
+    overwrite: bool = False
+    shard: bool = False
+    check: bool = False  # before the first step, see preflight
+    tensorboard: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    folder: Path
+    summary: dict[str, Any]  # scores and step of what was published
 
     @property
-    def checkpoints(self) -> Path:
-        """Where the states are."""
-        return self.path / CHECKPOINTS
-
-    def say(self, line: str) -> None:
-        """Tell the user, and keep it."""
-        if self.writes:
-            self.notice(line)
-            self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
-
-    def record(self, entry: dict[str, Any]) -> None:
-        """Add a line of metrics."""
-        if self.writes:
-            self._append(METRICS, json.dumps(entry, ensure_ascii=False) + "\n")
-            if self.listener:
-                self.listener(entry)
-
-    def put(self, name: str, text: str) -> None:
-        """Write a file, whole."""
-        if self.writes:
-            self.claim(name)
-            write_file(self.path / name, text.encode("utf-8"))
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics that is whole."""
-        return read_metrics(self.path)
-
-    def cut_back(self, step: int) -> None:
-        """Forget the metrics of steps that will be taken again."""
-        if self.writes:
-            kept = [entry for entry in self.metrics() if entry["step"] <= step]
-            self.put(METRICS, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept))
-
-    def _append(self, name: str, text: str) -> None:
-        self.claim(name)
-        try:
-            with (self.path / name).open("a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise disk_error(self.path / name, error, needed=len(text)) from error
+    def model(self) -> Path:
+        """The folder of the model."""
+        return self.folder / MODEL
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run; a line that a killed process left unfinished is passed over."""
-    path = run / METRICS
-    found = []
-    for line in path.read_text("utf-8").split("\n") if path.exists() else []:
-        with suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return found
+class Run:
+    """A job in a folder."""
 
+    def __init__(
+        self,
+        job: Job,
+        recipe: Recipe | None,
+        out: Path,
+        console: Console | None = None,
+        options: Options = Options(),
+    ) -> None:
+        self.job, self.recipe, self.out, self.options = job, recipe, out, options
+        self.console = console or Console()
 
-@contextmanager
-def open_run(
-    path: Path,
-    *,
-    resume: bool,
-    overwrite: bool,
-    writes: bool,
-    notice: Callable[[str], None],
-) -> Iterator[RunFolder]:
-    """Hold a run's folder while the block runs; what is in it is kept unless told otherwise."""
-    folder = RunFolder(path, notice, writes)
-    if not writes:
-        yield folder
-        return
-    begun = (path / RECIPE).exists()
-    if path.exists() and not path.is_dir():
-        raise FolderError(f"{path}: a file; need a folder for the run. Give another --out.")
-    ours = (path / LOCK).exists()  # killed before it had begun
-    if path.is_dir() and any(path.iterdir()) and not begun and not ours:
-        raise FolderError(f"{path}: not empty, and no run. Give another --out.")
-    if begun and not resume and not overwrite:
-        raise FolderError(
-            f"{path}: a run is there already. Go on with it (--resume), begin it anew "
-            "(--overwrite), or give another --out."
-        )
-    path.mkdir(parents=True, exist_ok=True)
-    with held(path / LOCK, what="this run"):
-        if begun and overwrite and not resume:
-            delete_run(path)
-        elif (begun or ours) and written.read_list(path) is None:
-            written.write_list(path, names_without_list(path))
-        (path / CHECKPOINTS).mkdir(exist_ok=True)
-        for name in (written.LIST, *(written.read_list(path) or ())):
-            if "/" not in name:
-                sweep(path, f".{escape(name)}.tmp-*")
-        yield folder
+    def go(self) -> Outcome:
+        """Train, from where the run was stopped if it was; without a recipe, by the stored one."""
+        started, options = time.monotonic(), self.options
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        with stop_wishes() as stop, processes() as group:
+            resume = options.resume or restarts() > 0  # torchrun has restarted the workers
+            with open_run(
+                self.out,
+                resume=resume,
+                overwrite=options.overwrite,
+                writes=group.first,
+                console=self.console,
+            ) as folder:
+                group.wait()  # until the first process has decided about the folder
+                if options.tensorboard and group.first:
+                    folder.claim(BOARD)
+                    folder.listener = Board(self.out / BOARD)
+                stored = stored_recipe(self.out, self.job.scope, self.console)
+                site = Site(group, folder, self.console, stop, started, stored, options.check)
+                try:
+                    return self._train(site)
+                finally:
+                    self.console.finish()
 
+    def _train(self, site: Site) -> Outcome:
+        recipe, group = self._resolved(site), site.processes
+        given = self.job.build(recipe, site)
+        group.refuse_other(given.digest.sha256, f"the {given.digest.name}")
+        group.refuse_other(json.dumps(self.job.scope.table(recipe)), "the recipe")
+        _announce(given, site)
+        fresh = not any(site.folder.checkpoints.glob("step-*"))
+        if site.check and fresh and group.first:
+            preflight(given, recipe, site)
+        group.wait()
+        loop = Loop(given, recipe, site, shard=self.options.shard)
+        facts = {
+            **environment(),
+            "corpus": given.digest.sha256,
+            "data": given.digest.name,
+            "tokenizer": given.tokens.digest(),
+            "processes": group.world,
+            "shard": self.options.shard,
+            "precision": loop.precision,
+            "micro_batches": recipe.loop.micro_batches,
+        }
+        # Older versions did not write down all that a recipe leaves open.
+        stored = None if site.stored is None else self.job.resolve(site.stored, site)
+        # Only now: what cannot be trained is not a run.
+        begin(site.folder, self.job.scope, recipe, facts, stored)
+        loop.resume()
+        loop.run()
+        given.evaluator.report()
+        best = given.evaluator.best()
+        step = loop.position.step
+        summary = {"step": step} if best is None else {**best.scores, "step": best.step}
+        return Outcome(self.out, summary)
 
-def delete_run(path: Path) -> None:
-    """Delete what a run wrote into its folder; if anything else is there, delete nothing.
-
-    The lock stays. The recipe goes last: without it, the folder would not count as a run.
-    """
-    contents = refuse_foreign_files(path)
-    contents.files = [file for file in contents.files if file.name != LOCK]
-    written.delete(contents, last=(path / RECIPE, path / written.LIST))
-
-
-def refuse_foreign_files(path: Path) -> written.Contents:
-    """Raise an error if a run's folder holds anything but what the run wrote."""
-    names = written.read_list(path)
-    names = names_without_list(path) if names is None else names
-    contents = written.survey(path, [*names, LOCK, written.LIST], holders=[CHECKPOINTS])
-    written.refuse_foreign(path, contents.foreign)
-    return contents
-
-
-def names_without_list(path: Path) -> list[str]:
-    """Return what a run of version 0.1 may have written, which kept no list."""
-    names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.BOARD]
-    if path.name.startswith("trial-"):
-        names.append("result.json")  # of a search
-    for parent in (CHECKPOINTS, "best"):
-        for entry in (path / parent).glob("*"):
-            if step := _STEP.fullmatch(entry.name):
-                names.append(f"{parent}/{step[1]}")
-    with suppress(UserError):  # a recipe that cannot be read names no tasks
-        tasks = read_toml(path / RECIPE).get("tasks", []) if (path / RECIPE).is_file() else []
-        names += [f"models/{t['name']}" for t in tasks if isinstance(t, dict) and "name" in t]
-    return list(dict.fromkeys(names))
-
-
-def begin(
-    folder: RunFolder,
-    recipe: dict[str, Any],
-    facts: dict[str, Any],
-    spell_out: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-) -> None:
-    """Write down what the run is; on resuming, compare, and refuse or announce differences.
-
-    Recipes are compared with all that they leave out spelled out.
-    """
-    if not folder.writes:
-        return
-    if not (folder.path / RECIPE).exists():
-        folder.put(FACTS, json.dumps(facts, indent=1) + "\n")
-        folder.put(RECIPE, write_toml(recipe))
-        return
-    before = read_json(folder.path / FACTS)
-    for name, what in BINDING.items():
-        if before.get(name) != facts[name]:
+    def _resolved(self, site: Site) -> Recipe:
+        """The recipe with all that was left open settled, for this number of processes."""
+        recipe = self.recipe or site.stored
+        if recipe is None:
             raise FolderError(
-                f"{folder.path}: was begun with another {what} (sha256 {before.get(name)!s:.12}... "
-                f"then, {facts[name]!s:.12}... now). Resume it with that one, or begin another run."
+                f"{self.out}: no run to resume (recipe.toml is not there). Check the path."
             )
-    difference = changed(spell_out(read_toml(folder.path / RECIPE)), spell_out(recipe))
-    if difference:
-        raise FolderError(
-            f"{folder.path}: was begun with other settings: {difference}. Resume without changing "
-            "them, or begin another run with another --out."
-        )
-    for name in EXACT:
-        if before.get(name) != facts[name]:
-            folder.say(
-                f"warning: not bit-identical to an uninterrupted run, because {name} was "
-                f"{before.get(name)!r} and is {facts[name]!r}"
+        recipe = self.job.resolve(recipe, site)
+        before = site.stored.loop.micro_batches if site.stored else 1
+        least = max(recipe.loop.micro_batches, before)
+        needed = micro_batches(least, site.processes, shard=self.options.shard)
+        if needed != recipe.loop.micro_batches:
+            site.folder.say(
+                f"loop.micro_batches is raised from {recipe.loop.micro_batches} to {needed}: each "
+                f"of {site.processes.world} processes computes at least one micro-batch of a step"
             )
+        return recipe.changed(loop={"micro_batches": needed})
 
 
-def stored_recipe(path: Path) -> dict[str, Any]:
-    """The recipe of a run that was begun."""
-    if not (path / RECIPE).is_file():
-        raise FolderError(f"{path}: no run to resume ({RECIPE} is not there). Check the path.")
-    return read_toml(path / RECIPE)
+def micro_batches(least: int, group: Processes, *, shard: bool) -> int:
+    """The least number of micro-batches that these processes can share.
+
+    With sharded weights all processes must run as many: a multiple of their number.
+    """
+    if shard:
+        return -(-least // group.world) * group.world
+    return max(least, group.world)
 
 
-def environment(*, corpus: str, tokenizer: str, processes: int, shard: bool) -> dict[str, Any]:
-    """What a run depends on besides its recipe."""
-    return {
-        "unmask": VERSION,
-        "corpus": corpus,
-        "tokenizer": tokenizer,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "processor": processor(),
-        "processes": processes,
-        "shard": shard,
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
-        "begun": time.strftime("%Y-%m-%dT%H:%M:%S"),
-    }
-
-
-def digest_of(records: Iterable[Any]) -> str:
-    """A sha256 of records, wherever their files lie."""
-    digest = hashlib.sha256()
-    for record in records:
-        fields = {name: value for name, value in asdict(record).items() if name != "where"}
-        digest.update(repr(fields).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def processor() -> str:
-    """The name of the processor, which decides the order of sums."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or os.uname().machine
+def _announce(given: Ingredients, site: Site) -> None:
+    network = given.network
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    count = count_parameters(network)
+    some = "" if trained == count else f", {trained:,} of them trained"
+    site.folder.say(f"{count:,} parameters{some}")

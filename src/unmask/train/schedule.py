@@ -1,4 +1,4 @@
-"""How a run moves: the settings of the optimizer, and the rate over the course of the run."""
+"""How a run moves: the settings of the optimizer, and the learning rate over the run."""
 
 import math
 from typing import Annotated, Literal
@@ -10,6 +10,8 @@ from unmask.settings import Settings
 
 Kind = Literal["linear", "cosine", "constant"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+LENGTHS = ("steps", "minutes", "epochs")
 
 
 class OptimizerSettings(Settings):
@@ -24,9 +26,15 @@ class OptimizerSettings(Settings):
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-6
     decay: Annotated[float, Field(ge=0.0)] = 0.01  # of matrices and tables, not of the rest
     clip: Annotated[float, Field(gt=0.0)] = 1.0  # the longest gradient that is followed
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # rate of a block / the one above
+    head_factor: Annotated[float, Field(gt=0.0)] = 1.0  # rate of heads, as a multiple
+
+    def scale(self, depth: int | None, layers: int) -> float:
+        """Compare the rate at a depth of an encoder with the highest; None is outside of it."""
+        return self.head_factor if depth is None else self.layer_decay ** (layers - depth)
 
     def refuse_shares(self) -> None:
-        """Refuse weights of which every process has a share, where that cannot work."""
+        """Refuse to shard weights where the optimizer needs whole matrices."""
         if self.kind == "muon":
             raise SettingsError(
                 "--shard: muon turns whole matrices, and every process has a share of them. Leave "
@@ -34,27 +42,63 @@ class OptimizerSettings(Settings):
             )
 
 
+class Phase(Settings):
+    """A part of a pre-training run with sequences of one length."""
+
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of the run
+    length: Annotated[int, Field(ge=8, le=2**17)] = 128
+    batch_tokens: Count | None = None  # of one step, over all processes; None: chosen for the run
+
+    @property
+    def rows(self) -> int:
+        """Sequences of one step."""
+        assert self.batch_tokens is not None, "the batch size has not been chosen yet"
+        return max(self.batch_tokens // self.length, 1)
+
+
 class ScheduleSettings(Settings):
-    """How long a run is, in steps or by the clock, and the rate on the way."""
+    """How long a run is, in steps, epochs or minutes, and the learning rate on the way."""
 
     kind: Kind = "linear"
     warmup: Fraction = 0.01  # share of the run until the full rate
     floor: Fraction = 0.0  # share of the rate that is left at the end
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Count | None = None
     minutes: Annotated[float, Field(gt=0.0)] | None = None
+    epochs: Annotated[float, Field(gt=0.0)] | None = None
+    phases: list[Phase] = Field(default_factory=lambda: [Phase()])
 
     @model_validator(mode="after")
     def _one_length(self) -> "ScheduleSettings":
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("a run has steps or minutes; give one of the two.")
+        given = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(given) != 1:
+            was = " and ".join(given) or "none of them"
+            raise ValueError(f"a run has steps, minutes or epochs; need one of them, got {was}.")
         return self
+
+    @model_validator(mode="after")
+    def _phases_are_the_run(self) -> "ScheduleSettings":
+        total = sum(phase.share for phase in self.phases)
+        if abs(total - 1.0) > 1e-6:
+            raise ValueError(f"the shares of the phases make {total:g}; need 1. Change one.")
+        return self
+
+    def in_steps(self, steps_per_epoch: float) -> "ScheduleSettings":
+        """The same length counted in steps, where it is given in epochs."""
+        if self.epochs is None:
+            return self
+        steps = max(round(self.epochs * steps_per_epoch), 1)
+        return self.model_copy(update={"steps": steps, "epochs": None})
 
     def progress(self, step: int, seconds: float) -> float:
         """How much of the run is behind us, from 0 to 1."""
         if self.steps is not None:
             return min(step / self.steps, 1.0)
-        assert self.minutes is not None
+        assert self.minutes is not None, "epochs are counted in steps when a run begins"
         return min(seconds / (60 * self.minutes), 1.0)
+
+    def seconds_left(self, seconds: float) -> float | None:
+        """What is left of a run by the clock; None for a run by steps."""
+        return None if self.minutes is None else max(60 * self.minutes - seconds, 0.0)
 
     def factor(self, progress: float) -> float:
         """What the rate is multiplied with."""

@@ -1,223 +1,169 @@
-"""The held-out scores of a fine-tuning run: measured, told, the best step kept, drawn.
+"""The held-out scores of a fine-tuning run: measured, reported, the best step kept, drawn.
 
 A run may have several tasks: then each has its scores under its name, and the best step is the one
-with the highest mean of what the tasks go by.
+with the highest mean of the tasks' main metrics.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.disk import sweep
 from unmask.model.network import Network
-from unmask.tasks.base import Detail, Tally, Task, answers
-from unmask.tasks.engine import Live
-from unmask.text.tokenizer import Tokenizer
-from unmask.train.course import Final, Position
-from unmask.train.distributed import Processes
-from unmask.train.run import RunFolder
+from unmask.settings import Settings
+from unmask.tasks.base import Detail
+from unmask.train.evaluator import METRIC, Best, Entry, Evaluator
+from unmask.train.ingredients import Tokens
+from unmask.train.position import Position
+from unmask.train.recipe import Recipe
+from unmask.train.report import write_report
+from unmask.train.site import Site
 
 BEST = "best"
-METRIC = "metric"  # what the best step has the most of
-ONLY = ""  # the name of a task that is alone
-
-
-@dataclass(frozen=True)
-class Data:
-    """What there is to learn from and to be scored on."""
-
-    task: Task
-    train: Sequence[Any]
-    dev: Sequence[Any]
-    said: Sequence[str] = ()  # what was inferred about the files
-
-
-class Settled(Protocol):
-    """What is kept of a task beside the model."""
-
-    name: ClassVar[str]
-    metric: str  # the best model is the one with the most of it
-
-    @property
-    def how(self) -> Any:
-        """Its settings."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A task as it was settled on held-out data, with its scores there."""
+    """What was measured of one task on held-out data, and the settings that it settled on."""
 
-    task: Settled
+    name: str  # of the task
+    metric: str  # the best model is the one with the most of it
+    settings: Settings
     scores: dict[str, float]
     detail: Detail
 
 
-Measured = tuple[dict[str, Scored], list[float]]  # every task's scores, and its loss
+class Exam(Protocol):
+    """Held-out data that a network can be measured on, with the help of all processes."""
+
+    def measure(self, network: Network) -> tuple[dict[str, Scored], list[float]]:
+        """Scores of each task by its name, "" where there is one, and the loss of each."""
 
 
-class Answered:
-    """The answers to held-out records, with the tasks' own metrics."""
-
-    def __init__(self, parts: dict[str, Data], tokenizer: Tokenizer, limit: int) -> None:
-        self.parts, self.tokenizer, self.limit = parts, tokenizer, limit
-
-    def __call__(self, network: Network) -> Measured:
-        """Every task's scores, and its loss."""
-        found, losses = {}, []
-        for name, part in self.parts.items():
-            own = network if name == ONLY else network.only(name)
-            found[name], loss = self._scored(part, own)
-            losses.append(loss)
-        return found, losses
-
-    def _scored(self, part: Data, network: Network) -> tuple[Scored, float]:
-        tally = Tally()
-        found = answers(
-            Live(network),
-            self.tokenizer,
-            part.task,
-            part.dev,
-            limit=self.limit,
-            known=True,
-            tally=tally,
-        )
-        task, said = part.task.settle(part.dev, [answer for _, answer in found])
-        scored = Scored(task, task.score(part.dev, said), task.detail(part.dev, said))
-        return scored, tally.mean
-
-
-class Scores:
-    """The evaluations of a run: the best step's model and answers are kept."""
+class Scores(Evaluator):
+    """The evaluations of a run; the model of the best step is kept on disk."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        measure: Callable[[Network], Measured],
-        tokenizer: Tokenizer,
-        group: Processes,
-        *,
-        limit: int,
-        patience: int,
-        about: dict[str, Any],
-        drawn: Callable[[dict[str, Scored]], None],
-        target: Tokenizer | None = None,
+        self, exam: Exam, recipe: Recipe, site: Site, tokens: Tokens, provenance: dict[str, Any]
     ) -> None:
-        self.folder, self.measure, self.group = folder, measure, group
-        self.tokenizer, self.target = tokenizer, target
-        self.limit, self.patience, self.about, self.drawn = limit, patience, about, drawn
-        self.history: list[dict[str, Any]] = []  # evaluations, as they are in the metrics
-        self.best: dict[str, Scored] | None = None  # the best one's answers
+        self.exam, self.site, self.tokens, self.provenance = exam, site, tokens, provenance
+        self.folder, self.group = site.folder, site.processes
+        self.times, self.patience = recipe.evaluate.times, recipe.evaluate.patience
+        self.history: list[Entry] = []  # evaluations, as they are in the metrics
+        self.shown: dict[str, Scored] | None = None  # of the best one, for the report
 
-    def __call__(self, position: Position, network: Network) -> dict[str, Any]:
-        """One evaluation, told, and kept if it is the best."""
-        entry: dict[str, Any] = {"tokens": position.tokens}
-        found, losses = self.measure(network)
-        for name, scored in found.items():
+    def evaluate(self, network: Network, position: Position) -> Entry:
+        """Measure, report, and keep the model if it is the best."""
+        entry: Entry = {"tokens": position.tokens}
+        measured, losses = self.exam.measure(network)
+        for name, scored in measured.items():
             entry |= {key_of(name, what): value for what, value in scored.scores.items()}
         entry["loss"] = mean(losses)
-        entry[METRIC] = mean(s.scores[s.task.metric] for s in found.values())
-        entry["how"] = {name: self._settings_of(s.task) for name, s in found.items()}
-        better = self._agreed(self._better(entry[METRIC], position.step))
+        entry[METRIC] = mean(s.scores[s.metric] for s in measured.values())
+        entry["how"] = {name: self._settings_of(scored) for name, scored in measured.items()}
+        better = self.group.agree(self._better(entry[METRIC]))
         self.history.append({"step": position.step, **entry})
-        self._say(position.step, entry, found, better)
+        self._say(position.step, entry, measured, better)
         if better:
-            self._keep(position.step, network, found)
-            self.best = found
+            self._keep(position.step, network, entry)
+            self.shown = measured
         return entry
 
-    def draw(self) -> None:
-        """The report of the run so far, with the answers of its best step."""
-        if self.best is None and self.history:  # they were given before a stop
-            self.best, _ = self.measure(self.final().network.to(self.group.device))
-        self.drawn(self.best or {})
+    def best(self) -> Best:
+        """The step with the best scores."""
+        entry = self._best()
+        scores = {k: v for k, v in entry.items() if isinstance(v, float)}
+        path = self.folder.path / BEST / f"step-{entry['step']}"
+        return Best(path, entry["step"], scores, entry["how"])
 
-    def enough(self) -> bool:
+    def stop(self) -> bool:
         """Has there been no better one for as long as patience lasts?"""
         if not self.patience or not self.history:
             return False
         since = len(self.history) - 1 - self.history.index(self._best())
-        return self._agreed(since >= self.patience)
+        return self.group.agree(since >= self.patience)
 
-    def resumed(self) -> None:
-        """Remember what was measured before a stop; forget what will be measured again."""
-        self.group.wait()
-        self.history = [entry for entry in self.folder.metrics() if entry["kind"] == "eval"]
-        known = {entry["step"] for entry in self.history}
+    def report(self) -> None:
+        """Draw the run so far, with the answers of its best step."""
+        if self.shown is None and self.history:  # they were given before the run was resumed
+            network = load_folder(self.best().path).network
+            self.shown, _ = self.exam.measure(network.to(self.group.device))
         if self.folder.writes:
-            for path in (self.folder.path / BEST).glob("step-*"):
+            write_report(self.folder, scored=self.shown or {})
+
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """Remember what was measured before; forget what will be measured again."""
+        self.history = list(entries)
+        known = {entry["step"] for entry in entries}
+        if self.folder.writes:
+            sweep(self.folder.path / BEST, ".step-*.tmp-*")
+            for path in self._kept():
                 if _step(path) not in known:
                     shutil.rmtree(path)
+        self.saved()  # a run that was killed may not have come to it
         self.group.wait()
 
-    def final(self) -> Final:
-        """The model with the best scores, and these."""
-        found = self.summary()
-        step = found.pop("step")
-        facts = {"step": step, "scores": {k: v for k, v in found.items() if k != METRIC}}
-        network = load_folder(self.folder.path / BEST / f"step-{step}").network
-        return Final(network, facts, self.settings() or None)
+    def saved(self) -> None:
+        """Remove models that neither the run nor one of its checkpoints needs any more.
 
-    def summary(self) -> dict[str, Any]:
-        """The scores of the best step."""
-        best = self._best()
-        return {k: v for k, v in best.items() if isinstance(v, float)} | {"step": best["step"]}
+        A run that is killed continues from a checkpoint, and then the best step up to that
+        checkpoint is the best one again.
+        """
+        if not self.folder.writes or not self.history:
+            return
+        ends = [_step(path) for path in self.folder.checkpoints.glob("step-*")]
+        needed = {self._best()["step"]}
+        for end in ends:
+            before = [entry for entry in self.history if entry["step"] <= end]
+            needed |= {self._best(before)["step"]} if before else set()
+        with suppress(OSError):
+            for path in self._kept():
+                if _step(path) not in needed:
+                    shutil.rmtree(path)
 
-    def settings(self, name: str = ONLY) -> dict[str, Any]:
-        """What the answers of the best step depend on."""
-        found: dict[str, Any] = self._best()["how"].get(name, {})
-        return found
+    def _kept(self) -> list[Path]:
+        return list((self.folder.path / BEST).glob("step-*"))
 
-    def _agreed(self, answer: bool) -> bool:
-        """The first process decides for all."""
-        return self.group.total([float(answer and self.group.first)])[0] > 0
-
-    def _say(
-        self, step: int, entry: dict[str, Any], found: dict[str, Scored], better: bool
-    ) -> None:
-        names = [key_of(name, what) for name, scored in found.items() for what in scored.scores]
+    def _say(self, step: int, entry: Entry, measured: dict[str, Scored], better: bool) -> None:
+        names = [key_of(name, what) for name, scored in measured.items() for what in scored.scores]
         shown = ", ".join(f"{name} {entry[name]:.4f}" for name in names)
         mark = " (the best so far)" if better and step else ""
         self.folder.say(f"step {step}: held-out loss {entry['loss']:.4f}, {shown}{mark}")
 
-    def _best(self) -> dict[str, Any]:
-        """The first of the highest; what was not trained yet counts only if there is no other."""
-        return max(self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
+    def _best(self, among: Sequence[Entry] | None = None) -> Entry:
+        """The first of the highest; step 0 counts only if there is no other."""
+        history = self.history if among is None else among
+        return max(history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
-    def _outdated(self) -> list[Path]:
-        """Those that were surpassed for good: a crash takes back what no checkpoint holds."""
-        steps = [_step(path) for path in self.folder.checkpoints.glob("step-*")]
-        kept = sorted((self.folder.path / BEST).glob("step-*"), key=_step)
-        return [path for path in kept if _step(path) <= min(steps, default=-1)][:-1]
-
-    def _better(self, value: float, step: int) -> bool:
+    def _better(self, value: float) -> bool:
         before = [entry[METRIC] for entry in self.history if entry["step"] > 0]
         return not before or value > max(before)
 
-    def _settings_of(self, task: Settled) -> dict[str, Any]:
+    def _settings_of(self, scored: Scored) -> dict[str, Any]:
         """What a model folder keeps of a task."""
-        return {"name": task.name, "length": self.limit, **task.how.model_dump()}
+        own = {"name": scored.name, "length": self.tokens.max_length}
+        return {**own, **scored.settings.model_dump()}
 
-    def _keep(self, step: int, network: Network, found: dict[str, Scored]) -> None:
+    def _keep(self, step: int, network: Network, entry: Entry) -> None:
         target = self.folder.path / BEST / f"step-{step}"
         if self.folder.writes and not target.exists():
             self.folder.claim(f"{BEST}/{target.name}")
             target.parent.mkdir(exist_ok=True)
-            scores = {key_of(n, what): v for n, s in found.items() for what, v in s.scores.items()}
+            scores = {k: v for k, v in entry.items() if isinstance(v, float) and k != METRIC}
             save_folder(
                 target,
                 network,
-                self.tokenizer,
-                target=self.target,
-                task=self._settings_of(found[ONLY].task) if ONLY in found else None,
-                provenance={**self.about, "step": step, "scores": scores},
+                self.tokens.source,
+                target=self.tokens.target,
+                task=entry["how"].get(""),
+                provenance={**self.provenance, "step": step, "scores": scores},
             )
-            with suppress(OSError):
-                for old in self._outdated():
-                    shutil.rmtree(old)
+            self.saved()
         self.group.wait()
 
 

@@ -68,31 +68,50 @@ def take_step(
     optimizer: Optimizer,
     processes: Processes,
     *,
+    terms: Sequence[str],
     clip: float,
     precision: Precision = "fp32",
+    rounds: int | None = None,
     give_up: Callable[[], bool] = lambda: False,
 ) -> Report | None:
     """Run all batches, add up their gradients, clip, and move the weights.
 
-    `give_up` is asked between two batches: a step of a large network takes longer than whoever
-    wants to stop will wait. Then nothing is changed, and None returned.
+    `terms` are the losses that the objective may return. `rounds` is the most batches that any
+    process has: `give_up` is asked as often on each, between two rounds, because a step of a large
+    network takes longer than someone who wants to stop will wait. Then nothing is changed, and
+    None returned.
     """
-    counts = _counts(pieces, processes)
-    terms = sorted(name for name in counts if name != "tokens")
+    counts = _counts(pieces, terms, processes)
+    terms = sorted(terms)
     sums: Counter[str] = Counter()
+    given: set[str] = set()  # terms that this process's batches have
     optimizer.zero_grad(set_to_none=True)
-    for number, piece in enumerate(pieces):
+    rounds = len(pieces) if rounds is None else rounds
+    for number in range(rounds):
         if number and give_up():
             return None
+        # A process with fewer batches is idle at first: all exchange gradients in the last round.
+        if number < rounds - len(pieces):
+            if not number:  # DDP talks to all processes in the first pass of a step: none may miss
+                with processes.syncing(module, False), _casting(precision, processes):
+                    module(pieces[0].batch.to(processes.device))
+            continue
+        piece = pieces[number - rounds]
         torch.manual_seed(piece.seed)  # of this batch alone, whoever computes it and when
-        with processes.syncing(module, number == len(pieces) - 1), _casting(precision, processes):
+        with processes.syncing(module, number == rounds - 1), _casting(precision, processes):
             found = module(piece.batch.to(processes.device))
             # Wrappers average the gradients of the processes, and we want their sum.
-            parts = [found[name] * (processes.world / max(counts[name], 1)) for name in terms]
-            torch.stack([part.float() for part in parts]).sum().backward()
-        sums.update({name: float(found[name].detach()) for name in terms})
-    totals = processes.total([sums[name] for name in terms])
-    losses = {name: s / max(counts[name], 1) for name, s in zip(terms, totals, strict=True)}
+            shares = {n: processes.world / max(counts[n], 1) for n in terms if n in found}
+            parts = [(found[name] * share).float() for name, share in shares.items()]
+            torch.stack(parts).sum().backward()
+        sums.update({name: float(found[name].detach()) for name in shares})
+        given.update(shares)
+    totals = processes.total([sums[name] for name in terms] + [float(n in given) for n in terms])
+    losses = {
+        name: total / max(counts[name], 1)
+        for name, total, known in zip(terms, totals, totals[len(terms) :], strict=False)
+        if known
+    }
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = float(whole(clip_grad_norm_(parameters, clip)))
     taken = math.isfinite(norm) and all(map(math.isfinite, losses.values()))
@@ -101,12 +120,14 @@ def take_step(
     return Report(losses, norm, int(counts["tokens"]), taken)
 
 
-def _counts(pieces: Sequence[Piece], processes: Processes) -> dict[str, float]:
-    """How many answers of each term there are in the whole step."""
+def _counts(
+    pieces: Sequence[Piece], terms: Sequence[str], processes: Processes
+) -> dict[str, float]:
+    """How many answers of each term, and how many tokens, there are in the whole step."""
     counts: Counter[str] = Counter()
     for piece in pieces:
         counts.update({**piece.batch.counts, "tokens": piece.batch.real})
-    names = sorted(counts)
+    names = [*sorted(terms), "tokens"]
     return dict(zip(names, processes.total([counts[name] for name in names]), strict=True))
 
 

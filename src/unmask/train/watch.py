@@ -18,8 +18,11 @@ PLATEAU = 4  # evaluations
 class Watch:
     """Looks at every step and every evaluation."""
 
-    def __init__(self, say: Callable[[str], None], term: str = "mlm") -> None:
-        self.say, self.term = say, term  # the loss that is looked at
+    def __init__(self, say: Callable[[str], None], asks: Mapping[str, str]) -> None:
+        """`asks` says what each term is about, the main one first."""
+        self.say = say
+        self.term, *others = asks  # the loss that is looked at, and what is learned beside it
+        self.beside = {f"{term}_accuracy": asks[term] for term in others}
         self.said: list[str] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.best = float("inf")
@@ -63,8 +66,10 @@ class Watch:
             )
         if plain.unigram_loss is not None:
             self._words(step, losses, plain.unigram_loss)
-            if "pair_accuracy" in scores and len(self.history) > 2 * PLATEAU:
-                self._pairs(step, scores, learned=losses[-1] < plain.unigram_loss - 0.5)
+            for name, about in self.beside.items():
+                if name in scores and len(self.history) > 2 * PLATEAU:
+                    learned = losses[-1] < plain.unigram_loss - 0.5
+                    self._others(step, name, about, learned=learned)
 
     def _words(self, step: int, losses: Sequence[float], unigram: float) -> None:
         """Has it learned more than how frequent words are?"""
@@ -79,21 +84,22 @@ class Watch:
                 "short a run",
             )
 
-    def _pairs(self, step: int, scores: dict[str, float], *, learned: bool) -> None:
-        """Do pairs keep up with words?"""
-        chance = all(s["pair_accuracy"] < 0.53 for s in self.history[-PLATEAU:])
+    def _others(self, step: int, name: str, about: str, *, learned: bool) -> None:
+        """Does what is learned beside words, such as pairs, keep up with them?"""
+        accuracy = [s[name] for s in self.history[-PLATEAU:]]
+        chance = all(value < 0.53 for value in accuracy)
         if learned and chance:
             self._warn(
                 step,
-                "pairs",
-                "tokens are learned but pairs stay at chance. Are documents apart (blank lines), "
-                "and sentences in their order?",
+                about,
+                f"tokens are learned but {about} stay at chance. Are documents apart (blank "
+                "lines), and sentences in their order?",
             )
-        if not learned and scores["pair_accuracy"] > 0.9:
+        if not learned and accuracy[-1] > 0.9:
             self._warn(
                 step,
                 "cue",
-                f"pairs are right at {scores['pair_accuracy']:.0%} while tokens are not learned: "
+                f"{about} are right at {accuracy[-1]:.0%} while tokens are not learned: "
                 "something gives the answer away, as two kinds of documents do",
             )
 

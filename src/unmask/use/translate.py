@@ -172,7 +172,8 @@ class Translator:
         ]
         scores = task.score(said, [pair.target or "" for pair in pairs])
         if tokens:
-            loss = task.loss(self.network, tokens, self.words.source.vocabulary.pad)
+            total, count = task.loss(self.network, tokens, self.words.source.vocabulary.pad)
+            loss = total / max(count, 1)
             scores |= {"loss": loss, "perplexity": perplexity(loss)}
         return scores, said
 

@@ -1,0 +1,125 @@
+"""Several translation runs on the same pairs, side by side.
+
+A comparison is a TOML file: the data once, and variants, each a recipe with some settings replaced.
+Variants that are finished are not trained again, one that was stopped goes on.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from unmask.console import Console
+from unmask.data.pair_files import PairFiles
+from unmask.disk import write_file
+from unmask.jobs.translate import TranslateJob
+from unmask.settings import Settings, build, read_toml
+from unmask.train.compose import compose
+from unmask.train.curves import Chart, Line, column
+from unmask.train.folder import MODEL, RECIPE, read_metrics
+from unmask.train.run import Options, Run
+
+FIGURE = "compare.svg"
+
+
+class Variant(Settings):
+    """One of those that are compared."""
+
+    name: Annotated[str, Field(pattern=r"^[\w][\w .,=-]*$")]  # of its line and its folder
+    recipe: str
+    set: list[str] = Field(default_factory=list)
+
+
+class Comparison(Settings):
+    """Several ways to learn the same."""
+
+    out: str
+    folder: str | None = None
+    source: str | None = None
+    target: str | None = None
+    train: list[str] = Field(default_factory=list)
+    dev: list[str] = Field(default_factory=list)
+    set: list[str] = Field(default_factory=list)  # for all variants
+    variants: list[Variant]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "Comparison":
+        names = [variant.name for variant in self.variants]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"variants are called {names!r}; need one at least, and other names.")
+        return self
+
+    @property
+    def files(self) -> PairFiles:
+        """Where the pairs are."""
+        return PairFiles(
+            Path(self.folder) if self.folder else None,
+            self.source,
+            self.target,
+            [Path(path) for path in self.train],
+            [Path(path) for path in self.dev],
+        )
+
+
+def compare(
+    asked: Comparison, console: Console, *, threads: int | None = None
+) -> list[dict[str, Any]]:
+    """Train every variant, draw their curves in one figure, and return a row for each."""
+    out, data = Path(asked.out), asked.files.read()
+    for variant in asked.variants:
+        place = out / variant.name
+        if (place / MODEL).exists():
+            console.say(f"{variant.name}: is there already")
+            continue
+        changes = [*asked.set, *variant.set]
+        console.say(f"{variant.name}: {variant.recipe} {' '.join(changes)}".rstrip())
+        recipe = compose(TranslateJob.scope, variant.recipe, changes, console=console)
+        options = Options(resume=(place / RECIPE).exists(), threads=threads)
+        Run(TranslateJob(data), recipe, place, console, options).go()
+    figure = drawn({variant.name: out / variant.name for variant in asked.variants})
+    write_file(out / FIGURE, figure.encode("utf-8"))
+    return [row_of(variant.name, out / variant.name) for variant in asked.variants]
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Read and check the file of a comparison."""
+    return build(Comparison, read_toml(path), where=str(path))
+
+
+def row_of(name: str, run: Path) -> dict[str, Any]:
+    """What a run came to: its best held-out score, and what it took."""
+    metrics = read_metrics(run)
+    held = [entry for entry in metrics if entry["kind"] == "eval" and entry["step"] > 0]
+    trained = [entry for entry in metrics if entry["kind"] == "train"]
+    best = max(held, key=lambda entry: float(entry["bleu"]))
+    return {
+        "variant": name,
+        "bleu": best["bleu"],
+        "chrf": best["chrf"],
+        "perplexity": best["perplexity"],
+        "step": best["step"],
+        "minutes": trained[-1]["seconds"] / 60,
+    }
+
+
+def drawn(runs: dict[str, Path]) -> str:
+    """The held-out BLEU and loss of runs over what they have read, in one figure.
+
+    Not over steps, which may be of any size.
+    """
+    held = {
+        name: [entry for entry in read_metrics(run) if entry["kind"] == "eval"]
+        for name, run in runs.items()
+    }
+    charts = [
+        Chart(
+            title,
+            [
+                Line(name, [e["tokens"] / 1e6 for e in own], [e[key] for e in own])
+                for name, own in held.items()
+            ],
+            across="million words learned from",
+        )
+        for title, key in (("Held-out BLEU", "bleu"), ("Held-out loss of a word", "loss"))
+    ]
+    return column(charts)

@@ -1,0 +1,174 @@
+"""A corpus -> what a network learns from it: objectives, micro-batches, and checks of both."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data import draws
+from unmask.data.batches import Batch
+from unmask.data.corpus import Corpus
+from unmask.data.examples import DIFFERS, FOLLOWS, refuse_too_few, split_documents
+from unmask.data.stream import Cursor as Row
+from unmask.data.stream import Stream
+from unmask.errors import SettingsError
+from unmask.model.config import HeadsConfig
+from unmask.objectives import OBJECTIVES
+from unmask.objectives.base import OnePass, Reader
+from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.preflight import PreflightError
+from unmask.train.recipe import Recipe
+from unmask.train.schedule import Phase
+from unmask.train.sources import Cursor, Lazy, Planned
+
+_MASKS, _DROPOUT = 201, 202  # one key per kind of draw
+DUPLICATES = 0.2  # a larger share of repeated sentences is worth a warning
+BALANCE = 0.05  # farther from half of the pairs, something is wrong
+SAMPLE = 200  # rows that are looked at
+
+
+def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, HeadsConfig]:
+    """What the network is to learn, and the heads for it.
+
+    The objective that the recipe names, and the order of pairs where its examples have pairs.
+    """
+    assert recipe.objective is not None
+    wanted = {recipe.objective.name: recipe.objective.settings}
+    if recipe.data.pairs != "off":
+        wanted.setdefault("pairs", OBJECTIVES["pairs"].settings())
+    elif "pairs" in wanted:
+        raise SettingsError(
+            'recipe [objective]: name is "pairs" and data.pairs is "off"; need pairs to tell '
+            'apart. Set data.pairs="nsp" or "sop".'
+        )
+    readers: list[Reader] = []
+    heads: dict[str, Any] = {"pooler": False}
+    for name, settings in wanted.items():
+        readers.append(OBJECTIVES[name](settings, vocabulary))
+        heads |= OBJECTIVES[name].heads
+    return OnePass(readers), HeadsConfig(**heads)
+
+
+class CorpusSource:
+    """The sequences of a corpus, phase after phase of a run."""
+
+    def __init__(self, corpus: Corpus, recipe: Recipe, objective: OnePass) -> None:
+        self.recipe, self.objective, self.phases = recipe, objective, recipe.schedule.phases
+        documents, _ = split_documents(len(corpus.documents) - 1, recipe.data.held_out)
+        refuse_too_few(corpus, documents, recipe.data)
+        self.streams = [
+            Stream(corpus, documents, recipe.data, recipe.seed, phase.length)
+            for phase in self.phases
+        ]
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps of the first phase in which the whole text is read once."""
+        return len(self.streams[0].epoch(0)) / self.phases[0].rows
+
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> Planned:
+        """The sequences of a step, in micro-batches that fit the cache."""
+        number = self._phase(progress)
+        phase, stream = self.phases[number], self.streams[number]
+        same = cursor.get("phase", 0) == number
+        at = Row(cursor.get("epoch", 0), cursor.get("row", 0)) if same else Row()
+        rows, then = stream.take(at, phase.rows)
+        pieces, begin = [], 0
+        for place, size in enumerate(self._sizes(phase)):
+            seed = draws.key(self.recipe.seed, _DROPOUT, step, place) % 2**63
+            group = rows[begin : begin + size]
+            pieces.append(Lazy(partial(self._batch, stream, group, progress), seed))
+            begin += size
+        return pieces, {"phase": number, "epoch": then.epoch, "row": then.row}
+
+    def sample(self, count: int) -> Batch:
+        """The first sequences, as at the beginning of a run."""
+        stream = self.streams[0]
+        rows = [Row(0, row) for row in range(min(count, len(stream.epoch(0))))]
+        return self._batch(stream, rows, 0.0)
+
+    def _batch(self, stream: Stream, rows: list[Row], progress: float) -> Batch:
+        root = draws.key(self.recipe.seed, _MASKS)
+        return self.objective.at(progress).prepare(stream.batch(rows), root)
+
+    def _sizes(self, phase: Phase) -> list[int]:
+        """Sequences of each micro-batch: equal, as many as fit, a multiple of micro_batches."""
+        most = max(self.recipe.loop.micro_tokens // phase.length, 1)
+        unit = self.recipe.loop.micro_batches
+        if phase.rows < unit:
+            raise SettingsError(
+                f"recipe [[schedule.phases]]: {phase.rows} sequences a step cannot be shared by "
+                f"{unit} micro-batches. Raise batch_tokens to {unit * phase.length} or more."
+            )
+        fits = [m for m in range(1, most + 1) if phase.rows % (m * unit) == 0]
+        if fits:
+            return [max(fits)] * (phase.rows // max(fits))
+        count = math.ceil(math.ceil(phase.rows / most) / unit) * unit
+        count = min(count, phase.rows // unit * unit)
+        return [len(part) for part in np.array_split(np.arange(phase.rows), count)]
+
+    def _phase(self, progress: float) -> int:
+        """Which phase a moment of the run is in."""
+        reached = 0.0
+        for number, phase in enumerate(self.phases):
+            reached += phase.share
+            if progress < reached - 1e-9:
+                return number
+        return len(self.phases) - 1
+
+
+def check_corpus(corpus: Corpus, source: CorpusSource, say: Callable[[str], None]) -> None:
+    """Check what can be known of a corpus before the first step; refuse what cannot go well."""
+    share = corpus.statistics.duplicate_share
+    if share > DUPLICATES:
+        say(
+            f"warning: about {share:.0%} of the sentences have occurred before; the model will "
+            "learn them by heart. Remove repeated documents"
+        )
+    stream = source.streams[0]
+    rows = [Row(0, row) for row in range(min(SAMPLE, len(stream.epoch(0))))]
+    raw = stream.batch(rows)
+    _check_pairs(stream.epoch(0).plan.label, source.recipe, corpus)
+    shown = _check_masks(raw.tokens.numpy(), source.objective.prepare(raw, 0), source, corpus)
+    if shown:
+        say(shown)
+
+
+def _check_pairs(labels: NDArray[Any], recipe: Recipe, corpus: Corpus) -> None:
+    if recipe.data.pairs == "off":
+        return
+    yes, no = int((labels == FOLLOWS).sum()), int((labels == DIFFERS).sum())
+    if not yes + no:
+        raise PreflightError(
+            f"preflight: {corpus.path}: not one pair; every document has a single sentence. Keep "
+            'sentences of a document together, or train without pairs: --set data.pairs="off"'
+        )
+    share = no / (yes + no)
+    margin = max(BALANCE, 4 * 0.5 / math.sqrt(yes + no))
+    if abs(share - 0.5) > margin:
+        raise PreflightError(
+            f"preflight: {share:.1%} of the pairs are wrong ones; need half. Few or equal "
+            "documents do that: look at the corpus."
+        )
+
+
+def _check_masks(
+    before: NDArray[np.int64], batch: Batch, source: CorpusSource, corpus: Corpus
+) -> str | None:
+    vocabulary = corpus.tokenizer.vocabulary
+    special = np.isin(before, [vocabulary.ids[token] for token in SPECIALS])
+    name = f"{source.objective.terms[0]}_places"
+    if name not in batch.labels:
+        return None
+    places = batch.labels[name].numpy()
+    if special.ravel()[places].any():
+        raise PreflightError(
+            "preflight: special tokens are masked: a defect of unmask. Please report it."
+        )
+    shown = batch.tokens.numpy().ravel()[places]
+    rate = len(places) / max(int((~special).sum()), 1)
+    masked = float((shown == vocabulary.mask).mean()) if len(places) else 0.0
+    return f"preflight: {rate:.1%} of the tokens are predicted, {masked:.0%} of those from [MASK]"

@@ -1,0 +1,204 @@
+"""Pairs of texts -> tokenizers, micro-batches, and the shape of the decoder that fits them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from unmask.checkpoint.folder import TARGET, Folder
+from unmask.checkpoint.state import checkpoints
+from unmask.checkpoint.vocabulary import load_tokenizer
+from unmask.data.batches import Batch
+from unmask.data.parallel import Pair
+from unmask.errors import DataError, SettingsError
+from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
+from unmask.settings import build
+from unmask.tasks.translate import (
+    Tokenizers,
+    Tokens,
+    TranslateSettings,
+    batch_of,
+    side,
+    with_forcing,
+)
+from unmask.text.count import count_words
+from unmask.text.files import read_tokenizer
+from unmask.text.learn import LearnSettings, learn
+from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.train.recipe import Recipe, TokenizerSettings
+from unmask.train.site import Site
+from unmask.train.sources import Shuffled
+
+NEIGHBOURS = 20  # steps whose pairs are sorted by length together
+
+
+def find_tokenizers(
+    pairs: Sequence[Pair],
+    recipe: Recipe,
+    site: Site,
+    encoder: Folder | None,
+    source: Path | Tokenizers | None,
+    target: Path | None,
+) -> Tokenizers:
+    """Vocabularies of both sides: given ones, a resumed run's, or learned from the pairs."""
+
+    def progress(done: int, total: int) -> None:
+        site.console.progress("learning a vocabulary", "tokens", done, total)
+
+    found = given_tokenizers(source, target, encoder) or stored_tokenizers(site)
+    found = found or learned(pairs, recipe.tokenizer, encoder, progress)
+    sizes = [len(own.vocabulary) for own in (found.source, found.target)]
+    same = found.source is found.target
+    site.folder.say(
+        f"{sizes[0]:,} tokens for both sides" if same else f"{sizes[0]:,} and {sizes[1]:,} tokens"
+    )
+    return found
+
+
+def given_tokenizers(
+    source: Path | Tokenizers | None, target: Path | None, encoder: Folder | None
+) -> Tokenizers | None:
+    """Vocabularies that a user gives: of both sides together, or of each."""
+    if source is None:
+        if target is not None:
+            raise SettingsError("--target-vocabulary without --vocabulary: give both, or neither.")
+        return None
+    if encoder is not None:
+        raise SettingsError(
+            "--vocabulary and --model: the model has a vocabulary of its own. Give one of the two."
+        )
+    if isinstance(source, Tokenizers):
+        return source
+    first = load_tokenizer(source)
+    return Tokenizers(first, first if target is None else load_tokenizer(target))
+
+
+def stored_tokenizers(site: Site) -> Tokenizers | None:
+    """The vocabularies of a run that is resumed, from its newest checkpoint."""
+    if site.stored is None or not (found := checkpoints(site.folder.checkpoints)):
+        return None
+    source = read_tokenizer(found[0])
+    target = found[0] / TARGET
+    return Tokenizers(source, read_tokenizer(target) if target.is_dir() else source)
+
+
+def learned(
+    pairs: Sequence[Pair],
+    settings: TokenizerSettings,
+    encoder: Folder | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tokenizers:
+    """Learn vocabularies of both sides from the pairs; a given encoder has its own already."""
+    sides: list[Iterable[str]] = [
+        (pair.source for pair in pairs),
+        (pair.target or "" for pair in pairs),
+    ]
+    if encoder is not None:
+        if settings.joint:
+            raise SettingsError(
+                "tokenizer.joint: the given model has a vocabulary of its own, which the other "
+                "language cannot share. Set tokenizer.joint=false."
+            )
+        return Tokenizers(encoder.needed_tokenizer(), _learned([sides[1]], settings, progress))
+    if settings.joint:
+        both = _learned(sides, settings, progress)
+        return Tokenizers(both, both)
+    source, target = (_learned([own], settings, progress) for own in sides)
+    return Tokenizers(source, target)
+
+
+def _learned(
+    sides: Sequence[Iterable[str]],
+    settings: TokenizerSettings,
+    progress: Callable[[int, int], None] | None,
+) -> Tokenizer:
+    casing = Casing(lowercase=not settings.cased, strip_accents=not settings.accents)
+    words = count_words((text for own in sides for text in own), casing)
+    return Tokenizer(learn(words, LearnSettings(size=settings.size), progress=progress), casing)
+
+
+def fitting(
+    pairs: Iterable[Pair], tokenizers: Tokenizers, limit: int
+) -> tuple[list[Tokens], list[Pair]]:
+    """Pairs that fit, laid out tightly, and those that are too long: cut, they would not match."""
+    pairs = list(pairs)
+    kept, long = [], []
+    for pair, tokens in zip(pairs, tokenizers.tokens(pairs), strict=True):
+        if len(tokens.ids) > limit:
+            long.append(pair)
+            continue
+        assert tokens.target is not None
+        source, heard, answers = (
+            np.asarray(ids, dtype=np.int32)
+            for ids in (tokens.source.ids, tokens.target.ids, tokens.answers)
+        )
+        kept.append(Tokens(side(source), side(heard), answers))  # type: ignore[arg-type]
+    return kept, long
+
+
+def pair_source(
+    pairs: Sequence[Pair],
+    tokenizers: Tokenizers,
+    how: TranslateSettings,
+    limit: int,
+    recipe: Recipe,
+    site: Site,
+) -> Shuffled:
+    """Batches of pairs; those that are too long are skipped, which is reported."""
+    kept, long = fitting(pairs, tokenizers, limit)
+    if not kept:
+        raise DataError(
+            f"no pair has at most {limit} tokens on both sides. Raise tokenizer.max_length and the "
+            "models' max_length, or split the texts."
+        )
+    if long:
+        site.folder.say(
+            f"{long[0].where}: the first of {len(long):,} of {len(pairs):,} pairs with more than "
+            f"{limit} tokens on a side; they are skipped"
+        )
+    site.folder.say(f"{len(kept):,} pairs, {recipe.loop.batch_size} in each step")
+    pad = tokenizers.source.vocabulary.pad
+
+    def lay_out(some: Sequence[Tokens], seed: int, progress: float) -> Batch:
+        return with_forcing(batch_of(some, pad_id=pad), how, progress, seed)
+
+    return Shuffled([[tokens] for tokens in kept], lay_out, recipe, neighbours=NEIGHBOURS)
+
+
+def decoder_config(recipe: Recipe, config: ModelConfig, tokenizers: Tokenizers) -> DecoderConfig:
+    """The decoder's shape: the encoder's, where nothing else is given."""
+    table = {
+        "layers": config.layers,
+        "max_length": config.max_length,
+        "cell": config.cell,
+        **recipe.model.decoder.model_dump(exclude_none=True),
+        "vocab_size": len(tokenizers.target.vocabulary),
+        "shared": tokenizers.source is tokenizers.target,
+    }
+    return build(DecoderConfig, table, where="recipe [model.decoder]")
+
+
+def refuse_forcing(how: TranslateSettings, heads: HeadsConfig) -> None:
+    """Refuse a share of teacher forcing for a decoder that never hears its own words."""
+    own = heads.decoder
+    assert own is not None
+    if how.always or not (own.cell == "attention" or own.feeds in ("nothing", "context")):
+        return
+    fed = "all words at once: a Transformer is trained on the truth"
+    raise SettingsError(
+        f"task.forcing is {how.forcing}, but this decoder is fed "
+        f"{fed if own.cell == 'attention' else 'no word'}. Leave it at 1."
+    )
+
+
+def max_length(recipe: Recipe, heads: HeadsConfig, config: ModelConfig) -> int:
+    """Tokens of a side: what both the encoder and the decoder can hold."""
+    assert heads.decoder is not None
+    most = min(config.max_length, heads.decoder.max_length)
+    asked = recipe.tokenizer.max_length
+    if asked is not None and asked > most:
+        raise SettingsError(
+            f"tokenizer.max_length is {asked}, and the model holds {most} tokens. Lower it, or "
+            "raise max_length."
+        )
+    return asked or most

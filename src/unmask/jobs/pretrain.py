@@ -1,0 +1,82 @@
+"""Pre-training: a corpus folder -> a model."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from unmask.data.corpus import Corpus, open_corpus
+from unmask.jobs.budget import choose
+from unmask.jobs.corpus import CorpusSource, check_corpus, objective_for
+from unmask.jobs.scopes import PRETRAIN, check_network
+from unmask.model.factory import make_network
+from unmask.train.compose import Scope
+from unmask.train.heldout import HeldOut
+from unmask.train.ingredients import Digest, Ingredients, Tokens
+from unmask.train.recipe import Recipe
+from unmask.train.site import Site
+
+BATCH_TOKENS = 32_768  # of a step, where nothing else is given: BERT's
+
+
+class Pretrain:
+    """Learn from text alone."""
+
+    scope: ClassVar[Scope] = PRETRAIN
+
+    def __init__(self, corpus: Path) -> None:
+        self.path = corpus
+        self.corpus: Corpus | None = None
+
+    def resolve(self, recipe: Recipe, site: Site) -> Recipe:
+        """Choose the size and the batch size that the minutes deserve, where they are open."""
+        corpus = self._open(site)
+        recipe = choose(recipe, corpus, site)
+        phases = [
+            phase if phase.batch_tokens else phase.model_copy(update={"batch_tokens": BATCH_TOKENS})
+            for phase in recipe.schedule.phases
+        ]
+        check_network(recipe)
+        config = recipe.model.config(len(corpus.tokenizer.vocabulary))
+        recipe = recipe.changed(schedule={"phases": phases})
+        return recipe.model_copy(update={"model": recipe.model.spelled_out(config)})
+
+    def build(self, recipe: Recipe, site: Site) -> Ingredients:
+        """Open the corpus, and make a network for it."""
+        corpus = self._open(site)
+        vocabulary = corpus.tokenizer.vocabulary
+        objective, heads = objective_for(recipe, vocabulary)
+        network = make_network(recipe.model.config(len(vocabulary)), heads, recipe.seed)
+        objective.begin(network, lambda: corpus.frequencies)
+        source = CorpusSource(corpus, recipe, objective)
+        phase = recipe.schedule.phases[0]
+        site.folder.say(
+            f"{corpus.size:,} tokens, {phase.rows * phase.length:,} of them in each step"
+        )
+        if site.check and site.stored is None and site.processes.first:
+            check_corpus(corpus, source, site.folder.say)
+        return Ingredients(
+            tokens=Tokens(corpus.tokenizer, network.config.max_length),
+            network=network,
+            objective=objective,
+            source=source,
+            evaluator=HeldOut(site, corpus, recipe, objective, network),
+            digest=Digest(
+                "corpus",
+                corpus.digest,
+                {"corpus": corpus.path.name, "corpus sha256": corpus.digest},
+            ),
+        )
+
+    def _open(self, site: Site) -> Corpus:
+        """Map the corpus once; the first process compares it with its digests."""
+        if self.corpus is None:
+            done = 0
+
+            def checked(tokens: int) -> None:
+                nonlocal done
+                done += tokens
+                site.console.progress("checking the corpus", "tokens", done)
+
+            first = site.processes.first
+            self.corpus = open_corpus(self.path, check=first, progress=checked if first else None)
+            site.processes.refuse_other(self.corpus.digest, "the corpus")
+        return self.corpus

@@ -1,0 +1,54 @@
+"""What a run asks of whoever evaluates it; this one does nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.model.network import Network
+from unmask.train.position import Position
+from unmask.train.step import Report
+
+Entry = dict[str, Any]  # a line of metrics
+METRIC = "metric"  # in an evaluation: what the best step has the most of
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step that a run is published from, where that is not simply the last."""
+
+    path: Path  # the folder of its model
+    step: int
+    scores: dict[str, float]  # as they are in the metrics; with a task's name where it has one
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each task, by its name
+
+
+class Evaluator:
+    """Evaluates a run; `times` is how often, over the run."""
+
+    times = 0
+    plain_loss: float | None = None  # what a guess by word frequency would reach, where known
+
+    def evaluate(self, network: Network, position: Position) -> Entry:
+        """Measure and report; every process takes part and gets the same entry."""
+        return {}
+
+    def best(self) -> Best | None:
+        """The step to publish; None for the last one."""
+        return None
+
+    def stop(self) -> bool:
+        """Has the run learned all that it will?"""
+        return False
+
+    def report(self) -> None:
+        """Draw the run so far; called after each evaluation was recorded."""
+
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """Remember the evaluations of a run that is resumed."""
+
+    def stepped(self, position: Position, report: Report) -> None:
+        """Look at a step."""
+
+    def saved(self) -> None:
+        """Called after each checkpoint."""

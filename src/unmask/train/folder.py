@@ -1,0 +1,270 @@
+"""A run's folder: recipe, metrics, log, checkpoints, model; who may write into it, and when.
+
+    runs/x/ recipe.toml  facts.json  metrics.jsonl  log.txt  curves.svg  report.html
+            checkpoints/step-N/  model/
+
+One process at a time holds it. What is appended is cut back on resuming to the step that the
+checkpoint has, so that nothing is told twice. The run lists what it writes (written.py).
+"""
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.console import Console
+from unmask.disk import disk_error, held, sweep, write_file
+from unmask.errors import FolderError, UserError
+from unmask.settings import read_json, read_toml, write_toml
+from unmask.train import written
+from unmask.train.compose import Scope, compose, difference
+from unmask.train.recipe import Recipe
+from unmask.version import VERSION
+
+RECIPE, FACTS, METRICS, LOG = "recipe.toml", "facts.json", "metrics.jsonl", "log.txt"
+CHECKPOINTS, MODEL, MODELS = "checkpoints", "model", "models"
+LOCK = ".lock"
+# Facts that decide what a run learns; another value is another run.
+BINDING = ("corpus", "tokenizer")
+# Facts that decide the last bits; another value is announced.
+EXACT = ["unmask", "torch", "threads", "processor", "processes", "shard", "device"]
+EXACT += ["precision", "micro_batches"]
+# The folder of a step, or one that is unfinished or was set aside as damaged.
+_STEP = re.compile(r"(?:\.|damaged-)?(step-\d+)(?:\.tmp-.+|-[0-9a-f]{6})?")
+
+
+@dataclass
+class RunFolder:
+    """Where a run writes. On processes other than the first, every writing does nothing."""
+
+    path: Path
+    console: Console
+    writes: bool = True
+    listener: Callable[[dict[str, Any]], None] | None = None  # gets every line of metrics
+    recipe: dict[str, Any] = field(default_factory=dict)  # as it is written beside results
+    claimed: set[str] = field(default_factory=set)  # names that are in the list already
+
+    def claim(self, name: str) -> None:
+        """List a file or folder as the run's own; call it before the first write.
+
+        `--overwrite` deletes only what is listed. Names are relative, as in "best/step-40".
+        """
+        if self.writes and name not in self.claimed:
+            written.claim(self.path, name)
+            self.claimed.add(name)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the states are."""
+        return self.path / CHECKPOINTS
+
+    def say(self, line: str) -> None:
+        """Tell the user, and keep it."""
+        if self.writes:
+            self.console.say(line)
+            self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+    def record(self, entry: dict[str, Any]) -> None:
+        """Add a line of metrics."""
+        if self.writes:
+            self._append(METRICS, json.dumps(entry, ensure_ascii=False) + "\n")
+            if self.listener:
+                self.listener(entry)
+
+    def put(self, name: str, text: str) -> None:
+        """Write a file, whole."""
+        if self.writes:
+            self.claim(name)
+            write_file(self.path / name, text.encode("utf-8"))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of metrics that is whole."""
+        return read_metrics(self.path)
+
+    def cut_back(self, step: int) -> None:
+        """Forget the metrics of steps that will be taken again."""
+        if self.writes:
+            kept = [entry for entry in self.metrics() if entry["step"] <= step]
+            self.put(METRICS, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept))
+
+    def _append(self, name: str, text: str) -> None:
+        self.claim(name)
+        try:
+            with (self.path / name).open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise disk_error(self.path / name, error, needed=len(text)) from error
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run; a line that a killed process left unfinished is passed over."""
+    path = run / METRICS
+    found = []
+    for line in path.read_text("utf-8").split("\n") if path.exists() else []:
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
+
+
+@contextmanager
+def open_run(
+    path: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    writes: bool,
+    console: Console,
+) -> Iterator[RunFolder]:
+    """Hold a run's folder while the block runs; what is in it is kept, unless `overwrite`.
+
+    A run that is refused before it has begun leaves nothing of its own behind.
+    """
+    folder = RunFolder(path, console, writes)
+    if not writes:
+        yield folder
+        return
+    begun = (path / RECIPE).exists()
+    if path.exists() and not path.is_dir():
+        raise FolderError(f"{path}: a file; need a folder for the run. Give another --out.")
+    ours = (path / LOCK).exists()  # killed before it had begun
+    if path.is_dir() and any(path.iterdir()) and not begun and not ours:
+        raise FolderError(f"{path}: not empty, and no run. Give another --out.")
+    if begun and not resume and not overwrite:
+        raise FolderError(
+            f"{path}: a run is there already. Go on with it (--resume), begin it anew "
+            "(--overwrite), or give another --out."
+        )
+    new = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    with held(path / LOCK, what="this run"):
+        if begun and overwrite and not resume:
+            delete_run(path)
+        elif (begun or ours) and written.read_list(path) is None:
+            written.write_list(path, names_without_list(path))
+        (path / CHECKPOINTS).mkdir(exist_ok=True)
+        for name in (written.LIST, *(written.read_list(path) or ())):
+            if "/" not in name:
+                sweep(path, f".{escape(name)}.tmp-*")
+        try:
+            yield folder
+        except BaseException:
+            if new and not (path / RECIPE).exists():
+                with suppress(OSError, FolderError):  # what somebody else has put there stays
+                    delete_run(path)
+                    (path / LOCK).unlink()
+                    path.rmdir()
+            raise
+
+
+def delete_run(path: Path) -> None:
+    """Delete what a run wrote into its folder; if anything else is there, delete nothing.
+
+    The lock stays. The recipe goes last: without it, the folder would not count as a run.
+    """
+    contents = refuse_foreign_files(path)
+    contents.files = [file for file in contents.files if file.name != LOCK]
+    written.delete(contents, last=(path / RECIPE, path / written.LIST))
+
+
+def refuse_foreign_files(path: Path) -> written.Contents:
+    """Raise an error if a run's folder holds anything but what the run wrote."""
+    names = written.read_list(path)
+    names = names_without_list(path) if names is None else names
+    contents = written.survey(path, [*names, LOCK, written.LIST], holders=[CHECKPOINTS])
+    written.refuse_foreign(path, contents.foreign)
+    return contents
+
+
+def names_without_list(path: Path) -> list[str]:
+    """Return what a run of version 0.1 may have written, which kept no list."""
+    names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.BOARD]
+    if path.name.startswith("trial-"):
+        names.append("result.json")  # of a search
+    for parent in (CHECKPOINTS, "best"):
+        for entry in (path / parent).glob("*"):
+            if step := _STEP.fullmatch(entry.name):
+                names.append(f"{parent}/{step[1]}")
+    with suppress(UserError):  # a recipe that cannot be read names no tasks
+        tasks = read_toml(path / RECIPE).get("tasks", []) if (path / RECIPE).is_file() else []
+        names += [f"models/{t['name']}" for t in tasks if isinstance(t, dict) and "name" in t]
+    return list(dict.fromkeys(names))
+
+
+def begin(
+    folder: RunFolder,
+    scope: Scope,
+    recipe: Recipe,
+    facts: dict[str, Any],
+    stored: Recipe | None = None,
+) -> None:
+    """Write down what the run is; on resuming, compare, and refuse or announce differences.
+
+    `stored` is the recipe of the run that is resumed, with all that it left open settled.
+    """
+    folder.recipe = scope.table(recipe)
+    if not folder.writes:
+        return
+    if not (folder.path / RECIPE).exists():
+        folder.put(FACTS, json.dumps(facts, indent=1) + "\n")
+        folder.put(RECIPE, write_toml(folder.recipe))
+        return
+    before = read_json(folder.path / FACTS)
+    for name in BINDING:
+        if before.get(name) != facts[name]:
+            what = facts["data"] if name == "corpus" else name
+            raise FolderError(
+                f"{folder.path}: was begun with another {what} (sha256 {before.get(name)!s:.12}... "
+                f"then, {facts[name]!s:.12}... now). Resume it with that one, or begin another run."
+            )
+    stored = stored or stored_recipe(folder.path, scope)
+    assert stored is not None
+    changed = difference(scope.table(stored), folder.recipe)
+    if changed:
+        raise FolderError(
+            f"{folder.path}: was begun with other settings: {changed}. Resume without changing "
+            "them, or begin another run with another --out."
+        )
+    for name in EXACT:
+        if name in before and before[name] != facts[name]:
+            folder.say(
+                f"warning: not bit-identical to an uninterrupted run, because {name} was "
+                f"{before[name]!r} and is {facts[name]!r}"
+            )
+
+
+def stored_recipe(path: Path, scope: Scope, console: Console | None = None) -> Recipe | None:
+    """The recipe of a run that was begun; None if there is none."""
+    if not (path / RECIPE).is_file():
+        return None
+    return compose(scope, read_toml(path / RECIPE), stored=True, console=console)
+
+
+def environment() -> dict[str, Any]:
+    """What a run depends on besides its recipe and its data."""
+    return {
+        "unmask": VERSION,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "processor": processor(),
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "begun": time.strftime("%Y-%m-%dT%H:%M:%S"),
+    }
+
+
+def processor() -> str:
+    """The name of the processor, which decides the order of sums."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or os.uname().machine

@@ -1,0 +1,22 @@
+"""Where a job runs: processes, folder, console, clock and stop requests."""
+
+from dataclasses import dataclass
+
+from unmask.console import Console
+from unmask.train.distributed import Processes
+from unmask.train.folder import RunFolder
+from unmask.train.recipe import Recipe
+from unmask.train.signals import Wish
+
+
+@dataclass(frozen=True)
+class Site:
+    """What `Run` has opened before it asks a job for anything."""
+
+    processes: Processes
+    folder: RunFolder
+    console: Console
+    stop: Wish
+    started: float  # by the monotonic clock
+    stored: Recipe | None = None  # of a run that is resumed
+    check: bool = False  # is the run to be checked before its first step?

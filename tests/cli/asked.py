@@ -1,0 +1,22 @@
+"""What a command line asks for, without carrying it out."""
+
+import pytest
+from typer.testing import CliRunner
+
+from unmask.cli import app
+from unmask.train.recipe import Recipe
+from unmask.train.run import Outcome, Run
+
+
+def recipe_of(*words: object) -> Recipe | None:
+    """The recipe of the run that `unmask WORDS...` would start."""
+    runs: list[Run] = []
+
+    def go(run: Run) -> Outcome:
+        runs.append(run)
+        return Outcome(run.out, {})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "go", go)
+        CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    return runs[0].recipe
