@@ -104,7 +104,7 @@ def trained(
     micro_batches: int = 1,
 ) -> str:
     """Train in a process group of its own; what it printed, if it has ended well and in time."""
-    words = [str(word).format(dropout=dropout) for word in command]
+    words = [str(word).replace("{dropout}", str(dropout)) for word in command]
     sizes = _set([f"schedule.steps={steps}", f"loop.micro_batches={micro_batches}"])
     verb = ["-m", "unmask", *words, *sizes, "--out", str(out), "--threads", "1", *flags]
     launch = TORCHRUN if processes > 1 else []
