@@ -161,7 +161,7 @@ def recipe(size: Size) -> dict[str, Any]:
 
 
 class Indented(Console):
-    """Tells a run's lines as part of the story, and shows its progress where the story is told."""
+    """Prints the lines of a run as part of the demo, and passes its progress on."""
 
     def __init__(self, console: Console, say: Say) -> None:
         self.tell, self.progress, self.finish = say, console.progress, console.finish  # type: ignore[method-assign]

@@ -42,7 +42,7 @@ class SeveralTasks:
 class ZeroGradients(torch.autograd.Function):
     """The identity on a loss, with a gradient of zero for the parameters beside it.
 
-    Wrappers wait for the gradients of all parameters, and weight decay goes on for those that a
+    DDP and FSDP wait for the gradients of all parameters, and weight decay applies to those that a
     batch does not use. Unlike adding zero times a parameter, a NaN in one of them stays there.
     """
 

@@ -1,4 +1,4 @@
-"""What a run asks of whoever evaluates it; this one does nothing."""
+"""The interface between a run and its evaluation; the base class evaluates nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

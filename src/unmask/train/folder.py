@@ -4,7 +4,7 @@
             checkpoints/step-N/  model/
 
 One process at a time holds it. What is appended is cut back on resuming to the step that the
-checkpoint has, so that nothing is told twice. The run lists what it writes (written.py).
+checkpoint has, so that no line is recorded twice. The run lists what it writes (written.py).
 """
 
 import json
