@@ -12,7 +12,7 @@ from tests.jobs.test_several import finetune_several, several
 from tests.train.conftest import Heard, metrics, runner, single_threaded, steps_saved
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
 from unmask.checkpoint.integrity import MANIFEST, publish
-from unmask.errors import FolderError
+from unmask.errors import FolderError, SettingsError
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
@@ -57,8 +57,8 @@ def opened(path, **how):
 
 def overwrite(path):
     """Start the run in a folder over, and stop before anything is written."""
-    with opened(path, overwrite=True):
-        pass
+    with opened(path, overwrite=True) as folder:
+        folder.start_over()
 
 
 def contents(folder):
@@ -153,6 +153,13 @@ def test_a_run_of_the_first_version_that_was_resumed_can_be_overwritten(run, of_
     assert (of_first_version / "model").is_dir()
     overwrite(of_first_version)
     assert contents(of_first_version) == {"checkpoints": None}
+
+
+def test_an_old_run_stays_until_the_new_one_can_start(run, finished):
+    before = contents(finished)
+    with pytest.raises(SettingsError):
+        run(overwrite=True, schedule={"phases": [{"length": 4096, "batch_tokens": 8192}]})
+    assert contents(finished) == before
 
 
 def test_an_overwritten_run_trains_like_a_new_one(run, finished):

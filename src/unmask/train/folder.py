@@ -52,6 +52,8 @@ class RunFolder:
     listener: Callable[[dict[str, Any]], None] | None = None  # gets every line of metrics
     recipe: dict[str, Any] = field(default_factory=dict)  # as it is written beside results
     claimed: set[str] = field(default_factory=set)  # names that are in the list already
+    replaces: bool = False  # an old run is still there, until this one is ready to start
+    waiting: list[tuple[str, str]] = field(default_factory=list)  # what is appended after that
 
     def claim(self, name: str) -> None:
         """List a file or folder as the run's own; call it before the first write.
@@ -61,6 +63,16 @@ class RunFolder:
         if self.writes and name not in self.claimed:
             written.claim(self.path, name)
             self.claimed.add(name)
+
+    def start_over(self) -> None:
+        """Delete the run that this one replaces, if there is one; call it on every process."""
+        if self.replaces and self.writes:
+            delete_run(self.path)
+            self.checkpoints.mkdir(exist_ok=True)
+        self.replaces = False
+        for name, text in self.waiting:
+            self._append(name, text)
+        self.waiting.clear()
 
     @property
     def checkpoints(self) -> Path:
@@ -88,7 +100,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of metrics that is whole."""
-        return read_metrics(self.path)
+        return [] if self.replaces else read_metrics(self.path)
 
     def cut_back(self, step: int) -> None:
         """Forget the metrics of steps that will be taken again."""
@@ -97,6 +109,9 @@ class RunFolder:
             self.put(METRICS, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept))
 
     def _append(self, name: str, text: str) -> None:
+        if self.replaces:
+            self.waiting.append((name, text))
+            return
         self.claim(name)
         try:
             with (self.path / name).open("a", encoding="utf-8") as file:
@@ -128,11 +143,11 @@ def open_run(
 
     A run that is refused before it has begun leaves nothing of its own behind.
     """
-    folder = RunFolder(path, console, writes)
+    begun = (path / RECIPE).exists()
+    folder = RunFolder(path, console, writes, replaces=begun and overwrite and not resume)
     if not writes:
         yield folder
         return
-    begun = (path / RECIPE).exists()
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path}: a file; need a folder for the run. Give another --out.")
     ours = (path / LOCK).exists()  # killed before it had begun
@@ -146,8 +161,8 @@ def open_run(
     new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     with held(path / LOCK, what="this run"):
-        if begun and overwrite and not resume:
-            delete_run(path)
+        if folder.replaces:
+            refuse_foreign_files(path)  # the rest waits until the new run can start
         elif (begun or ours) and written.read_list(path) is None:
             written.write_list(path, names_without_list(path))
         (path / CHECKPOINTS).mkdir(exist_ok=True)

@@ -97,10 +97,9 @@ class Run:
                 console=self.console,
             ) as folder:
                 group.wait()  # until the first process has decided about the folder
-                if options.tensorboard and group.first:
-                    folder.claim(BOARD)
-                    folder.listener = Board(self.out / BOARD)
-                stored = stored_recipe(self.out, self.job.scope, self.console)
+                stored = None
+                if not folder.replaces:
+                    stored = stored_recipe(self.out, self.job.scope, self.console)
                 site = Site(group, folder, self.console, stop, started, stored, options.check)
                 try:
                     return self._train(site)
@@ -112,6 +111,12 @@ class Run:
         given = self.job.build(recipe, site)
         group.refuse_other(given.digest.sha256, f"the {given.digest.name}")
         group.refuse_other(json.dumps(self.job.scope.table(recipe)), "the recipe")
+        group.wait()
+        site.folder.start_over()  # not before the data was read and the network made
+        if self.options.tensorboard and group.first:
+            site.folder.claim(BOARD)
+            site.folder.listener = Board(self.out / BOARD)
+        group.wait()
         _announce(given, site)
         fresh = not any(site.folder.checkpoints.glob("step-*"))
         if site.check and fresh and group.first:
