@@ -21,6 +21,7 @@ from unmask.console import Console
 from unmask.data.columns import Sample
 from unmask.data.docstrings import LIBRARIES, Module, read_library
 from unmask.data.prepare import PrepareSettings, prepare
+from unmask.disk import check_output_folder
 from unmask.errors import FolderError
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled
@@ -63,6 +64,7 @@ def tell(
 
     `console` shows how far pre-training is.
     """
+    check_output_folder(out, renamed=False)
     if out.exists() and any(out.iterdir()):
         raise FolderError(f"{out}: there is something in it. Give another --out, or remove it.")
     size = FAST if fast else FULL

@@ -3,6 +3,7 @@
     write_file(path)   a file: another name, fsync, rename, fsync of the folder
     unfinished(path)   a folder beside its place, locked while its writer lives; the caller renames
     held(path)         a lock that one process holds and that dies with it
+    check_output_*     whether an output can be written there, asked before the work
 
 It knows nothing of what the bytes mean.
 """
@@ -19,6 +20,8 @@ from pathlib import Path
 from unmask.errors import FolderError, SettingsError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+LONGEST = 255  # bytes of a file name
+BESIDE = 25  # bytes that the name of an unfinished file or folder has more than its own
 
 
 def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
@@ -141,10 +144,79 @@ def disk_error(
     return FolderError(f"{target}: could not be written ({error.strerror}); {left}. {remedy}")
 
 
-def refuse_existing_file(out: Path) -> None:
-    """Nothing is overwritten."""
-    if out.exists():
-        raise SettingsError(f"--out {out}: exists already; it is never overwritten. Move it away.")
+def check_output_file(path: Path) -> None:
+    """Refuse a file that cannot be written, before any work is done for it.
+
+    It will be written under another name beside its place and renamed. Nothing is overwritten.
+    """
+    _check_name(path, beside=True)
+    if path.exists():
+        raise SettingsError(f"--out {path}: exists already; it is never overwritten. Move it away.")
+    if path.is_symlink():
+        raise SettingsError(f"--out {path}: a symbolic link to nothing. Give another --out.")
+    if not path.parent.is_dir():
+        raise SettingsError(f"--out {path}: there is no folder {path.parent}. Make it first.")
+    _check_place(path)
+
+
+def check_output_folder(path: Path, *, renamed: bool) -> None:
+    """Refuse a folder that cannot be written, before any work is done for it.
+
+    `renamed`: it will be written under another name beside its place and renamed, so it must be
+    new, or empty and replaceable. Otherwise files are written into it as the work goes on, which
+    also works through a link, in a mount point and in the current folder.
+    """
+    _check_name(path, beside=renamed)
+    empty = path.is_dir() and not any(path.iterdir())
+    link = path.is_symlink()
+    if renamed and (link or (path.exists() and not empty)):
+        what = "a folder that is not empty" if path.is_dir() else "a file"
+        what = "a symbolic link" if link else what
+        raise FolderError(
+            f"{path}: exists already, {what}; it is never overwritten. Give another --out, or "
+            "move it away first."
+        )
+    if not renamed and (link or path.exists()) and not path.is_dir():
+        what = "a file" if path.exists() else "a symbolic link to nothing"
+        raise FolderError(f"{path}: exists already, {what}; need a folder. Give another --out.")
+    if renamed and (path.name in ("", "..") or (empty and path.samefile(os.curdir))):
+        raise FolderError(
+            f"{path}: the current folder cannot be replaced by the finished one. Give the name of "
+            "a folder to make in it as --out."
+        )
+    if renamed and os.path.ismount(path):
+        raise FolderError(
+            f"{path}: a mount point, which cannot be replaced by the finished folder. Give the "
+            "name of a folder to make in it as --out."
+        )
+    _check_place(path)
+
+
+def _check_name(path: Path, *, beside: bool) -> None:
+    """Refuse names that could not be written into logs and JSON, or are too long."""
+    try:
+        f"{path} {path.absolute().name}".encode()
+    except UnicodeEncodeError:
+        raise SettingsError(
+            f"--out {ascii(str(path))}: the name is not UTF-8, so it cannot be written into logs "
+            "and manifests. Give another --out."
+        ) from None
+    longest = LONGEST - BESIDE if beside else LONGEST
+    size = len(path.name.encode())
+    if size > longest:
+        raise SettingsError(
+            f"--out {path.name[:40]}...: the name has {size} bytes; need at most {longest}. Give "
+            "a shorter one."
+        )
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a place below a file, or in a folder that may not be written."""
+    place = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.lexists(p))
+    if not place.is_dir():
+        raise FolderError(f"{path}: {place} is no folder. Give another --out.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise FolderError(f"{path}: {place} may not be written to. Give another --out.")
 
 
 def free_bytes(target: Path) -> int:

@@ -8,13 +8,14 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.integrity import MANIFEST, publish, refuse_existing, verify
-from unmask.disk import digest
+from unmask.checkpoint.integrity import MANIFEST, publish, verify
+from unmask.disk import check_output_folder, digest
 from unmask.errors import FolderError, UserError
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # FIPS 180-4
@@ -155,8 +156,8 @@ def test_what_exists_is_refused_and_not_touched(tmp_path, kind):
         target.write_text("kept")
     else:
         target.symlink_to(tmp_path / "nowhere")
-    what = "a folder that is not empty" if kind == "folder" else "a file"
-    for attempt in (refuse_existing, write):
+    what = {"folder": "a folder that is not empty", "file": "a file"}.get(kind, "a symbolic link")
+    for attempt in (partial(check_output_folder, renamed=True), write):
         with pytest.raises(FolderError, match=f"out: exists already, {what}; it is never over"):
             attempt(target)
     kept = {"folder": target / "precious", "file": target}.get(kind)
@@ -307,3 +308,13 @@ def test_a_file_added_to_a_sealed_folder_is_named(tmp_path):
     (tmp_path / "out" / "tokenizer_config.json").write_text("{}")
     with pytest.raises(FolderError, match=r"tokenizer_config.json: was added since"):
         verify(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["[a]*?", "a{b,c}", "**", "[!x]", "-é ' x"])
+def test_a_name_may_have_the_characters_of_patterns(tmp_path, name):
+    """What a killed writer left under this name is swept, and under a name that matches is not."""
+    for left in (f".{name}.tmp-killed", ".a?.tmp-other", ".b.tmp-other", ".axb.tmp-other"):
+        (tmp_path / left).mkdir()
+    write(tmp_path / name)
+    assert verify(tmp_path / name)
+    assert names(tmp_path) == sorted([name, ".a?.tmp-other", ".axb.tmp-other", ".b.tmp-other"])

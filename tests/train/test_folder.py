@@ -119,7 +119,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(run, tmp_path):
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(run, tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(FolderError, match="run: a file; need a folder for the run"):
+    with pytest.raises(FolderError, match="run: exists already, a file; need a folder"):
         run(**SHORT)
     assert (tmp_path / "run").read_text() == "mine"
 

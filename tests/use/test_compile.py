@@ -189,3 +189,15 @@ def test_texts_are_found_where_none_are_given(encoder, tmp_path, tokenizer):
     save_folder(tmp_path / "qa", tiny_network(HEADS["qa"]), tokenizer)
     with pytest.raises(SettingsError, match="answers questions, and there are none on this mach"):
         records_for(unmask.load(tmp_path / "qa"), None)
+
+
+def test_a_folder_name_may_have_the_characters_of_patterns(encoder, tmp_path):
+    texts = [line(number, "encoder") for number in range(40)]
+    compile_model(encoder, tmp_path / "[c]*?", texts, int8=True, least=0.5)
+    assert isinstance(unmask.load(tmp_path / "[c]*?").forward, Compiled)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_texts_are_read(encoder, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(FolderError, match="link: exists already, a symbolic link"):
+        compile_model(encoder, tmp_path / "link", [], int8=True)

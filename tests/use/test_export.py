@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,3 +122,18 @@ def test_a_graph_that_says_something_else_is_not_written(
 
 def _shifted(live, by):
     return lambda *inputs: {name: value + by for name, value in live(*inputs).items()}
+
+
+def test_a_folder_name_may_have_the_characters_of_patterns(tmp_path, tokenizer):
+    save_folder(tmp_path / "model", tiny_network(), tokenizer)
+    export_onnx(load_folder(tmp_path / "model"), tmp_path / "[o]*?")
+    assert onnxruntime.InferenceSession(tmp_path / "[o]*?" / "model.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["[o]*?", "model"]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_graph(tmp_path, tokenizer):
+    save_folder(tmp_path / "model", tiny_network(), tokenizer)
+    (tmp_path / "link").symlink_to(tmp_path)
+    folder = replace(load_folder(tmp_path / "model"), tokenizer=None)  # would be refused next
+    with pytest.raises(FolderError, match="link: exists already, a symbolic link"):
+        export_onnx(folder, tmp_path / "link")

@@ -252,3 +252,24 @@ def test_rows_that_never_reached_the_disk_are_made_again(model, source, tmp_path
     rows.write_bytes(rows.read_bytes()[:200])
     embed_file(model, source, out)
     np.testing.assert_allclose(np.load(out), model.embed(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".parquet", ".jsonl"])
+def test_a_file_name_may_have_the_characters_of_patterns(model, source, tmp_path, ending):
+    out = tmp_path / "[v]*?" / f"v[1]*?{ending}"
+    out.parent.mkdir()
+    embed_file(model, source, out)
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_a_text_is_read(
+    model, source, tmp_path, monkeypatch
+):
+    def never(*given, **how):
+        raise AssertionError("a text was read")
+
+    monkeypatch.setattr(files, "read_texts", never)
+    (tmp_path / "link.npy").symlink_to(tmp_path / "nothing")
+    for name, says in {"link.npy": "a symbolic link to nothing", "no/v.npy": "no folder"}.items():
+        with pytest.raises(SettingsError, match=says):
+            embed_file(model, source, tmp_path / name)

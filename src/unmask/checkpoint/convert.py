@@ -4,16 +4,15 @@ import tempfile
 from pathlib import Path
 
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.integrity import refuse_existing
 from unmask.checkpoint.pickled import unpickle
 from unmask.checkpoint.weights import INDEX, PICKLED, WEIGHTS
-from unmask.disk import digest
+from unmask.disk import check_output_folder, digest
 from unmask.errors import FolderError
 
 
 def convert(source: Path, target: Path) -> None:
     """Read a folder, unpickling its weights in a child if they are all it has, and write ours."""
-    refuse_existing(target)
+    check_output_folder(target, renamed=True)
     pickled = source / PICKLED
     if (source / WEIGHTS).exists() or (source / INDEX).exists() or not pickled.exists():
         folder = load_folder(source)

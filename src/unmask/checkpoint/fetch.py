@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from unmask.checkpoint.integrity import publish, refuse_existing
+from unmask.checkpoint.integrity import publish
 from unmask.console import Console
-from unmask.disk import digest
+from unmask.disk import check_output_folder, digest
 from unmask.errors import FetchError, FolderError, UserError, unknown
 from unmask.settings import read_json
 
@@ -101,7 +101,7 @@ def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Cons
     if out is None and target.is_dir():
         say(f"{name} is already in {target}")
         return target
-    refuse_existing(target)
+    check_output_folder(target, renamed=True)
     if name.startswith(HUB):
         _from_hub(name.removeprefix(HUB), target, say)
     else:

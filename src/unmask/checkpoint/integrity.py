@@ -8,10 +8,11 @@ new one. `verify` reads it all again and names what differs.
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
-from unmask.disk import digest, disk_error, sweep, sync, unfinished
+from unmask.disk import check_output_folder, digest, disk_error, sweep, sync, unfinished
 from unmask.errors import FolderError
 from unmask.manifest import read_sealed, sealed
 from unmask.version import VERSION
@@ -38,30 +39,18 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
 
     `needed` are the bytes it will have, for the message of a full disk.
     """
-    refuse_existing(target)
+    check_output_folder(target, renamed=True)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target.parent, f".{target.name}.tmp-*")
+        sweep(target.parent, f".{escape(target.name)}.tmp-*")
         with unfinished(target) as temporary:
             yield temporary
             _seal(temporary, about)
             temporary.rename(target)
             sync(target.parent)
     except OSError as error:
-        refuse_existing(target)  # somebody else has written it meanwhile
+        check_output_folder(target, renamed=True)  # somebody else has written it meanwhile
         raise disk_error(target, error, needed=needed) from error
-
-
-def refuse_existing(target: Path) -> None:
-    """A folder that holds something is never written into."""
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    if target.exists() or target.is_symlink():
-        what = "a folder that is not empty" if target.is_dir() else "a file"
-        raise FolderError(
-            f"{target}: exists already, {what}; it is never overwritten. Give another --out, or "
-            "move it away first."
-        )
 
 
 def refuse_other_than_models(path: Path) -> None:

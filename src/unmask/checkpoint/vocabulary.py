@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from unmask.checkpoint.integrity import publish, refuse_existing, verify
+from unmask.checkpoint.integrity import publish, verify
 from unmask.data.readers import read_texts, refuse_empty
+from unmask.disk import check_output_folder
 from unmask.text.count import count_words
 from unmask.text.files import read_tokenizer, tokenizer_files
 from unmask.text.learn import LearnSettings, Report, learn, report
@@ -32,7 +33,7 @@ def learn_folder(
     learning: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Learn a vocabulary from text files and write it as a folder; say how well it fits."""
-    refuse_existing(out)
+    check_output_folder(out, renamed=True)
     casing = Casing(lowercase=not cased)
     readers = [(file, read_texts(file, column=column)) for file in files]
     texts = (record.text for file, records in readers for record in refuse_empty(file, records))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.progress import answer, notice, progress
-from unmask.disk import refuse_existing_file
+from unmask.disk import check_output_file
 from unmask.errors import SettingsError, plural, unknown
 from unmask.text.vocabulary import refuse_unmasked
 from unmask.use import ENDINGS, POOLS
@@ -55,9 +55,7 @@ def embed(
             f"--out {out}: unknown ending '{out.suffix}'; need one of {', '.join(ENDINGS)}."
         )
     if out is not None:
-        refuse_existing_file(out)
-    if out is not None and not out.parent.is_dir():
-        raise SettingsError(f"--out {out}: there is no folder {out.parent}. Make it first.")
+        check_output_file(out)
     if pool not in POOLS:
         raise SettingsError(unknown("pool", pool, POOLS))
     if layer != "last4" and not re.fullmatch("-?[0-9]+", layer):

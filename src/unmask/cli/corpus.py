@@ -36,7 +36,7 @@ def prepare(
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.vocabulary import load_tokenizer
     from unmask.data.lines import kind_of
-    from unmask.data.prepare import PrepareSettings, Task
+    from unmask.data.prepare import PrepareSettings, Task, check_corpus_folder
     from unmask.data.prepare import prepare as run
     from unmask.settings import build
 
@@ -46,6 +46,7 @@ def prepare(
         raise SettingsError("--engine ray: Ray decides who works; leave out --task-id, --workers.")
     table = {"column": column, "lines": lines, "words": words, "on_bad": on_bad}
     settings = build(PrepareSettings, table, where="prepare")
+    check_corpus_folder(out)
     for file in files:
         kind_of(file)  # says what is wrong with a path at once
     made_by = load_tokenizer(locate(tokenizer))

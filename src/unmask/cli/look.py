@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.progress import notice, progress
-from unmask.disk import refuse_existing_file, write_file
+from unmask.disk import check_output_file, write_file
 from unmask.errors import SettingsError
 
 TEXTS = 200  # that show what each head tends to do
@@ -36,7 +36,7 @@ def look(
     ] = False,
 ) -> None:
     """Write a page that shows what a model attends to. It opens without a network."""
-    refuse_existing_file(out)
+    check_output_file(out)
     muted = _heads(mute or [])
     from unmask.checkpoint.fetch import locate
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.progress import answer, notice
+from unmask.disk import check_output_folder
 
 if TYPE_CHECKING:
     from unmask.model.config import ModelConfig
@@ -33,9 +34,9 @@ def convert(
     out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
 ) -> None:
     """Turn a BERT folder of any age into a safe one: safetensors, today's names, a manifest."""
-    from unmask.checkpoint.integrity import refuse_existing, refuse_other_than_models
+    from unmask.checkpoint.integrity import refuse_other_than_models
 
-    refuse_existing(out)
+    check_output_folder(out, renamed=True)
     refuse_other_than_models(source)  # both before torch is imported
     from unmask.checkpoint.convert import convert as run
 
@@ -49,9 +50,8 @@ def export(
 ) -> None:
     """Write a model as ONNX, for other runtimes, if it says there what it says here."""
     from unmask.checkpoint.fetch import locate
-    from unmask.checkpoint.integrity import refuse_existing
 
-    refuse_existing(out)
+    check_output_folder(out, renamed=True)
     path = locate(model)  # both before torch is imported
     from unmask.checkpoint.folder import load_folder
     from unmask.use.export import export_onnx
@@ -75,9 +75,8 @@ def compile_model(
 ) -> None:
     """Prepare a model for ONNX Runtime, compare it with itself, and write what is near enough."""
     from unmask.checkpoint.fetch import locate
-    from unmask.checkpoint.integrity import refuse_existing
 
-    refuse_existing(out)
+    check_output_folder(out, renamed=True)
     locate(model)  # both before torch is imported
     from unmask.use.compile import compile_model as run
     from unmask.use.compile import records_for

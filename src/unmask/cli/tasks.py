@@ -17,9 +17,9 @@ from unmask.cli.training import (
     Shard,
     Tensorboard,
     Threads,
+    check_run,
     console_of_run,
     is_main,
-    refuse_both,
 )
 from unmask.errors import SettingsError, UserError, unknown
 
@@ -81,7 +81,7 @@ def finetune(
     flags = {"optimizer.rate": rate, "seed": seed, "schedule.epochs": epochs}
     flags |= {"loop.batch_size": batch, "tokenizer.max_length": length}
     changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
-    refuse_both(resume, overwrite)
+    check_run(out, resume, overwrite)
     if task == "multi":
         one = (train, dev, text, second, label, header, on_bad != "stop", seeds > 1, trials)
         _refuse_for_several(arguments, one)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.progress import answer, notice, progress
+from unmask.disk import check_output_folder
 from unmask.errors import SettingsError, UserError, unknown
 from unmask.text import CRITERIA
 
@@ -85,12 +86,11 @@ def vocab_learn(
     workers: Annotated[int, typer.Option(min=1, help="Processes that count words.")] = 1,
 ) -> None:
     """Learn a WordPiece vocabulary from text, the same for any number of workers."""
-    from unmask.checkpoint.integrity import refuse_existing
     from unmask.data.readers import read_texts
 
     if criterion not in CRITERIA:
         raise SettingsError(unknown("criterion", criterion, CRITERIA))
-    refuse_existing(out)
+    check_output_folder(out, renamed=True)
     for file in files:
         read_texts(file, column=column)  # says what is wrong with a path before numpy is imported
     from unmask.checkpoint.vocabulary import learn_folder

@@ -8,6 +8,7 @@ import typer
 
 from unmask.cli.progress import answer, terminal
 from unmask.console import Console
+from unmask.disk import check_output_folder
 from unmask.errors import SettingsError, UserError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def pretrain(
     flags |= {"schedule.steps": steps, "schedule.minutes": minutes}
     changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
     changes += set_ or []
-    refuse_both(resume, overwrite)
+    check_run(out, resume, overwrite)
     resumed = out if resume else None
     recipe = _recipe(arguments, changes, length, batch_tokens, resumed, shard=shard)
     from unmask.jobs.pretrain import Pretrain
@@ -98,12 +99,13 @@ def console_of_run() -> Console:
     return terminal if is_main() else Console()
 
 
-def refuse_both(resume: bool, overwrite: bool) -> None:
-    """Refuse to resume and to start over at once."""
+def check_run(out: Path, resume: bool, overwrite: bool) -> None:
+    """Refuse to resume and to start over at once, and a folder that cannot be written."""
     if resume and overwrite:
         raise UserError(
             "--resume and --overwrite: a run is resumed or started over. Give one of them."
         )
+    check_output_folder(out, renamed=False)
 
 
 def _recipe(

@@ -18,9 +18,9 @@ from unmask.cli.training import (
     Shard,
     Tensorboard,
     Threads,
+    check_run,
     console_of_run,
     is_main,
-    refuse_both,
 )
 from unmask.errors import SettingsError, UserError
 
@@ -92,7 +92,7 @@ def train(
     changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
     if model is not None and not any(".joint" in change for change in changes):
         changes.append("tokenizer.joint=false")
-    refuse_both(resume, overwrite)
+    check_run(out, resume, overwrite)
     from unmask.data.columns import Columns
     from unmask.data.pair_files import PairFiles
 
@@ -166,10 +166,10 @@ def evaluate(
     settings = _settings(beams=beams, penalty=penalty)
     from unmask.data.columns import Columns
     from unmask.data.parallel import inferred, read_pairs
-    from unmask.disk import refuse_existing_file, write_file
+    from unmask.disk import check_output_file, write_file
 
     if out is not None:
-        refuse_existing_file(out)
+        check_output_file(out)
     columns = Columns(text, second, None, header)
     notice(f"{files[0]}: {inferred(files, columns)}")
     pairs = list(read_pairs(files, columns, watcher_for(on_bad)))
@@ -217,11 +217,11 @@ def look(
     target: Annotated[str | None, typer.Option(help="A translation; the model's own.")] = None,
 ) -> None:
     """Draw which words of a text each word of its translation looked at."""
-    from unmask.disk import refuse_existing_file, write_file
+    from unmask.disk import check_output_file, write_file
 
     if out.suffix != ".svg":
         raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .svg.")
-    refuse_existing_file(out)
+    check_output_file(out)
     loaded = _load(model)
     from unmask.use.alignment import alignment_svg
 

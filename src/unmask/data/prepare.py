@@ -26,7 +26,7 @@ from unmask.data.layout import (
 )
 from unmask.data.shards import Chunk, Words, id_type, write_shard
 from unmask.data.statistics import Statistics
-from unmask.disk import held, write_file
+from unmask.disk import check_output_folder, held, write_file
 from unmask.errors import DataError, FolderError
 from unmask.manifest import sealed
 from unmask.processes import in_order
@@ -67,6 +67,7 @@ def prepare(
     notice: Callable[[str], None] = Console().say,
 ) -> dict[str, Any] | None:
     """Make a corpus, or go on making it; its manifest, or None while other tasks are at work."""
+    check_corpus_folder(out)
     task = task or Task()
     if task.number >= task.tasks:
         raise FolderError(f"task {task.number} of {task.tasks}: they count from 0; give a lower.")
@@ -177,12 +178,17 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
     }
 
 
+def check_corpus_folder(out: Path) -> None:
+    """Refuse a folder that cannot become a corpus, before anything is read."""
+    check_output_folder(out, renamed=False)
+    if _is_taken(out) and not (out / PLAN).exists():  # another task may have written it meanwhile
+        raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
+
+
 def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     """Write the plan into a new folder, or compare it with the one that is there."""
     path = out / PLAN
     if not path.exists():
-        if _is_taken(out) and not path.exists():  # another task may have written it meanwhile
-            raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
         out.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
     _refuse_another(out, read_json(path), plan)
@@ -194,7 +200,7 @@ def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
 
 
 def _is_taken(out: Path) -> bool:
-    return out.exists() and (not out.is_dir() or any(e.name[0] != "." for e in out.iterdir()))
+    return out.is_dir() and any(e.name[0] != "." for e in out.iterdir())
 
 
 def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from unmask.console import Console
 from unmask.data.pair_files import PairFiles
-from unmask.disk import write_file
+from unmask.disk import check_output_folder, write_file
 from unmask.jobs.translate import TranslateJob
 from unmask.settings import Settings, build, read_toml
 from unmask.train.compose import compose
@@ -65,7 +65,10 @@ def compare(
     asked: Comparison, console: Console, *, threads: int | None = None
 ) -> list[dict[str, Any]]:
     """Train every variant, draw their curves in one figure, and return a row for each."""
-    out, data = Path(asked.out), asked.files.read()
+    out = Path(asked.out)
+    for variant in asked.variants:
+        check_output_folder(out / variant.name, renamed=False)
+    data = asked.files.read()
     for variant in asked.variants:
         place = out / variant.name
         if (place / MODEL).exists():

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from unmask.console import Console
-from unmask.disk import sweep, unfinished, write_file
+from unmask.disk import check_output_folder, sweep, unfinished, write_file
 from unmask.errors import FolderError
 from unmask.train import written
 from unmask.train.evaluator import METRIC
@@ -56,6 +56,7 @@ def refuse_other(out: Path, summary: str, overwritten: Sequence[str] = ()) -> No
 
     `overwritten` are the runs in it that will be started over.
     """
+    check_output_folder(out, renamed=False)
     entries = {path.name for path in out.iterdir()} if out.is_dir() else set()
     if entries and summary not in entries and not any(_is_one(name) for name in entries):
         raise FolderError(f"{out}: not empty, and holds no such runs. Give another --out.")

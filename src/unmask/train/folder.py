@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from unmask.console import Console
-from unmask.disk import disk_error, held, sweep, write_file
+from unmask.disk import check_output_folder, disk_error, held, sweep, write_file
 from unmask.errors import FolderError, UserError
 from unmask.settings import read_json, read_toml, write_toml
 from unmask.train import written
@@ -73,6 +73,11 @@ class RunFolder:
         for name, text in self.waiting:
             self._append(name, text)
         self.waiting.clear()
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, also where the path is "."."""
+        return self.path.absolute().name
 
     @property
     def checkpoints(self) -> Path:
@@ -148,8 +153,7 @@ def open_run(
     if not writes:
         yield folder
         return
-    if path.exists() and not path.is_dir():
-        raise FolderError(f"{path}: a file; need a folder for the run. Give another --out.")
+    check_output_folder(path, renamed=False)
     ours = (path / LOCK).exists()  # killed before it had begun
     if path.is_dir() and any(path.iterdir()) and not begun and not ours:
         raise FolderError(f"{path}: not empty, and no run. Give another --out.")

@@ -19,6 +19,7 @@ from unmask.console import Console
 from unmask.data.columns import Columns
 from unmask.data.docstrings import read_library
 from unmask.data.readers import read_texts
+from unmask.disk import check_output_folder
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.int8 import observing, quantized
 from unmask.tasks import engine
@@ -71,6 +72,7 @@ def compile_model(
 
     Records are what the model's task asks about, or texts for an encoder.
     """
+    check_output_folder(out, renamed=True)
     needed("onnxruntime", "onnxscript")
     refuse_other_than_transformers(model.network, model.path)
     if len(records) < FEWEST:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from unmask.checkpoint.folder import CARD, Folder
 from unmask.checkpoint.integrity import CONFIG, publish
 from unmask.checkpoint.names import their_config
+from unmask.disk import check_output_folder
 from unmask.errors import FolderError
 from unmask.model.network import Network
 from unmask.text.files import tokenizer_files
@@ -114,6 +115,7 @@ def export_onnx(folder: Folder, out: Path) -> float:
     Returns the largest difference to the live model that was seen; one that is too large is
     refused, and nothing is written.
     """
+    check_output_folder(out, renamed=True)
     refuse_other_than_transformers(folder.network, folder.path)
     tokenizer = folder.needed_tokenizer()
     table = their_config(folder.network.config, folder.network.heads, tokenizer.vocabulary.pad)

@@ -9,6 +9,7 @@ from unmask.checkpoint.integrity import fingerprint
 from unmask.console import Console
 from unmask.data.lines import REFUSE, Watcher
 from unmask.data.readers import Record, read_texts, refuse_empty
+from unmask.disk import check_output_file
 from unmask.errors import DataError, SettingsError
 from unmask.tasks.engine import GROUP
 from unmask.use.embed import Vector, width_of
@@ -53,6 +54,7 @@ def embed_file(
             yield vector
             progress(1)
 
+    check_output_file(out)
     if out.suffix == ".parquet" and source == "-":
         raise SettingsError(
             f"--out {out}: has each text beside its vector, and standard input can be read only "

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.disk import disk_error, held, refuse_existing_file, sync, write_file
+from unmask.disk import check_output_file, disk_error, held, sync, write_file
 from unmask.errors import DataError, FolderError
 from unmask.settings import read_json
 from unmask.use.embed import Vector
@@ -112,7 +112,7 @@ def gathered(out: Path, width: int, about: dict[str, Any] | None) -> Iterator[Ro
     try:
         folder.mkdir(exist_ok=True)
         with held(folder / LOCK, what="these vectors"):
-            refuse_existing_file(out)
+            check_output_file(out)  # somebody else may have written it meanwhile
             if about is None:
                 _empty(folder)
             rows = Rows(folder, width, about or {})
