@@ -3,6 +3,7 @@
 import sys
 
 from benchmarks import (
+    against,
     budget,
     codelines,
     embed,
@@ -25,6 +26,7 @@ from benchmarks import (
 from benchmarks.faults import main as faults
 
 BY_NAME = {
+    "against": against.main,
     "budget": budget.main,
     "codelines": codelines.main,
     "finetune": finetune.main,
