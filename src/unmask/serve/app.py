@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from http import HTTPStatus
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -22,7 +21,7 @@ from unmask.serve.batching import Batcher
 from unmask.serve.guard import LOCAL, Guard
 from unmask.serve.limits import Limits, Refused, internal, invalid, too_large
 from unmask.serve.metrics import Metrics
-from unmask.serve.schemas import Problem
+from unmask.serve.schemas import Asked, Problem
 from unmask.serve.work import VERBS, chosen, guessed_tokens
 from unmask.use.model import Model
 from unmask.version import VERSION
@@ -41,10 +40,8 @@ class Desk:
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
 
-    async def ask(
-        self, verb: str, name: str | None, items: Sequence[Any], **options: Any
-    ) -> list[Any]:
-        """The answers to the items of the model that is named, or of the first that can."""
+    async def ask(self, verb: str, asked: Asked, items: Sequence[Any]) -> list[Any]:
+        """The answers to the items of a request."""
         if len(items) > self.limits.texts:
             raise invalid(
                 f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
@@ -54,8 +51,9 @@ class Desk:
             raise too_large(
                 f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
             )
-        own, model = chosen(self.models, verb, name)
-        key = own, verb, tuple(sorted(options.items()))
+        name, model = chosen(self.models, verb, asked.model)
+        options = asked.options()
+        key = name, verb, tuple(options.items())
         run = partial(VERBS[verb].run, model, **options)
         return await self.batcher.ask(key, run, items, tokens)
 
@@ -150,7 +148,6 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JSONResponse:
         said = str(error.detail)
-        if error.status_code == HTTPStatus.NOT_FOUND:
+        if error.status_code == 404:
             said = f"{request.url.path[:80]}: there is no such route; /docs lists those there are."
-        status = HTTPStatus(error.status_code)
-        return await refused(request, Refused(status, said, "http", error.headers))
+        return await refused(request, Refused(error.status_code, said, "http", error.headers))

@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -68,7 +67,7 @@ class Guard:
         async def reply(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                if message["status"] == HTTPStatus.TOO_MANY_REQUESTS:
+                if message["status"] == 429:
                     # Who asks again at once would have us say no all day; waiting costs us nothing.
                     await asyncio.sleep(PATIENCE)
                 status = message["status"]
@@ -97,46 +96,31 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
         if "*" not in self.hosts and _name(host) not in self.hosts:
-            raise Refused(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                f"host '{host[:80]}' is not served here. Allow it (--allow-host).",
-                "host",
-            )
-        path = str(scope["path"])
-        public = path in OPEN or (
-            scope["method"] == "GET" and (path == "/" or path.startswith(PAGE))
-        )
+            message = f"host '{host[:80]}' is not served here. Allow it (--allow-host)."
+            raise Refused(421, message, "host")
+        path, method = str(scope["path"]), scope["method"]
+        public = path in OPEN or (method == "GET" and (path == "/" or path.startswith(PAGE)))
         if self.token and not public:
             kind, _, given = headers.get("authorization", "").partition(" ")
             right = hmac.compare_digest(given.strip().encode(), self.token.encode())
             if kind.lower() != "bearer" or not right:
-                raise Refused(
-                    HTTPStatus.UNAUTHORIZED,
-                    "need the header Authorization: Bearer TOKEN.",
-                    "token",
-                    {"www-authenticate": "Bearer"},
-                )
-        if scope["method"] in ("POST", "PUT", "PATCH"):
+                message = "need the header Authorization: Bearer TOKEN."
+                raise Refused(401, message, "token", {"www-authenticate": "Bearer"})
+        if method in ("POST", "PUT", "PATCH"):
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
-                raise Refused(
-                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                    f"content-type '{kind[:80]}'; need application/json.",
-                    "content_type",
-                )
+                message = f"content-type '{kind[:80]}'; need application/json."
+                raise Refused(415, message, "content_type")
             if headers.get("content-encoding", "identity") != "identity":
-                raise Refused(
-                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                    "the body is compressed; send it as it is.",
-                    "content_encoding",
-                )
+                message = "the body is compressed; send it as it is."
+                raise Refused(415, message, "content_encoding")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdecimal() or int(length[:20]) > self.limits.body:
             raise self._large()
 
     def _large(self) -> Refused:
         message = f"the body is over {self.limits.body:,} bytes. Send less at a time."
-        return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "too_large", UNREAD)
+        return Refused(413, message, "too_large", UNREAD)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """All of it, or a refusal as soon as it is too much or too slow."""
@@ -147,7 +131,7 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refused(HTTPStatus.BAD_REQUEST, "the body ended early.", "body")
+                        raise Refused(400, "the body ended early.", "body")
                     pieces.append(message.get("body", b""))
                     size += len(pieces[-1])
                     if size > self.limits.body:
@@ -155,9 +139,7 @@ class Guard:
                     if not message.get("more_body", False):
                         return b"".join(pieces)
         except TimeoutError:
-            raise Refused(
-                HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly.", "timeout", UNREAD
-            ) from None
+            raise Refused(408, "the body came too slowly.", "timeout", UNREAD) from None
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the route until it has answered, the client has gone, or it took too long."""

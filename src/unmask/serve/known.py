@@ -1,7 +1,6 @@
 """Routes that other people's clients know: OpenAI's, and text-embeddings-inference's."""
 
 import base64
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def _openai(routes: APIRouter, desk: "Desk") -> None:
         width = model.network.config.width
         if asked.dimensions not in (None, width):
             raise invalid(f"dimensions {asked.dimensions}: the model has {width}. Leave it out.")
-        found = await desk.ask("embed", name, texts, truncate=asked.truncate)
+        found = await desk.ask("embed", asked, texts)
         read = sum(tokens for _, tokens in found)
         return schemas.OpenAIVectors(
             data=[
@@ -65,20 +64,14 @@ def _vectors(routes: APIRouter, desk: "Desk") -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
     async def embed(asked: schemas.Embed) -> list[list[float]]:
         """One vector per text."""
-        found = await desk.ask(
-            "embed",
-            asked.model,
-            _listed(asked.inputs),
-            normalize=asked.normalize,
-            truncate=asked.truncate,
-        )
+        found = await desk.ask("embed", asked, _listed(asked.inputs))
         return [vector.tolist() for vector, _ in found]
 
     @routes.post("/similarity", tags=["text-embeddings-inference"])
     async def similarity(asked: schemas.Similarity) -> list[float]:
         """The cosine of each sentence to the source."""
         texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
-        found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
+        found = await desk.ask("embed", asked, texts)
         first, *others = (vector for vector, _ in found)
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
 
@@ -89,16 +82,14 @@ def _vectors(routes: APIRouter, desk: "Desk") -> None:
     )
     async def tokenize(asked: schemas.Tokenize) -> Response:
         """The tokens of each text, and where they stand in it."""
-        texts = _listed(asked.inputs)
-        every = asked.add_special_tokens
-        found = await desk.ask("tokenize", asked.model, texts, special=every)
+        found = await desk.ask("tokenize", asked, _listed(asked.inputs))
         return Response(f"[{','.join(found)}]", media_type="application/json")
 
 
 def _labels(routes: APIRouter, desk: "Desk") -> None:
     async def shares(asked: schemas.Predict) -> tuple[list[list[schemas.Share]], bool]:
         items, many = _texts_or_pairs(asked.inputs)
-        found = await desk.ask("classify", asked.model, items, truncate=asked.truncate)
+        found = await desk.ask("classify", asked, items)
         each = [
             [
                 schemas.Share(label=label, score=share)
@@ -123,7 +114,7 @@ def _labels(routes: APIRouter, desk: "Desk") -> None:
         texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
         if any(isinstance(text, list) for text in texts):
             raise invalid("inputs: need a text or a list of them.")
-        found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
+        found = await desk.ask("embed", asked, texts)
         return [vector.tolist() for vector, _ in found]
 
 
@@ -151,7 +142,7 @@ def _about(routes: APIRouter, desk: "Desk") -> None:
     async def health() -> dict[str, str]:
         """Is the thread that answers alive?"""
         if not desk.batcher.thread.is_alive():
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "nobody answers.", "unhealthy")
+            raise Refused(503, "nobody answers.", "unhealthy")
         return {"status": "ok"}
 
 

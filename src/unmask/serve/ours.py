@@ -1,6 +1,5 @@
 """Routes of our own: each is a verb of the command line, with its name and its answers."""
 
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,55 +33,51 @@ def _asking(routes: APIRouter, desk: "Desk") -> None:
     async def fill(asked: schemas.Fill) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK], best first."""
         guesses: list[list[Guess]]
-        (guesses,) = await desk.ask(
-            "fill", asked.model, [asked.text], top=asked.top, truncate=asked.truncate
-        )
+        (guesses,) = await desk.ask("fill", asked, [asked.text])
         return guesses
 
     @routes.post("/next")
     async def next_sentence(asked: schemas.Next) -> schemas.Verdict:
         """How likely the second sentence is to have followed the first."""
-        pair = asked.first, asked.second
         verdict: schemas.Verdict
-        (verdict,) = await desk.ask("next", asked.model, [pair], truncate=asked.truncate)
+        (verdict,) = await desk.ask("next", asked, [(asked.first, asked.second)])
         return verdict
 
     @routes.post("/classify")
     async def classify(asked: schemas.Classify) -> list[Labels]:
         """The labels of each text or pair."""
-        return await desk.ask("classify", asked.model, asked.texts, truncate=asked.truncate)
+        return await desk.ask("classify", asked, asked.texts)
 
     @routes.post("/score")
     async def score(asked: schemas.Classify) -> list[float]:
         """The number that belongs to each text or pair."""
-        return await desk.ask("score", asked.model, asked.texts, truncate=asked.truncate)
+        return await desk.ask("score", asked, asked.texts)
 
     @routes.post("/answer")
     async def answer(asked: schemas.Question) -> Answer:
         """The stretch of a passage that answers a question."""
         found: Answer
-        (found,) = await desk.ask("answer", asked.model, [(asked.question, asked.context)])
+        (found,) = await desk.ask("answer", asked, [(asked.question, asked.context)])
         return found
 
     @routes.post("/entities")
     async def entities(asked: schemas.Entities) -> list[Names]:
         """The names in each text."""
-        return await desk.ask("entities", asked.model, asked.texts)
+        return await desk.ask("entities", asked, asked.texts)
 
     @routes.post("/translate")
     async def translate(asked: schemas.Translate) -> list[schemas.Translated]:
         """Each text in the other language."""
-        options = asked.model_dump(include={"beams", "penalty", "alignment"})
-        return await desk.ask("translate", asked.model, asked.texts, **options)
+        return await desk.ask("translate", asked, asked.texts)
 
 
 def _looking(routes: APIRouter, desk: "Desk") -> None:
     @routes.post("/attention")
     async def attention(asked: schemas.Attention) -> dict[str, Any]:
         """What the model attends to; the weights are float32, in base64."""
-        item = asked.model_dump(exclude={"model"})
+        item = asked.model_dump(include={"text", "second", "start", "mute"})
         data: dict[str, Any]
-        (data,) = await desk.ask("attention", asked.model, [item])
+        (data,) = await desk.ask("attention", asked, [item])
         return data
 
     @routes.get("/cards")
@@ -107,9 +102,7 @@ def _looking(routes: APIRouter, desk: "Desk") -> None:
     def run(name: str) -> list[dict[str, Any]]:
         """What a run has written so far: all of it, or entries evenly over it and its end."""
         if name not in desk.runs:
-            raise Refused(
-                HTTPStatus.NOT_FOUND, f"run '{name[:80]}': not watched here.", "unknown_run"
-            )
+            raise Refused(404, f"run '{name[:80]}': not watched here.", "unknown_run")
         entries = read_metrics(desk.runs[name])
         step = -(-len(entries) // MOST)
         return [

@@ -12,9 +12,9 @@ MANY = 1000  # of anything in a list; the server's own bounds, which are lower, 
 Texts = Annotated[list[Text], Field(max_length=MANY)]
 Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_length=MANY)]
 Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
-
-
 Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
+# Fields that say how texts are answered: requests that share a batch agree in all of them.
+OPTIONS = {"truncate", "normalize", "add_special_tokens", "top", "beams", "penalty", "alignment"}
 
 
 class Asked(BaseModel):
@@ -23,6 +23,10 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model: Name = None
+
+    def options(self) -> dict[str, Any]:
+        """How to answer: the arguments of the verb, by name."""
+        return self.model_dump(include=OPTIONS)
 
 
 class Lenient(Asked):

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
@@ -71,7 +70,7 @@ def _embed(
     return list(zip(vectors, read, strict=True))
 
 
-def _tokenize(model: Model, items: list[str], *, special: bool) -> list[str]:
+def _tokenize(model: Model, items: list[str], *, add_special_tokens: bool) -> list[str]:
     """JSON, written here: a text may have many tokens, and the event loop other things to do."""
     found = []
     for text in items:
@@ -82,12 +81,12 @@ def _tokenize(model: Model, items: list[str], *, special: bool) -> list[str]:
             {
                 "id": id,
                 "text": name,
-                "special": added,
-                "start": None if added else start,
-                "stop": None if added else stop,
+                "special": special,
+                "start": None if special else start,
+                "stop": None if special else stop,
             }
-            for name, id, added, (start, stop) in rows
-            if special or not added
+            for name, id, special, (start, stop) in rows
+            if add_special_tokens or not special
         ]
         found.append(json.dumps(tokens))
     return found
@@ -132,8 +131,10 @@ def _next(model: Model, items: list[tuple[str, str]], *, truncate: bool) -> list
     return [Verdict(probability=share, follows=share >= 0.5) for share in shares]
 
 
-def _attention(model: Model, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [payload(model, **item) for item in items]
+def _attention(
+    model: Model, items: list[dict[str, Any]], *, truncate: bool
+) -> list[dict[str, Any]]:
+    return [payload(model, **item, truncate=truncate) for item in items]
 
 
 def _translate(
@@ -177,7 +178,7 @@ def named(models: Mapping[str, Model], name: str) -> Model:
     """The model of that name."""
     if name not in models:
         message = f"model '{name[:80]}': not served here; there is {', '.join(models)}."
-        raise Refused(HTTPStatus.NOT_FOUND, message, "unknown_model")
+        raise Refused(404, message, "unknown_model")
     return models[name]
 
 
