@@ -45,8 +45,7 @@ def in_order(
                 "kept. Run the same command again, with fewer --workers."
             ) from None
         finally:
-            for _, future in waiting:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin(parent: int) -> None:

@@ -20,7 +20,7 @@ OPTIONS = {"truncate", "normalize", "add_special_tokens", "top", "beams", "penal
 class Asked(BaseModel):
     """A request: nothing in it is ignored."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid")
 
     model: Name = None
 
@@ -32,7 +32,7 @@ class Asked(BaseModel):
 class Lenient(Asked):
     """A request in somebody else's words: clients send more than there is here."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore")
 
 
 class OpenAIEmbeddings(Lenient):
@@ -220,8 +220,6 @@ class Translated(BaseModel):
 
 class Info(BaseModel):
     """What is served, in text-embeddings-inference's words and some of ours."""
-
-    model_config = ConfigDict(protected_namespaces=())
 
     model_id: str
     model_type: dict[str, Any]
