@@ -1,6 +1,6 @@
 """Models -> a FastAPI app: our own routes, those that other people's clients know, the page."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -17,12 +17,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from unmask.serve import known, ours
-from unmask.serve.batching import Batcher
 from unmask.serve.guard import LOCAL, Guard
-from unmask.serve.limits import Limits, Refused, internal, invalid, too_large
-from unmask.serve.metrics import Metrics
-from unmask.serve.schemas import Asked, Problem
-from unmask.serve.work import VERBS, chosen, guessed_tokens
+from unmask.serve.limits import Limits, Refused, internal, invalid
+from unmask.serve.schemas import Problem
+from unmask.serve.work import Desk
 from unmask.use.model import Model
 from unmask.version import VERSION
 
@@ -30,32 +28,6 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 SAID: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
 }
-
-
-class Desk:
-    """What a route needs: the models, and somebody who answers."""
-
-    def __init__(self, models: dict[str, Model], limits: Limits, runs: dict[str, Path]) -> None:
-        self.models, self.limits, self.runs = models, limits, runs
-        self.metrics = Metrics()
-        self.batcher = Batcher(limits, self.metrics)
-
-    async def ask(self, verb: str, asked: Asked, items: Sequence[Any]) -> list[Any]:
-        """The answers to the items of a request."""
-        if len(items) > self.limits.texts:
-            raise invalid(
-                f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
-            )
-        tokens = guessed_tokens(items)
-        if tokens > self.limits.tokens:
-            raise too_large(
-                f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
-            )
-        name, model = chosen(self.models, verb, asked.model)
-        options = asked.options()
-        key = name, verb, tuple(options.items())
-        run = partial(VERBS[verb].run, model, **options)
-        return await self.batcher.ask(key, run, items, tokens)
 
 
 def create_app(
@@ -117,13 +89,8 @@ def _page(app: FastAPI) -> None:
         body, kind = contents[name]
         return Response(body, media_type=kind)
 
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return await page("index.html")
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return await page("docs.html")
+    app.add_api_route("/", partial(page, "index.html"), include_in_schema=False)
+    app.add_api_route("/docs", partial(page, "docs.html"), include_in_schema=False)
 
 
 def _errors(app: FastAPI) -> None:

@@ -12,16 +12,13 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unmask.serve.limits import Refused, internal, too_late
-
-if TYPE_CHECKING:
-    from unmask.serve.app import Desk
+from unmask.serve.work import Desk
 
 OPEN = {"/health"}  # without a token; those of the page ask for it themselves
 PAGE = "/page/"
@@ -45,7 +42,7 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        desk: "Desk",
+        desk: Desk,
         queued: Mapping[str, Route],
         *,
         token: str | None,

@@ -1,22 +1,19 @@
 """Routes that other people's clients know: OpenAI's, and text-embeddings-inference's."""
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Response
 
 from unmask.serve import schemas
 from unmask.serve.limits import Refused, invalid
-from unmask.serve.work import VERBS, TextOrPair, abilities, chosen, named
+from unmask.serve.work import VERBS, Desk, TextOrPair, abilities, chosen, named
 from unmask.use.embed import Vector
 from unmask.version import VERSION
 
-if TYPE_CHECKING:
-    from unmask.serve.app import Desk
 
-
-def router(desk: "Desk") -> APIRouter:
+def router(desk: Desk) -> APIRouter:
     """The routes."""
     routes = APIRouter()
     _openai(routes, desk)
@@ -26,7 +23,7 @@ def router(desk: "Desk") -> APIRouter:
     return routes
 
 
-def _openai(routes: APIRouter, desk: "Desk") -> None:
+def _openai(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/v1/embeddings", tags=["OpenAI"])
     async def embeddings(asked: schemas.OpenAIEmbeddings) -> schemas.OpenAIVectors:
         """One vector per text, as floats or as base64 of float32."""
@@ -60,7 +57,7 @@ def _openai(routes: APIRouter, desk: "Desk") -> None:
         return schemas.OpenAIModel(id=name)
 
 
-def _vectors(routes: APIRouter, desk: "Desk") -> None:
+def _vectors(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
     async def embed(asked: schemas.Embed) -> list[list[float]]:
         """One vector per text."""
@@ -86,7 +83,7 @@ def _vectors(routes: APIRouter, desk: "Desk") -> None:
         return Response(f"[{','.join(found)}]", media_type="application/json")
 
 
-def _labels(routes: APIRouter, desk: "Desk") -> None:
+def _labels(routes: APIRouter, desk: Desk) -> None:
     async def shares(asked: schemas.Predict) -> tuple[list[list[schemas.Share]], bool]:
         items, many = _texts_or_pairs(asked.inputs)
         found = await desk.ask("classify", asked, items)
@@ -118,7 +115,7 @@ def _labels(routes: APIRouter, desk: "Desk") -> None:
         return [vector.tolist() for vector, _ in found]
 
 
-def _about(routes: APIRouter, desk: "Desk") -> None:
+def _about(routes: APIRouter, desk: Desk) -> None:
     @routes.get("/info", tags=["text-embeddings-inference"])
     async def info() -> schemas.Info:
         """What is served, and its limits."""

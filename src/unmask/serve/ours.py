@@ -1,26 +1,23 @@
 """Routes of our own: each is a verb of the command line, with its name and its answers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter
 
 from unmask.serve import schemas
 from unmask.serve.limits import Refused
-from unmask.serve.work import abilities
+from unmask.serve.work import Desk, abilities
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
 from unmask.tasks.qa import Answer
 from unmask.train.folder import read_metrics
 from unmask.use.model import Guess
 
-if TYPE_CHECKING:
-    from unmask.serve.app import Desk
-
 MOST = 1500  # entries of a run's training that are sent
 
 
-def router(desk: "Desk") -> APIRouter:
+def router(desk: Desk) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["unmask"])
     _asking(routes, desk)
@@ -28,7 +25,7 @@ def router(desk: "Desk") -> APIRouter:
     return routes
 
 
-def _asking(routes: APIRouter, desk: "Desk") -> None:
+def _asking(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/fill")
     async def fill(asked: schemas.Fill) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK], best first."""
@@ -71,7 +68,7 @@ def _asking(routes: APIRouter, desk: "Desk") -> None:
         return await desk.ask("translate", asked, asked.texts)
 
 
-def _looking(routes: APIRouter, desk: "Desk") -> None:
+def _looking(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/attention")
     async def attention(asked: schemas.Attention) -> dict[str, Any]:
         """What the model attends to; the weights are float32, in base64."""

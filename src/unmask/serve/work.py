@@ -8,14 +8,18 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
 from unmask.model.config import SearchSettings
-from unmask.serve.limits import Refused, invalid
-from unmask.serve.schemas import Looked, Translated, Verdict
+from unmask.serve.batching import Batcher
+from unmask.serve.limits import Limits, Refused, invalid, too_large
+from unmask.serve.metrics import Metrics
+from unmask.serve.schemas import Asked, Looked, Translated, Verdict
 from unmask.settings import build
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
@@ -203,3 +207,29 @@ def _tokens(item: Any) -> int:
         return int(letters / CHARACTERS) + len(item) - letters
     parts = item.values() if isinstance(item, dict) else item
     return sum(_tokens(part) for part in parts if isinstance(part, str))
+
+
+class Desk:
+    """What a route needs: the models, and somebody who answers."""
+
+    def __init__(self, models: dict[str, Model], limits: Limits, runs: dict[str, Path]) -> None:
+        self.models, self.limits, self.runs = models, limits, runs
+        self.metrics = Metrics()
+        self.batcher = Batcher(limits, self.metrics)
+
+    async def ask(self, verb: str, asked: Asked, items: Sequence[Any]) -> list[Any]:
+        """The answers to the items of a request."""
+        if len(items) > self.limits.texts:
+            raise invalid(
+                f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
+            )
+        tokens = guessed_tokens(items)
+        if tokens > self.limits.tokens:
+            raise too_large(
+                f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
+            )
+        name, model = chosen(self.models, verb, asked.model)
+        options = asked.options()
+        key = name, verb, tuple(options.items())
+        run = partial(VERBS[verb].run, model, **options)
+        return await self.batcher.ask(key, run, items, tokens)
