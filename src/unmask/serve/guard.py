@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -121,42 +122,30 @@ class Guard:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """All of it, or a refusal as soon as it is too much or too slow."""
-        pieces: list[bytes] = []
-        size = 0
+        body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Refused(400, "the body ended early.", "body")
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
-                    if size > self.limits.body:
+                async for piece in Request(scope, receive).stream():
+                    body += piece
+                    if len(body) > self.limits.body:
                         raise self._large()
-                    if not message.get("more_body", False):
-                        return b"".join(pieces)
         except TimeoutError:
             raise Refused(408, "the body came too slowly.", "timeout", UNREAD) from None
+        except ClientDisconnect:
+            raise Refused(400, "the body ended early.", "body") from None
+        return bytes(body)
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the route until it has answered, the client has gone, or it took too long."""
-        gone = asyncio.Event()
-        given = False
-
-        async def read() -> Message:
-            nonlocal given
-            if not given:
-                given = True
-                return {"type": "http.request", "body": body, "more_body": False}
-            await gone.wait()
-            return {"type": "http.disconnect"}
+        messages: asyncio.Queue[Message] = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
 
         async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
+            while (message := await receive())["type"] != "http.disconnect":
                 pass
-            gone.set()
+            messages.put_nowait(message)
 
-        route = asyncio.ensure_future(self._routed(scope, read, send))
+        route = asyncio.create_task(self._routed(scope, messages.get, send))
         watcher = asyncio.create_task(watch())
         try:
             done, _ = await asyncio.wait(
