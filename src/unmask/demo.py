@@ -68,52 +68,49 @@ def tell(
     if out.exists() and any(out.iterdir()):
         raise FolderError(f"{out}: there is something in it. Give another --out, or remove it.")
     size = FAST if fast else FULL
-    begun = time.perf_counter()
+    begun = since = time.perf_counter()
     told: list[tuple[str, float, str]] = []
 
     def step(title: str) -> None:
+        nonlocal since
+        since = time.perf_counter()
         say(f"\n{len(told) + 1}. {title}\n")
 
-    def done(what: str, since: float, result: str) -> None:
+    def done(what: str, result: str) -> None:
         told.append((what, time.perf_counter() - since, result))
 
     step("Text that is already here: what Python's libraries say about themselves")
-    since = time.perf_counter()
     seen, unseen = gather(size.characters, say)
     files = write_texts(seen, out)
     characters = sum(module.characters for module in seen)
-    done("read", since, f"{characters:,} characters from {len(seen)} modules")
+    done("read", f"{characters:,} characters from {len(seen)} modules")
 
     step("A vocabulary of its own")
-    since = time.perf_counter()
     wanted = LearnSettings(size=size.vocabulary)
     learned = learn_folder(files, out / "vocabulary", wanted)
     tokenizer = load_tokenizer(out / "vocabulary")
     show_tokens(tokenizer, say)
     result = f"{learned.tokens:,} tokens, {learned.tokens_per_word:.2f} a word"
-    done("learn a vocabulary", since, result)
+    done("learn a vocabulary", result)
 
     step("Text to tokens: sentences, documents, shards")
-    since = time.perf_counter()
     manifest = prepare(files, tokenizer, out / "corpus", PrepareSettings())
     assert manifest is not None
     facts = manifest["statistics"]
     say(f"   {facts['documents']:,} documents, {facts['sentences']:,} sentences")
-    done("prepare", since, f"{facts['tokens']:,} tokens")
+    done("prepare", f"{facts['tokens']:,} tokens")
 
     step(f"Pre-training for {60 * size.minutes:.0f} seconds: hidden words and next sentences")
-    since = time.perf_counter()
     model = learn(out, size, console or Console(), say)
     metrics = read_metrics(out / "pretrain")
     last = [entry for entry in metrics if entry["kind"] == "eval"][-1]
     result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
-    done("pre-train", since, result)
-    show_blanks(metrics, say)
+    done("pre-train", result)
+    show_blanks(last["blanks"], say)
 
     step("What pre-training buys: which library does a sentence document?")
-    since = time.perf_counter()
-    accuracies = compare(model, seen, unseen, size, out, say)
-    done("fine-tune twice", since, " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
+    accuracies = compare(model, label(seen, unseen, size), size, out, say)
+    done("fine-tune twice", " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
     write_page(out, metrics, recipe(size))
     show_table(told, time.perf_counter() - begun, out, say)
 
@@ -180,22 +177,13 @@ def learn(out: Path, size: Size, console: Console, say: Say) -> Path:
     return run.go().model
 
 
-def compare(
-    model: Path,
-    seen: Sequence[Module],
-    unseen: Sequence[Module],
-    size: Size,
-    out: Path,
-    say: Say,
-) -> dict[str, float]:
+def compare(model: Path, data: Labelled, size: Size, out: Path, say: Say) -> dict[str, float]:
     """Fine-tune the pre-trained network and the same one untrained; accuracy on unseen modules."""
-    train = label_sentences(seen, size.labelled)
-    dev = label_sentences(unseen, 100)
-    data = Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
+    train, dev = len(data.train), len(data.dev)
     trained = load_folder(model)
     torch.manual_seed(0)
     fresh = Network(trained.network.config, trained.network.heads)
-    say(f"   {len(train)} labelled sentences to learn from, {len(dev)} of unseen modules to test")
+    say(f"   {train} labelled sentences to learn from, {dev} of unseen modules to test")
     say(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
     accuracies = {}
     starts = {"pre-trained": trained, "from nothing": replace(trained, network=fresh)}
@@ -218,6 +206,12 @@ def tuning(size: Size) -> Recipe:
         "evaluate": {"times": 4},
     }
     return compose(Finetune.scope, table)
+
+
+def label(seen: Sequence[Module], unseen: Sequence[Module], size: Size) -> Labelled:
+    """Sentences to learn the labels from, and those of unseen modules for the test."""
+    train, dev = label_sentences(seen, size.labelled), label_sentences(unseen, 100)
+    return Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
 
 
 def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
@@ -243,13 +237,10 @@ def show_tokens(tokenizer: Tokenizer, say: Say) -> None:
     say(f"   {text}\n   {' '.join(tokens)}")
 
 
-def show_blanks(metrics: Sequence[dict[str, Any]], say: Say) -> None:
+def show_blanks(blanks: Sequence[dict[str, Any]], say: Say) -> None:
     """What the model says about hidden words of sentences it has not seen."""
-    held = [entry for entry in metrics if entry["kind"] == "eval" and entry.get("blanks")]
-    if not held:
-        return
     say("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
-    for case in held[-1]["blanks"]:
+    for case in blanks:
         guesses = ", ".join(f"{token} {share:.0%}" for token, share in case["guesses"])
         say(f"   {case['text'].replace('[MASK]', '____')}\n      {case['truth']}:  {guesses}")
 

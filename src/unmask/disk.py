@@ -137,7 +137,8 @@ def disk_error(
     """Say what could not be written, and what is free and missing where the disk is full."""
     remedy = "Give another --out."
     if error.errno in FULL:
-        free = free_bytes(target)
+        above = next(path for path in target.resolve().parents if path.is_dir())
+        free = shutil.disk_usage(above).free
         remedy = f"{free:,} bytes are free there. Make room. {remedy}"
         if needed is not None and needed > free:
             remedy = f"{needed:,} bytes are needed, {needed - free:,} are missing: {remedy}"
@@ -217,9 +218,3 @@ def _check_place(path: Path) -> None:
         raise FolderError(f"{path}: {place} is no folder. Give another --out.")
     if not os.access(place, os.W_OK | os.X_OK):
         raise FolderError(f"{path}: {place} may not be written to. Give another --out.")
-
-
-def free_bytes(target: Path) -> int:
-    """What is free on the disk where something would be written."""
-    above = next(path for path in target.resolve().parents if path.is_dir())
-    return shutil.disk_usage(above).free

@@ -6,8 +6,9 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -29,24 +30,20 @@ def in_order(
     with ProcessPoolExecutor(
         workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),)
     ) as pool:
-        waiting: deque[tuple[Job, Future[Result]]] = deque()
+        submitted = ((job, pool.submit(work, job)) for job in jobs)
         try:
-            for job in jobs:
-                waiting.append((job, pool.submit(work, job)))
-                if len(waiting) > workers + 1:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
+            waiting = deque(islice(submitted, workers + 1))
             while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
+                waiting.extend(islice(submitted, 1))
+                job, future = waiting.popleft()
+                yield job, future.result()
         except BrokenProcessPool:
             raise UserError(
                 "a worker process was killed, often because memory ran out; what was finished is "
                 "kept. Run the same command again, with fewer --workers."
             ) from None
         finally:
-            for _, future in waiting:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin(parent: int) -> None:

@@ -8,8 +8,9 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -21,9 +22,7 @@ JSON_LIMIT = 2**20  # bytes: a config has a few thousand
 class Settings(BaseModel):
     """A frozen table of settings that refuses unknown keys and silent conversions."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 S = TypeVar("S", bound=Settings)
@@ -47,16 +46,19 @@ def refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) -
         if key not in kind.model_fields:
             raise SettingsError(f"{where}: {unknown('key', key, kind.model_fields)}")
         inner = kind.model_fields[key].annotation
-        inside = next((k for k in (inner, *get_args(inner)) if _is_settings(k)), None)
-        by_name = get_origin(inner) is dict and isinstance(value, Mapping)
-        tables = value.values() if by_name else value if isinstance(value, list) else [value]
-        for part in tables if inside and not getattr(inside, "checks_itself", False) else []:
-            if isinstance(part, Mapping):
-                refuse_unknown(inside, part, f"{where} [{key}]")  # type: ignore[arg-type]
+        tables = value if isinstance(value, list) else [value]
+        if get_origin(inner) is dict and isinstance(value, Mapping):
+            tables = list(value.values())
+        inside = next((k for k in (inner, *get_args(inner)) if _has_tables(k)), None)
+        for part in tables:
+            if inside and isinstance(part, Mapping):
+                refuse_unknown(inside, part, f"{where} [{key}]")
 
 
-def _is_settings(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Settings)
+def _has_tables(kind: Any) -> TypeGuard[type[Settings]]:
+    """Is it a kind of settings, whose keys are not checked elsewhere?"""
+    own = isinstance(kind, type) and issubclass(kind, Settings)
+    return own and not getattr(kind, "checks_itself", False)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -108,19 +110,19 @@ def override(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any
     >>> override({"model": {"size": "base"}}, ["model.size=mini", "seed=3"])
     {'model': {'size': 'mini'}, 'seed': 3}
     """
-    result = json.loads(json.dumps(table))
+    result = deepcopy(table)
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name.strip():
             raise SettingsError(f"--set {assignment}: need name=value, as in model.size=mini.")
         *path, last = name.strip().split(".")
-        place = result
+        place: Any = result
         for key in path:
             if isinstance(place, dict):
                 place.setdefault(key, {})
             place = place[_key(place, key, assignment)]
         place[_key(place, last, assignment)] = _value(value.strip())
-    return dict(result)
+    return result
 
 
 def _key(place: Any, key: str, assignment: str) -> Any:

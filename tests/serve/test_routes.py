@@ -220,3 +220,20 @@ def test_a_model_that_says_nothing_cannot_translate(client):
     response = client.post("/translate", json={"texts": ["a"], "model": "names"})
     assert response.status_code == 422
     assert "need one that was trained to translate" in response.text
+
+
+def test_the_curves_of_a_run_end_with_the_last_whole_line(served, tmp_path):
+    """A run that is being written may end in the middle of a character."""
+    line = '{"kind": "train", "step": 1, "text": "a\u2028b"}\n'.encode()
+    (tmp_path / "metrics.jsonl").write_bytes(line + '{"kind": "eval", "text": "é'.encode()[:-1])
+    models = {"one": served["pretrained"]}
+    with running(models, runs={"run": tmp_path}) as found, found.client() as client:
+        assert [entry["step"] for entry in client.get("/runs/run").json()] == [1]
+
+
+def test_a_width_that_the_model_does_not_have_is_refused_before_anything_is_computed(
+    client, served, monkeypatch
+):
+    monkeypatch.delattr(type(served["pretrained"]), "embeddings")
+    body = {"input": "a", "model": "pretrained", "dimensions": 7}
+    assert client.post("/v1/embeddings", json=body).status_code == 422

@@ -60,7 +60,7 @@ def serve(
         raise SettingsError(f"--texts {texts}: more than may wait (--queue {queue}). Raise that.")
     try:
         from unmask.serve.app import create_app
-        from unmask.serve.server import run as listen
+        from unmask.serve.server import server
     except ImportError as error:
         raise SettingsError(
             f"needs {error.name}, which is not installed. Run: pip install 'unmask[serve]'"
@@ -73,7 +73,7 @@ def serve(
     hosts = (*LOCAL, *(allow_host or []))
     app = create_app(loaded, limits=limits, token=token, hosts=hosts, runs=runs)
     notice(f"serving {', '.join(loaded)} at http://{host}:{port} (the page; /docs; Ctrl-C ends it)")
-    listen(app, host=host, port=port, limits=limits)
+    server(app, host=host, port=port, limits=limits).run()
 
 
 def _named(models: list[str]) -> dict[str, str]:

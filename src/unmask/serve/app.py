@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http import HTTPStatus
+from functools import partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -17,12 +17,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from unmask.serve import known, ours
-from unmask.serve.batching import Batcher
-from unmask.serve.guard import LOCAL, Guard, Queue
-from unmask.serve.limits import Limits, Refused, internal, invalid, too_large
-from unmask.serve.metrics import Metrics
+from unmask.serve.guard import LOCAL, Guard
+from unmask.serve.limits import Limits, Refused, internal, invalid
 from unmask.serve.schemas import Problem
-from unmask.serve.work import VERBS, chosen, guessed_tokens
+from unmask.serve.work import Desk
 from unmask.use.model import Model
 from unmask.version import VERSION
 
@@ -30,38 +28,6 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 SAID: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
 }
-
-
-class Desk:
-    """What a route needs: the models, and somebody who answers."""
-
-    def __init__(self, models: dict[str, Model], limits: Limits, runs: dict[str, Path]) -> None:
-        self.models, self.limits, self.runs = models, limits, runs
-        self.metrics = Metrics()
-        self.batcher = Batcher(limits, seen=self.metrics.batch)
-        self.metrics.waiting(lambda: self.batcher.waiting)
-
-    async def ask(
-        self, verb: str, name: str | None, items: list[Any], **options: Any
-    ) -> tuple[str, list[Any]]:
-        """The model that answered, and its answers to the items."""
-        if len(items) > self.limits.texts:
-            raise invalid(
-                f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
-            )
-        tokens = guessed_tokens(items)
-        if tokens > self.limits.tokens:
-            raise too_large(
-                f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
-            )
-        own, model = chosen(self.models, VERBS[verb], name)
-        known_options = tuple(sorted(options.items()))
-
-        def run(items: list[Any]) -> Any:
-            return VERBS[verb].run(model, items, options)
-
-        key = own, verb, known_options
-        return own, await self.batcher.ask(key, run, items, tokens)
 
 
 def create_app(
@@ -103,9 +69,8 @@ def create_app(
 
     routes = (own for router in routers for own in router.routes if isinstance(own, Route))
     # What is posted asks a model, and that goes through the queue.
-    waits = {own.path: own for own in routes if "POST" in (own.methods or ())}
-    queue = Queue(desk.batcher.full, waits)
-    return Guard(app, desk.limits, token=token, hosts=hosts, seen=desk.metrics.request, queue=queue)
+    queued = {own.path: own for own in routes if "POST" in (own.methods or ())}
+    return Guard(app, desk, queued, token=token, hosts=hosts)
 
 
 def _page(app: FastAPI) -> None:
@@ -117,36 +82,26 @@ def _page(app: FastAPI) -> None:
         if Path(item.name).suffix in KINDS
     }
 
-    def file(name: str) -> Response:
-        body, kind = contents[name]
-        return Response(body, media_type=kind)
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return file("index.html")
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return file("docs.html")
-
     @app.get("/page/{name}", include_in_schema=False)
     async def page(name: str) -> Response:
         if name not in contents:
             raise HTTPException(404)
-        return file(name)
+        body, kind = contents[name]
+        return Response(body, media_type=kind)
+
+    app.add_api_route("/", partial(page, "index.html"), include_in_schema=False)
+    app.add_api_route("/docs", partial(page, "docs.html"), include_in_schema=False)
 
 
 def _errors(app: FastAPI) -> None:
     """Every error in the words of `Refused`."""
 
     @app.exception_handler(Refused)
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Refused)
-        return JSONResponse(error.body(request.url.path), int(error.status), headers=error.headers)
+    async def refused(request: Request, error: Refused) -> JSONResponse:
+        return error.response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
-    async def wrong(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
+    async def wrong(request: Request, error: RequestValidationError) -> JSONResponse:
         problems = [
             f"{'.'.join(str(part)[:40] for part in one['loc'])}: {one['msg']}"
             for one in islice(error.errors(), 5)
@@ -158,11 +113,8 @@ def _errors(app: FastAPI) -> None:
         return await refused(request, internal())
 
     @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
+    async def plain(request: Request, error: HTTPException) -> JSONResponse:
         said = str(error.detail)
-        if error.status_code == HTTPStatus.NOT_FOUND:
+        if error.status_code == 404:
             said = f"{request.url.path[:80]}: there is no such route; /docs lists those there are."
-        found = Refused(HTTPStatus(error.status_code), said, "http")
-        headers = {**found.headers, **(error.headers or {})}
-        return JSONResponse(found.body(request.url.path), error.status_code, headers=headers)
+        return await refused(request, Refused(error.status_code, said, "http", error.headers))

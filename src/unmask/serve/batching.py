@@ -9,14 +9,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any
 
 from unmask.errors import DataError, SettingsError
-from unmask.serve.limits import Limits, Refused, busy, invalid, too_late
+from unmask.serve.limits import Limits, Refused, busy, invalid, too_large, too_late
+from unmask.serve.metrics import Metrics
+from unmask.use.model import TextTooLong
 
-Run = Callable[[list[Any]], Sequence[Any]]  # items -> an answer to each
+Run = Callable[[Sequence[Any]], Sequence[Any]]  # items -> an answer to each
 
 
 @dataclass
@@ -25,24 +28,23 @@ class Work:
 
     key: Hashable
     run: Run
-    items: list[Any]
+    items: Sequence[Any]
     tokens: int
-    future: "asyncio.Future[list[Any]]"
+    future: Future[list[Any]] = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
 
 
 class Batcher:
     """The queue and the thread that empties it."""
 
-    def __init__(
-        self, limits: Limits, *, seen: Callable[[int, int], None] = lambda texts, tokens: None
-    ) -> None:
-        self.limits, self.seen = limits, seen
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
         self.works: deque[Work] = deque()
         self.waiting = 0  # texts in the queue
         self.changed = Condition()
         self.stopped = False
         self.thread = Thread(target=self._serve, name="unmask-batches", daemon=True)
+        metrics.waiting.set_function(lambda: self.waiting)
 
     def start(self) -> None:
         """Begin to answer."""
@@ -65,23 +67,23 @@ class Batcher:
             return None
         return busy(f"{waiting} texts wait already, and {most} may. Try again in a second.")
 
-    async def ask(self, key: Hashable, run: Run, items: list[Any], tokens: int) -> list[Any]:
+    async def ask(self, key: Hashable, run: Run, items: Sequence[Any], tokens: int) -> list[Any]:
         """Wait for the answers to the items, in order; works with an equal key share a `run`."""
         if not items:
             return []
-        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        work = Work(key, run, items, tokens)
         with self.changed:
             if refused := self.full(len(items)):
                 raise refused
             self.waiting += len(items)
-            self.works.append(Work(key, run, items, tokens, future))
+            self.works.append(work)
             self.changed.notify()
-        return await future
+        return await asyncio.wrap_future(work.future)
 
     def _serve(self) -> None:
         while (batch := self._next()) is not None:
-            for work, found in zip(batch, self._answers(batch), strict=True):
-                _tell(work, found)
+            if batch:
+                self._answer(batch)
 
     def _next(self) -> list[Work] | None:
         """The oldest work and its like; waits for one, and is None when all is over."""
@@ -94,56 +96,49 @@ class Batcher:
             batch: list[Work] = []
             others: deque[Work] = deque()
             for work in self.works:
-                if work.future.cancelled():
-                    self.waiting -= len(work.items)
-                elif work.since < late:
-                    self.waiting -= len(work.items)
-                    _tell(work, too_late("it waited too long. Try again."))
-                elif not batch or (work.key == batch[0].key and self._fits(batch, work)):
-                    self.waiting -= len(work.items)
-                    batch.append(work)
-                else:
+                expired = work.since < late
+                if not (work.future.cancelled() or expired or self._fits(batch, work)):
                     others.append(work)
+                    continue
+                self.waiting -= len(work.items)
+                if not work.future.set_running_or_notify_cancel():
+                    continue  # the client has gone
+                if expired:
+                    work.future.set_exception(too_late("it waited too long. Try again."))
+                else:
+                    batch.append(work)
             self.works = others
         return batch
 
     def _fits(self, batch: list[Work], work: Work) -> bool:
-        return sum(own.tokens for own in batch) + work.tokens <= self.limits.batch_tokens
+        if not batch:
+            return True
+        tokens = sum(own.tokens for own in batch) + work.tokens
+        return work.key == batch[0].key and tokens <= self.limits.batch_tokens
 
-    def _answers(self, batch: list[Work]) -> list[Any]:
-        """What each work gets: a list of answers, or the error that is its own."""
+    def _answer(self, batch: list[Work]) -> None:
+        """Give each work its answers, or the error that is its own."""
         items = [item for work in batch for item in work.items]
-        if not items:
-            return []
         try:
             found = iter(batch[0].run(items))
-            self.seen(len(items), sum(work.tokens for work in batch))
-            return [[next(found) for _ in work.items] for work in batch]
+            self.metrics.batch(len(items), sum(work.tokens for work in batch))
+            answers = [[next(found) for _ in work.items] for work in batch]
         except BaseException as error:  # a panic of the tokenizer's engine is no Exception
             if len(batch) == 1:
-                return [_known(error)]
-            # One by one: what is wrong with one is not answered to its neighbours.
-            return [own for work in batch for own in self._answers([work])]
-
-
-def _tell(work: Work, found: Any) -> None:
-    """Let the request go on, in its own thread."""
-    loop = work.future.get_loop()
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(_settle, work.future, found)
-
-
-def _settle(future: "asyncio.Future[list[Any]]", found: Any) -> None:
-    if future.done():
-        return
-    if isinstance(found, Exception):
-        future.set_exception(found)
-    else:
-        future.set_result(found)
+                batch[0].future.set_exception(_known(error))
+                return
+            for work in batch:  # what is wrong with one is not answered to its neighbours
+                self._answer([work])
+            return
+        for work, own in zip(batch, answers, strict=True):
+            work.future.set_result(own)
 
 
 def _known(error: BaseException) -> Exception:
     """What is wrong with the text is the client's to know; the rest is ours."""
+    if isinstance(error, TextTooLong):
+        said = f"text {error.number}: {error.tokens:,} tokens; the model holds {error.limit}."
+        return too_large(f"{said} Shorten it, or let its end be cut (truncate: true).")
     if isinstance(error, DataError | SettingsError):
         return invalid(str(error))
-    return error if isinstance(error, Refused) else RuntimeError(repr(error))
+    return RuntimeError(repr(error))

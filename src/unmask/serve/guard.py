@@ -7,20 +7,19 @@ the answer is JSON with a request id, and never a traceback.
 
 import asyncio
 import hmac
-import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import Any
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.serve.limits import Limits, Refused, internal, too_large, too_late
+from unmask.serve.limits import Refused, internal, too_late
+from unmask.serve.work import Desk
 
 OPEN = {"/health"}  # without a token; those of the page ask for it themselves
 PAGE = "/page/"
@@ -32,36 +31,26 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+UNREAD = {"connection": "close"}  # with an answer before all of the body was read
 PATIENCE = 0.5  # seconds before a client hears that there is too much to do
 GONE = 499  # what nginx notes of a client that went away before it was answered
 log = logging.getLogger("unmask.serve")
 
-Seen = Callable[[str, int, float], None]  # path, status, seconds
-
-
-@dataclass(frozen=True)
-class Queue:
-    """What some routes wait in."""
-
-    full: Callable[[], Refused | None] = lambda: None  # why nobody may join it now
-    routes: Mapping[str, Route] = field(default_factory=dict)  # by path
-
 
 class Guard:
-    """An app behind its limits."""
+    """An app behind its limits; `queued` are the routes that wait in the queue, by path."""
 
     def __init__(
         self,
         app: ASGIApp,
-        limits: Limits,
+        desk: Desk,
+        queued: Mapping[str, Route],
         *,
-        token: str | None = None,
-        hosts: tuple[str, ...] = LOCAL,
-        seen: Seen = lambda path, status, seconds: None,
-        queue: Queue | None = None,
+        token: str | None,
+        hosts: tuple[str, ...],
     ) -> None:
-        self.app, self.limits, self.token, self.seen = app, limits, token, seen
-        self.queue = queue or Queue()
+        self.app, self.desk, self.queued, self.token = app, desk, queued, token
+        self.limits = desk.limits
         self.under_way = 0  # requests
         self.hosts = {_name(host.lower()) for host in hosts}
 
@@ -76,15 +65,11 @@ class Guard:
         async def reply(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                if message["status"] == HTTPStatus.TOO_MANY_REQUESTS:
+                if message["status"] == 429:
                     # Who asks again at once would have us say no all day; waiting costs us nothing.
                     await asyncio.sleep(PATIENCE)
                 status = message["status"]
-                own = {**HEADERS, "x-request-id": id}
-                message["headers"] = [
-                    *message.get("headers", []),
-                    *((k.encode(), v.encode()) for k, v in own.items()),
-                ]
+                MutableHeaders(scope=message).update({**HEADERS, "x-request-id": id})
             await send(message)
 
         self.under_way += 1
@@ -96,96 +81,71 @@ class Guard:
             await self._answered(scope, body, receive, reply)
         except Refused as refused:
             if status == GONE:  # else the answer is half sent: it ends with the connection
-                await _refuse(refused, path, reply)
+                await refused.response(path)(scope, receive, reply)
         except Exception:
             log.exception("request %s failed", id)
             if status == GONE:
-                await _refuse(internal(), path, reply)
+                await internal().response(path)(scope, receive, reply)
         finally:
             self.under_way -= 1
-            self.seen(_route(scope), status, time.perf_counter() - begun)
+            self.desk.metrics.request(_route(scope), status, time.perf_counter() - begun)
 
     def _check(self, scope: Scope) -> None:
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
         if "*" not in self.hosts and _name(host) not in self.hosts:
-            raise Refused(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                f"host '{host[:80]}' is not served here. Allow it (--allow-host).",
-                "host",
-            )
-        path = str(scope["path"])
-        public = path in OPEN or (
-            scope["method"] == "GET" and (path == "/" or path.startswith(PAGE))
-        )
+            message = f"host '{host[:80]}' is not served here. Allow it (--allow-host)."
+            raise Refused(421, message, "host")
+        path, method = str(scope["path"]), scope["method"]
+        public = path in OPEN or (method == "GET" and (path == "/" or path.startswith(PAGE)))
         if self.token and not public:
             kind, _, given = headers.get("authorization", "").partition(" ")
             right = hmac.compare_digest(given.strip().encode(), self.token.encode())
             if kind.lower() != "bearer" or not right:
-                raise Refused(
-                    HTTPStatus.UNAUTHORIZED, "need the header Authorization: Bearer TOKEN.", "token"
-                )
-        if scope["method"] in ("POST", "PUT", "PATCH"):
+                message = "need the header Authorization: Bearer TOKEN."
+                raise Refused(401, message, "token", {"www-authenticate": "Bearer"})
+        if method in ("POST", "PUT", "PATCH"):
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
-                raise Refused(
-                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                    f"content-type '{kind[:80]}'; need application/json.",
-                    "content_type",
-                )
+                message = f"content-type '{kind[:80]}'; need application/json."
+                raise Refused(415, message, "content_type")
             if headers.get("content-encoding", "identity") != "identity":
-                raise Refused(
-                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                    "the body is compressed; send it as it is.",
-                    "content_encoding",
-                )
+                message = "the body is compressed; send it as it is."
+                raise Refused(415, message, "content_encoding")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdecimal() or int(length[:20]) > self.limits.body:
             raise self._large()
 
     def _large(self) -> Refused:
-        return too_large(f"the body is over {self.limits.body:,} bytes. Send less at a time.")
+        message = f"the body is over {self.limits.body:,} bytes. Send less at a time."
+        return Refused(413, message, "too_large", UNREAD)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """All of it, or a refusal as soon as it is too much or too slow."""
-        pieces: list[bytes] = []
-        size = 0
+        body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Refused(HTTPStatus.BAD_REQUEST, "the body ended early.", "body")
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
-                    if size > self.limits.body:
+                async for piece in Request(scope, receive).stream():
+                    body += piece
+                    if len(body) > self.limits.body:
                         raise self._large()
-                    if not message.get("more_body", False):
-                        return b"".join(pieces)
         except TimeoutError:
-            raise Refused(
-                HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly.", "timeout"
-            ) from None
+            raise Refused(408, "the body came too slowly.", "timeout", UNREAD) from None
+        except ClientDisconnect:
+            raise Refused(400, "the body ended early.", "body") from None
+        return bytes(body)
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the route until it has answered, the client has gone, or it took too long."""
-        gone = asyncio.Event()
-        given = False
-
-        async def read() -> Message:
-            nonlocal given
-            if not given:
-                given = True
-                return {"type": "http.request", "body": body, "more_body": False}
-            await gone.wait()
-            return {"type": "http.disconnect"}
+        messages: asyncio.Queue[Message] = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
 
         async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
+            while (message := await receive())["type"] != "http.disconnect":
                 pass
-            gone.set()
+            messages.put_nowait(message)
 
-        route = asyncio.ensure_future(self._routed(scope, read, send))
+        route = asyncio.create_task(self._routed(scope, messages.get, send))
         watcher = asyncio.create_task(watch())
         try:
             done, _ = await asyncio.wait(
@@ -209,10 +169,10 @@ class Guard:
         With far too many clients most are refused: the less that costs, the more is left for the
         answers. So one whose request is wrong, too, hears of that only when there is room.
         """
-        waits = self.queue.routes.get(str(scope["path"])) if scope["method"] == "POST" else None
-        if waits is not None and (refused := self.queue.full()):
-            scope["route"] = waits  # for the metrics
-            await _refuse(refused, waits.path, send)
+        route = self.queued.get(str(scope["path"])) if scope["method"] == "POST" else None
+        if route is not None and (refused := self.desk.batcher.full()):
+            scope["route"] = route  # for the metrics
+            await refused.response(route.path)(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -225,17 +185,3 @@ def _name(host: str) -> str:
 def _route(scope: Scope) -> str:
     """The route as it is written, so that there are few of them."""
     return str(getattr(scope.get("route"), "path", "other"))
-
-
-async def _refuse(refused: Refused, path: str, send: Send) -> None:
-    body = json.dumps(refused.body(path)).encode()
-    headers: dict[str, Any] = {
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        **refused.headers,
-    }
-    if refused.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):
-        headers["connection"] = "close"  # what is left of the body is not read
-    encoded = [(k.encode(), v.encode()) for k, v in headers.items()]
-    await send({"type": "http.response.start", "status": int(refused.status), "headers": encoded})
-    await send({"type": "http.response.body", "body": body})

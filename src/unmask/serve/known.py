@@ -1,22 +1,19 @@
 """Routes that other people's clients know: OpenAI's, and text-embeddings-inference's."""
 
 import base64
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Response
 
 from unmask.serve import schemas
 from unmask.serve.limits import Refused, invalid
-from unmask.serve.work import VERBS, chosen
+from unmask.serve.work import VERBS, Desk, TextOrPair, abilities, chosen, named
+from unmask.use.embed import Vector
 from unmask.version import VERSION
 
-if TYPE_CHECKING:
-    from unmask.serve.app import Desk
 
-
-def router(desk: "Desk") -> APIRouter:
+def router(desk: Desk) -> APIRouter:
     """The routes."""
     routes = APIRouter()
     _openai(routes, desk)
@@ -26,17 +23,18 @@ def router(desk: "Desk") -> APIRouter:
     return routes
 
 
-def _openai(routes: APIRouter, desk: "Desk") -> None:
+def _openai(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/v1/embeddings", tags=["OpenAI"])
     async def embeddings(asked: schemas.OpenAIEmbeddings) -> schemas.OpenAIVectors:
         """One vector per text, as floats or as base64 of float32."""
         texts = _listed(asked.input)
         if not texts:
             raise invalid("input is empty; need a text or a list of them.")
-        name, found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
-        width = len(found[0][0])
+        name, model = chosen(desk.models, "embed", asked.model)
+        width = model.network.config.width
         if asked.dimensions not in (None, width):
             raise invalid(f"dimensions {asked.dimensions}: the model has {width}. Leave it out.")
+        found = await desk.ask("embed", asked, texts)
         read = sum(tokens for _, tokens in found)
         return schemas.OpenAIVectors(
             data=[
@@ -55,30 +53,22 @@ def _openai(routes: APIRouter, desk: "Desk") -> None:
     @routes.get("/v1/models/{name:path}", tags=["OpenAI"])
     async def model(name: str) -> schemas.OpenAIModel:
         """One of them."""
-        if name not in desk.models:
-            message = f"model '{name[:80]}': not served here; there is {', '.join(desk.models)}."
-            raise Refused(HTTPStatus.NOT_FOUND, message, "unknown_model")
+        named(desk.models, name)
         return schemas.OpenAIModel(id=name)
 
 
-def _vectors(routes: APIRouter, desk: "Desk") -> None:
+def _vectors(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
     async def embed(asked: schemas.Embed) -> list[list[float]]:
         """One vector per text."""
-        _, found = await desk.ask(
-            "embed",
-            asked.model,
-            _listed(asked.inputs),
-            normalize=asked.normalize,
-            truncate=asked.truncate,
-        )
+        found = await desk.ask("embed", asked, _listed(asked.inputs))
         return [vector.tolist() for vector, _ in found]
 
     @routes.post("/similarity", tags=["text-embeddings-inference"])
     async def similarity(asked: schemas.Similarity) -> list[float]:
         """The cosine of each sentence to the source."""
         texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
-        _, found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
+        found = await desk.ask("embed", asked, texts)
         first, *others = (vector for vector, _ in found)
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
 
@@ -89,16 +79,14 @@ def _vectors(routes: APIRouter, desk: "Desk") -> None:
     )
     async def tokenize(asked: schemas.Tokenize) -> Response:
         """The tokens of each text, and where they stand in it."""
-        texts = _listed(asked.inputs)
-        every = asked.add_special_tokens
-        found = (await desk.ask("tokenize", asked.model, texts, special=every))[1]
+        found = await desk.ask("tokenize", asked, _listed(asked.inputs))
         return Response(f"[{','.join(found)}]", media_type="application/json")
 
 
-def _labels(routes: APIRouter, desk: "Desk") -> None:
+def _labels(routes: APIRouter, desk: Desk) -> None:
     async def shares(asked: schemas.Predict) -> tuple[list[list[schemas.Share]], bool]:
         items, many = _texts_or_pairs(asked.inputs)
-        _, found = await desk.ask("classify", asked.model, items, truncate=asked.truncate)
+        found = await desk.ask("classify", asked, items)
         each = [
             [
                 schemas.Share(label=label, score=share)
@@ -117,17 +105,17 @@ def _labels(routes: APIRouter, desk: "Desk") -> None:
     @routes.post("/", tags=["text-embeddings-inference"])
     async def root(asked: schemas.Predict) -> Any:
         """What the first model was made for, in the form of Hugging Face's own API."""
-        _, model = chosen(desk.models, VERBS["embed"], asked.model)
+        _, model = chosen(desk.models, "embed", asked.model)
         if VERBS["classify"].can(model):
             return (await shares(asked))[0]
-        texts = [text for text in _listed(asked.inputs) if isinstance(text, str)]  # type: ignore[arg-type]
-        if not isinstance(asked.inputs, str) and len(texts) != len(asked.inputs):
+        texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+        if any(isinstance(text, list) for text in texts):
             raise invalid("inputs: need a text or a list of them.")
-        _, found = await desk.ask("embed", asked.model, texts, truncate=asked.truncate)
+        found = await desk.ask("embed", asked, texts)
         return [vector.tolist() for vector, _ in found]
 
 
-def _about(routes: APIRouter, desk: "Desk") -> None:
+def _about(routes: APIRouter, desk: Desk) -> None:
     @routes.get("/info", tags=["text-embeddings-inference"])
     async def info() -> schemas.Info:
         """What is served, and its limits."""
@@ -144,17 +132,14 @@ def _about(routes: APIRouter, desk: "Desk") -> None:
             max_batch_tokens=desk.limits.batch_tokens,
             max_concurrent_requests=desk.limits.queue,
             version=VERSION,
-            models=[
-                {"id": own, "can": [verb.name for verb in VERBS.values() if verb.can(each)]}
-                for own, each in desk.models.items()
-            ],
+            models=[{"id": own, "can": abilities(each)} for own, each in desk.models.items()],
         )
 
     @routes.get("/health", tags=["text-embeddings-inference"])
     async def health() -> dict[str, str]:
         """Is the thread that answers alive?"""
         if not desk.batcher.thread.is_alive():
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "nobody answers.", "unhealthy")
+            raise Refused(503, "nobody answers.", "unhealthy")
         return {"status": "ok"}
 
 
@@ -162,22 +147,22 @@ def _listed(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _texts_or_pairs(inputs: Any) -> tuple[list[tuple[str, str | None]], bool]:
+def _texts_or_pairs(inputs: Any) -> tuple[list[TextOrPair], bool]:
     """text-embeddings-inference's ways to write them; is it a batch?"""
     if isinstance(inputs, str):
-        return [(inputs, None)], False
+        return [inputs], False
     if inputs and isinstance(inputs[0], list):
-        return [_pair(item) for item in inputs], True
-    return [_pair(inputs)], False
+        return [_text_or_pair(item) for item in inputs], True
+    return [_text_or_pair(inputs)], False
 
 
-def _pair(texts: Any) -> tuple[str, str | None]:
+def _text_or_pair(texts: list[str]) -> TextOrPair:
     if len(texts) not in (1, 2):
         raise invalid(f"a list of {len(texts)} texts; need [text] or [text, second].")
-    return texts[0], texts[1] if len(texts) == 2 else None
+    return texts[0] if len(texts) == 1 else (texts[0], texts[1])
 
 
-def _written(vector: Any, how: str) -> list[float] | str:
+def _written(vector: Vector, how: str) -> list[float] | str:
     if how == "base64":
         return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
     numbers: list[float] = vector.tolist()

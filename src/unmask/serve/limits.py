@@ -1,7 +1,9 @@
 """What one server takes on, and how it says no."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
+
+from starlette.responses import JSONResponse
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,14 @@ class Refused(Exception):
     """A request that gets no answer: the status, what is wrong, and a name that a program knows."""
 
     def __init__(
-        self, status: HTTPStatus, message: str, kind: str, *, retry_after: int | None = None
+        self, status: int, message: str, kind: str, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.kind, self.retry_after = status, message, kind, retry_after
+        self.status, self.message, self.kind, self.headers = status, message, kind, headers
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Those that belong to the refusal."""
-        headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
-        if self.status == HTTPStatus.UNAUTHORIZED:
-            headers["www-authenticate"] = "Bearer"
-        return headers
+    def response(self, path: str) -> JSONResponse:
+        """The answer that says so to the clients of that route."""
+        return JSONResponse(self.body(path), self.status, self.headers)
 
     def body(self, path: str) -> dict[str, object]:
         """As the clients of that route expect it: OpenAI's, or text-embeddings-inference's."""
@@ -44,7 +42,7 @@ class Refused(Exception):
                 "error": {
                     "message": self.message,
                     "type": self.kind,
-                    "code": int(self.status),
+                    "code": self.status,
                     "param": None,
                 }
             }
@@ -53,28 +51,25 @@ class Refused(Exception):
 
 def invalid(message: str) -> Refused:
     """What was asked cannot be answered, however often it is asked."""
-    return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, message, "validation")
+    return Refused(422, message, "validation")
 
 
 def too_large(message: str) -> Refused:
     """More than a request may bring."""
-    return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "too_large")
+    return Refused(413, message, "too_large")
 
 
 def busy(message: str) -> Refused:
     """Too much at once: later, it may be answered."""
-    return Refused(HTTPStatus.TOO_MANY_REQUESTS, message, "overloaded", retry_after=1)
+    return Refused(429, message, "overloaded", {"retry-after": "1"})
 
 
 def internal() -> Refused:
     """A mistake of ours, of which the log has more."""
-    return Refused(
-        HTTPStatus.INTERNAL_SERVER_ERROR,
-        "the server made a mistake. Its log has it, by the x-request-id of this answer.",
-        "internal",
-    )
+    message = "the server made a mistake. Its log has it, by the x-request-id of this answer."
+    return Refused(500, message, "internal")
 
 
 def too_late(message: str) -> Refused:
     """It would have taken too long."""
-    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, message, "timeout", retry_after=2)
+    return Refused(503, message, "timeout", {"retry-after": "2"})

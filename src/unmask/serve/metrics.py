@@ -1,7 +1,5 @@
 """What the server counts, for Prometheus."""
 
-from collections.abc import Callable
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -30,11 +28,7 @@ class Metrics:
             registry=self.registry,
         )
         self.tokens = Counter("unmask_tokens", "Tokens computed, about.", registry=self.registry)
-
-    def waiting(self, count: Callable[[], float]) -> None:
-        """Ask this for the texts that wait."""
-        gauge = Gauge("unmask_waiting_texts", "Texts in the queue.", registry=self.registry)
-        gauge.set_function(count)
+        self.waiting = Gauge("unmask_waiting_texts", "Texts in the queue.", registry=self.registry)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """One more request."""

@@ -12,23 +12,27 @@ MANY = 1000  # of anything in a list; the server's own bounds, which are lower, 
 Texts = Annotated[list[Text], Field(max_length=MANY)]
 Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_length=MANY)]
 Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
-
-
 Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
+# Fields that say how texts are answered: requests that share a batch agree in all of them.
+OPTIONS = {"truncate", "normalize", "add_special_tokens", "top", "beams", "penalty", "alignment"}
 
 
 class Asked(BaseModel):
     """A request: nothing in it is ignored."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid")
 
     model: Name = None
+
+    def options(self) -> dict[str, Any]:
+        """How to answer: the arguments of the verb, by name."""
+        return self.model_dump(include=OPTIONS)
 
 
 class Lenient(Asked):
     """A request in somebody else's words: clients send more than there is here."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore")
 
 
 class OpenAIEmbeddings(Lenient):
@@ -216,8 +220,6 @@ class Translated(BaseModel):
 
 class Info(BaseModel):
     """What is served, in text-embeddings-inference's words and some of ours."""
-
-    model_config = ConfigDict(protected_namespaces=())
 
     model_id: str
     model_type: dict[str, Any]

@@ -73,13 +73,8 @@ def protocol(limits: Limits) -> type[H11Protocol]:
     return Deadlines
 
 
-def run(app: ASGIApp, *, host: str, port: int, limits: Limits) -> None:
-    """Serve until told to stop; what is under way is answered first."""
-    server(app, host=host, port=port, limits=limits).run()
-
-
 def server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
-    """The server, not yet running."""
+    """A server that, when told to stop, first answers what is under way; not yet running."""
     settings = uvicorn.Config(
         app,
         host=host,

@@ -6,64 +6,75 @@ through the same code as the command line and Python.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
-from unmask.data.columns import Sample
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
 from unmask.model.config import SearchSettings
-from unmask.serve.limits import Refused, invalid, too_large
+from unmask.serve.batching import Batcher
+from unmask.serve.limits import Limits, Refused, invalid, too_large
+from unmask.serve.metrics import Metrics
+from unmask.serve.schemas import Asked, Looked, Translated, Verdict
 from unmask.settings import build
-from unmask.use.model import Model, TextTooLong
+from unmask.tasks.classify import Labels
+from unmask.tasks.ner import Names
+from unmask.tasks.qa import Answer
+from unmask.use.embed import Vector
+from unmask.use.model import EmbedOptions, Guess, Model, TextTooLong
 from unmask.use.page import payload
 
 CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of their own
 WORDS = re.compile(r"[A-Za-z0-9\s]+")
-Options = tuple[tuple[str, Any], ...]
+TextOrPair = str | tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A thing to ask."""
+    """A thing to ask: what answers the items of a request, given its options as keywords."""
 
-    name: str
-    run: Callable[[Model, list[Any], dict[str, Any]], Sequence[Any]]
+    run: Callable[..., Sequence[Any]]
     can: Callable[[Model], bool]
     needs: str  # a model that can, in words
 
 
-def _tasks(*names: str) -> Callable[[Model], bool]:
+def _any(model: Model) -> bool:
+    return True
+
+
+def _attends(model: Model) -> bool:
+    return model.network.config.cell == "attention"
+
+
+def _has(part: str) -> Callable[[Model], bool]:
     def can(model: Model) -> bool:
-        return model.network.heads.labels is not None and model.task.name in names
+        return getattr(model.network, part) is not None
 
     return can
 
 
-@contextmanager
-def _whole() -> Iterator[None]:
-    """A text that does not fit is told so in the words of HTTP."""
-    try:
-        yield
-    except TextTooLong as error:
-        said = f"text {error.number}: {error.tokens:,} tokens; the model holds {error.limit}."
-        raise too_large(f"{said} Shorten it, or let its end be cut (truncate: true).") from error
+def _task(name: str) -> Callable[[Model], bool]:
+    def can(model: Model) -> bool:
+        return model.network.heads.labels is not None and model.task.name == name
+
+    return can
 
 
-def _embed(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+def _embed(
+    model: Model, items: list[str], **options: Unpack[EmbedOptions]
+) -> list[tuple[Vector, int]]:
     """Vectors, each with the number of tokens that were read."""
-    with _whole():
-        vectors = list(model.embeddings(items, **options))
+    vectors = list(model.embeddings(items, **options))
     most = model.network.config.max_length
     read = [min(len(ids) + 2, most) for ids in model.tokenizer.ids(items)]
     return list(zip(vectors, read, strict=True))
 
 
-def _tokenize(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+def _tokenize(model: Model, items: list[str], *, add_special_tokens: bool) -> list[str]:
     """JSON, written here: a text may have many tokens, and the event loop other things to do."""
     found = []
     for text in items:
@@ -79,109 +90,110 @@ def _tokenize(model: Model, items: list[Any], options: dict[str, Any]) -> Sequen
                 "stop": None if special else stop,
             }
             for name, id, special, (start, stop) in rows
-            if options["special"] or not special
+            if add_special_tokens or not special
         ]
         found.append(json.dumps(tokens))
     return found
 
 
-def _classify(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    """Labels or numbers; unless it may, no text is cut."""
-    if not options["truncate"]:
-        with _whole():
-            for number, texts in enumerate(items, start=1):
-                example = model.tokenizer.encode(*(text for text in texts if text is not None))
-                if len(example) > model.limit:
-                    raise TextTooLong(number, len(example), model.limit)
-    samples = (Sample(first, second, None, "the text") for first, second in items)
-    return list(model.predict(samples))
+def _classify(model: Model, items: list[TextOrPair], *, truncate: bool) -> list[Labels]:
+    if not truncate:
+        _refuse_long(model, items)
+    return model.classify(items)
 
 
-def _answer(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+def _score(model: Model, items: list[TextOrPair], *, truncate: bool) -> list[float]:
+    if not truncate:
+        _refuse_long(model, items)
+    return model.score(items)
+
+
+def _refuse_long(model: Model, items: list[TextOrPair]) -> None:
+    for number, item in enumerate(items, start=1):
+        tokens = len(model.tokenizer.encode(*([item] if isinstance(item, str) else item)))
+        if tokens > model.limit:
+            raise TextTooLong(number, tokens, model.limit)
+
+
+def _answer(model: Model, items: list[tuple[str, str]]) -> list[Answer]:
     questions = (
         Question("", question, context, None, "the question") for question, context in items
     )
     return list(model.predict(questions))
 
 
-def _entities(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+def _entities(model: Model, items: list[str]) -> list[Names]:
     return list(model.predict(sentence_of(text, "the text") for text in items))
 
 
-def _fill(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    with _whole():
-        return [model.fill(text, **options) for text in items]
+def _fill(model: Model, items: list[str], *, top: int, truncate: bool) -> list[list[list[Guess]]]:
+    return [model.fill(text, top=top, truncate=truncate) for text in items]
 
 
-def _next(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    with _whole():
-        return [model.next(first, second, **options) for first, second in items]
+def _next(model: Model, items: list[tuple[str, str]], *, truncate: bool) -> list[Verdict]:
+    shares = [model.next(first, second, truncate=truncate) for first, second in items]
+    return [Verdict(probability=share, follows=share >= 0.5) for share in shares]
 
 
-def _attention(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    with _whole():
-        return [payload(model, **item) for item in items]
+def _attention(
+    model: Model, items: list[dict[str, Any]], *, truncate: bool
+) -> list[dict[str, Any]]:
+    return [payload(model, **item, truncate=truncate) for item in items]
 
 
-def _translate(model: Model, items: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+def _translate(
+    model: Model, items: list[str], *, alignment: bool, **search: float
+) -> list[Translated]:
     """Translations, each with where its words looked if that is wanted and there is attention."""
     speaker = model.translator
-    how = {name: value for name, value in options.items() if name != "alignment"}
-    found = list(speaker.translate(items, build(SearchSettings, how, where="translate")))
-    return [
-        (own, speaker.looked_at(text, own) if options["alignment"] else None)
-        for text, own in zip(items, found, strict=True)
-    ]
+    translations = list(speaker.translate(items, build(SearchSettings, search, where="translate")))
+    found = []
+    for text, own in zip(items, translations, strict=True):
+        answer = Translated(text=own.text, score=own.score)
+        looked = speaker.looked_at(text, own) if alignment else None
+        if looked is not None:
+            answer.alignment = Looked(
+                source=looked.source, target=looked.target, weights=looked.weights.tolist()
+            )
+        found.append(answer)
+    return found
 
 
 VERBS = {
-    verb.name: verb
-    for verb in (
-        Verb("embed", _embed, lambda model: True, "any model"),
-        Verb("tokenize", _tokenize, lambda model: True, "any model"),
-        Verb("classify", _classify, _tasks("classify"), "one that was fine-tuned to classify"),
-        Verb(
-            "score", _classify, _tasks("regress"), "one that was fine-tuned for numbers (regress)"
-        ),
-        Verb("answer", _answer, _tasks("qa"), "one that was fine-tuned to answer questions (qa)"),
-        Verb("entities", _entities, _tasks("ner"), "one that was fine-tuned to find names (ner)"),
-        Verb(
-            "fill",
-            _fill,
-            lambda model: model.network.token_head is not None,
-            f"a {MASKED} or {PRETRAINING}",
-        ),
-        Verb("next", _next, lambda model: model.network.pair_head is not None, f"a {PRETRAINING}"),
-        Verb(
-            "attention",
-            _attention,
-            lambda model: model.network.config.cell == "attention",
-            "a Transformer",
-        ),
-        Verb(
-            "translate",
-            _translate,
-            lambda model: model.network.decoder is not None,
-            "one that was trained to translate",
-        ),
-    )
+    "embed": Verb(_embed, _any, "any model"),
+    "tokenize": Verb(_tokenize, _any, "any model"),
+    "classify": Verb(_classify, _task("classify"), "one that was fine-tuned to classify"),
+    "score": Verb(_score, _task("regress"), "one that was fine-tuned for numbers (regress)"),
+    "answer": Verb(_answer, _task("qa"), "one that was fine-tuned to answer questions (qa)"),
+    "entities": Verb(_entities, _task("ner"), "one that was fine-tuned to find names (ner)"),
+    "fill": Verb(_fill, _has("token_head"), f"a {MASKED} or {PRETRAINING}"),
+    "next": Verb(_next, _has("pair_head"), f"a {PRETRAINING}"),
+    "attention": Verb(_attention, _attends, "a Transformer"),
+    "translate": Verb(_translate, _has("decoder"), "one that was trained to translate"),
 }
 
 
-def chosen(models: dict[str, Model], verb: Verb, name: str | None) -> tuple[str, Model]:
+def abilities(model: Model) -> list[str]:
+    """The verbs that a model can answer."""
+    return [name for name, verb in VERBS.items() if verb.can(model)]
+
+
+def named(models: Mapping[str, Model], name: str) -> Model:
+    """The model of that name."""
+    if name not in models:
+        message = f"model '{name[:80]}': not served here; there is {', '.join(models)}."
+        raise Refused(404, message, "unknown_model")
+    return models[name]
+
+
+def chosen(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[str, Model]:
     """The model that is named, or the first that can."""
-    if name is not None:
-        if name not in models:
-            known = ", ".join(models)
-            message = f"model '{name[:80]}': not served here; there is {known}."
-            raise Refused(HTTPStatus.NOT_FOUND, message, "unknown_model")
-        if not verb.can(models[name]):
-            raise invalid(f"model '{name}' is not one for '{verb.name}'; need {verb.needs}.")
-        return name, models[name]
-    for own, model in models.items():
-        if verb.can(model):
+    for own in models if name is None else [name]:
+        model = named(models, own)
+        if VERBS[verb].can(model):
             return own, model
-    raise invalid(f"no model here is one for '{verb.name}'; need {verb.needs}.")
+    refused = "no model here is one" if name is None else f"model '{name}' is not one"
+    raise invalid(f"{refused} for '{verb}'; need {VERBS[verb].needs}.")
 
 
 def guessed_tokens(items: Sequence[Any]) -> int:
@@ -195,3 +207,29 @@ def _tokens(item: Any) -> int:
         return int(letters / CHARACTERS) + len(item) - letters
     parts = item.values() if isinstance(item, dict) else item
     return sum(_tokens(part) for part in parts if isinstance(part, str))
+
+
+class Desk:
+    """What a route needs: the models, and somebody who answers."""
+
+    def __init__(self, models: dict[str, Model], limits: Limits, runs: dict[str, Path]) -> None:
+        self.models, self.limits, self.runs = models, limits, runs
+        self.metrics = Metrics()
+        self.batcher = Batcher(limits, self.metrics)
+
+    async def ask(self, verb: str, asked: Asked, items: Sequence[Any]) -> list[Any]:
+        """The answers to the items of a request."""
+        if len(items) > self.limits.texts:
+            raise invalid(
+                f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
+            )
+        tokens = guessed_tokens(items)
+        if tokens > self.limits.tokens:
+            raise too_large(
+                f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
+            )
+        name, model = chosen(self.models, verb, asked.model)
+        options = asked.options()
+        key = name, verb, tuple(options.items())
+        run = partial(VERBS[verb].run, model, **options)
+        return await self.batcher.ask(key, run, items, tokens)

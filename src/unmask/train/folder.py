@@ -129,7 +129,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run; a line that a killed process left unfinished is passed over."""
     path = run / METRICS
     found = []
-    for line in path.read_text("utf-8").split("\n") if path.exists() else []:
+    for line in path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []:
         with suppress(json.JSONDecodeError):
             found.append(json.loads(line))
     return found
