@@ -31,9 +31,9 @@ from unmask.objectives.base import Sums
 from unmask.settings import Settings
 from unmask.tasks import engine
 from unmask.tasks.base import Detail, Mistake
-from unmask.text.spacing import spaced
+from unmask.text.spacing import join_pieces, spaced
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.vocabulary import CONTINUES, SPECIALS
+from unmask.text.vocabulary import SPECIALS
 
 NAME = "translate"
 WORDS, INDEX, OWNER, ANSWERS, PLACES, FORCED = (
@@ -128,14 +128,8 @@ class Tokenizers:
 
     def text(self, words: Sequence[int]) -> str:
         """What was said, as it is written."""
-        found: list[str] = []
-        for word in words:
-            token = self.target.vocabulary.tokens[word]
-            piece = token.removeprefix(CONTINUES) or token
-            if piece != token and found:
-                found[-1] += piece
-            else:
-                found.append(piece)
+        tokens = self.target.vocabulary.tokens
+        found, _ = join_pieces([tokens[word] for word in words])
         return spaced(found)
 
 

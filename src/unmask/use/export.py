@@ -88,8 +88,7 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
             for key, value in outputs_of(network.only(name), trace, mask).items()
         }
     if heads.labels:
-        chosen = torch.cat([trace[i] for i in heads.layers], dim=-1) if heads.layers else last
-        scores = network.label_scores(chosen[:, 0] if heads.labels == "text" else chosen)
+        scores = network.scores_of_labels(trace)
         if heads.labels == "span":
             return {"start_logits": scores[..., 0], "end_logits": scores[..., 1]}
         return {"logits": scores}
