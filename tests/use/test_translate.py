@@ -1,5 +1,7 @@
 """Translating: every text, in order, whatever its length; and where each word looked."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -158,6 +160,15 @@ def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders
     looked = model.looked("hund rot", "red dog")
     assert len(looked.source) == len(tokens.source.ids), "every word is one piece here"
     np.testing.assert_allclose(looked.weights, expected, atol=1e-5)
+
+
+def test_layers_are_averaged_also_if_there_are_as_many_as_words(folders):
+    model = Translator(load_folder(folders["transformer"]))
+    blocks = model.network.decoder.blocks
+    blocks.append(deepcopy(blocks[0]))
+    looked = model.looked("hund", "dog")
+    assert looked.weights.shape == (len(blocks), 3)
+    np.testing.assert_allclose(looked.weights.sum(axis=1), 1.0, atol=1e-5)
 
 
 def test_a_translation_that_was_made_is_looked_at_as_it_was_said(folders):

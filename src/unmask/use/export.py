@@ -62,7 +62,8 @@ class Padded(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
-        self.names = list(outputs_of(network, _ones(network), torch.ones(1, 1)))
+        states = [torch.ones(1, 1, network.config.width)] * (network.config.layers + 1)
+        self.names = list(outputs_of(network, states, torch.ones(1, 1)))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
@@ -125,8 +126,7 @@ def export_onnx(folder: Folder, out: Path) -> float:
         ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
         # One tensor given twice would become one input.
         inputs = dict(zip(INPUTS, (ids, mask, torch.zeros_like(ids)), strict=True))
-        shapes = {name: {0: "batch", 1: "length"} for name in INPUTS}
-        write_onnx(graph, inputs, shapes, graph.names, path)
+        write_onnx(graph, inputs, graph.names, path)
         difference = _difference(path, graph)
         if not difference <= TOLERANCE:
             raise FolderError(
@@ -139,7 +139,10 @@ def export_onnx(folder: Folder, out: Path) -> float:
         limit = folder.network.config.max_length
         for name, text in tokenizer_files(tokenizer, max_length=limit).items():
             (place / name).write_bytes(text.encode("utf-8"))
-        (place / CARD).write_text(_card(out.name, graph.names, limit), encoding="utf-8")
+        card = CARD_TEXT.format(
+            name=out.name, outputs=", ".join(graph.names), output=graph.names[-1], limit=limit
+        )
+        (place / CARD).write_text(card, "utf-8")
     return difference
 
 
@@ -177,14 +180,3 @@ def _live(network: Network, ids: Tensor, mask: Tensor, segments: Tensor) -> dict
     index = torch.arange(ids.shape[1])[None]
     network.encoder(ids, segments, index, torch.zeros_like(ids), trace=trace)
     return outputs_of(network, trace, mask)
-
-
-def _ones(network: Network) -> list[Tensor]:
-    """States of one token, to learn the names of outputs by."""
-    return [torch.ones(1, 1, network.config.width)] * (network.config.layers + 1)
-
-
-def _card(name: str, outputs: list[str], limit: int) -> str:
-    """The README.md beside a graph."""
-    listed = ", ".join(outputs)
-    return CARD_TEXT.format(name=name, outputs=listed, output=outputs[-1], limit=limit)
