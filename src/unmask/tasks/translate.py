@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unmask.data.batches import Batch, collate
 from unmask.data.parallel import Pair
-from unmask.errors import UserError
+from unmask.errors import need
 from unmask.model.config import SearchSettings, Share
 from unmask.model.decoder import Decoder, Memory
 from unmask.model.network import Network
@@ -241,13 +241,9 @@ class Translate:
 
 def metrics() -> list[tuple[str, Any]]:
     """BLEU and chrF, of lower-cased text; their signatures say how they were computed."""
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError:
-        raise UserError(
-            "translations are scored by sacrebleu, which is not installed. "
-            "pip install 'unmask[translate]'"
-        ) from None
+    need("scoring translations", "sacrebleu", extra="translate")
+    from sacrebleu.metrics import BLEU, CHRF
+
     return [("bleu", BLEU(lowercase=True)), ("chrf", CHRF(lowercase=True))]
 
 

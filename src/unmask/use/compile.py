@@ -20,14 +20,14 @@ from unmask.data.columns import Columns
 from unmask.data.docstrings import read_library
 from unmask.data.readers import read_texts
 from unmask.disk import check_output_folder
-from unmask.errors import DataError, FolderError, SettingsError
+from unmask.errors import DataError, FolderError, SettingsError, need
 from unmask.model.int8 import observing, quantized
 from unmask.tasks import engine
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import OUTSIDE, Names
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Number
-from unmask.use.graph import COMPILED, Compiled, needed, refuse_other_than_transformers, write_rows
+from unmask.use.graph import COMPILED, Compiled, refuse_other_than_transformers, write_rows
 from unmask.use.model import Model
 from unmask.use.predict import record_of, unlabelled
 
@@ -71,7 +71,7 @@ def compile_model(
     Records are what the model's task asks about, or texts for an encoder.
     """
     check_output_folder(out, renamed=True)
-    needed("onnxruntime", "onnxscript")
+    need("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
     refuse_other_than_transformers(model.network, model.path)
     if len(records) < FEWEST:
         raise DataError(

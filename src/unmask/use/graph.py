@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.data.batches import Batch
-from unmask.errors import FolderError, SettingsError
+from unmask.errors import FolderError, SettingsError, need
 from unmask.model.network import Network
 from unmask.tasks.engine import READ, cores, scores_at
 
@@ -72,7 +72,7 @@ def write_onnx(
     graph: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], path: Path
 ) -> None:
     """Let torch write a graph, in one file and in silence."""
-    needed("onnxruntime", "onnxscript")
+    need("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
     logger = logging.getLogger("torch.onnx")  # warns of what we do not have and do not need
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -99,22 +99,11 @@ def installed() -> bool:
     return find_spec("onnxruntime") is not None
 
 
-def needed(*packages: str) -> None:
-    """Refuse to go on without what the extra installs."""
-    for package in packages:
-        try:
-            __import__(package)
-        except ImportError:
-            raise SettingsError(
-                f"needs {package}, which is not installed. Run: pip install 'unmask[onnx]'"
-            ) from None
-
-
 class Compiled:
     """A graph in ONNX Runtime: many batches side by side on a core each, or one on all cores."""
 
     def __init__(self, path: Path) -> None:
-        needed("onnxruntime")
+        need("a compiled model", "onnxruntime", extra="onnx")
         self.path = path
         self.sessions: dict[int, Any] = {}  # by the number of their threads
         self.lock = Lock()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.errors import SettingsError
+from unmask.errors import SettingsError, need
 from unmask.model import masks
 from unmask.model.attention import listening, muting
 from unmask.tasks import engine
@@ -69,12 +69,9 @@ def gradient_times_input(model: Model, text: str, second: str | None = None) -> 
 
 def integrated_gradients(model: Model, text: str, second: str | None = None) -> Table:
     """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
-    try:
-        from captum.attr import IntegratedGradients
-    except ImportError:
-        raise SettingsError(
-            "needs captum, which is not installed. Run: pip install 'unmask[explain]'"
-        ) from None
+    need("--integrated", "captum", extra="explain")
+    from captum.attr import IntegratedGradients
+
     row = Row(model, text, second)
 
     def score(embedded: Tensor) -> Tensor:
