@@ -23,7 +23,7 @@ from unmask.use.compile import compile_model
 from unmask.use.export import export_onnx
 from unmask.use.look import gradient_times_input
 from unmask.use.model import Model
-from unmask.use.translate import Translator
+from unmask.use.translate import Looked, Translator
 
 TEXTS = [pair.source for pair in toy_pairs(50, seed=3)]
 
@@ -191,10 +191,16 @@ def test_a_decoder_with_one_context_looks_at_no_word(folders):
 
 
 def test_the_picture_has_a_field_for_each_pair_of_words(folders):
-    looked = Translator(load_folder(folders["attention"])).looked("hund rot", "red <dog>")
-    picture = alignment_svg(looked, "hund & rot")
+    looked = Translator(load_folder(folders["attention"])).looked("hund rot", "red dog")
+    picture = alignment_svg(looked)
     assert picture.count("<title>") == len(looked.source) * len(looked.target)
+
+
+def test_words_in_the_picture_are_never_markup():
+    looked = Looked(["hund & rot"], ["<dog>"], np.ones((1, 1), np.float32))
+    picture = alignment_svg(looked)
     assert "<dog>" not in picture
+    assert "&lt;dog&gt;" in picture
     assert "hund &amp; rot" in picture
 
 

@@ -29,7 +29,7 @@ from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Number
 from unmask.use.graph import COMPILED, Compiled, refuse_other_than_transformers, write_rows
 from unmask.use.model import Model
-from unmask.use.predict import record_of, unlabelled
+from unmask.use.predict import asked, record_of
 
 FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
 SAID = {
@@ -117,8 +117,8 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
     if source is not None:
         if plain:
             return [record.text for record in islice(read_texts(source, column=column), MOST)]
-        asked = unlabelled(model.task, source, Columns(column))
-        return list(islice((record for record in asked if "".join(record.key).strip()), MOST))
+        found = asked(model.task, source, Columns(column))
+        return list(islice((record for record in found if "".join(record.key).strip()), MOST))
     modules = read_library("python", limit=FOUND * 1000)
     texts = [paragraph for module in modules for paragraph in module.paragraphs][:FOUND]
     if plain:
@@ -184,9 +184,6 @@ def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> tuple[str, float]:
     return "agreement", sum(same) / len(same)
 
 
-def _said(answer: Any) -> Any:
+def _said(answer: Labels | Answer) -> object:
     """What must be the same, however sure the model is."""
-    if isinstance(answer, Labels):
-        return answer.labels
-    assert isinstance(answer, Answer)
-    return answer.text
+    return answer.labels if isinstance(answer, Labels) else answer.text

@@ -4,7 +4,7 @@ mean    the average over all tokens of the text, [CLS] and [SEP] too (sentence-t
 cls     the state of [CLS]
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.errors import SettingsError, unknown
-from unmask.tasks.engine import Forward, Live
+from unmask.tasks.engine import Forward, Live, lay_out, run
+from unmask.text.tokenizer import Encoded
 from unmask.use import POOLS, Pool
 
 Layer = int | Literal["last4"]
@@ -34,28 +35,29 @@ class EmbedOptions(TypedDict, total=False):
 USUAL: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "truncate": True}
 
 
-def reader(live: Live, forward: Forward, options: EmbedOptions) -> Callable[[Batch], list[Vector]]:
-    """Return what turns a batch into one vector per text; a compiled pass knows the last states."""
-    how = USUAL | options
-    pool = how["pool"]
+def vectors_of(
+    examples: Iterable[Encoded], live: Live, forward: Forward, pad_id: int, how: EmbedOptions
+) -> Iterator[Vector]:
+    """Yield one vector per example, in order; a compiled pass knows the last states only."""
+    pool, layers = how["pool"], live.network.config.layers
     if pool not in POOLS:
         raise SettingsError(unknown("pool", pool, POOLS))
-    layers = live.network.config.layers
     chosen = _layers(how["layer"], layers)
     pooled = _mean if pool == "mean" else _first
 
-    def read(batch: Batch) -> list[Vector]:
+    def read(some: list[Encoded]) -> Sequence[Vector]:
+        batch = lay_out(some, pad_id=pad_id)
         if chosen == [layers]:
             states = [forward.last(batch)]
         else:
             trace = live.states(batch)
             states = [trace[i] for i in chosen]
-        vectors = torch.cat([pooled(some, batch) for some in states], dim=-1)  # [N, D or 4D]
+        vectors = torch.cat([pooled(layer, batch) for layer in states], dim=-1)  # [N, D or 4D]
         if how["normalize"]:
             vectors = F.normalize(vectors, dim=-1)
         return list(vectors.float().cpu().numpy())
 
-    return read
+    return run(examples, read, workers=forward.workers)
 
 
 def width_of(options: EmbedOptions, width: int) -> int:

@@ -29,7 +29,7 @@ from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Regress
 from unmask.text.tokenizer import Encoded
 from unmask.text.vocabulary import MASK, refuse_unmasked
-from unmask.use.embed import USUAL, EmbedOptions, Vector, reader, width_of
+from unmask.use.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
 from unmask.use.graph import COMPILED, Compiled, installed
 from unmask.use.maps import AttentionMaps, Table
 from unmask.use.translate import Translator
@@ -93,18 +93,10 @@ class Model:
 
     def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
         """The same one after another, in steady memory however many texts there are."""
-        read = reader(
-            self.live,
-            self.live if self.network.heads.labels else self.forward,  # compiled for its labels
-            options,
-        )
-        truncate = (USUAL | options)["truncate"]
-        examples = self._examples(([text] for text in listed(texts)), truncate=truncate)
-
-        def vectors(some: list[Encoded]) -> Sequence[Vector]:
-            return read(engine.lay_out(some, pad_id=self.tokenizer.vocabulary.pad))
-
-        return engine.run(examples, vectors, workers=self.forward.workers)
+        how = USUAL | options
+        examples = self._examples(([text] for text in listed(texts)), truncate=how["truncate"])
+        forward = self.live if self.network.heads.labels else self.forward  # compiled for labels
+        return vectors_of(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
 
     def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK] of a text, best first."""

@@ -34,22 +34,24 @@ def predict_lines(
     say: Callable[[str], None] = Console().say,
 ) -> Iterator[dict[str, Any]]:
     """The answers to a file, or to the lines of standard input ("-") or of a .txt."""
-    for answer in model.predict(unlabelled(model.task, source, columns, watcher, say)):
+    for answer in model.predict(asked(model.task, source, columns, watcher, say)):
         yield asdict(answer)
 
 
-def unlabelled(
+def asked(
     task: Task,
-    source: str,
+    source: str | Path,
     columns: Columns,
     watcher: Watcher = REFUSE,
     say: Callable[[str], None] = Console().say,
+    *,
+    labelled: bool = False,
 ) -> Iterator[Any]:
-    """What a file asks a task about."""
-    if kind_of(source, None) == ".txt":  # standard input, too
-        return _from_lines(task.name, source, columns, watcher)
+    """What a file asks a task about; where it is `labelled`, with the right answers."""
+    if not labelled and kind_of(source, None) == ".txt":  # standard input, too
+        return _from_lines(task.name, str(source), columns, watcher)
     if task.tabular:
-        columns = infer(source, columns, labelled=False)
+        columns = infer(source, columns, labelled=labelled)
         say(f"{source}: {columns.said()}")
     return task.read(source, columns, watcher, task.how)
 
@@ -111,10 +113,7 @@ def evaluate_file(
 ) -> tuple[dict[str, float], Detail, Sequence[Any]]:
     """The scores of a model on a labelled file, what else is worth seeing, and its answers."""
     task = model.task
-    if task.tabular:
-        columns = infer(source, columns)
-        say(f"{source}: {columns.said()}")
-    records = list(task.read(source, columns, watcher, task.how))
+    records = list(asked(task, source, columns, watcher, say, labelled=True))
     if not records:
         raise DataError(f"{source}: nothing to score in it. Is it the right file?")
     task.check(records)

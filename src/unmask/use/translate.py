@@ -7,6 +7,7 @@ words if need be; a blank text stays blank.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -46,6 +47,9 @@ class Translation:
     text: str
     score: float
     words: tuple[int, ...] | None = None  # as they were said; None if in parts, or not at all
+
+
+BLANK = Translation("", 0.0)
 
 
 @dataclass(frozen=True)
@@ -103,23 +107,19 @@ class Translator:
         def answer(some: list[_Asked]) -> list[Hypothesis]:
             return said_of(self.network, some, self.words, how, [own.number for own in some])
 
-        found: list[Hypothesis] = []
-        for own in engine.run(
+        said = engine.run(
             asked(),
             answer,
             workers=engine.Live(self.network).workers,
             tokens=AT_ONCE,
             worker_tokens=OF_WORKER,
-        ):
-            while parts and parts[0] == 0:  # blank ones before it
+        )
+        for first in said:
+            while parts[0] == 0:  # blank texts before it
                 parts.popleft()
-                yield Translation("", 0.0)
-            found.append(own)
-            if len(found) == parts[0]:
-                parts.popleft()
-                yield self._joined(found)
-                found = []
-        yield from (Translation("", 0.0) for _ in parts)
+                yield BLANK
+            yield self._joined([first, *islice(said, parts.popleft() - 1)])
+        yield from (BLANK for _ in parts)
 
     def _joined(self, found: Sequence[Hypothesis]) -> Translation:
         words = sum(len(own.words) + 1 for own in found)

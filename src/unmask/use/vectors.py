@@ -37,15 +37,16 @@ class Rows:
                 raise FolderError(
                     f"{path}: is a link; need a folder of this command's own. Remove it."
                 )
+        row = 4 * width  # bytes
         recorded = self._recorded()
         self.path.touch()
         self.file = self.path.open("r+b")
         self._write_header(0)
         self.start = self.file.tell()
         written = self.file.seek(0, os.SEEK_END)
-        self.safe = recorded if written >= self.start + recorded * self._row else 0
+        self.safe = recorded if written >= self.start + recorded * row else 0
         self.count = self.safe
-        self.file.truncate(self.start + self.count * self._row)
+        self.file.truncate(self.start + self.count * row)
         self.file.seek(0, os.SEEK_END)
 
     def add(self, vector: Vector) -> None:
@@ -69,14 +70,11 @@ class Rows:
                 yield block.reshape(-1, self.width)
 
     def finish(self) -> None:
-        """The array, with its length."""
+        """Save the array, with its length."""
+        self.save()
         self._write_header(self.count)
         self.file.close()
         sync(self.path)
-
-    @property
-    def _row(self) -> int:
-        return 4 * self.width
 
     def _recorded(self) -> int:
         """How many rows an earlier command has left; refused if it was about something else."""
@@ -132,7 +130,6 @@ def gathered(out: Path, width: int, about: dict[str, Any] | None) -> Iterator[Ro
 
 def publish(rows: Rows, out: Path, texts: Iterator[str]) -> None:
     """Put the file in its place, whole; `texts` are read for a table, which has them too."""
-    rows.save()
     rows.finish()
     made = rows.path
     if out.suffix != ".npy":
