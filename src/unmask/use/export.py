@@ -163,12 +163,11 @@ def _difference(path: Path, graph: Padded) -> float:
             "attention_mask": (np.arange(shape[1]) < lengths[:, None]).astype(np.int64),
             "token_type_ids": draw.integers(0, config.segments, size=shape),
         }
-        said = dict(zip(graph.names, session.run(graph.names, inputs), strict=True))
+        said = session.run(graph.names, inputs)
         for text, length in enumerate(lengths):
             alone = [torch.from_numpy(inputs[name][text : text + 1, :length]) for name in INPUTS]
-            for name, truth in _live(graph.network, *alone).items():
-                padded = said[name][text : text + 1]
-                found = padded[tuple(slice(size) for size in truth.shape)]
+            for padded, truth in zip(said, _live(graph.network, *alone).values(), strict=True):
+                found = padded[text : text + 1][tuple(slice(size) for size in truth.shape)]
                 differences.append(float(np.abs(found - truth.numpy()).max()))
     return float(np.max(differences))  # which keeps what is not a number
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from unmask.checkpoint.integrity import fingerprint
 from unmask.console import Console
@@ -88,7 +88,7 @@ def _records(source: str, column: str | None, watcher: Watcher = REFUSE) -> Iter
 
 def _about(
     model: Model, source: str, column: str | None, options: EmbedOptions
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """What vectors are made of; None for what cannot be read twice."""
     if source == "-":
         return None

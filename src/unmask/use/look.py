@@ -88,7 +88,7 @@ def answer(
     model: Model, text: str, second: str | None = None, *, mute: Mute | None = None
 ) -> Answer:
     """What the model says, of itself and, with mute heads, without them."""
-    return Row(model, text, second).answer(mute or {})
+    return Row(model, text, second).answer(mute)
 
 
 def habits(
@@ -171,7 +171,7 @@ class Row:
         self.network.encoder.run(embedded, allowed, self.batch.index, trace=trace)
         return trace
 
-    def answer(self, mute: Mute) -> Answer:
+    def answer(self, mute: Mute | None = None) -> Answer:
         """What the model says, of itself and without the heads that are mute."""
         values = self.asked.values(self.states).tolist()
         without = self.without(mute) if mute else values

@@ -146,7 +146,7 @@ class Model:
     def limit(self) -> int:
         """Tokens that are read at once: as many as it was fine-tuned with."""
         most = self.network.config.max_length
-        length = (self.settings or {}).get("length", most)
+        length: object = (self.settings or {}).get("length", most)
         if type(length) is not int or length < SHORTEST:
             raise FolderError(
                 f"{self.path}: its manifest says task.length {length!r:.40}; need a whole number "

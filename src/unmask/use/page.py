@@ -44,7 +44,7 @@ def payload(
     if integrated:
         importance["integrated gradients"] = look.integrated_gradients(model, text, second)[part]
     row = look.Row(model, text, second)
-    said = row.answer(mute or {})
+    said = row.answer(mute)
     config = model.network.config
     shown = maps.weights[:, :, part, part].astype("<f4")
     words = maps.words

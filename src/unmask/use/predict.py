@@ -18,12 +18,7 @@ from unmask.settings import parse_json
 from unmask.tasks.base import Detail, Tally, Task, answers
 from unmask.use.model import Model
 
-NEEDS = {  # what a line must have, by the task
-    "classify": ("text",),
-    "regress": ("text",),
-    "qa": ("question", "context"),
-    "ner": ("text",),
-}
+NEEDS = {"qa": ("question", "context")}  # what a line must have; "text" for any other task
 
 
 def predict_lines(
@@ -72,16 +67,16 @@ def _from_lines(name: str, source: str, columns: Columns, watcher: Watcher) -> I
 
 def record_of(name: str, line: str, where: str, columns: Columns, number: int) -> Any:
     """A line as the task's record: an object, or a text that is all there is."""
-    table: dict[str, Any] = {}
+    needed = NEEDS.get(name, ("text",))
+    table: dict[str, object] = {}
     if line.lstrip().startswith("{"):
         table = parse_json(line, where=where, kind=DataError)
-        texts = _texts(name, table, columns, where)
-    elif NEEDS[name] == ("text",):  # a blank line is an empty text
+        texts = _texts(needed, table, columns, where)
+    elif needed == ("text",):  # a blank line is an empty text
         texts = {"text": whole(line, where)}
     else:
         found = f"'{line:.40}' is no JSON object" if line.strip() else "the line is blank"
-        needed = " and ".join(NEEDS[name])
-        raise DataError(f"{where}: {found}; need a JSON object with {needed}.")
+        raise DataError(f"{where}: {found}; need a JSON object with {' and '.join(needed)}.")
     if name == "qa":
         id = str(table.get("id", where))
         return Question(id, texts["question"], texts["context"], None, where)
@@ -90,10 +85,12 @@ def record_of(name: str, line: str, where: str, columns: Columns, number: int) -
     return Sample(texts["text"], texts.get("second"), None, where)
 
 
-def _texts(name: str, table: dict[str, Any], columns: Columns, where: str) -> dict[str, str]:
+def _texts(
+    needed: Sequence[str], table: dict[str, object], columns: Columns, where: str
+) -> dict[str, str]:
     """The texts of an object that a task needs, by what they are."""
     texts: dict[str, str] = {}
-    for what in (*NEEDS[name], "second"):
+    for what in (*needed, "second"):
         key = columns.given().get(what, what)
         value = table.get(key)
         if value is None and key == "second":

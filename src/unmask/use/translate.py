@@ -140,14 +140,12 @@ class Translator:
                 "it, or let it be split (without --no-split)."
             )
         self.split_texts += 1
-        parts: list[list[int]] = []
-        for sentence in split_sentences(text):
-            pieces = self.words.source.encode(sentence).ids[1:-1]
-            room = self.limit - 2
-            vocabulary = self.words.source.vocabulary
-            for at in range(0, len(pieces), room):
-                parts.append([vocabulary.cls, *pieces[at : at + room], vocabulary.sep])
-        return parts
+        return [
+            window.ids
+            for sentence in split_sentences(text)
+            for window in self.words.source.windows(sentence, limit=self.limit, stride=0)
+            if not all(window.special)
+        ]
 
     def evaluate(
         self, pairs: Sequence[Pair], settings: SearchSettings | None = None

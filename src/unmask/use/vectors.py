@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ BLOCK = 4096  # rows that are read back at once
 class Rows:
     """The rows of a file that is being made."""
 
-    def __init__(self, folder: Path, width: int, about: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, width: int, about: dict[str, object]) -> None:
         self.folder, self.width, self.about = folder, width, about
         self.path, self.record = folder / "rows.npy", folder / RECORD
         for path in (folder, self.path, self.record):
@@ -46,8 +45,8 @@ class Rows:
         written = self.file.seek(0, os.SEEK_END)
         self.safe = recorded if written >= self.start + recorded * row else 0
         self.count = self.safe
-        self.file.truncate(self.start + self.count * row)
-        self.file.seek(0, os.SEEK_END)
+        self.file.seek(self.start + self.count * row)
+        self.file.truncate()
 
     def add(self, vector: Vector) -> None:
         """One more row."""
@@ -80,7 +79,7 @@ class Rows:
         """How many rows an earlier command has left; refused if it was about something else."""
         if not self.record.exists():
             return 0
-        record = read_json(self.record)
+        record: dict[str, object] = read_json(self.record)
         rows = record.pop("rows", None)
         other = [name for name, value in self.about.items() if record.get(name) != value]
         if other or type(rows) is not int or rows < 0:
@@ -99,7 +98,7 @@ class Rows:
 
 
 @contextmanager
-def gathered(out: Path, width: int, about: dict[str, Any] | None) -> Iterator[Rows]:
+def gathered(out: Path, width: int, about: dict[str, object] | None) -> Iterator[Rows]:
     """Rows to add to, for a file that does not exist yet; None: they cannot be gone on with.
 
     The folder stays if the process is killed or interrupted, or the disk is full. It goes if the
