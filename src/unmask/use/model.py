@@ -154,18 +154,18 @@ class Model:
             )
         return min(length, most)
 
-    def predict(self, records: Iterable[Any]) -> Iterator[Any]:
-        """The answer to each record of the model's task, in order, in steady memory."""
-        tally = Tally()
+    def predict(self, records: Iterable[Any], tally: Tally | None = None) -> Iterator[Any]:
+        """The answer to each record of the model's task, in order, in steady memory.
+
+        A `tally` counts the loss of records whose answers are known.
+        """
+        known, limit = tally is not None, self.limit
+        tally = tally or Tally()
         found = answers(
-            self.forward, self.tokenizer, self.task, records, limit=self.limit, tally=tally
+            self.forward, self.tokenizer, self.task, records, limit=limit, known=known, tally=tally
         )
         for _, answer in found:
             yield answer
-        self.count(tally)
-
-    def count(self, tally: Tally) -> None:
-        """Remember what was cut."""
         self.cut_texts += tally.cut_texts
         self.cut_tokens += tally.cut_tokens
 

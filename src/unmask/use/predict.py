@@ -15,7 +15,7 @@ from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
 from unmask.errors import DataError
 from unmask.settings import parse_json
-from unmask.tasks.base import Detail, Tally, Task, answers
+from unmask.tasks.base import Detail, Tally, Task
 from unmask.use.model import Model
 
 NEEDS = {"qa": ("question", "context")}  # what a line must have; "text" for any other task
@@ -115,10 +115,6 @@ def evaluate_file(
         raise DataError(f"{source}: nothing to score in it. Is it the right file?")
     task.check(records)
     tally = Tally()
-    found = answers(
-        model.forward, model.tokenizer, task, records, limit=model.limit, known=True, tally=tally
-    )
-    said = [answer for _, answer in found]
-    model.count(tally)
+    said = list(model.predict(records, tally))
     scores = {"loss": tally.mean, **task.score(records, said)}
     return scores, task.detail(records, said), said
