@@ -7,6 +7,7 @@ cannot mend is an ordinary exception, and a fault of ours.
 import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
 
 
 class UserError(ValueError):
@@ -35,6 +36,18 @@ class Stopped(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
+
+
+def need(what: str, *packages: str, extra: str) -> None:
+    """Refuse what needs packages that are not installed; `extra` of unmask installs them."""
+    for package in packages:
+        try:
+            import_module(package)
+        except ImportError:
+            raise SettingsError(
+                f"{what} needs {package}, which is not installed. "
+                f"Run: pip install 'unmask[{extra}]'"
+            ) from None
 
 
 def unknown(what: str, got: str, allowed: Iterable[str]) -> str:

@@ -58,6 +58,6 @@ def test_the_command_line_takes_ray_as_its_engine(prepared, tokenizer, tmp_path)
 
 def test_without_ray_it_is_said_how_to_install_it(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not there
-    with pytest.raises(UserError, match=r"Ray is not installed\. Install it: pip install '"):
+    with pytest.raises(UserError, match=r"ray, which is not installed\. Run: pip install '"):
         prepare_on_ray(["a.txt"], tokenizer, tmp_path / "ray", PrepareSettings())
     assert os.listdir(tmp_path) == []

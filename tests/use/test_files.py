@@ -62,7 +62,7 @@ def test_row_n_is_line_n_whichever_lines_are_blank(model, tmp_path, end):
 def test_a_blank_line_has_the_vector_of_cls_and_sep_alone(model, tmp_path):
     (tmp_path / "t.txt").write_text("the cat\n\n")
     embed_file(model, str(tmp_path / "t.txt"), tmp_path / "v.npy", normalize=False)
-    _, states = model._one(model.example(""))
+    states = model.states(model.example(""))
     assert states[-1].shape[1] == 2
     mean = states[-1][0].mean(dim=0).numpy()
     np.testing.assert_allclose(np.load(tmp_path / "v.npy")[1], mean, atol=1e-6)

@@ -72,7 +72,7 @@ def test_gradient_times_input_is_the_slope_towards_the_token(model):
     importance = gradient_times_input(model, TEXT)
     assert all(weight.grad is None for weight in model.network.parameters())
     row = Row(model, TEXT, None)
-    asked, embedded = row.asked(1), row.embedded()
+    asked, embedded = row.asked, row.embedded()
     with torch.no_grad():
         for place in (0, 2, len(importance) - 1):
             sides = []
@@ -89,7 +89,7 @@ def test_integrated_gradients_sum_to_what_the_words_change(model):
     from unmask.use.look import Row, integrated_gradients
 
     row = Row(model, TEXT, None)
-    asked = row.asked(1)
+    asked = row.asked
     with torch.no_grad():
         full, empty = (
             float(asked.score(row.trace(row.embedded(blank=blank)))) for blank in (False, True)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from unmask.errors import SettingsError
-from unmask.use.maps import AttentionMaps, words_of
+from unmask.text.spacing import join_pieces
+from unmask.use.maps import AttentionMaps
 
 
 def maps(weights, tokens=("[CLS]", "un", "##mask", "[SEP]"), segments=None):
@@ -12,7 +13,6 @@ def maps(weights, tokens=("[CLS]", "un", "##mask", "[SEP]"), segments=None):
     return AttentionMaps(
         list(tokens),
         segments or [0] * len(tokens),
-        words_of(tokens),
         [token.startswith("[") for token in tokens],
         weights.reshape(1, 1, len(tokens), len(tokens)) if weights.ndim == 2 else weights,
     )
@@ -22,9 +22,10 @@ ROWS = [[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [0.4, 0.3, 0.3, 0.0], [1.0, 
 
 
 def test_pieces_go_on_with_the_word_before_them():
-    assert words_of(["[CLS]", "un", "##mask", "##ed", "it", "[SEP]"]) == [0, 1, 1, 1, 2, 3]
-    assert words_of(["##s", "a"]) == [0, 1]
-    assert words_of(["中", "文", "。"]) == [0, 1, 2]
+    pieces = ["[CLS]", "un", "##mask", "##ed", "it", "[SEP]"]
+    assert join_pieces(pieces) == (["[CLS]", "unmasked", "it", "[SEP]"], [0, 1, 1, 1, 2, 3])
+    assert join_pieces(["##s", "a"]) == (["s", "a"], [0, 1])
+    assert join_pieces(["中", "文", "。"]) == (["中", "文", "。"], [0, 1, 2])
 
 
 def test_a_word_is_looked_at_with_all_pieces_and_looks_as_their_mean():

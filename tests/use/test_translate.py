@@ -1,5 +1,7 @@
 """Translating: every text, in order, whatever its length; and where each word looked."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from unmask.use.compile import compile_model
 from unmask.use.export import export_onnx
 from unmask.use.look import gradient_times_input
 from unmask.use.model import Model
-from unmask.use.translate import Translator
+from unmask.use.translate import Looked, Translator
 
 TEXTS = [pair.source for pair in toy_pairs(50, seed=3)]
 
@@ -160,6 +162,15 @@ def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders
     np.testing.assert_allclose(looked.weights, expected, atol=1e-5)
 
 
+def test_layers_are_averaged_also_if_there_are_as_many_as_words(folders):
+    model = Translator(load_folder(folders["transformer"]))
+    blocks = model.network.decoder.blocks
+    blocks.append(deepcopy(blocks[0]))
+    looked = model.looked("hund", "dog")
+    assert looked.weights.shape == (len(blocks), 3)
+    np.testing.assert_allclose(looked.weights.sum(axis=1), 1.0, atol=1e-5)
+
+
 def test_a_translation_that_was_made_is_looked_at_as_it_was_said(folders):
     model = Translator(load_folder(folders["transformer"]))
     (found,) = model.translate(["hund rot"])
@@ -180,10 +191,16 @@ def test_a_decoder_with_one_context_looks_at_no_word(folders):
 
 
 def test_the_picture_has_a_field_for_each_pair_of_words(folders):
-    looked = Translator(load_folder(folders["attention"])).looked("hund rot", "red <dog>")
-    picture = alignment_svg(looked, "hund & rot")
+    looked = Translator(load_folder(folders["attention"])).looked("hund rot", "red dog")
+    picture = alignment_svg(looked)
     assert picture.count("<title>") == len(looked.source) * len(looked.target)
+
+
+def test_words_in_the_picture_are_never_markup():
+    looked = Looked(["hund & rot"], ["<dog>"], np.ones((1, 1), np.float32))
+    picture = alignment_svg(looked)
     assert "<dog>" not in picture
+    assert "&lt;dog&gt;" in picture
     assert "hund &amp; rot" in picture
 
 

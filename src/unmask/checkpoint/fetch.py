@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from unmask.checkpoint.integrity import publish
 from unmask.console import Console
 from unmask.disk import check_output_folder, digest
-from unmask.errors import FetchError, FolderError, UserError, unknown
+from unmask.errors import FetchError, FolderError, UserError, need, unknown
 from unmask.settings import read_json
 
 HUB = "hf:"
@@ -242,12 +242,9 @@ def _refuse_unsafe(opened: zipfile.ZipFile, name: str) -> None:
 
 def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
     """Fetch the files of a BERT from the Hugging Face hub: data only, never code."""
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise FetchError(
-            f"hf:{name}: needs the package huggingface_hub. Run: pip install 'unmask[hub]'"
-        ) from None
+    need(f"hf:{name}", "huggingface_hub", extra="hub")
+    import huggingface_hub
+
     say(f"fetching {name} from the Hugging Face hub")
     try:
         commit = huggingface_hub.model_info(name).sha

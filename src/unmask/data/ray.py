@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.prepare import PrepareSettings, Task, prepare
-from unmask.errors import DataError, UserError
+from unmask.errors import DataError, UserError, need
 from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
 
@@ -24,13 +24,10 @@ def prepare_on_ray(
     tasks: int = 1,
 ) -> dict[str, Any] | None:
     """Make a corpus by tasks on Ray, the same to the byte; `tasks` 1 means one for each core."""
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise UserError(
-            "--engine ray: Ray is not installed. Install it: pip install 'unmask[ray]'"
-        ) from None
+    need("--engine ray", "ray", extra="ray")
+    import ray
+    import ray.data
+
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     count = tasks if tasks > 1 else max(int(ray.cluster_resources().get("CPU", 1)), 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.console import Console
 from unmask.disk import write_file
-from unmask.errors import FolderError, SettingsError, UserError
+from unmask.errors import FolderError, UserError, need
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.seeds import copy_best, refuse_other
 from unmask.train.digest import digest_of
@@ -29,12 +29,9 @@ def search(
     job: Finetune, recipe: Recipe, out: Path, trials: int, console: Console, options: Options
 ) -> dict[str, Any]:
     """Try settings a number of times; returns the settings of the best trial and its scores."""
-    try:
-        import optuna
-    except ImportError:
-        raise SettingsError(
-            "--search needs optuna, which is not installed. Run: pip install 'unmask[search]'"
-        ) from None
+    need("--search", "optuna", extra="search")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     anew = options.overwrite
     refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)] if anew else ())

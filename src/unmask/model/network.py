@@ -64,6 +64,15 @@ class Network(nn.Module):
         scores: Tensor = self.label_head(states)
         return scores
 
+    def scores_of_labels(self, trace: list[Tensor]) -> Tensor:
+        """The same of each text or each token of padded rows, from the states of all layers.
+
+        (layers + 1) x [B, S, D] -> [B, C] or [B, S, C]
+        """
+        layers = self.heads.layers
+        states = torch.cat([trace[i] for i in layers], dim=-1) if layers else trace[-1]
+        return self.label_scores(states[:, 0] if self.heads.labels == "text" else states)
+
     def guess(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, for the states of chosen tokens.  [N, D] -> [N, V]"""
         assert self.token_head is not None, "this network has no token head"

@@ -11,7 +11,7 @@ server.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import tee
+from itertools import islice, tee
 from math import fsum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -231,12 +231,9 @@ def answers(
     def full() -> bool:
         return held > HELD
 
-    collected: list[Scores] = []
-    for found in engine.run(windows(), read, full, workers=forward.workers):
-        collected.append(found)
-        record, own = waiting[0]
-        if len(collected) == len(own):
-            waiting.popleft()
-            held -= sum(map(len, record.key))
-            yield record, task.answer(record, own, collected)
-            collected = []
+    scored = engine.run(windows(), read, full, workers=forward.workers)
+    for first in scored:
+        record, own = waiting.popleft()
+        parts = [first, *islice(scored, len(own) - 1)]
+        held -= sum(map(len, record.key))
+        yield record, task.answer(record, own, parts)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unmask.data.batches import Batch, collate
 from unmask.data.parallel import Pair
-from unmask.errors import UserError
+from unmask.errors import need
 from unmask.model.config import SearchSettings, Share
 from unmask.model.decoder import Decoder, Memory
 from unmask.model.network import Network
@@ -31,9 +31,9 @@ from unmask.objectives.base import Sums
 from unmask.settings import Settings
 from unmask.tasks import engine
 from unmask.tasks.base import Detail, Mistake
-from unmask.text.spacing import spaced
+from unmask.text.spacing import join_pieces, spaced
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.vocabulary import CONTINUES, SPECIALS
+from unmask.text.vocabulary import SPECIALS
 
 NAME = "translate"
 WORDS, INDEX, OWNER, ANSWERS, PLACES, FORCED = (
@@ -128,14 +128,8 @@ class Tokenizers:
 
     def text(self, words: Sequence[int]) -> str:
         """What was said, as it is written."""
-        found: list[str] = []
-        for word in words:
-            token = self.target.vocabulary.tokens[word]
-            piece = token.removeprefix(CONTINUES) or token
-            if piece != token and found:
-                found[-1] += piece
-            else:
-                found.append(piece)
+        tokens = self.target.vocabulary.tokens
+        found, _ = join_pieces([tokens[word] for word in words])
         return spaced(found)
 
 
@@ -247,13 +241,9 @@ class Translate:
 
 def metrics() -> list[tuple[str, Any]]:
     """BLEU and chrF, of lower-cased text; their signatures say how they were computed."""
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError:
-        raise UserError(
-            "translations are scored by sacrebleu, which is not installed. "
-            "pip install 'unmask[translate]'"
-        ) from None
+    need("scoring translations", "sacrebleu", extra="translate")
+    from sacrebleu.metrics import BLEU, CHRF
+
     return [("bleu", BLEU(lowercase=True)), ("chrf", CHRF(lowercase=True))]
 
 

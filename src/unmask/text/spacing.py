@@ -6,6 +6,8 @@ behind it, or on both; quotes open and close in turn. Chinese and Japanese have 
 
 from collections.abc import Sequence
 
+from unmask.text.vocabulary import CONTINUES
+
 LEANS_BACK = frozenset(".,;:!?)]}%'’”»…、。，；：！？）」』》")
 LEANS_ON = frozenset("([{$#“„«（「『《¿¡")
 BETWEEN = frozenset("-/_@")  # joins what is on both sides
@@ -13,6 +15,24 @@ APOSTROPHES = frozenset("'’‘`´")
 ENDINGS = frozenset("s t re ve ll d m n em clock".split())  # behind an apostrophe
 AND = frozenset("and or und oder et ou y o".split())  # behind a hyphen that stands for a word
 NUMERIC = frozenset(".,:")  # inside a number
+
+
+def join_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Join pieces marked with ## to the word before them; also return the word of each token.
+
+    >>> join_pieces(["un", "##mask", "it"])
+    (['unmask', 'it'], [0, 0, 1])
+    """
+    words: list[str] = []
+    numbers = []
+    for token in tokens:
+        piece = token.removeprefix(CONTINUES) or token
+        if piece != token and words:
+            words[-1] += piece
+        else:
+            words.append(piece)
+        numbers.append(len(words) - 1)
+    return words, numbers
 
 
 def spaced(words: Sequence[str]) -> str:

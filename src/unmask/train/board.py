@@ -3,20 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import need
 
 
 class Board:
     """Writes the numbers of each entry; what a resumed run will write again is purged."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                "--tensorboard: TensorBoard is not installed. Install it: "
-                "pip install 'unmask[tensorboard]'"
-            ) from None
+        need("--tensorboard", "tensorboard", extra="tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
         self.folder, self.make = folder, SummaryWriter
         self.writer: Any = None
 

@@ -8,11 +8,11 @@ CELL, LETTER = 26, 7.2  # pixels: of a field, and of a letter of a label
 EDGE = 12
 
 
-def alignment_svg(looked: Looked, title: str = "") -> str:
+def alignment_svg(looked: Looked) -> str:
     """The matrix as one SVG; a field says its number when the pointer rests on it."""
     left = round(max((len(word) for word in looked.target), default=0) * LETTER) + 2 * EDGE
     slant = max((len(word) for word in looked.source), default=0) * LETTER * 0.75
-    top = round(slant) + 2 * EDGE + (20 if title else 0)
+    top = round(slant) + 2 * EDGE
     width = left + CELL * len(looked.source) + round(slant) + EDGE
     height = top + CELL * len(looked.target) + EDGE
     parts = [
@@ -20,8 +20,6 @@ def alignment_svg(looked: Looked, title: str = "") -> str:
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
-    if title:
-        parts.append(f'<text x="{EDGE}" y="{EDGE + 8}" font-weight="bold">{escape(title)}</text>')
     for column, word in enumerate(looked.source):
         x, y = left + CELL * column + CELL // 2, top - 8
         parts.append(f'<text transform="translate({x},{y}) rotate(-48)">{escape(word)}</text>')

@@ -6,13 +6,13 @@ what the bytes change.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from unmask.checkpoint.folder import save_folder
 from unmask.console import Console
@@ -20,18 +20,25 @@ from unmask.data.columns import Columns
 from unmask.data.docstrings import read_library
 from unmask.data.readers import read_texts
 from unmask.disk import check_output_folder
-from unmask.errors import DataError, FolderError, SettingsError
+from unmask.errors import DataError, FolderError, SettingsError, need
 from unmask.model.int8 import observing, quantized
 from unmask.tasks import engine
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import OUTSIDE, Names
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Number
-from unmask.use.graph import COMPILED, Compiled, needed, refuse_other_than_transformers, write_rows
+from unmask.use.graph import COMPILED, Compiled, refuse_other_than_transformers, write_rows
 from unmask.use.model import Model
-from unmask.use.predict import record_of, unlabelled
+from unmask.use.predict import asked, record_of
 
 FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
+SAID = {
+    "cosine": "vectors of {texts:,} texts: cosine to full precision {mean:.4f} on average, "
+    "{least:.4f} at least",
+    "agreement": "{mean:.2%} of the answers to {texts:,} texts are the same",
+    "names": "{mean:.2%} of the words in names of {texts:,} texts are tagged alike",
+    "variance": "numbers of {texts:,} texts: {mean:.2%} of their variance is kept",
+}
 # Of the worst vector; of labels and answers; of words in which either sees a name; of variance.
 LEAST = {"cosine": 0.985, "agreement": 0.97, "names": 0.9, "variance": 0.98}
 
@@ -47,16 +54,7 @@ class Comparison:
 
     def said(self) -> str:
         """In words."""
-        if self.measure == "agreement":
-            return f"{self.mean:.2%} of the answers to {self.texts:,} texts are the same"
-        if self.measure == "names":
-            return f"{self.mean:.2%} of the words in names of {self.texts:,} texts are tagged alike"
-        if self.measure == "variance":
-            return f"numbers of {self.texts:,} texts: {self.mean:.2%} of their variance is kept"
-        return (
-            f"vectors of {self.texts:,} texts: cosine to full precision {self.mean:.4f} on "
-            f"average, {self.least:.4f} at least"
-        )
+        return SAID[self.measure].format(**vars(self))
 
 
 def compile_model(
@@ -73,7 +71,7 @@ def compile_model(
     Records are what the model's task asks about, or texts for an encoder.
     """
     check_output_folder(out, renamed=True)
-    needed("onnxruntime", "onnxscript")
+    need("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
     refuse_other_than_transformers(model.network, model.path)
     if len(records) < FEWEST:
         raise DataError(
@@ -83,7 +81,7 @@ def compile_model(
     if int8:
         say(f"watching the layers read {len(records[::2]):,} texts")
         with observing(network) as seen:
-            _answers(model, model.live, records[::2], workers=1)
+            _answers(model, _Alone(network), records[::2])
         network = quantized(network, seen)
     compared: list[Comparison] = []
 
@@ -119,8 +117,8 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
     if source is not None:
         if plain:
             return [record.text for record in islice(read_texts(source, column=column), MOST)]
-        asked = unlabelled(model.task, source, Columns(column))
-        return list(islice((record for record in asked if "".join(record.key).strip()), MOST))
+        found = asked(model.task, source, Columns(column))
+        return list(islice((record for record in found if "".join(record.key).strip()), MOST))
     modules = read_library("python", limit=FOUND * 1000)
     texts = [paragraph for module in modules for paragraph in module.paragraphs][:FOUND]
     if plain:
@@ -140,10 +138,9 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
 def _compared(
     model: Model, compiled: Compiled, records: Sequence[Any], say: Callable[[str], None]
 ) -> Comparison:
-    truth = _answers(model, model.live, records)
-    if truth and isinstance(truth[0], Labels) and len({str(one.labels) for one in truth}) == 1:
+    truth, found = (_answers(model, forward, records) for forward in (model.live, compiled))
+    if isinstance(truth[0], Labels) and len({one.labels for one in truth}) == 1:
         say("warning: the model says the same of all these texts; give some that differ (--texts)")
-    found = _answers(model, compiled, records)
     if model.network.heads.labels is None:
         cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
         return Comparison("cosine", float(cosines.mean()), float(cosines.min()), len(records))
@@ -151,20 +148,21 @@ def _compared(
     return Comparison(measure, share, share, len(records))
 
 
-def _answers(
-    model: Model, forward: engine.Forward, records: Sequence[Any], workers: int | None = None
-) -> list[Any]:
+def _answers(model: Model, forward: engine.Forward, records: Sequence[Any]) -> list[Any]:
     """What the model says if it computes in this way."""
-    before = model.forward, torch.get_num_threads()
-    model.forward = forward
-    torch.set_num_threads(workers or before[1])
-    try:
-        if model.network.heads.labels is None:
-            return list(model.embeddings(records))
-        return list(model.predict(records))
-    finally:
-        model.forward = before[0]
-        torch.set_num_threads(before[1])
+    other = copy(model)
+    other.forward = forward
+    if model.network.heads.labels is None:
+        return list(other.embeddings(records))
+    return list(other.predict(records))
+
+
+class _Alone(engine.Live):
+    """A network whose batches are computed one after the other, as observers need it."""
+
+    @property
+    def workers(self) -> int:
+        return 1
 
 
 def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> tuple[str, float]:
@@ -186,9 +184,6 @@ def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> tuple[str, float]:
     return "agreement", sum(same) / len(same)
 
 
-def _said(answer: Any) -> Any:
+def _said(answer: Labels | Answer) -> object:
     """What must be the same, however sure the model is."""
-    if isinstance(answer, Labels):
-        return answer.labels
-    assert isinstance(answer, Answer)
-    return answer.text
+    return answer.labels if isinstance(answer, Labels) else answer.text

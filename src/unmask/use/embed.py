@@ -4,8 +4,8 @@ mean    the average over all tokens of the text, [CLS] and [SEP] too (sentence-t
 cls     the state of [CLS]
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TypedDict
 
 import numpy as np
 import torch
@@ -15,40 +15,54 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.errors import SettingsError, unknown
-from unmask.tasks.engine import Forward, Live
+from unmask.tasks.engine import Forward, Live, lay_out, run
+from unmask.text.tokenizer import Encoded
 from unmask.use import POOLS, Pool
 
-Layer = int | Literal["last4"]  # 0 is the embeddings, -1 the last block
+Layer = int | Literal["last4"]
 Vector = NDArray[np.float32]
 
 
-def reader(
-    live: Live, forward: Forward, *, pool: Pool, layer: Layer, normalize: bool
-) -> Callable[[Batch], list[Vector]]:
-    """Return what turns a batch into one vector per text; a compiled pass knows the last states."""
+class EmbedOptions(TypedDict, total=False):
+    """How to make a vector of a text; the top of this file says what each means."""
+
+    pool: Pool
+    layer: Layer  # 0 is the embeddings, -1 the last block
+    normalize: bool  # to length 1
+    truncate: bool  # cut the end of a text that is too long; otherwise refuse it
+
+
+USUAL: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "truncate": True}
+
+
+def vectors_of(
+    examples: Iterable[Encoded], live: Live, forward: Forward, pad_id: int, how: EmbedOptions
+) -> Iterator[Vector]:
+    """Yield one vector per example, in order; a compiled pass knows the last states only."""
+    pool, layers = how["pool"], live.network.config.layers
     if pool not in POOLS:
         raise SettingsError(unknown("pool", pool, POOLS))
-    layers = live.network.config.layers
-    chosen = _layers(layer, layers)
+    chosen = _layers(how["layer"], layers)
+    pooled = _mean if pool == "mean" else _first
 
-    def read(batch: Batch) -> list[Vector]:
+    def read(some: list[Encoded]) -> Sequence[Vector]:
+        batch = lay_out(some, pad_id=pad_id)
         if chosen == [layers]:
             states = [forward.last(batch)]
         else:
             trace = live.states(batch)
             states = [trace[i] for i in chosen]
-        pooled = _mean if pool == "mean" else _first
-        vectors = torch.cat([pooled(some, batch) for some in states], dim=-1)  # [N, D or 4D]
-        if normalize:
+        vectors = torch.cat([pooled(layer, batch) for layer in states], dim=-1)  # [N, D or 4D]
+        if how["normalize"]:
             vectors = F.normalize(vectors, dim=-1)
         return list(vectors.float().cpu().numpy())
 
-    return read
+    return run(examples, read, workers=forward.workers)
 
 
-def width_of(layer: Layer, width: int) -> int:
+def width_of(options: EmbedOptions, width: int) -> int:
     """How many numbers a vector has."""
-    return 4 * width if layer == "last4" else width
+    return 4 * width if options.get("layer") == "last4" else width
 
 
 def _layers(layer: Layer, layers: int) -> list[int]:
@@ -71,11 +85,9 @@ def _first(states: Tensor, batch: Batch) -> Tensor:
 
 def _mean(states: Tensor, batch: Batch) -> Tensor:
     """[B, S, D] -> [N, D]"""
-    return torch.stack(
-        [
-            states[row, start : start + length].mean(dim=0)
-            for row, start, length in zip(
-                batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True
-            )
-        ]
-    )
+    places = batch.row.tolist(), batch.start.tolist(), batch.length.tolist()
+    means = [
+        states[row, start : start + length].mean(dim=0)
+        for row, start, length in zip(*places, strict=True)
+    ]
+    return torch.stack(means)

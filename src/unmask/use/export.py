@@ -62,7 +62,8 @@ class Padded(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
-        self.names = list(outputs_of(network, _ones(network), torch.ones(1, 1)))
+        states = [torch.ones(1, 1, network.config.width)] * (network.config.layers + 1)
+        self.names = list(outputs_of(network, states, torch.ones(1, 1)))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
@@ -88,8 +89,7 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
             for key, value in outputs_of(network.only(name), trace, mask).items()
         }
     if heads.labels:
-        chosen = torch.cat([trace[i] for i in heads.layers], dim=-1) if heads.layers else last
-        scores = network.label_scores(chosen[:, 0] if heads.labels == "text" else chosen)
+        scores = network.scores_of_labels(trace)
         if heads.labels == "span":
             return {"start_logits": scores[..., 0], "end_logits": scores[..., 1]}
         return {"logits": scores}
@@ -126,8 +126,7 @@ def export_onnx(folder: Folder, out: Path) -> float:
         ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
         # One tensor given twice would become one input.
         inputs = dict(zip(INPUTS, (ids, mask, torch.zeros_like(ids)), strict=True))
-        shapes = {name: {0: "batch", 1: "length"} for name in INPUTS}
-        write_onnx(graph, inputs, shapes, graph.names, path)
+        write_onnx(graph, inputs, graph.names, path)
         difference = _difference(path, graph)
         if not difference <= TOLERANCE:
             raise FolderError(
@@ -140,7 +139,10 @@ def export_onnx(folder: Folder, out: Path) -> float:
         limit = folder.network.config.max_length
         for name, text in tokenizer_files(tokenizer, max_length=limit).items():
             (place / name).write_bytes(text.encode("utf-8"))
-        (place / CARD).write_text(_card(out.name, graph.names, limit), encoding="utf-8")
+        card = CARD_TEXT.format(
+            name=out.name, outputs=", ".join(graph.names), output=graph.names[-1], limit=limit
+        )
+        (place / CARD).write_text(card, "utf-8")
     return difference
 
 
@@ -161,12 +163,11 @@ def _difference(path: Path, graph: Padded) -> float:
             "attention_mask": (np.arange(shape[1]) < lengths[:, None]).astype(np.int64),
             "token_type_ids": draw.integers(0, config.segments, size=shape),
         }
-        said = dict(zip(graph.names, session.run(graph.names, inputs), strict=True))
+        said = session.run(graph.names, inputs)
         for text, length in enumerate(lengths):
             alone = [torch.from_numpy(inputs[name][text : text + 1, :length]) for name in INPUTS]
-            for name, truth in _live(graph.network, *alone).items():
-                padded = said[name][text : text + 1]
-                found = padded[tuple(slice(size) for size in truth.shape)]
+            for padded, truth in zip(said, _live(graph.network, *alone).values(), strict=True):
+                found = padded[text : text + 1][tuple(slice(size) for size in truth.shape)]
                 differences.append(float(np.abs(found - truth.numpy()).max()))
     return float(np.max(differences))  # which keeps what is not a number
 
@@ -178,14 +179,3 @@ def _live(network: Network, ids: Tensor, mask: Tensor, segments: Tensor) -> dict
     index = torch.arange(ids.shape[1])[None]
     network.encoder(ids, segments, index, torch.zeros_like(ids), trace=trace)
     return outputs_of(network, trace, mask)
-
-
-def _ones(network: Network) -> list[Tensor]:
-    """States of one token, to learn the names of outputs by."""
-    return [torch.ones(1, 1, network.config.width)] * (network.config.layers + 1)
-
-
-def _card(name: str, outputs: list[str], limit: int) -> str:
-    """The README.md beside a graph."""
-    listed = ", ".join(outputs)
-    return CARD_TEXT.format(name=name, outputs=listed, output=outputs[-1], limit=limit)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from unmask.checkpoint.integrity import fingerprint
 from unmask.console import Console
@@ -12,8 +12,8 @@ from unmask.data.readers import Record, read_texts, refuse_empty
 from unmask.disk import check_output_file
 from unmask.errors import DataError, SettingsError
 from unmask.tasks.engine import GROUP
-from unmask.use.embed import Vector, width_of
-from unmask.use.model import EmbedOptions, Model, TextTooLong
+from unmask.use.embed import USUAL, EmbedOptions, width_of
+from unmask.use.model import Model, TextTooLong
 from unmask.use.vectors import gathered, line_of, publish
 
 
@@ -26,8 +26,7 @@ def embed_lines(
     **options: Unpack[EmbedOptions],
 ) -> Iterator[str]:
     """Yield one vector per line or record, blank ones included, as a line of JSON."""
-    texts = (record.text for record in _records(source, column, watcher))
-    return map(line_of, model.embeddings(texts, **options))
+    return map(line_of, model.embeddings(_texts(source, column, watcher), **options))
 
 
 def embed_file(
@@ -45,15 +44,6 @@ def embed_file(
 
     Row N is line N of plain text, record N of a table. A blank one is an empty text to the model.
     """
-
-    def texts(watcher: Watcher = REFUSE) -> Iterator[str]:
-        return (record.text for record in _records(source, column, watcher))
-
-    def vectors(texts: Iterator[str]) -> Iterator[Vector]:
-        for vector in model.embeddings(texts, **options):
-            yield vector
-            progress(1)
-
     check_output_file(out)
     if out.suffix == ".parquet" and source == "-":
         raise SettingsError(
@@ -62,17 +52,19 @@ def embed_file(
         )
     read_texts(source, column=column)  # says what is wrong with the path
     about = _about(model, source, column, options)
-    width = width_of(options.get("layer", -1), model.network.config.width)
+    width = width_of(options, model.network.config.width)
     with gathered(out, width, about) as rows:
-        if rows.safe:
-            say(f"{out}: {rows.safe:,} vectors are there already; going on behind them")
-        # Whole groups only, so that every text has the mates that it would have had.
         begun = rows.safe
+        if begun:
+            say(f"{out}: {begun:,} vectors are there already; going on behind them")
+        texts = islice(_texts(source, column, watcher), begun, None)
         try:
-            for vector in vectors(islice(texts(watcher), begun, None)):
+            for vector in model.embeddings(texts, **options):
                 rows.add(vector)
+                # Whole groups only, so that every text has the mates that it would have had.
                 if not rows.count % GROUP:
                     rows.save()
+                progress(1)
         except TextTooLong as error:
             raise _named(error, source, column, begun) from None
         if about != _about(model, source, column, options):
@@ -80,8 +72,12 @@ def embed_file(
                 f"{source}: was changed while it was read, so that vectors of old and new texts "
                 "are mixed; they are removed. Run the command again."
             )
-        publish(rows, out, texts)
+        publish(rows, out, _texts(source, column))
         return rows.count
+
+
+def _texts(source: str, column: str | None, watcher: Watcher = REFUSE) -> Iterator[str]:
+    return (record.text for record in _records(source, column, watcher))
 
 
 def _records(source: str, column: str | None, watcher: Watcher = REFUSE) -> Iterator[Record]:
@@ -92,7 +88,7 @@ def _records(source: str, column: str | None, watcher: Watcher = REFUSE) -> Iter
 
 def _about(
     model: Model, source: str, column: str | None, options: EmbedOptions
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """What vectors are made of; None for what cannot be read twice."""
     if source == "-":
         return None
@@ -102,17 +98,14 @@ def _about(
         "column": column,
         "layout of rows": "one for every line or record",  # once, blank ones were skipped
         "model": [fingerprint(model.path), type(model.forward).__name__],
-        "pool": options.get("pool", "mean"),
-        "layer": options.get("layer", -1),
-        "normalize": options.get("normalize", True),
-        "truncate": options.get("truncate", True),
+        **(USUAL | options),
     }
 
 
 def _named(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
     """With the line of the text."""
-    number = before + error.number
     if source == "-":
-        return TextTooLong(number, error.tokens, error.limit)
+        return error
+    number = before + error.number
     where = next(islice(_records(source, column), number - 1, None)).where
     return TextTooLong(number, error.tokens, error.limit, where)

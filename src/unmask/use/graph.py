@@ -6,8 +6,7 @@ the same, and places [P] in the flat batch         -> scores [P, C], of a model 
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.data.batches import Batch
-from unmask.errors import FolderError, SettingsError
+from unmask.errors import FolderError, SettingsError, need
 from unmask.model.network import Network
 from unmask.tasks.engine import READ, cores, scores_at
 
@@ -25,6 +24,7 @@ COMPILED = "compiled.onnx"  # in a model's folder
 SLOW = "SkipLayerNormFusion"  # takes eight times as long as what it fuses, on one core
 ROWS = "tokens", "segments", "index", "owner"
 PLACES, STATES, SCORES = "places", "states", "scores"
+SHAPES = {1: {0: "places"}, 2: {0: "batch", 1: "length"}}  # by how many dimensions an input has
 
 
 class Rows(nn.Module):
@@ -61,38 +61,37 @@ def refuse_other_than_transformers(network: Network, path: Path) -> None:
 
 def write_rows(network: Network, path: Path) -> None:
     """Write the graph of a network: of its labels, if it has one head for them."""
-    rows = {0: "rows", 1: "length"}
     inputs = {name: torch.zeros(2, 3, dtype=torch.long) for name in ROWS}
-    shapes: dict[str, dict[int, str]] = {name: rows for name in ROWS}
     if network.heads.labels:
         inputs[PLACES] = torch.arange(3)
-        shapes[PLACES] = {0: "places"}
     output = SCORES if network.heads.labels else STATES
-    write_onnx(Rows(network).eval(), inputs, shapes, [output], path)
+    write_onnx(Rows(network).eval(), inputs, [output], path)
 
 
 def write_onnx(
-    graph: nn.Module,
-    inputs: dict[str, Tensor],
-    shapes: dict[str, dict[int, str]],
-    outputs: Sequence[str],
-    path: Path,
+    graph: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], path: Path
 ) -> None:
     """Let torch write a graph, in one file and in silence."""
-    needed("onnxruntime", "onnxscript")
-    with warnings.catch_warnings(), torch.no_grad(), _quiet():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            graph,
-            tuple(inputs.values()),
-            path,
-            input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_shapes=shapes,
-            external_data=False,
-            dynamo=True,
-            verbose=False,
-        )
+    need("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
+    logger = logging.getLogger("torch.onnx")  # warns of what we do not have and do not need
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                graph,
+                tuple(inputs.values()),
+                path,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                dynamic_shapes={name: SHAPES[given.ndim] for name, given in inputs.items()},
+                external_data=False,
+                dynamo=True,
+                verbose=False,
+            )
+    finally:
+        logger.setLevel(before)
 
 
 def installed() -> bool:
@@ -100,34 +99,11 @@ def installed() -> bool:
     return find_spec("onnxruntime") is not None
 
 
-def needed(*packages: str) -> None:
-    """Refuse to go on without what the extra installs."""
-    for package in packages:
-        try:
-            __import__(package)
-        except ImportError:
-            raise SettingsError(
-                f"needs {package}, which is not installed. Run: pip install 'unmask[onnx]'"
-            ) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns of what we do not have and do not need."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 class Compiled:
     """A graph in ONNX Runtime: many batches side by side on a core each, or one on all cores."""
 
     def __init__(self, path: Path) -> None:
-        needed("onnxruntime")
+        need("a compiled model", "onnxruntime", extra="onnx")
         self.path = path
         self.sessions: dict[int, Any] = {}  # by the number of their threads
         self.lock = Lock()

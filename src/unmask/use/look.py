@@ -6,14 +6,13 @@ the text. Gradients and mute heads are about that answer.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.errors import SettingsError
+from unmask.errors import SettingsError, need
 from unmask.model import masks
 from unmask.model.attention import listening, muting
 from unmask.tasks import engine
@@ -24,6 +23,9 @@ from unmask.use.model import Model
 HABITS = ("previous", "next", "itself", "same word", "separators")
 CLEAR = 0.4  # of its attention, on average: then a head has a habit
 STEPS = 32  # of integrated gradients
+TOP = 5  # values of an answer, where there are many
+Mute = dict[int, list[int]]  # layer -> its mute heads
+Trace = list[Tensor]  # the states of all layers
 
 
 @dataclass(frozen=True)
@@ -60,63 +62,40 @@ def gradient_times_input(model: Model, text: str, second: str | None = None) -> 
     row = Row(model, text, second)
     embedded = row.embedded().requires_grad_()
     with torch.enable_grad():
-        score = row.asked(1).score(row.trace(embedded))
+        score = row.asked.score(row.trace(embedded))
         (slope,) = torch.autograd.grad(score, embedded)  # of nothing else: weights keep theirs
     return _per_token(slope * embedded.detach())
 
 
 def integrated_gradients(model: Model, text: str, second: str | None = None) -> Table:
     """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
-    try:
-        from captum.attr import IntegratedGradients
-    except ImportError:
-        raise SettingsError(
-            "needs captum, which is not installed. Run: pip install 'unmask[explain]'"
-        ) from None
-    row = Row(model, text, second)
-    asked = row.asked(1)
+    need("--integrated", "captum", extra="explain")
+    from captum.attr import IntegratedGradients
 
-    def each(rows: Tensor) -> Tensor:
-        return torch.stack([asked.score(row.trace(one[None])) for one in rows])
+    row = Row(model, text, second)
+
+    def score(embedded: Tensor) -> Tensor:
+        return row.asked.score(row.trace(embedded))[None]
 
     with torch.enable_grad():
-        found = IntegratedGradients(each).attribute(
+        found = IntegratedGradients(score).attribute(
             row.embedded(), row.embedded(blank=True), n_steps=STEPS, internal_batch_size=1
         )
     return _per_token(found.detach())
 
 
 def answer(
-    model: Model,
-    text: str,
-    second: str | None = None,
-    *,
-    mute: dict[int, list[int]] | None = None,
-    top: int = 5,
+    model: Model, text: str, second: str | None = None, *, mute: Mute | None = None
 ) -> Answer:
-    """What the model says, of itself and, with mute heads (layer -> heads), without them."""
-    mute = mute or {}
-    config = model.network.config
-    for layer, own in mute.items():
-        if not 0 <= layer < config.layers or any(not 0 <= head < config.heads for head in own):
-            raise SettingsError(
-                f"layer {layer}, heads {own}: the model has layers 0 to {config.layers - 1} with "
-                f"heads 0 to {config.heads - 1}."
-            )
-    row = Row(model, text, second)
-    with torch.no_grad():
-        asked, embedded = row.asked(top), row.embedded()
-        values = asked.values(row.trace(embedded))
-        with listening(model.network, muting(mute)):
-            without = asked.values(row.trace(embedded)) if mute else values
-    return Answer(asked.about, asked.names, values.tolist(), without.tolist())
+    """What the model says, of itself and, with mute heads, without them."""
+    return Row(model, text, second).answer(mute)
 
 
 def habits(
     model: Model, texts: Iterable[str], *, progress: Callable[[], object] = lambda: None
 ) -> list[Habit]:
     """What each head does over some texts, layer by layer."""
-    sums: Any = 0.0
+    sums: list[Table] = []  # of each text [habits + 2, L, H]
     rows = 0
     for text in texts:
         maps = model.attention(text)
@@ -125,24 +104,22 @@ def habits(
         if size < 3:
             continue
         weights = maps.weights.astype(np.float64)  # [L, H, S, S]
-        kinds = np.stack([(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)])
+        shares = [(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)]
         bits = -(weights * np.log2(np.maximum(weights, 1e-12))).sum(axis=(2, 3))
-        even = np.full_like(bits, size * np.log2(size))
-        sums = sums + np.concatenate([kinds, bits[None], even[None]])
+        sums.append(np.stack([*shares, bits, np.full_like(bits, size * np.log2(size))]))
         rows += size
     if not rows:
         raise SettingsError("no text with a word in it. Give texts to watch the heads read.")
-    mean = sums / rows  # [habits + 2, L, H]
+    *shares, entropy, even = np.sum(sums, axis=0) / rows
     return [
         Habit(
             layer,
             head,
-            dict(zip(HABITS, mean[:-2, layer, head].tolist(), strict=True)),
-            float(mean[-2, layer, head]),
-            float(mean[-1, layer, head]),
+            {name: float(share[layer, head]) for name, share in zip(HABITS, shares, strict=True)},
+            float(entropy[layer, head]),
+            float(even[layer, head]),
         )
-        for layer in range(mean.shape[1])
-        for head in range(mean.shape[2])
+        for layer, head in np.ndindex(entropy.shape)
     ]
 
 
@@ -162,18 +139,21 @@ class Asked:
 
     about: str
     names: list[str]
-    values: Callable[[list[Tensor]], Tensor]  # -> [N], one for each name
-    score: Callable[[list[Tensor]], Tensor]  # -> [], the first of them before it is a share
+    values: Callable[[Trace], Tensor]  # -> [N], one for each name
+    score: Callable[[Trace], Tensor]  # -> [], the first of them before it is a share
 
 
 class Row:
-    """One text or a pair on its way through the network."""
+    """One text or a pair on its way through the network, and what the network is best asked."""
 
-    def __init__(self, model: Model, text: str, second: str | None) -> None:
+    def __init__(self, model: Model, text: str, second: str | None = None) -> None:
         model.refuse_recurrent()
         self.model, self.network = model, model.network
         self.example = model.example(text, second)
         self.batch = engine.lay_out([self.example], pad_id=model.tokenizer.vocabulary.pad)
+        with torch.no_grad():
+            self.states = self.trace(self.embedded())
+            self.asked = self._asked()
 
     def embedded(self, *, blank: bool = False) -> Tensor:
         """What the blocks are given; blank, with [PAD] for every word.  -> [1, S, D]"""
@@ -184,91 +164,101 @@ class Row:
         with torch.no_grad():
             return self.network.encoder.embed(tokens, self.batch.segments, self.batch.index)
 
-    def trace(self, embedded: Tensor) -> list[Tensor]:
+    def trace(self, embedded: Tensor) -> Trace:
         """The states of all layers.  [1, S, D] -> L + 1 of them"""
-        trace: list[Tensor] = []
+        trace: Trace = []
         allowed = masks.of(self.network.config, self.batch.owner, self.batch.index)
         self.network.encoder.run(embedded, allowed, self.batch.index, trace=trace)
         return trace
 
-    def asked(self, top: int) -> Asked:
+    def answer(self, mute: Mute | None = None) -> Answer:
+        """What the model says, of itself and without the heads that are mute."""
+        values = self.asked.values(self.states).tolist()
+        without = self.without(mute) if mute else values
+        return Answer(self.asked.about, self.asked.names, values, without)
+
+    def without(self, mute: Mute) -> list[float]:
+        """The values of the answer without the heads that are mute."""
+        config = self.network.config
+        for layer, own in mute.items():
+            if not 0 <= layer < config.layers or any(not 0 <= head < config.heads for head in own):
+                raise SettingsError(
+                    f"layer {layer}, heads {own}: the model has layers 0 to {config.layers - 1} "
+                    f"with heads 0 to {config.heads - 1}."
+                )
+        with torch.no_grad(), listening(self.network, muting(mute)):
+            values: list[float] = self.asked.values(self.trace(self.embedded())).tolist()
+        return values
+
+    def _asked(self) -> Asked:
         """What this model is best asked about this text."""
+        ids, mask = self.example.ids, self.model.tokenizer.vocabulary.mask
         if self.network.heads.labels == "text":
             return self._label()
         if self.network.heads.labels:
-            return self._places(top)
-        mask = self.model.tokenizer.vocabulary.mask
-        if self.network.token_head is not None and mask in self.example.ids:
-            return self._hidden(self.example.ids.index(mask), top)
+            return self._places()
+        if self.network.token_head is not None and mask in ids:
+            return self._hidden(ids.index(mask))
         return self._vector()
 
     def _label(self) -> Asked:
         heads = self.network.heads
         shares = SHARES[heads.label_answer]
-
-        def scores(trace: list[Tensor]) -> Tensor:
-            return self._scores(trace)[0]
-
-        with torch.no_grad():
-            best = int(scores(self.trace(self.embedded())).argmax())
+        best = self._scores(self.states).argmax()
         return Asked(
             "labels",
             list(heads.label_names),
-            lambda trace: shares(scores(trace)),
-            lambda trace: scores(trace)[best],
+            lambda trace: shares(self._scores(trace)),
+            lambda trace: self._scores(trace)[best],
         )
 
-    def _places(self, top: int) -> Asked:
+    def _places(self) -> Asked:
         """Tags of tokens, or where an answer begins and ends: the surest of all."""
         heads, tokens = self.network.heads, self.model.tokens_of(self.example)
         dim = 0 if heads.labels == "span" else 1
 
-        def shares(trace: list[Tensor]) -> Tensor:
-            return self._scores(trace).softmax(dim=dim).flatten()
+        def shares(trace: Trace) -> Tensor:
+            return self._scores(trace).softmax(dim=dim)
 
-        with torch.no_grad():
-            found = shares(self.trace(self.embedded())).view(len(tokens), -1).clone()
+        found = shares(self.states)
         if OUTSIDE in heads.label_names:
             found[:, heads.label_names.index(OUTSIDE)] = 0.0
-        best = found.flatten().topk(min(top, found.numel())).indices
-        wide = found.shape[1]
+        best = found.flatten().topk(min(TOP, found.numel())).indices
+        names = [f"{label}: {token}" for token in tokens for label in heads.label_names]
         return Asked(
             "tokens",
-            [f"{heads.label_names[i % wide]}: {tokens[i // wide]}" for i in best.tolist()],
-            lambda trace: shares(trace)[best],
+            [names[i] for i in best.tolist()],
+            lambda trace: shares(trace).flatten()[best],
             lambda trace: self._scores(trace).flatten()[best[0]],
         )
 
-    def _hidden(self, place: int, top: int) -> Asked:
-        def scores(trace: list[Tensor]) -> Tensor:
-            return self.network.guess(trace[-1][0, place][None])[0]
+    def _hidden(self, place: int) -> Asked:
+        def scores(trace: Trace) -> Tensor:
+            return self.network.guess(trace[-1][:, place])[0]
 
-        with torch.no_grad():
-            best = scores(self.trace(self.embedded())).topk(top).indices
-        names = self.model.tokenizer.vocabulary.tokens
+        best = scores(self.states).topk(TOP).indices
         return Asked(
             "the hidden token",
-            [names[i] if i < len(names) else f"[id {i}]" for i in best.tolist()],
+            [self.model.token(i) for i in best.tolist()],
             lambda trace: scores(trace).softmax(dim=-1)[best],
             lambda trace: scores(trace)[best[0]],
         )
 
     def _vector(self) -> Asked:
-        with torch.no_grad():
-            truth = F.normalize(self.trace(self.embedded())[-1][0].mean(dim=0), dim=0)
+        def mean(trace: Trace) -> Tensor:
+            return trace[-1][0].mean(dim=0)
+
+        truth = F.normalize(mean(self.states), dim=0)
         return Asked(
             "the vector",
             ["cosine to what it is"],
-            lambda trace: F.normalize(trace[-1][0].mean(dim=0), dim=0)[None] @ truth,
-            lambda trace: trace[-1][0].mean(dim=0) @ truth,
+            lambda trace: F.normalize(mean(trace), dim=0)[None] @ truth,
+            lambda trace: mean(trace) @ truth,
         )
 
-    def _scores(self, trace: list[Tensor]) -> Tensor:
-        """Of the label head: one row for a text, or one for each token.  -> [N, C]"""
-        layers = self.network.heads.layers
-        states = torch.cat([trace[i] for i in layers], dim=-1) if layers else trace[-1]
-        first = states[0, :1] if self.network.heads.labels == "text" else states[0]
-        return self.network.label_scores(first)
+    def _scores(self, trace: Trace) -> Tensor:
+        """Of the label head: for the text, or for each token.  -> [C] or [S, C]"""
+        return self.network.scores_of_labels(trace)[0]
 
 
 SHARES: dict[str, Callable[[Tensor], Tensor]] = {

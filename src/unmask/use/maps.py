@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError, unknown
-from unmask.text.vocabulary import CONTINUES
+from unmask.text.spacing import join_pieces
 
 Table = NDArray[np.float32]
 BETWEEN = {"all": (None, None), "first to second": (0, 1), "second to first": (1, 0)}
@@ -26,9 +26,13 @@ class AttentionMaps:
 
     tokens: list[str]
     segments: list[int]
-    words: list[int]  # the word that a token is a piece of, counted from 0
     special: list[bool]
     weights: Table  # [L, H, S, S]
+
+    @property
+    def words(self) -> list[int]:
+        """The word that each token is a piece of, counted from 0."""
+        return join_pieces(self.tokens)[1]
 
     def hidden(self) -> "AttentionMaps":
         """Without [CLS] and [SEP], as if nobody could have looked there."""
@@ -38,31 +42,20 @@ class AttentionMaps:
             self,
             tokens=[self.tokens[i] for i in keep],
             segments=[self.segments[i] for i in keep],
-            words=_counted([self.words[i] for i in keep]),
             special=[False] * len(keep),
             weights=_to_one(weights),
         )
 
     def merged(self) -> "AttentionMaps":
         """Of words: a word is looked at with all its pieces together, and looks as their mean."""
-        count = max(self.words, default=-1) + 1
-        member = np.zeros((count, len(self.words)), np.float32)  # [W, S]
-        member[self.words, range(len(self.words))] = 1.0
-        mean = member / member.sum(axis=1, keepdims=True)
-        first = [self.words.index(word) for word in range(count)]
-        pieces = [
-            [token for token, own in zip(self.tokens, self.words, strict=True) if own == word]
-            for word in range(count)
-        ]
+        tokens, words = join_pieces(self.tokens)
+        first = [words.index(word) for word in range(len(tokens))]
         return replace(
             self,
-            tokens=[
-                "".join([one, *(t.removeprefix(CONTINUES) for t in rest)]) for one, *rest in pieces
-            ],
+            tokens=tokens,
             segments=[self.segments[i] for i in first],
-            words=list(range(count)),
             special=[self.special[i] for i in first],
-            weights=mean @ self.weights @ member.T,
+            weights=merged_weights(self.weights, words, words),
         )
 
     def between(self, which: str) -> Table:
@@ -87,18 +80,21 @@ class AttentionMaps:
         return out
 
 
-def words_of(tokens: Sequence[str]) -> list[int]:
-    """Number the words of a row: pieces marked with ## go on with the word before them."""
-    words: list[int] = []
-    for token in tokens:
-        goes_on = bool(words) and token.startswith(CONTINUES)
-        words.append((words[-1] if words else -1) + (not goes_on))
-    return words
+def merged_weights(weights: Table, rows: Sequence[int], columns: Sequence[int]) -> Table:
+    """Merge weights of tokens into weights of words, given the word of each row and column.
+
+    A word is looked at with all its pieces together, and looks as their mean.
+    [..., T, S] -> [..., words of T, words of S]
+    """
+    looking, seen = _members(rows), _members(columns)
+    out: Table = looking / looking.sum(axis=1, keepdims=True) @ weights @ seen.T
+    return out
 
 
-def _counted(words: Sequence[int]) -> list[int]:
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    return [numbers[word] for word in words]
+def _members(words: Sequence[int]) -> Table:
+    """Which tokens are pieces of which word.  -> [words, tokens] of 0 and 1"""
+    count = max(words, default=-1) + 1
+    return np.eye(count, dtype=np.float32)[:, words]
 
 
 def _to_one(weights: Table) -> Table:

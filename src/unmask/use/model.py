@@ -4,17 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
-from unmask.data.batches import Batch
 from unmask.data.columns import Sample
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
@@ -31,23 +29,13 @@ from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Regress
 from unmask.text.tokenizer import Encoded
 from unmask.text.vocabulary import MASK, refuse_unmasked
-from unmask.use import Pool
-from unmask.use.embed import Layer, Vector, reader, width_of
+from unmask.use.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
 from unmask.use.graph import COMPILED, Compiled, installed
-from unmask.use.maps import AttentionMaps, words_of
+from unmask.use.maps import AttentionMaps, Table
 from unmask.use.translate import Translator
 
-Table = NDArray[np.float32]
+T = TypeVar("T")
 SHORTEST = 8  # tokens that a task may read at once
-
-
-class EmbedOptions(TypedDict, total=False):
-    """How to make a vector of a text; `embed.py` says what each means."""
-
-    pool: Pool  # "mean" unless given
-    layer: Layer  # -1, the last
-    normalize: bool  # True
-    truncate: bool  # True
 
 
 @dataclass(frozen=True)
@@ -100,57 +88,41 @@ class Model:
     def embed(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Table:
         """One vector per text.  -> [N, D]"""
         vectors = list(self.embeddings(texts, **options))
-        width = width_of(options.get("layer", -1), self.network.config.width)
+        width = width_of(options, self.network.config.width)
         return np.stack(vectors) if vectors else np.zeros((0, width), np.float32)
 
     def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
         """The same one after another, in steady memory however many texts there are."""
-        if isinstance(texts, str):
-            raise SettingsError("texts is one string; need a list of them. Write [text].")
-        read = reader(
-            self.live,
-            self.live if self.network.heads.labels else self.forward,  # compiled for its labels
-            pool=options.get("pool", "mean"),
-            layer=options.get("layer", -1),
-            normalize=options.get("normalize", True),
-        )
-        examples = self._examples(
-            ([text] for text in texts), truncate=options.get("truncate", True)
-        )
-
-        def vectors(some: list[Encoded]) -> Sequence[Vector]:
-            return read(engine.lay_out(some, pad_id=self.tokenizer.vocabulary.pad))
-
-        return engine.run(examples, vectors, workers=self.forward.workers)
+        how = USUAL | options
+        examples = self._examples(([text] for text in listed(texts)), truncate=how["truncate"])
+        forward = self.live if self.network.heads.labels else self.forward  # compiled for labels
+        return vectors_of(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
 
     def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK] of a text, best first."""
         self._need("token_head", "guess hidden tokens", f"{MASKED} or {PRETRAINING}")
         refuse_unmasked(text)
-        (example,) = self._examples([[text]], truncate=truncate)
+        example = self.example(text, truncate=truncate)
         places = [i for i, id in enumerate(example.ids) if id == self.tokenizer.vocabulary.mask]
         if not places:
             raise DataError(
                 f"'{text[:60]}': every {MASK} lies behind the {len(example)} tokens that the model "
                 "holds. Shorten the text before it."
             )
-        batch, states = self._one(example)
         with torch.inference_mode():
-            scores = self.network.guess(states[-1][0, places])  # [N, V]
+            scores = self.network.guess(self.states(example)[-1][0, places])  # [N, V]
             best = scores.softmax(dim=-1).topk(min(top, scores.shape[-1]), dim=-1)
-        tokens = self.tokenizer.vocabulary.tokens
         return [
-            [Guess(_name(tokens, i), p) for i, p in zip(ids, shares, strict=True)]
+            [Guess(self.token(i), p) for i, p in zip(ids, shares, strict=True)]
             for ids, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
     def next(self, first: str, second: str, *, truncate: bool = True) -> float:
         """The probability that the second text is what followed the first."""
         self._need("pair_head", "judge next sentences", PRETRAINING)
-        (example,) = self._examples([[first, second]], truncate=truncate)
-        batch, states = self._one(example)
+        example = self.example(first, second, truncate=truncate)
         with torch.inference_mode():
-            pooled = self.network.pooled(states[-1], batch.row, batch.start)
+            pooled = self.network.pool(self.states(example)[-1][:, 0])
             assert self.network.pair_head is not None
             scores = self.network.pair_head(pooled)[0]  # class 0 is "follows"
             return float(scores.softmax(dim=-1)[0])
@@ -174,7 +146,7 @@ class Model:
     def limit(self) -> int:
         """Tokens that are read at once: as many as it was fine-tuned with."""
         most = self.network.config.max_length
-        length = (self.settings or {}).get("length", most)
+        length: object = (self.settings or {}).get("length", most)
         if type(length) is not int or length < SHORTEST:
             raise FolderError(
                 f"{self.path}: its manifest says task.length {length!r:.40}; need a whole number "
@@ -182,44 +154,48 @@ class Model:
             )
         return min(length, most)
 
-    def predict(self, records: Iterable[Any]) -> Iterator[Any]:
-        """The answer to each record of the model's task, in order, in steady memory."""
-        tally = Tally()
+    def predict(self, records: Iterable[Any], tally: Tally | None = None) -> Iterator[Any]:
+        """The answer to each record of the model's task, in order, in steady memory.
+
+        A `tally` counts the loss of records whose answers are known.
+        """
+        known, limit = tally is not None, self.limit
+        tally = tally or Tally()
         found = answers(
-            self.forward, self.tokenizer, self.task, records, limit=self.limit, tally=tally
+            self.forward, self.tokenizer, self.task, records, limit=limit, known=known, tally=tally
         )
         for _, answer in found:
             yield answer
-        self.count(tally)
-
-    def count(self, tally: Tally) -> None:
-        """Remember what was cut."""
         self.cut_texts += tally.cut_texts
         self.cut_tokens += tally.cut_tokens
 
     def classify(self, texts: Iterable[str | tuple[str, str]]) -> list[Labels]:
         """The labels of each text or pair."""
-        self._for(Classify, "classify")
-        return list(self.predict(_samples(texts)))
+        return self._ask(Classify, _samples(texts))
 
     def score(self, texts: Iterable[str | tuple[str, str]]) -> list[float]:
         """The number that belongs to each text or pair."""
-        self._for(Regress, "regress")
-        return [number.score for number in self.predict(_samples(texts))]
+        return [number.score for number in self._ask(Regress, _samples(texts))]
 
     def answer(self, question: str, context: str) -> Answer:
         """The stretch of a passage that answers a question; text "" if there is none."""
-        self._for(Qa, "qa")
-        (found,) = self.predict([Question("", question, context, None, "the question")])
-        assert isinstance(found, Answer)
+        asked = Question("", question, context, None, "the question")
+        found: Answer = self._ask(Qa, [asked])[0]
         return found
 
     def entities(self, text: str) -> Names:
         """The names in a text."""
-        self._for(Ner, "ner")
-        (found,) = self.predict([sentence_of(text, "the text")])
-        assert isinstance(found, Names)
+        found: Names = self._ask(Ner, [sentence_of(text, "the text")])[0]
         return found
+
+    def _ask(self, kind: type[Task], records: Iterable[Any]) -> list[Any]:
+        """The answers of a model that was fine-tuned for this kind of task."""
+        if not isinstance(self.task, kind):
+            raise SettingsError(
+                f"{self.path}: the model was fine-tuned for {self.task.name}, not for {kind.name}. "
+                f"Train one with `unmask finetune {kind.name}`."
+            )
+        return list(self.predict(records))
 
     @cached_property
     def translator(self) -> Translator:
@@ -228,17 +204,8 @@ class Model:
 
     def translate(self, texts: Iterable[str], **search: Any) -> list[str]:
         """Each text in the other language; `search` as in SearchSettings: beams=4."""
-        if isinstance(texts, str):
-            raise SettingsError("texts is one string; need a list of them. Write [text].")
         settings = build(SearchSettings, search, where="translate")
-        return [found.text for found in self.translator.translate(texts, settings)]
-
-    def _for(self, kind: type, verb: str) -> None:
-        if not isinstance(self.task, kind):
-            raise SettingsError(
-                f"{self.path}: the model was fine-tuned for {self.task.name}, not for {verb}. "
-                f"Train one with `unmask finetune {verb}`."
-            )
+        return [found.text for found in self.translator.translate(listed(texts), settings)]
 
     def attention(
         self, text: str, second: str | None = None, *, truncate: bool = True
@@ -247,10 +214,9 @@ class Model:
         self.refuse_recurrent()
         example = self.example(text, second, truncate=truncate)
         with recording(self.network.encoder) as weights:
-            self._one(example)
-        tokens = self.tokens_of(example)
+            self.states(example)
         stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
-        return AttentionMaps(tokens, example.segments, words_of(tokens), example.special, stacked)
+        return AttentionMaps(self.tokens_of(example), example.segments, example.special, stacked)
 
     def refuse_recurrent(self) -> None:
         """There is no attention to look at in layers that read word by word."""
@@ -262,19 +228,23 @@ class Model:
 
     def example(self, text: str, second: str | None = None, *, truncate: bool = True) -> Encoded:
         """A text or a pair as the network reads it."""
-        (example,) = self._examples(
-            [[text] if second is None else [text, second]], truncate=truncate
-        )
-        return example
+        texts = [text] if second is None else [text, second]
+        return next(self._examples([texts], truncate=truncate))
 
     def tokens_of(self, example: Encoded) -> list[str]:
         """The names of its tokens."""
-        return [_name(self.tokenizer.vocabulary.tokens, i) for i in example.ids]
+        return [self.token(i) for i in example.ids]
 
-    def _one(self, example: Encoded) -> tuple[Batch, list[Tensor]]:
+    def token(self, id: int) -> str:
+        """The name of a token; a model may have more embeddings than its vocabulary has tokens."""
+        tokens = self.tokenizer.vocabulary.tokens
+        return tokens[id] if id < len(tokens) else f"[id {id}]"
+
+    def states(self, example: Encoded) -> list[Tensor]:
+        """The states of all layers for one text or pair.  -> (layers + 1) x [1, S, D]"""
         batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
         with torch.inference_mode():
-            return batch, self.live.states(batch)
+            return self.live.states(batch)
 
     def _examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
         """Texts or pairs -> what the model reads, tokenised ahead by all cores."""
@@ -295,15 +265,15 @@ class Model:
             )
 
 
-def _name(tokens: Sequence[str], id: int) -> str:
-    """A model may have more embeddings than its vocabulary has tokens."""
-    return tokens[id] if id < len(tokens) else f"[id {id}]"
+def listed(texts: Iterable[T]) -> Iterable[T]:
+    """Refuse one string, which would be taken for a list of its letters."""
+    if isinstance(texts, str):
+        raise SettingsError("texts is one string; need a list of them. Write [text].")
+    return texts
 
 
 def _samples(texts: Iterable[str | tuple[str, str]]) -> Iterator[Sample]:
     """Texts and pairs as records without answers."""
-    if isinstance(texts, str):
-        raise SettingsError("texts is one string; need a list of them. Write [text].")
-    for number, text in enumerate(texts, start=1):
+    for number, text in enumerate(listed(texts), start=1):
         first, second = (text, None) if isinstance(text, str) else text
         yield Sample(first, second, None, f"text {number}")

@@ -25,7 +25,7 @@ def payload(
     second: str | None = None,
     *,
     start: int = 0,
-    mute: dict[int, list[int]] | None = None,
+    mute: look.Mute | None = None,
     truncate: bool = True,
     each_head: bool = False,
     integrated: bool = False,
@@ -43,15 +43,17 @@ def payload(
     }
     if integrated:
         importance["integrated gradients"] = look.integrated_gradients(model, text, second)[part]
-    said = look.answer(model, text, second, mute=mute)
+    row = look.Row(model, text, second)
+    said = row.answer(mute)
     config = model.network.config
     shown = maps.weights[:, :, part, part].astype("<f4")
+    words = maps.words
     found: dict[str, Any] = {
         "model": str(model.path.name),
         "tokens": maps.tokens[part],
         "segments": maps.segments[part],
         "special": maps.special[part],
-        "words": [word - maps.words[start] for word in maps.words[part]],
+        "words": [word - words[start] for word in words[part]],
         "layers": config.layers,
         "heads": config.heads,
         "weights": base64.b64encode(shown.tobytes()).decode(),
@@ -67,10 +69,7 @@ def payload(
         )
     if each_head:
         found["muted"] = [
-            [
-                look.answer(model, text, second, mute={layer: [head]}).without
-                for head in range(config.heads)
-            ]
+            [row.without({layer: [head]}) for head in range(config.heads)]
             for layer in range(config.layers)
         ]
     return found

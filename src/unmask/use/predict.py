@@ -15,15 +15,10 @@ from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
 from unmask.errors import DataError
 from unmask.settings import parse_json
-from unmask.tasks.base import Detail, Tally, Task, answers
+from unmask.tasks.base import Detail, Tally, Task
 from unmask.use.model import Model
 
-NEEDS = {  # what a line must have, by the task
-    "classify": ("text",),
-    "regress": ("text",),
-    "qa": ("question", "context"),
-    "ner": ("text",),
-}
+NEEDS = {"qa": ("question", "context")}  # what a line must have; "text" for any other task
 
 
 def predict_lines(
@@ -34,22 +29,24 @@ def predict_lines(
     say: Callable[[str], None] = Console().say,
 ) -> Iterator[dict[str, Any]]:
     """The answers to a file, or to the lines of standard input ("-") or of a .txt."""
-    for answer in model.predict(unlabelled(model.task, source, columns, watcher, say)):
+    for answer in model.predict(asked(model.task, source, columns, watcher, say)):
         yield asdict(answer)
 
 
-def unlabelled(
+def asked(
     task: Task,
-    source: str,
+    source: str | Path,
     columns: Columns,
     watcher: Watcher = REFUSE,
     say: Callable[[str], None] = Console().say,
+    *,
+    labelled: bool = False,
 ) -> Iterator[Any]:
-    """What a file asks a task about."""
-    if kind_of(source, None) == ".txt":  # standard input, too
-        return _from_lines(task.name, source, columns, watcher)
+    """What a file asks a task about; where it is `labelled`, with the right answers."""
+    if not labelled and kind_of(source, None) == ".txt":  # standard input, too
+        return _from_lines(task.name, str(source), columns, watcher)
     if task.tabular:
-        columns = infer(source, columns, labelled=False)
+        columns = infer(source, columns, labelled=labelled)
         say(f"{source}: {columns.said()}")
     return task.read(source, columns, watcher, task.how)
 
@@ -70,16 +67,16 @@ def _from_lines(name: str, source: str, columns: Columns, watcher: Watcher) -> I
 
 def record_of(name: str, line: str, where: str, columns: Columns, number: int) -> Any:
     """A line as the task's record: an object, or a text that is all there is."""
-    table: dict[str, Any] = {}
+    needed = NEEDS.get(name, ("text",))
+    table: dict[str, object] = {}
     if line.lstrip().startswith("{"):
         table = parse_json(line, where=where, kind=DataError)
-        texts = _texts(name, table, columns, where)
-    elif NEEDS[name] == ("text",):  # a blank line is an empty text
+        texts = _texts(needed, table, columns, where)
+    elif needed == ("text",):  # a blank line is an empty text
         texts = {"text": whole(line, where)}
     else:
         found = f"'{line:.40}' is no JSON object" if line.strip() else "the line is blank"
-        needed = " and ".join(NEEDS[name])
-        raise DataError(f"{where}: {found}; need a JSON object with {needed}.")
+        raise DataError(f"{where}: {found}; need a JSON object with {' and '.join(needed)}.")
     if name == "qa":
         id = str(table.get("id", where))
         return Question(id, texts["question"], texts["context"], None, where)
@@ -88,10 +85,12 @@ def record_of(name: str, line: str, where: str, columns: Columns, number: int) -
     return Sample(texts["text"], texts.get("second"), None, where)
 
 
-def _texts(name: str, table: dict[str, Any], columns: Columns, where: str) -> dict[str, str]:
+def _texts(
+    needed: Sequence[str], table: dict[str, object], columns: Columns, where: str
+) -> dict[str, str]:
     """The texts of an object that a task needs, by what they are."""
     texts: dict[str, str] = {}
-    for what in (*NEEDS[name], "second"):
+    for what in (*needed, "second"):
         key = columns.given().get(what, what)
         value = table.get(key)
         if value is None and key == "second":
@@ -111,18 +110,11 @@ def evaluate_file(
 ) -> tuple[dict[str, float], Detail, Sequence[Any]]:
     """The scores of a model on a labelled file, what else is worth seeing, and its answers."""
     task = model.task
-    if task.tabular:
-        columns = infer(source, columns)
-        say(f"{source}: {columns.said()}")
-    records = list(task.read(source, columns, watcher, task.how))
+    records = list(asked(task, source, columns, watcher, say, labelled=True))
     if not records:
         raise DataError(f"{source}: nothing to score in it. Is it the right file?")
     task.check(records)
     tally = Tally()
-    found = answers(
-        model.forward, model.tokenizer, task, records, limit=model.limit, known=True, tally=tally
-    )
-    said = [answer for _, answer in found]
-    model.count(tally)
+    said = list(model.predict(records, tally))
     scores = {"loss": tally.mean, **task.score(records, said)}
     return scores, task.detail(records, said), said

@@ -8,11 +8,10 @@ it is whole; then the folder is gone.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,29 +19,34 @@ from unmask.disk import check_output_file, disk_error, held, sync, write_file
 from unmask.errors import DataError, FolderError
 from unmask.settings import read_json
 from unmask.use.embed import Vector
+from unmask.use.maps import Table
 
-LOCK = "lock"
+LOCK, RECORD = "lock", "record.json"
 BLOCK = 4096  # rows that are read back at once
 
 
 class Rows:
     """The rows of a file that is being made."""
 
-    def __init__(self, folder: Path, width: int, about: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, width: int, about: dict[str, object]) -> None:
         self.folder, self.width, self.about = folder, width, about
-        self.path, self.record = folder / "rows.npy", folder / "record.json"
+        self.path, self.record = folder / "rows.npy", folder / RECORD
         for path in (folder, self.path, self.record):
             if path.is_symlink():
                 raise FolderError(
                     f"{path}: is a link; need a folder of this command's own. Remove it."
                 )
-        self.start = len(self._header(0))
-        self.safe = self._begun()
+        row = 4 * width  # bytes
+        recorded = self._recorded()
+        self.path.touch()
+        self.file = self.path.open("r+b")
+        self._write_header(0)
+        self.start = self.file.tell()
+        written = self.file.seek(0, os.SEEK_END)
+        self.safe = recorded if written >= self.start + recorded * row else 0
         self.count = self.safe
-        self.file = self.path.open("r+b" if self.safe else "w+b")
-        self.file.write(self._header(0))
-        self.file.truncate(self.start + self.count * self._row)
-        self.file.seek(0, os.SEEK_END)
+        self.file.seek(self.start + self.count * row)
+        self.file.truncate()
 
     def add(self, vector: Vector) -> None:
         """One more row."""
@@ -57,51 +61,44 @@ class Rows:
         write_file(self.record, json.dumps({**self.about, "rows": self.count}).encode())
         self.safe = self.count
 
-    def __iter__(self) -> Iterator[Vector]:
-        """All rows, a few at a time in memory."""
-        self.file.flush()
+    def blocks(self) -> Iterator[Table]:
+        """All rows, once they are finished, a few at a time in memory."""
         with self.path.open("rb") as file:
             file.seek(self.start)
-            while block := file.read(BLOCK * self._row):
-                yield from np.frombuffer(block, "<f4").reshape(-1, self.width)
+            while len(block := np.fromfile(file, "<f4", BLOCK * self.width)):
+                yield block.reshape(-1, self.width)
 
     def finish(self) -> None:
-        """The array, with its length."""
-        self.file.seek(0)
-        self.file.write(self._header(self.count))
+        """Save the array, with its length."""
+        self.save()
+        self._write_header(self.count)
         self.file.close()
         sync(self.path)
 
-    @property
-    def _row(self) -> int:
-        return 4 * self.width
-
-    def _begun(self) -> int:
+    def _recorded(self) -> int:
         """How many rows an earlier command has left; refused if it was about something else."""
         if not self.record.exists():
             return 0
-        record = read_json(self.record)
+        record: dict[str, object] = read_json(self.record)
         rows = record.pop("rows", None)
-        other = [name for name in self.about if record.get(name) != self.about[name]]
+        other = [name for name, value in self.about.items() if record.get(name) != value]
         if other or type(rows) is not int or rows < 0:
             what = ", ".join(other) or "number of rows"
             raise FolderError(
                 f"{self.folder}: was begun with another {what}. Give the same again, remove the "
                 "folder to begin anew, or give another --out."
             )
-        size = self.path.stat().st_size if self.path.exists() else 0
-        return rows if size >= self.start + rows * self._row else 0
+        return rows
 
-    def _header(self, count: int) -> bytes:
+    def _write_header(self, count: int) -> None:
         """The shape stands first and is known last; numpy leaves room for all its digits."""
-        written = BytesIO()
+        self.file.seek(0)
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self.width)}
-        np.lib.format.write_array_header_1_0(written, shape)
-        return written.getvalue()
+        np.lib.format.write_array_header_1_0(self.file, shape)
 
 
 @contextmanager
-def gathered(out: Path, width: int, about: dict[str, Any] | None) -> Iterator[Rows]:
+def gathered(out: Path, width: int, about: dict[str, object] | None) -> Iterator[Rows]:
     """Rows to add to, for a file that does not exist yet; None: they cannot be gone on with.
 
     The folder stays if the process is killed or interrupted, or the disk is full. It goes if the
@@ -114,7 +111,7 @@ def gathered(out: Path, width: int, about: dict[str, Any] | None) -> Iterator[Ro
         with held(folder / LOCK, what="these vectors"):
             check_output_file(out)  # somebody else may have written it meanwhile
             if about is None:
-                _empty(folder)
+                (folder / RECORD).unlink(missing_ok=True)
             rows = Rows(folder, width, about or {})
             try:
                 yield rows
@@ -130,25 +127,14 @@ def gathered(out: Path, width: int, about: dict[str, Any] | None) -> Iterator[Ro
         raise disk_error(out, error, left=left) from error
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name != LOCK:
-            path.unlink()
-
-
-def publish(rows: Rows, out: Path, texts: Callable[[], Iterable[str]]) -> None:
-    """Put the file in its place, whole."""
-    rows.save()
+def publish(rows: Rows, out: Path, texts: Iterator[str]) -> None:
+    """Put the file in its place, whole; `texts` are read for a table, which has them too."""
+    rows.finish()
     made = rows.path
-    if out.suffix == ".npy":
-        rows.finish()
-    else:
+    if out.suffix != ".npy":
         made = rows.folder / f"whole{out.suffix}"
-        if out.suffix == ".parquet":
-            _write_parquet(rows, made, texts())
-        else:
-            with made.open("w", encoding="utf-8") as file:
-                file.writelines(f"{line_of(row)}\n" for row in rows)
+        write = _write_parquet if out.suffix == ".parquet" else _write_lines
+        write(rows, made, texts)
         sync(made)
     made.replace(out)
     sync(out.parent)
@@ -160,29 +146,20 @@ def line_of(vector: Vector) -> str:
     return json.dumps([round(float(x), 7) for x in vector])
 
 
-def _write_parquet(rows: Rows, path: Path, texts: Iterable[str]) -> None:
+def _write_lines(rows: Rows, path: Path, texts: Iterator[str]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for block in rows.blocks():
+            file.writelines(f"{line_of(vector)}\n" for vector in block)
+
+
+def _write_parquet(rows: Rows, path: Path, texts: Iterator[str]) -> None:
     """Each text with its vector."""
     import pyarrow as pa
     from pyarrow import parquet
 
     kind = pa.schema([("text", pa.string()), ("vector", pa.list_(pa.float32(), rows.width))])
     with parquet.ParquetWriter(path, kind) as writer:
-        for some in _blocks(zip(texts, rows, strict=True)):
-            words, vectors = zip(*some, strict=True)
-            flat = pa.array(np.concatenate(vectors))
-            columns = [
-                pa.array(words, pa.string()),
-                pa.FixedSizeListArray.from_arrays(flat, rows.width),
-            ]
-            writer.write_batch(pa.record_batch(columns, schema=kind))
-
-
-def _blocks(pairs: Iterable[tuple[str, Vector]]) -> Iterator[list[tuple[str, Vector]]]:
-    block: list[tuple[str, Vector]] = []
-    for pair in pairs:
-        block.append(pair)
-        if len(block) == BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
+        for block in rows.blocks():
+            words = pa.array(list(islice(texts, len(block))), pa.string())
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.ravel()), rows.width)
+            writer.write_batch(pa.record_batch([words, vectors], schema=kind))
