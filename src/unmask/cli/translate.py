@@ -99,7 +99,8 @@ def train(
     columns = Columns(text, second, None, header)
     files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher_for(on_bad))
     files.paths()  # what is wrong with them is reported before torch is imported
-    from unmask.jobs.translate import Given, TranslateJob
+    from unmask.jobs.pairs import Given
+    from unmask.jobs.translate import TranslateJob
     from unmask.train.compose import compose
     from unmask.train.run import Options, Run
 

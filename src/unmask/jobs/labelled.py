@@ -15,7 +15,6 @@ from unmask.data.columns import Columns, infer
 from unmask.data.lines import REFUSE, Watcher
 from unmask.data.statistics import leaks
 from unmask.errors import DataError, SettingsError
-from unmask.model.network import Network
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task, Window, batch_of, was_cut
 from unmask.train.ingredients import Tokens
@@ -121,13 +120,3 @@ def windows_of(task: Task, records: Sequence[Any], tokens: Tokens) -> tuple[list
                 )
             )
     return windows, cut
-
-
-def window_length(recipe: Recipe, network: Network) -> int:
-    """Tokens of a window."""
-    most, asked = network.config.max_length, recipe.tokenizer.max_length
-    if asked is not None and asked > most:
-        raise SettingsError(
-            f"tokenizer.max_length is {asked}, and the model reads {most} tokens at most. Lower it."
-        )
-    return asked or most
