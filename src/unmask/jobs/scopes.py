@@ -17,17 +17,8 @@ LOOP = "micro_tokens micro_batches precision compile ahead average log_steps sav
 LOOP += "save_steps keep bad_steps"
 ADAM = "kind rate momentum factor beta1 beta2 epsilon decay clip"
 RATES = "schedule.kind schedule.warmup schedule.floor schedule.steps schedule.minutes".split()
-TUNED = [
-    "seed",
-    "model.frozen",
-    "tokenizer.max_length",
-    *(f"optimizer.{name}" for name in f"{ADAM} layer_decay head_factor".split()),
-    *RATES,
-    "schedule.epochs",
-    *(f"loop.{name}" for name in f"{LOOP} batch_size".split()),
-    "evaluate.times",
-    "evaluate.patience",
-]
+TUNED = ["seed", "model.frozen", "tokenizer.max_length", "optimizer", *RATES, "schedule.epochs"]
+TUNED += ["loop", "evaluate.times", "evaluate.patience"]
 DEFAULTS: dict[str, Any] = {
     "optimizer": {"rate": 5e-5},
     "schedule": {"warmup": 0.1, "epochs": 3.0},
