@@ -6,41 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask import load
+from unmask.cli import options
 from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import answer, notice, progress
-from unmask.cli.training import (
-    NoPreflight,
-    Out,
-    Overwrite,
-    Resume,
-    Set,
-    Shard,
-    Tensorboard,
-    Threads,
-    check_run,
-    console_of_run,
-    is_main,
-)
 from unmask.errors import SettingsError, UserError, unknown
 
 if TYPE_CHECKING:
     from unmask.data.columns import Columns
     from unmask.data.lines import Chooser
 
-ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
-File = Annotated[str, typer.Argument(help="Labelled data.")]
 Text = Annotated[str | None, typer.Option(help="The column of the text.")]
 Second = Annotated[str | None, typer.Option(help="The column of the second text of a pair.")]
 Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
-Header = Annotated[
-    bool | None, typer.Option("--header/--no-header", help="Does the first row name columns?")
-]
-Rate = Annotated[float | None, typer.Option(help="The highest learning rate.")]
-Epochs = Annotated[float | None, typer.Option(help="How often everything is seen.")]
-Batch = Annotated[int | None, typer.Option(min=1, help="Examples a step.")]
-Length = Annotated[int | None, typer.Option(min=8, help="Tokens of a window at most.")]
-OnBad = Annotated[str, typer.Option(help="stop at a bad record, or skip it.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -54,60 +32,76 @@ def finetune(
     arguments: Annotated[
         list[str], typer.Argument(metavar="MODEL", help="A model folder or name.")
     ],
-    out: Out,
+    out: options.Out,
     train: Annotated[Path | None, typer.Option(help="Data to learn from.")] = None,
     dev: Annotated[Path | None, typer.Option(help="Data to be scored on.")] = None,
     text: Text = None,
     second: Second = None,
     label: Label = None,
-    header: Header = None,
-    rate: Rate = None,
-    epochs: Epochs = None,
-    batch: Batch = None,
-    length: Length = None,
-    seed: Seed = None,
+    header: options.Header = None,
+    rate: options.Rate = None,
+    epochs: options.Epochs = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Examples a step.")] = None,
+    length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window at most.")] = None,
+    seed: options.Seed = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
     trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
-    threads: Threads = None,
-    on_bad: OnBad = "stop",
-    set_: Set = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    shard: Shard = False,
-    tensorboard: Tensorboard = False,
-    no_preflight: NoPreflight = False,
+    threads: options.Threads = None,
+    on_bad: options.OnBad = "stop",
+    set_: options.Set = None,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
+    shard: options.Shard = False,
+    tensorboard: options.Tensorboard = False,
+    no_preflight: options.NoPreflight = False,
 ) -> None:
     """Train a model for a task, or for several, on labelled data of your own."""
     flags = {"optimizer.rate": rate, "seed": seed, "schedule.epochs": epochs}
     flags |= {"loop.batch_size": batch, "tokenizer.max_length": length}
-    changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
-    check_run(out, resume, overwrite)
-    if task == "multi":
-        one = (train, dev, text, second, label, header, on_bad != "stop", seeds > 1, trials)
-        _refuse_for_several(arguments, one)
-    else:
-        model, learned, scored = _given(task, arguments, train, dev)
-    from unmask.jobs.start import finetune_files, finetune_several
-    from unmask.train.run import Options
+    changes = options.changes(flags, set_)
+    options.check_run(out, resume, overwrite)
+    ignored = (text, second, label, header, on_bad != "stop", seeds > 1, trials)
+    _check_arguments(task, arguments, train, dev, ignored)
+    from unmask.jobs.labelled import LabelledFiles
+    from unmask.jobs.several import Several
+    from unmask.jobs.start import finetune_files
+    from unmask.train.compose import compose
+    from unmask.train.run import Options, Run
 
-    options = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
-    console = console_of_run()
+    how = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
+    console = options.console_of_run()
     if task == "multi":
-        found = finetune_several(arguments[0], arguments[1], out, changes, console, options)
+        recipe = compose(Several.scope, arguments[0], changes, console=console)
+        found = Run(Several(arguments[1]), recipe, out, console, how).go().summary
     else:
-        files = task, model, learned, scored, out
+        assert train is not None
+        assert dev is not None
+        columns = _columns(text, second, label, header)
+        files = LabelledFiles(train, dev, columns, watcher_for(on_bad))
         found = finetune_files(
-            *files,
-            columns=_columns(text, second, label, header),
-            changes=changes,
-            seeds=seeds,
-            trials=trials,
-            watcher=watcher_for(on_bad),
-            console=console,
-            options=options,
+            task, arguments[0], files, out, changes, console, how, seeds=seeds, trials=trials
         )
-    if is_main():
-        answer(json.dumps(found))
+    options.answer_of_run(json.dumps(found))
+
+
+def _check_arguments(
+    task: str, arguments: list[str], train: Path | None, dev: Path | None, ignored: tuple[Any, ...]
+) -> None:
+    """Refuse arguments that are not those of one task, or those of several."""
+    if task != "multi":
+        if len(arguments) != 1 or train is None or dev is None:
+            raise UserError(
+                f"finetune {task}: need a model, --train FILE and --dev FILE. As in: unmask "
+                f"finetune {task} minilm --train train.tsv --dev dev.tsv --out run"
+            )
+        return
+    if any(value not in (None, False, 0) for value in (train, dev, *ignored)):
+        raise UserError(
+            "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for one "
+            "task; the recipe of several says what each needs. Leave them out."
+        )
+    if len(arguments) != 2:
+        raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
 
 
 def watcher_for(on_bad: str) -> "Chooser":
@@ -119,43 +113,20 @@ def watcher_for(on_bad: str) -> "Chooser":
     return Chooser(on_bad == "skip", notice)
 
 
-def _given(
-    task: str, arguments: list[str], train: Path | None, dev: Path | None
-) -> tuple[str, Path, Path]:
-    """The model and the files that one task needs."""
-    if len(arguments) != 1 or train is None or dev is None:
-        raise UserError(
-            f"finetune {task}: need a model, --train FILE and --dev FILE. As in: unmask finetune "
-            f"{task} minilm --train train.tsv --dev dev.tsv --out run"
-        )
-    return arguments[0], train, dev
-
-
-def _refuse_for_several(arguments: list[str], ignored: tuple[Any, ...]) -> None:
-    """Check `unmask finetune multi RECIPE.toml MODEL`."""
-    if any(value not in (None, False, 0) for value in ignored):
-        raise UserError(
-            "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for one "
-            "task; the recipe of several says what each needs. Leave them out."
-        )
-    if len(arguments) != 2:
-        raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
-
-
 def evaluate(
-    model: ModelName,
-    file: File,
+    model: options.ModelName,
+    file: Annotated[str, typer.Argument(help="Labelled data.")],
     text: Text = None,
     second: Second = None,
     label: Label = None,
-    header: Header = None,
-    on_bad: OnBad = "stop",
+    header: options.Header = None,
+    on_bad: options.OnBad = "stop",
 ) -> None:
     """Score a fine-tuned model on labelled data."""
-    from unmask.use.model import Model
+    loaded = load(model)
     from unmask.use.predict import evaluate_file
 
-    columns, loaded = _columns(text, second, label, header), Model.load(model)
+    columns = _columns(text, second, label, header)
     scores, detail, _ = evaluate_file(loaded, file, columns, watcher_for(on_bad), notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
@@ -166,25 +137,25 @@ def evaluate(
 
 
 def predict(
-    model: ModelName,
+    model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
     text: Text = None,
     second: Second = None,
-    header: Header = None,
-    on_bad: OnBad = "stop",
+    header: options.Header = None,
+    on_bad: options.OnBad = "stop",
 ) -> None:
     """Answer every line: a text or a JSON object in, a JSON object out."""
-    from unmask.use.model import Model
+    loaded = load(model)
     from unmask.use.predict import predict_lines
 
-    columns, loaded = _columns(text, second, None, header), Model.load(model)
+    columns = _columns(text, second, None, header)
     watcher = watcher_for(on_bad)
-    with saying_what_is_faster(loaded), progress("answering", "answers", None) as job:
+    with saying_what_is_faster(loaded), progress("answering", "answers") as job:
         for found in predict_lines(loaded, file, columns, watcher, notice):
             answer(json.dumps(found, ensure_ascii=False))
             job.advance()
     say_what_was_cut(loaded, loaded.limit, hint="")
-    say_counts(file, "answer", job.stage.done, skipped=watcher.skipped, blanks=watcher.blanks)
+    say_counts(file, "answer", job.done, skipped=watcher.skipped, blanks=watcher.blanks)
 
 
 def _columns(
@@ -204,8 +175,8 @@ def check(
     text: Text = None,
     second: Second = None,
     label: Label = None,
-    header: Header = None,
-    set_: Set = None,
+    header: options.Header = None,
+    set_: options.Set = None,
 ) -> None:
     """Read a data file and say everything that is wrong with it, with its lines."""
     from unmask.tasks.check import examine

@@ -1,14 +1,11 @@
 """The verb pretrain: a corpus folder -> a run folder with a model in it."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.progress import answer, terminal
-from unmask.console import Console
-from unmask.disk import check_output_folder
+from unmask.cli import options
 from unmask.errors import SettingsError, UserError
 
 if TYPE_CHECKING:
@@ -26,44 +23,29 @@ Arguments = Annotated[
         metavar="[RECIPE] CORPUS", help="Without a recipe, bert; with --minutes, budget."
     ),
 ]
-Out = Annotated[Path, typer.Option(help="The run's folder.")]
 Size = Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base, large or auto.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="How many steps.")]
 Minutes = Annotated[float | None, typer.Option(help="How many minutes; the rate ends with them.")]
-Length = Annotated[int | None, typer.Option(help="One phase with rows so long.")]
-BatchTokens = Annotated[int | None, typer.Option(help="Tokens a step.")]
-Rate = Annotated[float | None, typer.Option(help="The highest learning rate.")]
-Warmup = Annotated[float | None, typer.Option(help="Share of the run until then.")]
-Pairs = Annotated[str | None, typer.Option(help="nsp, sop or off.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: data.held_out=10")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start over; delete the old run.")]
-Shard = Annotated[bool, typer.Option("--shard", help="Share the weights among processes (FSDP2).")]
-Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="RUN/tensorboard too (an extra).")]
-NoPreflight = Annotated[bool, typer.Option("--no-preflight", help="Do not check that it is sane.")]
 
 
 def pretrain(
     arguments: Arguments,
-    out: Out,
+    out: options.Out,
     size: Size = None,
-    steps: Steps = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="How many steps.")] = None,
     minutes: Minutes = None,
-    length: Length = None,
-    batch_tokens: BatchTokens = None,
-    rate: Rate = None,
-    warmup: Warmup = None,
-    pairs: Pairs = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    set_: Set = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    shard: Shard = False,
-    tensorboard: Tensorboard = False,
-    no_preflight: NoPreflight = False,
+    length: Annotated[int | None, typer.Option(help="One phase with rows so long.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens a step.")] = None,
+    rate: options.Rate = None,
+    warmup: Annotated[float | None, typer.Option(help="Share of the run until then.")] = None,
+    pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
+    seed: options.Seed = None,
+    threads: options.Threads = None,
+    set_: options.Set = None,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
+    shard: options.Shard = False,
+    tensorboard: options.Tensorboard = False,
+    no_preflight: options.NoPreflight = False,
 ) -> None:
     """Train a BERT on a corpus of your own: hidden words and next sentences.
 
@@ -74,45 +56,25 @@ def pretrain(
     flags = {"model.size": size, "optimizer.rate": rate, "schedule.warmup": warmup}
     flags |= {"data.pairs": pairs, "seed": seed}
     flags |= {"schedule.steps": steps, "schedule.minutes": minutes}
-    changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    changes += set_ or []
-    check_run(out, resume, overwrite)
-    resumed = out if resume else None
-    recipe = _recipe(arguments, changes, length, batch_tokens, resumed, shard=shard)
+    changes = options.changes(flags, set_)
+    options.check_run(out, resume, overwrite)
+    phase = {"length": length, "batch_tokens": batch_tokens}
+    given = {name: value for name, value in phase.items() if value is not None}
+    recipe = _recipe(arguments, changes, given, out if resume else None, shard=shard)
     from unmask.jobs.pretrain import Pretrain
     from unmask.train.run import Options, Run
 
-    options = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
-    console = console_of_run()
-    outcome = Run(Pretrain(Path(arguments[-1])), recipe, out, console, options).go()
-    if is_main():
-        answer(f"the model is in {outcome.model}, the report in {out / 'report.html'}")
-
-
-def is_main() -> bool:
-    """Is this the process that prints, of those that torchrun has started?"""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def console_of_run() -> Console:
-    """The terminal, or silence for the other processes that torchrun has started."""
-    return terminal if is_main() else Console()
-
-
-def check_run(out: Path, resume: bool, overwrite: bool) -> None:
-    """Refuse to resume and to start over at once, and a folder that cannot be written."""
-    if resume and overwrite:
-        raise UserError(
-            "--resume and --overwrite: a run is resumed or started over. Give one of them."
-        )
-    check_output_folder(out, renamed=False)
+    how = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
+    console = options.console_of_run()
+    outcome = Run(Pretrain(Path(arguments[-1])), recipe, out, console, how).go()
+    report = out / "report.html"
+    options.answer_of_run(f"the model is in {outcome.model}, the report in {report}")
 
 
 def _recipe(
     arguments: list[str],
     changes: list[str],
-    length: int | None,
-    batch_tokens: int | None,
+    phase: dict[str, int],
     resumed: Path | None,
     *,
     shard: bool,
@@ -126,7 +88,7 @@ def _recipe(
     from unmask.data.layout import read_manifest
 
     read_manifest(Path(arguments[-1]))
-    if resumed and not (len(arguments) == 2 or changes or length or batch_tokens):
+    if resumed and not (len(arguments) == 2 or changes or phase):
         if not (resumed / "recipe.toml").exists():
             raise UserError(
                 f"{resumed}: no run to resume is there. Check --out; to start one, give a recipe, "
@@ -140,8 +102,8 @@ def _recipe(
 
     minutes = any(change.startswith("schedule.minutes=") for change in changes)
     name = arguments[0] if len(arguments) == 2 else "budget" if minutes else "bert"
-    source = _with_phases(read_toml(recipe_path("", name)), length, batch_tokens)
-    table = compose_table(PRETRAIN, source, changes, console=console_of_run())
+    source = _with_phases(read_toml(recipe_path("", name)), phase)
+    table = compose_table(PRETRAIN, source, changes, console=options.console_of_run())
     plain = without_choices(table)
     check_network(plain)
     if shard:
@@ -149,18 +111,14 @@ def _recipe(
     return build(Recipe, table, where="recipe")
 
 
-def _with_phases(
-    table: dict[str, Any], length: int | None, batch_tokens: int | None
-) -> dict[str, Any]:
-    """A recipe with a single phase of a length, and with a number of tokens a step, if given."""
-    if length is None and batch_tokens is None:
+def _with_phases(table: dict[str, Any], phase: dict[str, int]) -> dict[str, Any]:
+    """A recipe with these settings in each of its phases; a length leaves it a single phase."""
+    if not phase:
         return table
     old = "phases" in table  # as recipes of the first version have them
-    place = table if old else dict(table.get("schedule", {}))
-    phases = place.get("phases") or [{}]
-    if length is not None:
-        phases = [{**phases[0], "share": 1.0, "length": length}]
-    if batch_tokens is not None:
-        phases = [{**phase, "batch_tokens": batch_tokens} for phase in phases]
-    place = {**place, "phases": phases}
-    return place if old else {**table, "schedule": place}
+    schedule = table if old else table.get("schedule", {})
+    phases = schedule.get("phases") or [{}]
+    if "length" in phase:
+        phases = [{**phases[0], "share": 1.0}]
+    schedule = {**schedule, "phases": [{**own, **phase} for own in phases]}
+    return schedule if old else {**table, "schedule": schedule}
