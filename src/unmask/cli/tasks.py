@@ -13,18 +13,15 @@ from unmask.cli.progress import answer, notice, progress
 from unmask.errors import SettingsError, UserError, unknown
 
 if TYPE_CHECKING:
-    from unmask.data.columns import Columns
     from unmask.data.lines import Chooser
 
-Text = Annotated[str | None, typer.Option(help="The column of the text.")]
-Second = Annotated[str | None, typer.Option(help="The column of the second text of a pair.")]
 Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the verbs of this file."""
     for verb in (finetune, evaluate, predict, check):
-        app.command()(verb)
+        app.command()(options.grouped(verb))
 
 
 def finetune(
@@ -32,54 +29,41 @@ def finetune(
     arguments: Annotated[
         list[str], typer.Argument(metavar="MODEL", help="A model folder or name.")
     ],
-    out: options.Out,
+    *,
     train: Annotated[Path | None, typer.Option(help="Data to learn from.")] = None,
     dev: Annotated[Path | None, typer.Option(help="Data to be scored on.")] = None,
-    text: Text = None,
-    second: Second = None,
+    table: options.TableOptions,
     label: Label = None,
-    header: options.Header = None,
-    rate: options.Rate = None,
     epochs: options.Epochs = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples a step.")] = None,
     length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window at most.")] = None,
-    seed: options.Seed = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
     trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
-    threads: options.Threads = None,
     on_bad: options.OnBad = "stop",
-    set_: options.Set = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    shard: options.Shard = False,
-    tensorboard: options.Tensorboard = False,
-    no_preflight: options.NoPreflight = False,
+    run: options.RunOptions,
 ) -> None:
     """Train a model for a task, or for several, on labelled data of your own."""
-    flags = {"optimizer.rate": rate, "seed": seed, "schedule.epochs": epochs}
-    flags |= {"loop.batch_size": batch, "tokenizer.max_length": length}
-    changes = options.changes(flags, set_)
-    options.check_run(out, resume, overwrite)
-    ignored = (text, second, label, header, on_bad != "stop", seeds > 1, trials)
+    flags = {"schedule.epochs": epochs, "loop.batch_size": batch, "tokenizer.max_length": length}
+    changes = run.changes(flags)
+    run.check()
+    ignored = (table.text, table.second, table.header, label, on_bad != "stop", seeds > 1, trials)
     _check_arguments(task, arguments, train, dev, ignored)
     from unmask.jobs.labelled import LabelledFiles
     from unmask.jobs.several import Several
     from unmask.jobs.start import finetune_files
     from unmask.train.compose import compose
-    from unmask.train.run import Options, Run
+    from unmask.train.run import Run
 
-    how = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
-    console = options.console_of_run()
+    console, how = options.console_of_run(), run.how()
     if task == "multi":
         recipe = compose(Several.scope, arguments[0], changes, console=console)
-        found = Run(Several(arguments[1]), recipe, out, console, how).go().summary
+        found = Run(Several(arguments[1]), recipe, run.out, console, how).go().summary
     else:
         assert train is not None
         assert dev is not None
-        columns = _columns(text, second, label, header)
-        files = LabelledFiles(train, dev, columns, watcher_for(on_bad))
+        files = LabelledFiles(train, dev, table.columns(label), watcher_for(on_bad))
         found = finetune_files(
-            task, arguments[0], files, out, changes, console, how, seeds=seeds, trials=trials
+            task, arguments[0], files, run.out, changes, console, how, seeds=seeds, trials=trials
         )
     options.answer_of_run(json.dumps(found))
 
@@ -116,18 +100,16 @@ def watcher_for(on_bad: str) -> "Chooser":
 def evaluate(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Labelled data.")],
-    text: Text = None,
-    second: Second = None,
+    table: options.TableOptions = options.TableOptions(),
     label: Label = None,
-    header: options.Header = None,
     on_bad: options.OnBad = "stop",
 ) -> None:
     """Score a fine-tuned model on labelled data."""
     loaded = load(model)
     from unmask.use.predict import evaluate_file
 
-    columns = _columns(text, second, label, header)
-    scores, detail, _ = evaluate_file(loaded, file, columns, watcher_for(on_bad), notice)
+    columns, watcher = table.columns(label), watcher_for(on_bad)
+    scores, detail, _ = evaluate_file(loaded, file, columns, watcher, notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
         answer(f"{name:<16} {value:.4f}")
@@ -139,17 +121,14 @@ def evaluate(
 def predict(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
-    text: Text = None,
-    second: Second = None,
-    header: options.Header = None,
+    table: options.TableOptions = options.TableOptions(),
     on_bad: options.OnBad = "stop",
 ) -> None:
     """Answer every line: a text or a JSON object in, a JSON object out."""
     loaded = load(model)
     from unmask.use.predict import predict_lines
 
-    columns = _columns(text, second, None, header)
-    watcher = watcher_for(on_bad)
+    columns, watcher = table.columns(), watcher_for(on_bad)
     with saying_what_is_faster(loaded), progress("answering", "answers") as job:
         for found in predict_lines(loaded, file, columns, watcher, notice):
             answer(json.dumps(found, ensure_ascii=False))
@@ -158,32 +137,21 @@ def predict(
     say_counts(file, "answer", job.done, skipped=watcher.skipped, blanks=watcher.blanks)
 
 
-def _columns(
-    text: str | None, second: str | None, label: str | None, header: bool | None
-) -> "Columns":
-    from unmask.data.columns import Columns
-
-    return Columns(text, second, label, header)
-
-
 def check(
     file: Annotated[Path, typer.Argument(help="Labelled data.")],
     task: Annotated[
         str | None, typer.Option(help="What it is for; told by the file, if not.")
     ] = None,
     train: Annotated[Path | None, typer.Option(help="The training data it goes with.")] = None,
-    text: Text = None,
-    second: Second = None,
+    table: options.TableOptions = options.TableOptions(),
     label: Label = None,
-    header: options.Header = None,
     set_: options.Set = None,
 ) -> None:
     """Read a data file and say everything that is wrong with it, with its lines."""
+    from unmask.settings import override
     from unmask.tasks.check import examine
 
-    columns = _columns(text, second, label, header)
-    from unmask.settings import override
-
+    columns = table.columns(label)
     own = override({}, set_ or []).get("task", {})
     found = examine(file, task=task, columns=columns, train=train, settings=own)
     for fact in found.facts:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the verb of this file."""
-    app.command()(pretrain)
+    app.command()(options.grouped(pretrain))
 
 
 Arguments = Annotated[
@@ -29,23 +29,15 @@ Minutes = Annotated[float | None, typer.Option(help="How many minutes; the rate 
 
 def pretrain(
     arguments: Arguments,
-    out: options.Out,
+    *,
     size: Size = None,
     steps: Annotated[int | None, typer.Option(min=1, help="How many steps.")] = None,
     minutes: Minutes = None,
     length: Annotated[int | None, typer.Option(help="One phase with rows so long.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens a step.")] = None,
-    rate: options.Rate = None,
     warmup: Annotated[float | None, typer.Option(help="Share of the run until then.")] = None,
     pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
-    seed: options.Seed = None,
-    threads: options.Threads = None,
-    set_: options.Set = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    shard: options.Shard = False,
-    tensorboard: options.Tensorboard = False,
-    no_preflight: options.NoPreflight = False,
+    run: options.RunOptions,
 ) -> None:
     """Train a BERT on a corpus of your own: hidden words and next sentences.
 
@@ -53,31 +45,23 @@ def pretrain(
     """
     if steps is not None and minutes is not None:
         raise SettingsError("--steps and --minutes: a run has one length. Give one of them.")
-    flags = {"model.size": size, "optimizer.rate": rate, "schedule.warmup": warmup}
-    flags |= {"data.pairs": pairs, "seed": seed}
+    flags = {"model.size": size, "schedule.warmup": warmup, "data.pairs": pairs}
     flags |= {"schedule.steps": steps, "schedule.minutes": minutes}
-    changes = options.changes(flags, set_)
-    options.check_run(out, resume, overwrite)
+    run.check()
     phase = {"length": length, "batch_tokens": batch_tokens}
     given = {name: value for name, value in phase.items() if value is not None}
-    recipe = _recipe(arguments, changes, given, out if resume else None, shard=shard)
+    recipe = _recipe(arguments, run.changes(flags), given, run)
     from unmask.jobs.pretrain import Pretrain
-    from unmask.train.run import Options, Run
+    from unmask.train.run import Run
 
-    how = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
-    console = options.console_of_run()
-    outcome = Run(Pretrain(Path(arguments[-1])), recipe, out, console, how).go()
-    report = out / "report.html"
+    job, console = Pretrain(Path(arguments[-1])), options.console_of_run()
+    outcome = Run(job, recipe, run.out, console, run.how()).go()
+    report = run.out / "report.html"
     options.answer_of_run(f"the model is in {outcome.model}, the report in {report}")
 
 
 def _recipe(
-    arguments: list[str],
-    changes: list[str],
-    phase: dict[str, int],
-    resumed: Path | None,
-    *,
-    shard: bool,
+    arguments: list[str], changes: list[str], phase: dict[str, int], run: options.RunOptions
 ) -> "Recipe | None":
     """The recipe that was asked for; None if a run that is resumed has its own and nothing was.
 
@@ -88,10 +72,10 @@ def _recipe(
     from unmask.data.layout import read_manifest
 
     read_manifest(Path(arguments[-1]))
-    if resumed and not (len(arguments) == 2 or changes or phase):
-        if not (resumed / "recipe.toml").exists():
+    if run.resume and not (len(arguments) == 2 or changes or phase):
+        if not (run.out / "recipe.toml").exists():
             raise UserError(
-                f"{resumed}: no run to resume is there. Check --out; to start one, give a recipe, "
+                f"{run.out}: no run to resume is there. Check --out; to start one, give a recipe, "
                 "--size, --steps or --minutes."
             )
         return None
@@ -106,7 +90,7 @@ def _recipe(
     table = compose_table(PRETRAIN, source, changes, console=options.console_of_run())
     plain = without_choices(table)
     check_network(plain)
-    if shard:
+    if run.shard:
         plain.optimizer.refuse_shares()
     return build(Recipe, table, where="recipe")
 

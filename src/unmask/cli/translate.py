@@ -22,8 +22,6 @@ Folder = Annotated[
 Source = Annotated[str | None, typer.Option("--from", help="The folder's language to read.")]
 Target = Annotated[str | None, typer.Option("--to", help="The folder's language to say.")]
 Paths = list[Path] | None
-Text = Annotated[str | None, typer.Option(help="The column of the source.")]
-Second = Annotated[str | None, typer.Option(help="The column of the target.")]
 Beams = Annotated[int, typer.Option(min=1, help="Beginnings kept at every step; 1 is greedy.")]
 Penalty = Annotated[float, typer.Option(help="Scores are divided by length to this power.")]
 
@@ -33,13 +31,13 @@ verbs = typer.Typer(help="Learn to translate, and translate.", no_args_is_help=T
 def add_to(app: typer.Typer) -> None:
     """Register the verbs of this file."""
     for verb in (train, run, evaluate, compare, look):
-        verbs.command()(verb)
+        verbs.command()(options.grouped(verb))
     app.add_typer(verbs, name="translate")
 
 
 def train(
-    out: options.Out,
     folder: Folder = None,
+    *,
     source: Source = None,
     target: Target = None,
     train: Annotated[
@@ -52,46 +50,33 @@ def train(
     model: Annotated[str | None, typer.Option(help="A BERT to be the encoder.")] = None,
     vocabulary: Annotated[Path | None, typer.Option(help="Words that were learned before.")] = None,
     target_vocabulary: Annotated[Path | None, typer.Option(help="Of the target alone.")] = None,
-    text: Text = None,
-    second: Second = None,
-    header: options.Header = None,
-    rate: options.Rate = None,
+    table: options.TableOptions,
     epochs: options.Epochs = None,
     minutes: Annotated[float | None, typer.Option(help="How long, instead of epochs.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Pairs a step.")] = None,
-    seed: options.Seed = None,
-    threads: options.Threads = None,
     on_bad: options.OnBad = "stop",
-    set_: options.Set = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    shard: options.Shard = False,
-    tensorboard: options.Tensorboard = False,
-    no_preflight: options.NoPreflight = False,
+    run: options.RunOptions,
 ) -> None:
     """Train a translator on pairs of texts of your own."""
-    flags = {"optimizer.rate": rate, "schedule.epochs": epochs, "schedule.minutes": minutes}
-    flags |= {"loop.batch_size": batch, "seed": seed}
-    changes = options.changes(flags, set_)
+    flags = {"schedule.epochs": epochs, "schedule.minutes": minutes, "loop.batch_size": batch}
+    changes = run.changes(flags)
     if model is not None and not any(".joint" in change for change in changes):
         changes.append("tokenizer.joint=false")
-    options.check_run(out, resume, overwrite)
-    from unmask.data.columns import Columns
+    run.check()
     from unmask.data.pair_files import PairFiles
 
-    columns = Columns(text, second, None, header)
-    files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher_for(on_bad))
+    columns, watcher = table.columns(), watcher_for(on_bad)
+    files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher)
     files.paths()  # what is wrong with them is reported before torch is imported
     from unmask.jobs.pairs import Given
     from unmask.jobs.translate import TranslateJob
     from unmask.train.compose import compose
-    from unmask.train.run import Options, Run
+    from unmask.train.run import Run
 
-    how = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
     console = options.console_of_run()
     job = TranslateJob(files, Given(model, vocabulary, target_vocabulary))
     composed = compose(TranslateJob.scope, recipe, changes, console=console)
-    found = Run(job, composed, out, console, how).go().summary
+    found = Run(job, composed, run.out, console, run.how()).go().summary
     options.answer_of_run(json.dumps(found))
 
 
@@ -132,21 +117,18 @@ def evaluate(
     files: Annotated[list[Path], typer.Argument(help="A table of pairs, or two parallel files.")],
     beams: Beams = 1,
     penalty: Penalty = 1.0,
-    text: Text = None,
-    second: Second = None,
-    header: options.Header = None,
+    table: options.TableOptions = options.TableOptions(),
     on_bad: options.OnBad = "stop",
     out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
 ) -> None:
     """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
     settings = _settings({"beams": beams, "penalty": penalty})
-    from unmask.data.columns import Columns
     from unmask.data.parallel import inferred, read_pairs
     from unmask.disk import check_output_file, write_file
 
     if out is not None:
         check_output_file(out)
-    columns = Columns(text, second, None, header)
+    columns = table.columns()
     notice(f"{files[0]}: {inferred(files, columns)}")
     pairs = list(read_pairs(files, columns, watcher_for(on_bad)))
     if not pairs:
@@ -168,7 +150,7 @@ def evaluate(
 
 def compare(
     recipe: Annotated[Path, typer.Argument(help="Data and variants, as TOML.")],
-    threads: options.Threads = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")] = None,
 ) -> None:
     """Train several variants, and draw their curves in one figure."""
     from unmask.jobs.compare import FIGURE, read_comparison
