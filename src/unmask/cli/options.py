@@ -16,16 +16,16 @@ import typer
 from unmask.cli.progress import answer, terminal
 from unmask.console import Console
 from unmask.disk import check_output_folder
-from unmask.errors import UserError
+from unmask.errors import SettingsError, UserError, unknown
 
 if TYPE_CHECKING:
     from unmask.data.columns import Columns
+    from unmask.data.lines import Chooser
     from unmask.train.run import Options
 
 ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
 TextFiles = Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")]
 Column = Annotated[str | None, typer.Option(help="Where a table has its text.")]
-OnBad = Annotated[str, typer.Option(help="stop at a bad record, or skip it.")]
 NewFolder = Annotated[Path, typer.Option(help="The folder to write: new, or empty.")]
 Epochs = Annotated[float | None, typer.Option(help="How often everything is seen.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: data.held_out=10")]
@@ -69,6 +69,21 @@ class TableOptions:
         from unmask.data.columns import Columns
 
         return Columns(self.text, self.second, label, self.header)
+
+
+@dataclass(frozen=True)
+class DataOptions(TableOptions):
+    """The same, and what becomes of records that cannot be used."""
+
+    on_bad: Annotated[str, typer.Option(help="stop at a bad record, or skip it.")] = "stop"
+
+    def watcher(self) -> "Chooser":
+        """What bad records are reported to."""
+        from unmask.data.lines import Chooser
+
+        if self.on_bad not in (known := ("stop", "skip")):
+            raise SettingsError(unknown("choice", self.on_bad, known))
+        return Chooser(self.on_bad == "skip", terminal.say)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,10 +10,7 @@ from unmask import load
 from unmask.cli import options
 from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import answer, notice, progress
-from unmask.errors import SettingsError, UserError, unknown
-
-if TYPE_CHECKING:
-    from unmask.data.lines import Chooser
+from unmask.errors import UserError
 
 Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
@@ -32,22 +29,21 @@ def finetune(
     *,
     train: Annotated[Path | None, typer.Option(help="Data to learn from.")] = None,
     dev: Annotated[Path | None, typer.Option(help="Data to be scored on.")] = None,
-    table: options.TableOptions,
+    table: options.DataOptions,
     label: Label = None,
     epochs: options.Epochs = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples a step.")] = None,
     length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window at most.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
     trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
-    on_bad: options.OnBad = "stop",
     run: options.RunOptions,
 ) -> None:
     """Train a model for a task, or for several, on labelled data of your own."""
     flags = {"schedule.epochs": epochs, "loop.batch_size": batch, "tokenizer.max_length": length}
     changes = run.changes(flags)
     run.check()
-    ignored = (table.text, table.second, table.header, label, on_bad != "stop", seeds > 1, trials)
-    _check_arguments(task, arguments, train, dev, ignored)
+    for_one = table != options.DataOptions() or label is not None or seeds > 1 or trials > 0
+    _check_arguments(task, arguments, train, dev, for_one=for_one)
     from unmask.jobs.labelled import LabelledFiles
     from unmask.jobs.several import Several
     from unmask.jobs.start import finetune_files
@@ -61,7 +57,7 @@ def finetune(
     else:
         assert train is not None
         assert dev is not None
-        files = LabelledFiles(train, dev, table.columns(label), watcher_for(on_bad))
+        files = LabelledFiles(train, dev, table.columns(label), table.watcher())
         found = finetune_files(
             task, arguments[0], files, run.out, changes, console, how, seeds=seeds, trials=trials
         )
@@ -69,9 +65,12 @@ def finetune(
 
 
 def _check_arguments(
-    task: str, arguments: list[str], train: Path | None, dev: Path | None, ignored: tuple[Any, ...]
+    task: str, arguments: list[str], train: Path | None, dev: Path | None, *, for_one: bool
 ) -> None:
-    """Refuse arguments that are not those of one task, or those of several."""
+    """Refuse arguments that are not those of one task, or those of several.
+
+    `for_one`: is there any other option that only a single task has?
+    """
     if task != "multi":
         if len(arguments) != 1 or train is None or dev is None:
             raise UserError(
@@ -79,7 +78,7 @@ def _check_arguments(
                 f"finetune {task} minilm --train train.tsv --dev dev.tsv --out run"
             )
         return
-    if any(value not in (None, False, 0) for value in (train, dev, *ignored)):
+    if train is not None or dev is not None or for_one:
         raise UserError(
             "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for one "
             "task; the recipe of several says what each needs. Leave them out."
@@ -88,27 +87,17 @@ def _check_arguments(
         raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
 
 
-def watcher_for(on_bad: str) -> "Chooser":
-    """Who is told of bad records."""
-    from unmask.data.lines import Chooser
-
-    if on_bad not in (known := ("stop", "skip")):
-        raise SettingsError(unknown("choice", on_bad, known))
-    return Chooser(on_bad == "skip", notice)
-
-
 def evaluate(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Labelled data.")],
-    table: options.TableOptions = options.TableOptions(),
+    table: options.DataOptions = options.DataOptions(),
     label: Label = None,
-    on_bad: options.OnBad = "stop",
 ) -> None:
     """Score a fine-tuned model on labelled data."""
     loaded = load(model)
     from unmask.use.predict import evaluate_file
 
-    columns, watcher = table.columns(label), watcher_for(on_bad)
+    columns, watcher = table.columns(label), table.watcher()
     scores, detail, _ = evaluate_file(loaded, file, columns, watcher, notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
@@ -121,14 +110,13 @@ def evaluate(
 def predict(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
-    table: options.TableOptions = options.TableOptions(),
-    on_bad: options.OnBad = "stop",
+    table: options.DataOptions = options.DataOptions(),
 ) -> None:
     """Answer every line: a text or a JSON object in, a JSON object out."""
     loaded = load(model)
     from unmask.use.predict import predict_lines
 
-    columns, watcher = table.columns(), watcher_for(on_bad)
+    columns, watcher = table.columns(), table.watcher()
     with saying_what_is_faster(loaded), progress("answering", "answers") as job:
         for found in predict_lines(loaded, file, columns, watcher, notice):
             answer(json.dumps(found, ensure_ascii=False))

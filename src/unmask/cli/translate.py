@@ -9,7 +9,6 @@ import typer
 from unmask import load
 from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
-from unmask.cli.tasks import watcher_for
 from unmask.errors import SettingsError, UserError
 
 if TYPE_CHECKING:
@@ -50,11 +49,10 @@ def train(
     model: Annotated[str | None, typer.Option(help="A BERT to be the encoder.")] = None,
     vocabulary: Annotated[Path | None, typer.Option(help="Words that were learned before.")] = None,
     target_vocabulary: Annotated[Path | None, typer.Option(help="Of the target alone.")] = None,
-    table: options.TableOptions,
+    table: options.DataOptions,
     epochs: options.Epochs = None,
     minutes: Annotated[float | None, typer.Option(help="How long, instead of epochs.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Pairs a step.")] = None,
-    on_bad: options.OnBad = "stop",
     run: options.RunOptions,
 ) -> None:
     """Train a translator on pairs of texts of your own."""
@@ -65,7 +63,7 @@ def train(
     run.check()
     from unmask.data.pair_files import PairFiles
 
-    columns, watcher = table.columns(), watcher_for(on_bad)
+    columns, watcher = table.columns(), table.watcher()
     files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher)
     files.paths()  # what is wrong with them is reported before torch is imported
     from unmask.jobs.pairs import Given
@@ -117,8 +115,7 @@ def evaluate(
     files: Annotated[list[Path], typer.Argument(help="A table of pairs, or two parallel files.")],
     beams: Beams = 1,
     penalty: Penalty = 1.0,
-    table: options.TableOptions = options.TableOptions(),
-    on_bad: options.OnBad = "stop",
+    table: options.DataOptions = options.DataOptions(),
     out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
 ) -> None:
     """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
@@ -130,7 +127,7 @@ def evaluate(
         check_output_file(out)
     columns = table.columns()
     notice(f"{files[0]}: {inferred(files, columns)}")
-    pairs = list(read_pairs(files, columns, watcher_for(on_bad)))
+    pairs = list(read_pairs(files, columns, table.watcher()))
     if not pairs:
         raise UserError(f"{files[0]}: nothing to score in it. Is it the right file?")
     loaded = load(model).translator
