@@ -25,13 +25,6 @@ LONG = 20.0  # seconds after which it is worth saying what would be faster
 Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long, or refuse it.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    for verb in (embed, fill):
-        app.command()(verb)
-    app.command("next")(next_sentence)
-
-
 def embed(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts: .txt .jsonl .csv .tsv .parquet, or -")] = "-",

@@ -14,11 +14,6 @@ from unmask.errors import SettingsError, unknown
 ENGINES = ("processes", "ray")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb of this file."""
-    app.command()(prepare)
-
-
 def prepare(
     files: options.TextFiles,
     tokenizer: Annotated[str, typer.Option(help="A folder with a vocabulary, or a model.")],

@@ -14,11 +14,6 @@ from unmask.errors import SettingsError
 TEXTS = 200  # that show what each head tends to do
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb of this file."""
-    app.command()(look)
-
-
 def look(
     model: options.ModelName,
     text: Annotated[str, typer.Argument(help="What it reads.")],

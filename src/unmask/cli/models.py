@@ -11,13 +11,6 @@ from unmask.cli.progress import answer, notice
 from unmask.disk import check_output_folder
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    for verb in (get, info, convert, export):
-        app.command()(verb)
-    app.command("compile")(compile_model)
-
-
 def get(
     name: Annotated[str, typer.Argument(help="minilm, or hf:NAME for one of the hub.")],
     out: Annotated[Path | None, typer.Option(help="Into this folder, not the cache.")] = None,

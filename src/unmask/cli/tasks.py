@@ -15,12 +15,6 @@ from unmask.errors import UserError
 Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    for verb in (finetune, evaluate, predict, check):
-        app.command()(options.grouped(verb))
-
-
 def finetune(
     task: Annotated[str, typer.Argument(help="classify, regress, qa, ner, or multi RECIPE.toml.")],
     arguments: Annotated[

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 vocab = typer.Typer(help="Learn a vocabulary.", no_args_is_help=True, rich_markup_mode=None)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    app.command()(tokenize)
-    app.add_typer(vocab, name="vocab")
-
-
 def tokenize(
     model: Annotated[str, typer.Argument(help="A model, or a folder with a vocabulary.")],
     texts: Annotated[

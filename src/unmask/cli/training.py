@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from unmask.train.recipe import Recipe
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb of this file."""
-    app.command()(options.grouped(pretrain))
-
-
 Arguments = Annotated[
     list[str],
     typer.Argument(

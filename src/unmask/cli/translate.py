@@ -27,13 +27,6 @@ Penalty = Annotated[float, typer.Option(help="Scores are divided by length to th
 verbs = typer.Typer(help="Learn to translate, and translate.", no_args_is_help=True)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    for verb in (train, run, evaluate, compare, look):
-        verbs.command()(options.grouped(verb))
-    app.add_typer(verbs, name="translate")
-
-
 def train(
     folder: Folder = None,
     *,
@@ -200,3 +193,7 @@ def _say_what_was_split(loaded: "Translator") -> None:
             f"split: {loaded.split_texts:,} longer than {loaded.limit} tokens, translated in parts "
             "(--no-split refuses such texts)"
         )
+
+
+for verb in (train, run, evaluate, compare, look):
+    verbs.command()(options.grouped(verb))
