@@ -10,7 +10,7 @@ from unmask import load
 from unmask.cli import options
 from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import answer, notice, progress
-from unmask.errors import UserError
+from unmask.errors import UserError, plural
 
 Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
@@ -143,6 +143,7 @@ def check(
     for fault in found.faults:
         answer(f"fault: {fault}")
     if found.faults:
-        count = f"{len(found.faults):,} fault{'s' * (len(found.faults) > 1)}"
-        raise UserError(f"{file}: {count}, one line each above. Mend them.")
+        count = len(found.faults)
+        faults = plural("fault", count)
+        raise UserError(f"{file}: {count:,} {faults}, one line each above. Fix them.")
     answer("no faults")
