@@ -69,7 +69,7 @@ def search(
     best = f"trial-{study.best_trial.number}"
     found = json.loads((out / best / RESULT).read_text("utf-8"))
     summary = {"best": best, "settings": found["settings"], "scores": found["scores"]}
-    publish_best(out, summary, SUMMARY, console)
+    publish_best(out, best, summary, SUMMARY, console)
     return summary
 
 

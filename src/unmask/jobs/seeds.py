@@ -6,7 +6,7 @@ where a single run has its model, and a summary.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,28 +30,26 @@ def run_seeds(
     """Run in OUT/seed-N, from the recipe's seed on; the best model is copied to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
     refuse_other(out, SUMMARY, names, options)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, float]] = {}
     for seed, name in enumerate(names, start=recipe.seed):
         console.say(f"{name}:")
         run = recipe.model_copy(update={"seed": seed})
         found[name] = go(job, run, out / name, console, options, resume=options.resume)
     metrics = [name for name in next(iter(found.values())) if name != "step"]
     values = {name: [scores[name] for scores in found.values()] for name in metrics}
-    summary: dict[str, Any] = {
-        "seeds": found,
-        "mean": {name: mean(some) for name, some in values.items()},
-        "deviation": {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()},
-        "best": max(found, key=lambda name: found[name][METRIC]),
-    }
+    means = {name: mean(some) for name, some in values.items()}
+    deviations = {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()}
     for name in metrics:
-        console.say(f"{name}: {summary['mean'][name]:.4f} +- {summary['deviation'][name]:.4f}")
-    publish_best(out, summary, SUMMARY, console)
+        console.say(f"{name}: {means[name]:.4f} +- {deviations[name]:.4f}")
+    best = max(found, key=lambda name: found[name][METRIC])
+    summary = {"seeds": found, "mean": means, "deviation": deviations, "best": best}
+    publish_best(out, best, summary, SUMMARY, console)
     return summary
 
 
 def go(
     job: Job, recipe: Recipe, out: Path, console: Console, options: Options, *, resume: bool
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Carry out one of several runs, and return its scores; `resume` continues it if it exists."""
     own = replace(options, resume=resume and (out / RECIPE).exists())
     return Run(job, recipe, out, console, own).go().summary
@@ -90,9 +88,11 @@ def _old_model(out: Path, summary: str) -> written.Contents:
     return contents
 
 
-def publish_best(out: Path, summary: dict[str, Any], name: str, console: Console) -> None:
+def publish_best(
+    out: Path, best: str, summary: Mapping[str, object], name: str, console: Console
+) -> None:
     """Put the model of the best run where a single run has its model, and write the summary."""
-    place, source = out / MODEL, out / summary["best"] / MODEL
+    place, source = out / MODEL, out / best / MODEL
     written.delete(_old_model(out, name))
     written.claim(out, MODEL)
     sweep(out, f".{MODEL}.tmp-*")
@@ -103,10 +103,10 @@ def publish_best(out: Path, summary: dict[str, Any], name: str, console: Console
                 shutil.copyfile(source / member, temporary / member)
         temporary.rename(place)
     put(out, name, summary)
-    console.say(f"the best, {summary['best']}, is in {place}")
+    console.say(f"the best, {best}, is in {place}")
 
 
-def put(folder: Path, name: str, table: dict[str, Any]) -> None:
+def put(folder: Path, name: str, table: Mapping[str, object]) -> None:
     """Write a JSON file that belongs to the runs."""
     written.claim(folder, name)
     write_file(folder / name, (json.dumps(table, indent=1) + "\n").encode())
