@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.measure import save
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.start import finetune_files
 from unmask.model.config import HeadsConfig, sized
 from unmask.model.network import Network
@@ -40,7 +41,7 @@ def taught(task: str, place: Path) -> Path:
     save_folder(place / "start", network, tokenizer)
     changes = ["loop.batch_size=2", "schedule.steps=1", "evaluate.times=1"]
     rows = TAUGHT[task]
-    finetune_files(task, place / "start", rows, rows, place / "run", changes=changes)
+    finetune_files(task, place / "start", LabelledFiles(rows, rows), place / "run", changes=changes)
     return place / "run" / "model"
 
 

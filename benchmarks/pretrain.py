@@ -14,7 +14,7 @@ from benchmarks import theirs
 from benchmarks.measure import Apart, gflops, interleaved, matrix_products, ratio, save
 from unmask.data.batches import Batch, collate
 from unmask.data.packing import pack
-from unmask.jobs.budget import Made
+from unmask.data.stream import Drawn
 from unmask.memory import keep_freed_memory
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
@@ -76,7 +76,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def examples_of(case: Case, seed: int = 0) -> list[Made]:
+def examples_of(case: Case, seed: int = 0) -> list[Drawn]:
     """Pairs of made-up texts: [CLS] first [SEP] second [SEP]."""
     rng = np.random.default_rng(seed)
     found = []
@@ -87,7 +87,8 @@ def examples_of(case: Case, seed: int = 0) -> list[Made]:
         ids = rng.integers(len(SPECIALS), case.vocab_size, length)
         middle = length // 2
         ids[[0, middle, -1]] = SPECIALS.index("[CLS]"), *[SPECIALS.index("[SEP]")] * 2
-        found.append(Made(ids, (np.arange(length) > middle).astype(np.int64)))
+        segments = (np.arange(length) > middle).astype(np.int64)
+        found.append(Drawn(ids, segments, continues=np.zeros(length, dtype=bool)))
     return found
 
 
@@ -137,7 +138,7 @@ class Ours:
         return 6 * total
 
 
-def _batches(examples: list[Made], length: int, vocabulary: Vocabulary) -> list[Batch]:
+def _batches(examples: list[Drawn], length: int, vocabulary: Vocabulary) -> list[Batch]:
     rows = pack([len(example.ids) for example in examples], length)
     size = MICRO_TOKENS // length
     found = []

@@ -78,8 +78,6 @@ OTHERS = {
     "unmask.data.examples:Plan",
     # Held-out records that a network is measured on, behind the interface `Exam`.
     "unmask.jobs.exam:Answered",
-    # The one entry point for several tasks: it composes the recipe and calls `Run`.
-    "unmask.jobs.start:finetune_several",
     "unmask.use.translate:Translation",
 }
 

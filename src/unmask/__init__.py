@@ -25,9 +25,12 @@ __all__ = ["__version__", "finetune", "load"]
 
 def load(model: "str | Path") -> "Model":
     """Read a model folder, or a model that `unmask get` has fetched, by its name."""
-    from unmask.use.model import Model  # torch is imported only when it is needed
+    from unmask.checkpoint.fetch import locate
 
-    return Model.load(model)
+    path = locate(model)  # a wrong name is refused before torch is imported
+    from unmask.use.model import Model
+
+    return Model.load(path)
 
 
 def finetune(
@@ -55,16 +58,15 @@ def finetune(
     from pathlib import Path
 
     from unmask.data.columns import Columns
+    from unmask.jobs.labelled import LabelledFiles
     from unmask.jobs.start import finetune_files
     from unmask.train.run import Options
 
     finetune_files(
         task,
         model,
-        train,
-        dev,
+        LabelledFiles(train, dev, Columns(text, second, label)),
         Path(out),
-        columns=Columns(text, second, label),
         changes=[f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()],
         seeds=seeds,
         options=Options(resume=resume, overwrite=overwrite),

@@ -37,9 +37,9 @@ def test_a_new_stage_counts_from_where_it_began(clock, capsys):
     with progress("counting", "words") as job:
         job.advance(10)
         clock[0] += 10
-        job.reach("learning", "tokens", 100, 1000)
+        module.terminal.progress("learning", "tokens", 100, 1000)
         clock[0] += 2
-        job.reach("learning", "tokens", 120, 1000)
+        module.terminal.progress("learning", "tokens", 120, 1000)
     assert capsys.readouterr().err == "learning: 120 of 1,000 tokens, 10 a second, 88 s left\n"
 
 

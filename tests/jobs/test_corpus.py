@@ -22,7 +22,7 @@ def checked(corpus, *, broken=None, **settings) -> list[str]:
     made = recipe(**settings)
     asked = broken or objective_for(made, corpus.tokenizer.vocabulary)[0]
     said: list[str] = []
-    check_corpus(corpus, CorpusSource(corpus, made, asked), said.append)
+    check_corpus(CorpusSource(corpus, made, asked), said.append)
     return said
 
 

@@ -9,6 +9,7 @@ from tests.conftest import tiny_network
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import save_folder
 from unmask.errors import DataError, FolderError, SettingsError, Stopped
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.start import finetune_files
 from unmask.model.config import HeadsConfig
 
@@ -65,7 +66,9 @@ def test_a_bad_row_is_named_by_its_number(tiny, tmp_path):
 
 def test_seeds_and_a_search_are_two_things(tiny, tmp_path):
     with pytest.raises(SettingsError, match="one or the other"):
-        finetune_files("classify", tiny, rows(4), rows(4), tmp_path, seeds=2, trials=2)
+        finetune_files(
+            "classify", tiny, LabelledFiles(rows(4), rows(4)), tmp_path, seeds=2, trials=2
+        )
 
 
 def changes():
@@ -75,7 +78,7 @@ def changes():
 def test_a_search_tries_settings_and_tells_the_best(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("unmask.jobs.search.EPOCHS", (1, 2))
     found = finetune_files(
-        "classify", tiny, rows(16), rows(8), tmp_path, changes=changes(), trials=3
+        "classify", tiny, LabelledFiles(rows(16), rows(8)), tmp_path, changes=changes(), trials=3
     )
     trials = [json.loads(p.read_text()) for p in sorted(tmp_path.glob("trial-*/result.json"))]
     assert len(trials) == 3
@@ -87,7 +90,7 @@ def test_a_search_tries_settings_and_tells_the_best(tiny, tmp_path, monkeypatch)
 def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tiny, tmp_path, monkeypatch):
     """Finished trials are not trained again; those to come are drawn alike."""
     monkeypatch.setattr("unmask.jobs.search.EPOCHS", (1, 2))
-    given = "classify", tiny, rows(16), rows(8)
+    given = "classify", tiny, LabelledFiles(rows(16), rows(8))
     whole = finetune_files(*given, tmp_path / "whole", changes=changes(), trials=3)
 
     class Stopping(Heard):
@@ -106,15 +109,17 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tiny, tmp_path,
 def test_a_trial_of_other_data_is_not_taken_for_this_one(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("unmask.jobs.search.EPOCHS", (1,))
     given = {"changes": changes(), "trials": 1}
-    finetune_files("classify", tiny, rows(16), rows(8), tmp_path, **given)
+    finetune_files("classify", tiny, LabelledFiles(rows(16), rows(8)), tmp_path, **given)
     assert (tmp_path / "model").is_dir()
     with pytest.raises(FolderError, match="a trial of other data"):
-        finetune_files("classify", tiny, rows(18), rows(8), tmp_path, **given)
+        finetune_files("classify", tiny, LabelledFiles(rows(18), rows(8)), tmp_path, **given)
 
 
 def test_several_seeds_do_not_touch_a_single_run(tiny, tmp_path):
     given = {"changes": changes()}
-    finetune_files("classify", tiny, rows(16), rows(8), tmp_path / "run", **given)
+    finetune_files("classify", tiny, LabelledFiles(rows(16), rows(8)), tmp_path / "run", **given)
     with pytest.raises(FolderError, match="holds a single run|not empty"):
-        finetune_files("classify", tiny, rows(16), rows(8), tmp_path / "run", seeds=2, **given)
+        finetune_files(
+            "classify", tiny, LabelledFiles(rows(16), rows(8)), tmp_path / "run", seeds=2, **given
+        )
     assert (tmp_path / "run" / "model").is_dir()

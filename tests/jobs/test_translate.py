@@ -15,8 +15,8 @@ from unmask.data.parallel import Pair
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.jobs import pairs as learning
 from unmask.jobs.compare import compare, read_comparison
-from unmask.jobs.pairs import fitting, learned
-from unmask.jobs.translate import Given, TranslateJob
+from unmask.jobs.pairs import Given, fitting, learned
+from unmask.jobs.translate import TranslateJob
 from unmask.model.decoder import Decoder
 from unmask.tasks.translate import batch_of
 from unmask.train.compose import compose, recipes_folder

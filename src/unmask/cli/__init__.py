@@ -6,6 +6,7 @@ Nothing here imports torch before a verb needs it, so that help and usage errors
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from unmask.cli import (
     corpus,
     look,
     models,
+    options,
     serve,
     story,
     tasks,
@@ -36,8 +38,30 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for family in (text, corpus, training, tasks, translate, models, answers, look, serve, story):
-    family.add_to(app)
+VERBS: dict[str, Callable[..., None]] = {
+    "tokenize": text.tokenize,
+    "prepare": corpus.prepare,
+    "pretrain": training.pretrain,
+    "finetune": tasks.finetune,
+    "evaluate": tasks.evaluate,
+    "predict": tasks.predict,
+    "check": tasks.check,
+    "get": models.get,
+    "info": models.info,
+    "convert": models.convert,
+    "export": models.export,
+    "compile": models.compile_model,
+    "embed": answers.embed,
+    "fill": answers.fill,
+    "next": answers.next_sentence,
+    "look": look.look,
+    "serve": serve.serve,
+    "demo": story.demo,
+}
+for name, verb in VERBS.items():
+    app.command(name)(options.grouped(verb))
+app.add_typer(text.vocab, name="vocab")
+app.add_typer(translate.verbs, name="translate")
 
 
 def _version(wanted: bool) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask import load
+from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
 from unmask.disk import check_output_file
 from unmask.errors import SettingsError, plural, unknown
@@ -20,19 +22,11 @@ if TYPE_CHECKING:
     from unmask.use.model import Model
 
 LONG = 20.0  # seconds after which it is worth saying what would be faster
-ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
 Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long, or refuse it.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    for verb in (embed, fill):
-        app.command()(verb)
-    app.command("next")(next_sentence)
-
-
 def embed(
-    model: ModelName,
+    model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts: .txt .jsonl .csv .tsv .parquet, or -")] = "-",
     out: Annotated[
         Path | None,
@@ -43,7 +37,7 @@ def embed(
         str, typer.Option(help="0 (embeddings) to the last, -1 from the end, or last4.")
     ] = "-1",
     normalize: Annotated[bool, typer.Option(help="Give every vector length 1.")] = True,
-    column: Annotated[str | None, typer.Option(help="Where a table has its text.")] = None,
+    column: options.Column = None,
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
@@ -61,26 +55,26 @@ def embed(
     if layer != "last4" and not re.fullmatch("-?[0-9]+", layer):
         raise SettingsError(f"--layer {layer}: need a number or last4.")
     read_texts(file, column=column)  # says what is wrong with the path before torch is imported
-    loaded = _load(model)
+    loaded = load(model)
     from unmask.use.files import embed_file, embed_lines
 
-    options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
-    options |= {"normalize": normalize, "truncate": truncate}
-    options |= {"column": column, "watcher": (watcher := Counting())}
+    watcher = Counting()
+    how: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
+    how |= {"normalize": normalize, "truncate": truncate, "column": column, "watcher": watcher}
     with saying_what_is_faster(loaded), progress("embedding", "texts") as job:
         if out is None:
-            for line in embed_lines(loaded, file, **options):
+            for line in embed_lines(loaded, file, **how):
                 answer(line)
                 job.advance()
-            written = job.stage.done
+            written = job.done
         else:
-            written = embed_file(loaded, file, out, progress=job.advance, say=notice, **options)
+            written = embed_file(loaded, file, out, progress=job.advance, say=notice, **how)
     say_what_was_cut(loaded)
     say_counts(file, "vector", written, blanks=watcher.blanks)
 
 
 def fill(
-    model: ModelName,
+    model: options.ModelName,
     text: Annotated[str, typer.Argument(help="A text with one [MASK] or more.")],
     top: Annotated[int, typer.Option(min=1, help="How many guesses for each.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False,
@@ -88,7 +82,7 @@ def fill(
 ) -> None:
     """Guess the hidden tokens of a text."""
     refuse_unmasked(text)
-    loaded = _load(model)
+    loaded = load(model)
     places = loaded.fill(text, top=top, truncate=truncate)
     if as_json:
         answer(json.dumps([[vars(guess) for guess in guesses] for guesses in places]))
@@ -102,25 +96,16 @@ def fill(
 
 
 def next_sentence(
-    model: ModelName,
+    model: options.ModelName,
     first: Annotated[str, typer.Argument(help="A sentence.")],
     second: Annotated[str, typer.Argument(help="Perhaps the one after it.")],
     truncate: Truncate = True,
 ) -> None:
     """Say how likely the second text is to have followed the first."""
-    loaded = _load(model)
+    loaded = load(model)
     share = loaded.next(first, second, truncate=truncate)
     answer(f"{share:.2%}  {'follows' if share >= 0.5 else 'does not follow'}")
     say_what_was_cut(loaded)
-
-
-def _load(model: str) -> "Model":
-    from unmask.checkpoint.fetch import locate
-
-    locate(model)  # a wrong name answers before torch is imported
-    from unmask.use.model import Model
-
-    return Model.load(model)
 
 
 @contextmanager

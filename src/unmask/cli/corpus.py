@@ -1,27 +1,24 @@
 """The verb prepare: text files -> a corpus folder."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.progress import notice, progress
+from unmask.cli import options
+from unmask.cli.progress import notice, progress, terminal
 from unmask.errors import SettingsError, unknown
 
 ENGINES = ("processes", "ray")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb of this file."""
-    app.command()(prepare)
-
-
 def prepare(
-    files: Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")],
+    files: options.TextFiles,
     tokenizer: Annotated[str, typer.Option(help="A folder with a vocabulary, or a model.")],
     out: Annotated[Path, typer.Option(help="The corpus folder: new, or one to go on with.")],
-    column: Annotated[str | None, typer.Option(help="Where a table has its text.")] = None,
+    column: options.Column = None,
     lines: Annotated[str, typer.Option(help=".txt: sentences, documents or auto.")] = "auto",
     words: Annotated[
         str, typer.Option(help="For whole-word masking: pieces, or spaces if words are given.")
@@ -57,7 +54,7 @@ def prepare(
         manifest = prepare_on_ray(files, made_by, out, settings, tasks=num_tasks)
     else:
         task = Task(number=task_id, tasks=num_tasks)
-        with progress("preparing", "bytes") as job:
+        with progress("preparing", "bytes"):
             manifest = run(
                 files,
                 made_by,
@@ -65,7 +62,7 @@ def prepare(
                 settings,
                 task=task,
                 workers=cores,
-                progress=lambda done, total: job.reach("preparing", "bytes", done, total),
+                progress=partial(terminal.progress, "preparing", "bytes"),
                 notice=notice,
             )
     if manifest is None:

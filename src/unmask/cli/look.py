@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli import options
 from unmask.cli.progress import notice, progress
 from unmask.disk import check_output_file, write_file
 from unmask.errors import SettingsError
@@ -13,13 +14,8 @@ from unmask.errors import SettingsError
 TEXTS = 200  # that show what each head tends to do
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb of this file."""
-    app.command()(look)
-
-
 def look(
-    model: Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")],
+    model: options.ModelName,
     text: Annotated[str, typer.Argument(help="What it reads.")],
     second: Annotated[str | None, typer.Argument(help="A second text, for a pair.")] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("look.html"),
@@ -40,8 +36,8 @@ def look(
     muted = _heads(mute or [])
     from unmask.checkpoint.fetch import locate
 
-    for name in filter(None, (model, beside)):
-        locate(name)  # a wrong name answers before torch is imported
+    # Wrong names are refused before torch is imported.
+    paths = [locate(name) for name in (model, beside) if name is not None]
     from unmask.data.docstrings import read_library
     from unmask.data.readers import read_texts
     from unmask.use.look import habits
@@ -53,8 +49,8 @@ def look(
     else:
         some = [record.text for record in islice(read_texts(texts), TEXTS)]
     payloads = []
-    for name in filter(None, (model, beside)):
-        loaded = Model.load(name)
+    for path in paths:
+        loaded = Model.load(path)
         with progress(f"watching the heads of {loaded.path.name}", "texts", len(some)) as job:
             known = habits(loaded, some, progress=job.advance)
         notice("muting each head in turn")

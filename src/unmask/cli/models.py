@@ -1,22 +1,14 @@
 """Verbs on model folders: get, info, convert, export, compile."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from unmask import load
+from unmask.cli import options
 from unmask.cli.progress import answer, notice
 from unmask.disk import check_output_folder
-
-if TYPE_CHECKING:
-    from unmask.model.config import ModelConfig
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    for verb in (get, info, convert, export):
-        app.command()(verb)
-    app.command("compile")(compile_model)
 
 
 def get(
@@ -31,7 +23,7 @@ def get(
 
 def convert(
     source: Annotated[Path, typer.Argument(help="A BERT folder; old pickled weights too.")],
-    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+    out: options.NewFolder,
 ) -> None:
     """Turn a BERT folder of any age into a safe one: safetensors, today's names, a manifest."""
     from unmask.checkpoint.integrity import refuse_other_than_models
@@ -45,8 +37,8 @@ def convert(
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")],
-    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+    model: options.ModelName,
+    out: options.NewFolder,
 ) -> None:
     """Write a model as ONNX, for other runtimes, if it says there what it says here."""
     from unmask.checkpoint.fetch import locate
@@ -62,8 +54,8 @@ def export(
 
 
 def compile_model(
-    model: Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")],
-    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+    model: options.ModelName,
+    out: options.NewFolder,
     int8: Annotated[bool, typer.Option("--int8", help="Multiply in 8 bits.")] = False,
     texts: Annotated[
         str | None, typer.Option(help="Texts like those it will read; 2,000 are taken.")
@@ -74,18 +66,13 @@ def compile_model(
     least: Annotated[float | None, typer.Option(help="Refuse a result below this.")] = None,
 ) -> None:
     """Prepare a model for ONNX Runtime, compare it with itself, and write what is near enough."""
-    from unmask.checkpoint.fetch import locate
-
     check_output_folder(out, renamed=True)
-    locate(model)  # both before torch is imported
+    loaded = load(model)
     from unmask.use.compile import compile_model as run
     from unmask.use.compile import records_for
-    from unmask.use.model import Model
 
-    loaded = Model.load(model)
-    compared = run(
-        loaded, out, records_for(loaded, texts, column), int8=int8, least=least, say=notice
-    )
+    records = records_for(loaded, texts, column)
+    compared = run(loaded, out, records, int8=int8, least=least, say=notice)
     print(f"{compared.said()}\nwritten to {out}")
 
 
@@ -122,17 +109,22 @@ def _model(model: str) -> dict[str, str]:
     refuse_other_than_models(path)  # before torch is imported
     from unmask.checkpoint import names
     from unmask.checkpoint.folder import load_folder
+    from unmask.model.config import READ_BY_SCHEME
     from unmask.model.network import count_parameters
 
     folder = load_folder(path)
     config, heads = folder.network.config, folder.network.heads
     unusual = names.departures(config)
+    unread = {name for name, by in READ_BY_SCHEME.items() if config.positions not in by}
+    used = config.model_dump(exclude=unread, exclude_none=True)
+    on_top = [name for name in ("pooler", "tokens", "pair", "labels") if getattr(heads, name)]
     table = {
         "folder": str(folder.path),
         "kind": names.architecture(heads),
         "parameters": f"{count_parameters(folder.network):,}",
-        **_settings(config),
-        "on top": ", ".join(_heads(folder.network.heads.model_dump())) or "nothing",
+        # The other settings have no effect on this model.
+        **{key: str(value) for key, value in used.items()},
+        "on top": ", ".join(on_top) or "nothing",
     }
     if heads.labels:
         table["labels"] = f"{heads.labels}: {', '.join(heads.label_names)}"
@@ -153,16 +145,3 @@ def _model(model: str) -> dict[str, str]:
             f"{key}: {value}".lstrip(": ") for key, value in facts.items()
         )
     return table
-
-
-def _settings(config: "ModelConfig") -> dict[str, str]:
-    """The settings that this model uses; the others have no effect on it."""
-    from unmask.model.config import READ_BY_SCHEME
-
-    unread = {name for name, by in READ_BY_SCHEME.items() if config.positions not in by}
-    table = config.model_dump(exclude=unread, exclude_none=True)
-    return {key: str(value) for key, value in table.items()}
-
-
-def _heads(heads: dict[str, object]) -> list[str]:
-    return [name for name in ("pooler", "tokens", "pair", "labels") if heads[name]]

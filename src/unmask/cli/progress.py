@@ -62,7 +62,6 @@ class Terminal(Console):
         self.stage: Stage | None = None
         self.due = 0.0  # when progress is shown again
         self.drawn = False  # is a bar the last thing on the screen?
-        self._guarded: Guarded | None = None
 
     def say(self, line: str) -> None:
         """Print a line, above the bar if there is one."""
@@ -116,7 +115,12 @@ class Terminal(Console):
         print(line, flush=flush)
 
     def _has_bars(self) -> bool:
-        return self._stream.isatty() and not _is_dumb()
+        """Is it a terminal that knows control characters, unlike those of some editors?"""
+        if not self._stream.isatty():
+            return False
+        from rich.console import Console as Rich
+
+        return not Rich(stderr=True).is_dumb_terminal
 
     def _draw(self, stage: Stage) -> None:
         """Replace the bar by one that shows the stage as it is now."""
@@ -140,9 +144,7 @@ class Terminal(Console):
     @property
     def _stream(self) -> Guarded:
         """Standard error as it is now, behind a guard."""
-        if self._guarded is None or sys.stderr not in (self._guarded, self._guarded.stream):
-            self._guarded = guarded(sys.stderr)
-        return self._guarded
+        return guarded(sys.stderr)
 
 
 terminal = Terminal()  # of this process: it has one standard error
@@ -150,37 +152,22 @@ notice, answer = terminal.say, terminal.answer
 
 
 class Job:
-    """A job of one stage after the other, which counts what is done for a console."""
+    """How much of a job of one stage is done, shown on the terminal."""
 
-    def __init__(
-        self, what: str, unit: str, total: int | None, console: Console | None = None
-    ) -> None:
-        self.stage = Stage(what, unit, total)
-        self.console = console or Console()
+    def __init__(self, what: str, unit: str, total: int | None) -> None:
+        self.what, self.unit, self.total, self.done = what, unit, total, 0
 
     def advance(self, step: int = 1) -> None:
         """Count `step` more as done."""
-        self.stage.done += step
-        self.show()
-
-    def reach(self, what: str, unit: str, done: int, total: int | None, *, note: str = "") -> None:
-        """Set how far stage `what` is; a new name starts a new stage."""
-        if what != self.stage.what:
-            self.stage = Stage(what, unit, before=done)
-        self.stage.done, self.stage.total, self.stage.note = done, total, note
-        self.show()
-
-    def show(self) -> None:
-        """Report the stage to the console."""
-        stage = self.stage
-        self.console.progress(stage.what, stage.unit, stage.done, stage.total, note=stage.note)
+        self.done += step
+        terminal.progress(self.what, self.unit, self.done, self.total)
 
 
 @contextmanager
 def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
     """Show a job's progress on standard error while the block runs."""
-    job = Job(what, unit, total, terminal)
-    job.show()
+    job = Job(what, unit, total)
+    job.advance(0)
     try:
         yield job
     finally:
@@ -217,13 +204,6 @@ def _bar(stage: Stage) -> "Table":
         grid.add_column(no_wrap=cell not in (picture, cells[-1]))
     grid.add_row(*cells)
     return grid
-
-
-def _is_dumb() -> bool:
-    """Does the terminal know no control characters, as in some editors?"""
-    from rich.console import Console as Rich
-
-    return Rich(stderr=True).is_dumb_terminal
 
 
 def _rate(rate: float) -> str:

@@ -13,11 +13,6 @@ TOKEN = "UNMASK_TOKEN"  # noqa: S105  the name of the variable
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb of this file."""
-    app.command()(serve)
-
-
 def serve(
     models: Annotated[
         list[str], typer.Argument(help="Model folders or fetched models; NAME=FOLDER names one.")

@@ -8,11 +8,6 @@ import typer
 from unmask.cli.progress import answer, terminal
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verb of this file."""
-    app.command()(demo)
-
-
 def demo(
     out: Annotated[
         Path | None, typer.Option(help="A new folder; runs/demo if left out, or the next free.")

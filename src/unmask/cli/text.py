@@ -2,23 +2,21 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.progress import answer, notice, progress
+from unmask.cli import options
+from unmask.cli.progress import answer, notice, progress, terminal
 from unmask.disk import check_output_folder
 from unmask.errors import SettingsError, UserError, unknown
 from unmask.text import CRITERIA
 
+if TYPE_CHECKING:
+    from unmask.text.tokenizer import Encoded
+
 vocab = typer.Typer(help="Learn a vocabulary.", no_args_is_help=True, rich_markup_mode=None)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    app.command()(tokenize)
-    app.add_typer(vocab, name="vocab")
 
 
 def tokenize(
@@ -47,20 +45,15 @@ def tokenize(
             line = {"tokens": tokens, "ids": encoded.ids, "segments": encoded.segments}
             answer(json.dumps(line | {"offsets": encoded.offsets, "cut": encoded.cut}))
         else:
-            _print_table(parts, tokens, encoded.ids, encoded.segments, encoded.offsets)
+            _print_table(parts, tokens, encoded)
             if encoded.cut:
                 notice(f"{encoded.cut} tokens did not fit into {limit}")
 
 
-def _print_table(
-    parts: list[str],
-    tokens: list[str],
-    ids: list[int],
-    segments: list[int],
-    offsets: list[tuple[int, int]],
-) -> None:
+def _print_table(parts: list[str], tokens: list[str], encoded: "Encoded") -> None:
     width = max(len(token) for token in tokens)
-    for token, number, segment, (start, end) in zip(tokens, ids, segments, offsets, strict=True):
+    columns = tokens, encoded.ids, encoded.segments, encoded.offsets
+    for token, number, segment, (start, end) in zip(*columns, strict=True):
         piece = parts[segment][start:end]
         place = f"{start:>6}-{end:<6} {piece!r}" if end else ""
         answer(f"{token:<{width}} {number:>7}  {segment}  {place}".rstrip())
@@ -74,15 +67,15 @@ def _stdin() -> Iterator[str]:
 
 @vocab.command("learn")
 def vocab_learn(
-    files: Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")],
+    files: options.TextFiles,
     size: Annotated[int, typer.Option(help="How many tokens.")],
-    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+    out: options.NewFolder,
     criterion: Annotated[str, typer.Option(help="frequency or likelihood.")] = "frequency",
     cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
     coverage: Annotated[
         float, typer.Option(help="Share of the characters that must be spelled.")
     ] = 0.9999,
-    column: Annotated[str | None, typer.Option(help="Where a table has its text.")] = None,
+    column: options.Column = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count words.")] = 1,
 ) -> None:
     """Learn a WordPiece vocabulary from text, the same for any number of workers."""
@@ -108,7 +101,7 @@ def vocab_learn(
             column=column,
             workers=workers,
             counting=job.advance,
-            learning=lambda done, total: job.reach("learning tokens", "tokens", done, total),
+            learning=partial(terminal.progress, "learning tokens", "tokens"),
         )
     if result.tokens < size:
         notice(f"the text has no more than {result.tokens:,} tokens worth learning")

@@ -2,26 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.answers import ModelName
+from unmask import load
+from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
-from unmask.cli.tasks import OnBad, watcher_for
-from unmask.cli.training import (
-    NoPreflight,
-    Out,
-    Overwrite,
-    Resume,
-    Set,
-    Shard,
-    Tensorboard,
-    Threads,
-    check_run,
-    console_of_run,
-    is_main,
-)
 from unmask.errors import SettingsError, UserError
 
 if TYPE_CHECKING:
@@ -34,29 +21,15 @@ Folder = Annotated[
 Source = Annotated[str | None, typer.Option("--from", help="The folder's language to read.")]
 Target = Annotated[str | None, typer.Option("--to", help="The folder's language to say.")]
 Paths = list[Path] | None
-Text = Annotated[str | None, typer.Option(help="The column of the source.")]
-Second = Annotated[str | None, typer.Option(help="The column of the target.")]
-Header = Annotated[
-    bool | None, typer.Option("--header/--no-header", help="Does the first row name columns?")
-]
 Beams = Annotated[int, typer.Option(min=1, help="Beginnings kept at every step; 1 is greedy.")]
 Penalty = Annotated[float, typer.Option(help="Scores are divided by length to this power.")]
-Longest = Annotated[int | None, typer.Option(min=1, help="Words at most.")]
-Split = Annotated[bool, typer.Option(help="Translate a text that is too long in parts.")]
 
 verbs = typer.Typer(help="Learn to translate, and translate.", no_args_is_help=True)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the verbs of this file."""
-    for verb in (train, run, evaluate, compare, look):
-        verbs.command()(verb)
-    app.add_typer(verbs, name="translate")
-
-
 def train(
-    out: Out,
     folder: Folder = None,
+    *,
     source: Source = None,
     target: Target = None,
     train: Annotated[
@@ -69,78 +42,57 @@ def train(
     model: Annotated[str | None, typer.Option(help="A BERT to be the encoder.")] = None,
     vocabulary: Annotated[Path | None, typer.Option(help="Words that were learned before.")] = None,
     target_vocabulary: Annotated[Path | None, typer.Option(help="Of the target alone.")] = None,
-    text: Text = None,
-    second: Second = None,
-    header: Header = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="How often everything is seen.")] = None,
+    table: options.DataOptions,
+    epochs: options.Epochs = None,
     minutes: Annotated[float | None, typer.Option(help="How long, instead of epochs.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Pairs a step.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random.")] = None,
-    threads: Threads = None,
-    on_bad: OnBad = "stop",
-    set_: Set = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    shard: Shard = False,
-    tensorboard: Tensorboard = False,
-    no_preflight: NoPreflight = False,
+    run: options.RunOptions,
 ) -> None:
     """Train a translator on pairs of texts of your own."""
-    flags = {"optimizer.rate": rate, "schedule.epochs": epochs, "schedule.minutes": minutes}
-    flags |= {"loop.batch_size": batch, "seed": seed}
-    changes = [f"{name}={v}" for name, v in flags.items() if v is not None] + (set_ or [])
+    flags = {"schedule.epochs": epochs, "schedule.minutes": minutes, "loop.batch_size": batch}
+    changes = run.changes(flags)
     if model is not None and not any(".joint" in change for change in changes):
         changes.append("tokenizer.joint=false")
-    check_run(out, resume, overwrite)
-    from unmask.data.columns import Columns
+    run.check()
     from unmask.data.pair_files import PairFiles
 
-    columns = Columns(text, second, None, header)
-    files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher_for(on_bad))
+    columns, watcher = table.columns(), table.watcher()
+    files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher)
     files.paths()  # what is wrong with them is reported before torch is imported
-    from unmask.jobs.translate import Given, TranslateJob
+    from unmask.jobs.pairs import Given
+    from unmask.jobs.translate import TranslateJob
     from unmask.train.compose import compose
-    from unmask.train.run import Options, Run
+    from unmask.train.run import Run
 
-    options = Options(resume, overwrite, shard, not no_preflight, tensorboard, threads)
-    console = console_of_run()
+    console = options.console_of_run()
     job = TranslateJob(files, Given(model, vocabulary, target_vocabulary))
     composed = compose(TranslateJob.scope, recipe, changes, console=console)
-    found = Run(job, composed, out, console, options).go().summary
-    if is_main():
-        answer(json.dumps(found))
+    found = Run(job, composed, run.out, console, run.how()).go().summary
+    options.answer_of_run(json.dumps(found))
 
 
 def run(
-    model: ModelName,
+    model: options.ModelName,
     file: Annotated[str, typer.Argument(help="A text a line; - is standard input.")] = "-",
     beams: Beams = 1,
     penalty: Penalty = 1.0,
-    longest: Longest = None,
+    longest: Annotated[int | None, typer.Option(min=1, help="Words at most.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw words.")] = False,
     temperature: Annotated[float, typer.Option(help="Of draws; below 1 is bolder.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Draw among so many.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this share.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of draws.")] = 0,
     scores: Annotated[bool, typer.Option("--json", help="JSON lines, with scores.")] = False,
-    split: Split = True,
+    split: Annotated[bool, typer.Option(help="Translate a text that is too long in parts.")] = True,
 ) -> None:
     """Translate every line: a text in, a text out; blank lines stay."""
-    settings = _settings(
-        beams=beams,
-        penalty=penalty,
-        longest=longest,
-        sample=sample,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+    asked = {"beams": beams, "penalty": penalty, "longest": longest, "sample": sample}
+    asked |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    settings = _settings(asked)
     from unmask.data.parallel import read_sources
 
     sources = read_sources(file)
-    loaded = _load(model)
+    loaded = load(model).translator
     with progress("translating", "texts") as job:
         texts = (pair.source for pair in sources)
         for found in loaded.translate(texts, settings, split=split):
@@ -152,30 +104,26 @@ def run(
 
 
 def evaluate(
-    model: ModelName,
+    model: options.ModelName,
     files: Annotated[list[Path], typer.Argument(help="A table of pairs, or two parallel files.")],
     beams: Beams = 1,
     penalty: Penalty = 1.0,
-    text: Text = None,
-    second: Second = None,
-    header: Header = None,
-    on_bad: OnBad = "stop",
+    table: options.DataOptions = options.DataOptions(),
     out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
 ) -> None:
     """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
-    settings = _settings(beams=beams, penalty=penalty)
-    from unmask.data.columns import Columns
+    settings = _settings({"beams": beams, "penalty": penalty})
     from unmask.data.parallel import inferred, read_pairs
     from unmask.disk import check_output_file, write_file
 
     if out is not None:
         check_output_file(out)
-    columns = Columns(text, second, None, header)
+    columns = table.columns()
     notice(f"{files[0]}: {inferred(files, columns)}")
-    pairs = list(read_pairs(files, columns, watcher_for(on_bad)))
+    pairs = list(read_pairs(files, columns, table.watcher()))
     if not pairs:
         raise UserError(f"{files[0]}: nothing to score in it. Is it the right file?")
-    loaded = _load(model)
+    loaded = load(model).translator
     from unmask.tasks.translate import metrics
 
     scored = metrics()  # says at once what is not installed
@@ -192,14 +140,14 @@ def evaluate(
 
 def compare(
     recipe: Annotated[Path, typer.Argument(help="Data and variants, as TOML.")],
-    threads: Threads = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")] = None,
 ) -> None:
     """Train several variants, and draw their curves in one figure."""
     from unmask.jobs.compare import FIGURE, read_comparison
     from unmask.jobs.compare import compare as run_all
 
     asked = read_comparison(recipe)
-    console = console_of_run()
+    console = options.console_of_run()
     rows = run_all(asked, console, threads=threads)
     print(f"{'':<24}{'bleu':>8}{'chrf':>8}{'perplexity':>12}{'minutes':>9}")
     for row in rows:
@@ -211,7 +159,7 @@ def compare(
 
 
 def look(
-    model: ModelName,
+    model: options.ModelName,
     text: Annotated[str, typer.Argument(help="A text to translate.")],
     out: Annotated[Path, typer.Option(help="The picture, an SVG file.")],
     target: Annotated[str | None, typer.Option(help="A translation; the model's own.")] = None,
@@ -222,7 +170,7 @@ def look(
     if out.suffix != ".svg":
         raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .svg.")
     check_output_file(out)
-    loaded = _load(model)
+    loaded = load(model).translator
     from unmask.use.alignment import alignment_svg
 
     looked = loaded.looked(text, target)
@@ -231,22 +179,12 @@ def look(
     notice(f"the picture is {out}")
 
 
-def _settings(**given: Any) -> "SearchSettings":
+def _settings(asked: dict[str, float | None]) -> "SearchSettings":
     """How to search, checked before torch is imported."""
     from unmask.model.config import SearchSettings
     from unmask.settings import build
 
-    return build(SearchSettings, given, where="translate")
-
-
-def _load(model: str) -> "Translator":
-    from unmask.checkpoint.fetch import locate
-
-    path = locate(model)  # a wrong name answers before torch is imported
-    from unmask.checkpoint.folder import load_folder
-    from unmask.use.translate import Translator
-
-    return Translator(load_folder(path))
+    return build(SearchSettings, asked, where="translate")
 
 
 def _say_what_was_split(loaded: "Translator") -> None:
@@ -255,3 +193,7 @@ def _say_what_was_split(loaded: "Translator") -> None:
             f"split: {loaded.split_texts:,} longer than {loaded.limit} tokens, translated in parts "
             "(--no-split refuses such texts)"
         )
+
+
+for verb in (train, run, evaluate, compare, look):
+    verbs.command()(options.grouped(verb))

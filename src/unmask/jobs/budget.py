@@ -8,16 +8,16 @@ of each size from the smallest on. A text that is read again counts again, up to
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unmask.data.batches import Batch, collate
 from unmask.data.corpus import Corpus
 from unmask.data.examples import UNSAID
+from unmask.data.stream import Drawn
 from unmask.jobs.corpus import objective_for
 from unmask.model.config import SIZES
 from unmask.model.factory import make_network
@@ -55,14 +55,6 @@ class Timed:
         return step / (step / self.tokens * self.piece / world + self.rest)
 
 
-@dataclass(frozen=True)
-class Made:
-    """A made-up text."""
-
-    ids: NDArray[np.int64]
-    segments: NDArray[np.int64]
-
-
 def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
     """Settle the size and the tokens of a step, where the recipe leaves them open.
 
@@ -75,16 +67,15 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
     if site.stored is not None:
         shape = {name: getattr(site.stored.model, name) for name in ("size", "layers")}
         known = [phase.batch_tokens for phase in site.stored.schedule.phases]
-        return _settled(recipe, shape if auto else {}, *known)
+        return settled(recipe, shape if auto else {}, *known)
     say, processes = site.folder.say, site.processes
-    for number, (size, shape) in enumerate(
-        (LADDER if auto else {str(recipe.model.size): {}}).items()
-    ):
-        tried = _settled(recipe, shape, SMALLEST)
-        timed = _mean(_measured(tried, corpus.tokenizer.vocabulary, processes), processes)
+    shapes = LADDER if auto else {str(recipe.model.size): {}}
+    for number, (size, shape) in enumerate(shapes.items()):
+        tried = settled(recipe, shape, SMALLEST)
+        timed = _measured(tried, corpus.tokenizer.vocabulary, processes)
         step = _step_tokens(tried, timed, minutes, processes.world)
-        settled = _settled(recipe, shape, step)
-        step = settled.schedule.phases[0].batch_tokens or step
+        candidate = settled(recipe, shape, step)
+        step = candidate.schedule.phases[0].batch_tokens or step
         speed = timed.speed(step, processes.world)
         seen = 60 * minutes * speed
         counted = min(seen, REPEATS * corpus.size)
@@ -94,7 +85,7 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
         )
         if number and counted < NEEDED * timed.weights:
             break
-        chosen, found = f"{size}, {step:,} tokens a step", settled
+        chosen, found = f"{size}, {step:,} tokens a step", candidate
         passes = seen / corpus.size
     say(f"chosen: {chosen}; the text is read {passes:.2g} times")
     if passes > REPEATS:
@@ -102,10 +93,10 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
     return found
 
 
-def _settled(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | None) -> Recipe:
-    """With a size, and with numbers of tokens a step where the recipe leaves them open.
+def settled(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | None) -> Recipe:
+    """Fill in a size, and the batch size of each phase, where the recipe leaves them open.
 
-    The last number is that of all further phases.
+    The last batch size is that of all further phases.
     """
     model = recipe.model
     given = {name: value for name, value in shape.items() if getattr(model, name) in (None, AUTO)}
@@ -132,7 +123,7 @@ def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> in
 
 
 def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> Timed:
-    """Time some steps of one piece on this process's device."""
+    """Time some steps of one micro-batch; the mean of all processes, so that they choose alike."""
     alone = Processes(device=processes.device)
     precision = choose_precision(recipe.loop.precision, alone.device)
     asked, heads = objective_for(recipe, vocabulary)
@@ -157,7 +148,8 @@ def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> T
     seconds = [_seconds(step, alone.device) for _ in range(3)]  # the first is slow
     rest = min(_seconds(optimizer.step, alone.device) for _ in range(2))
     torch.set_rng_state(before)
-    piece = max(min(seconds) - rest, 1e-6)
+    own = [max(min(seconds) - rest, 1e-6), rest]
+    piece, rest = (total / processes.world for total in processes.total(own))
     return Timed(piece, rest, batch.real, count_parameters(network.encoder.blocks))
 
 
@@ -169,12 +161,6 @@ def _seconds(do: Callable[[], object], device: torch.device) -> float:
     return time.monotonic() - begun
 
 
-def _mean(timed: Timed, processes: Processes) -> Timed:
-    """The same on all processes: they must choose alike."""
-    piece, rest = processes.total([timed.piece, timed.rest])
-    return replace(timed, piece=piece / processes.world, rest=rest / processes.world)
-
-
 def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
     """Full rows of random tokens."""
     length = recipe.schedule.phases[0].length
@@ -182,7 +168,7 @@ def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
     rng = np.random.default_rng(0)
     first = len(SPECIALS) if len(vocabulary) > len(SPECIALS) else 0
     tokens = rng.integers(first, len(vocabulary), (rows, length))
-    texts = [Made(row, np.zeros_like(row)) for row in tokens]
+    texts = [Drawn(row, np.zeros_like(row), np.zeros(length, dtype=bool)) for row in tokens]
     batch = collate(texts, [[row] for row in range(rows)], pad_id=vocabulary.pad)
     return batch.with_examples(
         number=torch.arange(rows) * 2**20,

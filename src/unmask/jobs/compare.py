@@ -12,12 +12,13 @@ from pydantic import Field, model_validator
 from unmask.console import Console
 from unmask.data.pair_files import PairFiles
 from unmask.disk import check_output_folder, write_file
+from unmask.jobs.seeds import go
 from unmask.jobs.translate import TranslateJob
 from unmask.settings import Settings, build, read_toml
 from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line, column
-from unmask.train.folder import MODEL, RECIPE, read_metrics
-from unmask.train.run import Options, Run
+from unmask.train.folder import MODEL, read_metrics
+from unmask.train.run import Options
 
 FIGURE = "compare.svg"
 
@@ -66,22 +67,21 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Train every variant, draw their curves in one figure, and return a row for each."""
     out = Path(asked.out)
-    for variant in asked.variants:
-        check_output_folder(out / variant.name, renamed=False)
+    runs = {variant.name: out / variant.name for variant in asked.variants}
+    for place in runs.values():
+        check_output_folder(place, renamed=False)
     data = asked.files.read()
     for variant in asked.variants:
-        place = out / variant.name
+        place = runs[variant.name]
         if (place / MODEL).exists():
             console.say(f"{variant.name}: is there already")
             continue
         changes = [*asked.set, *variant.set]
         console.say(f"{variant.name}: {variant.recipe} {' '.join(changes)}".rstrip())
         recipe = compose(TranslateJob.scope, variant.recipe, changes, console=console)
-        options = Options(resume=(place / RECIPE).exists(), threads=threads)
-        Run(TranslateJob(data), recipe, place, console, options).go()
-    figure = drawn({variant.name: out / variant.name for variant in asked.variants})
-    write_file(out / FIGURE, figure.encode("utf-8"))
-    return [row_of(variant.name, out / variant.name) for variant in asked.variants]
+        go(TranslateJob(data), recipe, place, console, Options(threads=threads), resume=True)
+    write_file(out / FIGURE, drawn(runs).encode("utf-8"))
+    return [row_of(name, run) for name, run in runs.items()]
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -95,14 +95,8 @@ def row_of(name: str, run: Path) -> dict[str, Any]:
     held = [entry for entry in metrics if entry["kind"] == "eval" and entry["step"] > 0]
     trained = [entry for entry in metrics if entry["kind"] == "train"]
     best = max(held, key=lambda entry: float(entry["bleu"]))
-    return {
-        "variant": name,
-        "bleu": best["bleu"],
-        "chrf": best["chrf"],
-        "perplexity": best["perplexity"],
-        "step": best["step"],
-        "minutes": trained[-1]["seconds"] / 60,
-    }
+    scores = {key: best[key] for key in ("bleu", "chrf", "perplexity", "step")}
+    return {"variant": name, **scores, "minutes": trained[-1]["seconds"] / 60}
 
 
 def drawn(runs: dict[str, Path]) -> str:
@@ -114,15 +108,11 @@ def drawn(runs: dict[str, Path]) -> str:
         name: [entry for entry in read_metrics(run) if entry["kind"] == "eval"]
         for name, run in runs.items()
     }
-    charts = [
-        Chart(
-            title,
-            [
-                Line(name, [e["tokens"] / 1e6 for e in own], [e[key] for e in own])
-                for name, own in held.items()
-            ],
-            across="million words learned from",
-        )
-        for title, key in (("Held-out BLEU", "bleu"), ("Held-out loss of a word", "loss"))
-    ]
+    charts = []
+    for title, key in (("Held-out BLEU", "bleu"), ("Held-out loss of a word", "loss")):
+        lines = [
+            Line(name, [e["tokens"] / 1e6 for e in own], [e[key] for e in own])
+            for name, own in held.items()
+        ]
+        charts.append(Chart(title, lines, across="million words learned from"))
     return column(charts)

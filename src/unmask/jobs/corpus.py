@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unmask.data import draws
 from unmask.data.batches import Batch
@@ -17,7 +17,7 @@ from unmask.data.stream import Stream
 from unmask.errors import SettingsError
 from unmask.model.config import HeadsConfig
 from unmask.objectives import OBJECTIVES
-from unmask.objectives.base import OnePass, Reader
+from unmask.objectives.base import OnePass
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.preflight import PreflightError
 from unmask.train.recipe import Recipe
@@ -44,11 +44,10 @@ def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, Head
             'recipe [objective]: name is "pairs" and data.pairs is "off"; need pairs to tell '
             'apart. Set data.pairs="nsp" or "sop".'
         )
-    readers: list[Reader] = []
+    readers = [OBJECTIVES[name](settings, vocabulary) for name, settings in wanted.items()]
     heads: dict[str, Any] = {"pooler": False}
-    for name, settings in wanted.items():
-        readers.append(OBJECTIVES[name](settings, vocabulary))
-        heads |= OBJECTIVES[name].heads
+    for reader in readers:
+        heads |= reader.heads
     return OnePass(readers), HeadsConfig(**heads)
 
 
@@ -56,7 +55,8 @@ class CorpusSource:
     """The sequences of a corpus, phase after phase of a run."""
 
     def __init__(self, corpus: Corpus, recipe: Recipe, objective: OnePass) -> None:
-        self.recipe, self.objective, self.phases = recipe, objective, recipe.schedule.phases
+        self.corpus, self.recipe, self.objective = corpus, recipe, objective
+        self.phases = recipe.schedule.phases
         documents, _ = split_documents(len(corpus.documents) - 1, recipe.data.held_out)
         refuse_too_few(corpus, documents, recipe.data)
         self.streams = [
@@ -86,9 +86,11 @@ class CorpusSource:
 
     def sample(self, count: int) -> Batch:
         """The first sequences, as at the beginning of a run."""
-        stream = self.streams[0]
-        rows = [Row(0, row) for row in range(min(count, len(stream.epoch(0))))]
-        return self._batch(stream, rows, 0.0)
+        return self._batch(self.streams[0], self.first_rows(count), 0.0)
+
+    def first_rows(self, count: int) -> list[Row]:
+        """Where the first sequences are, as many as there are of `count`."""
+        return [Row(0, row) for row in range(min(count, len(self.streams[0].epoch(0))))]
 
     def _batch(self, stream: Stream, rows: list[Row], progress: float) -> Batch:
         root = draws.key(self.recipe.seed, _MASKS)
@@ -112,39 +114,32 @@ class CorpusSource:
 
     def _phase(self, progress: float) -> int:
         """Which phase a moment of the run is in."""
-        reached = 0.0
-        for number, phase in enumerate(self.phases):
-            reached += phase.share
-            if progress < reached - 1e-9:
+        for number, end in enumerate(accumulate(phase.share for phase in self.phases)):
+            if progress < end - 1e-9:
                 return number
         return len(self.phases) - 1
 
 
-def check_corpus(corpus: Corpus, source: CorpusSource, say: Callable[[str], None]) -> None:
+def check_corpus(source: CorpusSource, say: Callable[[str], None]) -> None:
     """Check what can be known of a corpus before the first step; refuse what cannot go well."""
-    share = corpus.statistics.duplicate_share
+    share = source.corpus.statistics.duplicate_share
     if share > DUPLICATES:
         say(
             f"warning: about {share:.0%} of the sentences have occurred before; the model will "
             "learn them by heart. Remove repeated documents"
         )
-    stream = source.streams[0]
-    rows = [Row(0, row) for row in range(min(SAMPLE, len(stream.epoch(0))))]
-    raw = stream.batch(rows)
-    _check_pairs(stream.epoch(0).plan.label, source.recipe, corpus)
-    shown = _check_masks(raw.tokens.numpy(), source.objective.prepare(raw, 0), source, corpus)
-    if shown:
-        say(shown)
+    if source.recipe.data.pairs != "off":
+        _check_pairs(source)
+    _check_masks(source, say)
 
 
-def _check_pairs(labels: NDArray[Any], recipe: Recipe, corpus: Corpus) -> None:
-    if recipe.data.pairs == "off":
-        return
+def _check_pairs(source: CorpusSource) -> None:
+    labels = source.streams[0].epoch(0).plan.label
     yes, no = int((labels == FOLLOWS).sum()), int((labels == DIFFERS).sum())
     if not yes + no:
         raise PreflightError(
-            f"preflight: {corpus.path}: not one pair; every document has a single sentence. Keep "
-            'sentences of a document together, or train without pairs: --set data.pairs="off"'
+            f"preflight: {source.corpus.path}: not one pair; every document has a single sentence. "
+            'Keep sentences of a document together, or train without pairs: --set data.pairs="off"'
         )
     share = no / (yes + no)
     margin = max(BALANCE, 4 * 0.5 / math.sqrt(yes + no))
@@ -155,15 +150,15 @@ def _check_pairs(labels: NDArray[Any], recipe: Recipe, corpus: Corpus) -> None:
         )
 
 
-def _check_masks(
-    before: NDArray[np.int64], batch: Batch, source: CorpusSource, corpus: Corpus
-) -> str | None:
-    vocabulary = corpus.tokenizer.vocabulary
-    special = np.isin(before, [vocabulary.ids[token] for token in SPECIALS])
+def _check_masks(source: CorpusSource, say: Callable[[str], None]) -> None:
+    vocabulary = source.corpus.tokenizer.vocabulary
+    before = source.streams[0].batch(source.first_rows(SAMPLE))
+    batch = source.objective.prepare(before, 0)
     name = f"{source.objective.terms[0]}_places"
     if name not in batch.labels:
-        return None
+        return
     places = batch.labels[name].numpy()
+    special = np.isin(before.tokens.numpy(), [vocabulary.ids[token] for token in SPECIALS])
     if special.ravel()[places].any():
         raise PreflightError(
             "preflight: special tokens are masked: a defect of unmask. Please report it."
@@ -171,4 +166,4 @@ def _check_masks(
     shown = batch.tokens.numpy().ravel()[places]
     rate = len(places) / max(int((~special).sum()), 1)
     masked = float((shown == vocabulary.mask).mean()) if len(places) else 0.0
-    return f"preflight: {rate:.1%} of the tokens are predicted, {masked:.0%} of those from [MASK]"
+    say(f"preflight: {rate:.1%} of the tokens are predicted, {masked:.0%} of those from [MASK]")

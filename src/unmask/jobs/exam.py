@@ -23,6 +23,7 @@ from unmask.tasks.translate import Tokenizers, Translate, perplexity, said_of
 from unmask.tasks.translate import Tokens as PairTokens
 from unmask.train.distributed import Processes
 from unmask.train.ingredients import Tokens
+from unmask.train.recipe import Recipe
 from unmask.train.scores import Scored
 
 Measured = tuple[dict[str, Scored], list[float]]
@@ -85,18 +86,18 @@ class Translated:
         task: Translate,
         tokenizers: Tokenizers,
         pairs: Sequence[Pair],
-        *,
         max_length: int,
-        tokens: int,
+        recipe: Recipe,
         processes: Processes,
     ) -> None:
         self.task, self.tokenizers, self.processes = task, tokenizers, processes
+        most = recipe.evaluate.tokens
         self.pairs: list[Pair] = []
         self.tokens: list[PairTokens] = []
         total = 0
         for pair, own in zip(pairs, tokenizers.tokens(pairs), strict=True):
             total += len(own.ids)
-            if len(own.ids) <= max_length and total <= max(tokens, len(own.ids)):
+            if len(own.ids) <= max_length and total <= max(most, len(own.ids)):
                 self.pairs.append(pair)
                 self.tokens.append(own)
         if not self.pairs:

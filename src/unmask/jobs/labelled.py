@@ -15,7 +15,6 @@ from unmask.data.columns import Columns, infer
 from unmask.data.lines import REFUSE, Watcher
 from unmask.data.statistics import leaks
 from unmask.errors import DataError, SettingsError
-from unmask.model.network import Network
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task, Window, batch_of, was_cut
 from unmask.train.ingredients import Tokens
@@ -47,28 +46,25 @@ class LabelledFiles:
 
     def read(self, choice: Choice) -> Labelled:
         """Read both files, and the task that the first one poses."""
-        with _file(self.train, "train") as train, _file(self.dev, "dev") as dev:
-            return self._read(choice, train, dev)
-
-    def _read(self, choice: Choice, train: Path, dev: Path) -> Labelled:
         if choice.name not in TASKS:
             raise SettingsError(
                 f"recipe [task]: {choice.name} is not learned from labels. The tasks are "
                 f"{', '.join(TASKS)}."
             )
         kind, columns, notes = TASKS[choice.name], self.columns, []
-        if kind.tabular:
-            columns = infer(train, columns)
-            notes.append(f"{train}: {columns.said()}")
-        records = {}
-        for path in (train, dev):
-            records[path] = list(kind.read(path, columns, self.watcher, choice.settings))
-            if not records[path]:
-                raise DataError(f"{path}: nothing to learn from in it. Is it the right file?")
-            notes.append(f"{path}: {len(records[path]):,} examples")
+        with _file(self.train, "train") as train, _file(self.dev, "dev") as dev:
+            if kind.tabular:
+                columns = infer(train, columns)
+                notes.append(f"{train}: {columns.said()}")
+            records = {}
+            for path in (train, dev):
+                records[path] = list(kind.read(path, columns, self.watcher, choice.settings))
+                if not records[path]:
+                    raise DataError(f"{path}: nothing to learn from in it. Is it the right file?")
+                notes.append(f"{path}: {len(records[path]):,} examples")
         task = kind.learn(choice.settings, records[train])
-        for path in (train, dev):
-            task.check(records[path])
+        for known in records.values():
+            task.check(known)
         notes += leaks(records[train], records[dev], dev)
         return Labelled(task, records[train], records[dev], notes)
 
@@ -121,13 +117,3 @@ def windows_of(task: Task, records: Sequence[Any], tokens: Tokens) -> tuple[list
                 )
             )
     return windows, cut
-
-
-def window_length(recipe: Recipe, network: Network) -> int:
-    """Tokens of a window."""
-    most, asked = network.config.max_length, recipe.tokenizer.max_length
-    if asked is not None and asked > most:
-        raise SettingsError(
-            f"tokenizer.max_length is {asked}, and the model reads {most} tokens at most. Lower it."
-        )
-    return asked or most

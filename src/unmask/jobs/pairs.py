@@ -1,6 +1,8 @@
 """Pairs of texts -> tokenizers, micro-batches, and the shape of the decoder that fits them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from unmask.checkpoint.vocabulary import load_tokenizer
 from unmask.data.batches import Batch
 from unmask.data.parallel import Pair
 from unmask.errors import DataError, SettingsError
-from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
+from unmask.model.config import DecoderConfig, ModelConfig
 from unmask.settings import build
 from unmask.tasks.translate import (
     Tokenizers,
@@ -32,20 +34,43 @@ from unmask.train.sources import Shuffled
 NEIGHBOURS = 20  # steps whose pairs are sorted by length together
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a translation run may start from: an encoder, or vocabularies."""
+
+    encoder: str | Path | Folder | None = None
+    vocabulary: Path | Tokenizers | None = None  # of both sides, or of the source
+    target_vocabulary: Path | None = None
+
+    def tokenizers(self) -> Tokenizers | None:
+        """The vocabularies that the user gives, if any."""
+        source, target = self.vocabulary, self.target_vocabulary
+        if source is None:
+            if target is not None:
+                raise SettingsError(
+                    "--target-vocabulary without --vocabulary: give both, or neither."
+                )
+            return None
+        if self.encoder is not None:
+            raise SettingsError(
+                "--vocabulary and --model: the model has a vocabulary of its own. Give one of the "
+                "two."
+            )
+        if isinstance(source, Tokenizers):
+            return source
+        first = load_tokenizer(source)
+        return Tokenizers(first, first if target is None else load_tokenizer(target))
+
+
 def find_tokenizers(
-    pairs: Sequence[Pair],
-    recipe: Recipe,
-    site: Site,
-    encoder: Folder | None,
-    source: Path | Tokenizers | None,
-    target: Path | None,
+    pairs: Sequence[Pair], recipe: Recipe, site: Site, given: Given, encoder: Folder | None
 ) -> Tokenizers:
     """Vocabularies of both sides: given ones, a resumed run's, or learned from the pairs."""
 
     def progress(done: int, total: int) -> None:
         site.console.progress("learning a vocabulary", "tokens", done, total)
 
-    found = given_tokenizers(source, target, encoder) or stored_tokenizers(site)
+    found = given.tokenizers() or stored_tokenizers(site)
     found = found or learned(pairs, recipe.tokenizer, encoder, progress)
     sizes = [len(own.vocabulary) for own in (found.source, found.target)]
     same = found.source is found.target
@@ -53,24 +78,6 @@ def find_tokenizers(
         f"{sizes[0]:,} tokens for both sides" if same else f"{sizes[0]:,} and {sizes[1]:,} tokens"
     )
     return found
-
-
-def given_tokenizers(
-    source: Path | Tokenizers | None, target: Path | None, encoder: Folder | None
-) -> Tokenizers | None:
-    """Vocabularies that a user gives: of both sides together, or of each."""
-    if source is None:
-        if target is not None:
-            raise SettingsError("--target-vocabulary without --vocabulary: give both, or neither.")
-        return None
-    if encoder is not None:
-        raise SettingsError(
-            "--vocabulary and --model: the model has a vocabulary of its own. Give one of the two."
-        )
-    if isinstance(source, Tokenizers):
-        return source
-    first = load_tokenizer(source)
-    return Tokenizers(first, first if target is None else load_tokenizer(target))
 
 
 def stored_tokenizers(site: Site) -> Tokenizers | None:
@@ -89,31 +96,29 @@ def learned(
     progress: Callable[[int, int], None] | None = None,
 ) -> Tokenizers:
     """Learn vocabularies of both sides from the pairs; a given encoder has its own already."""
-    sides: list[Iterable[str]] = [
-        (pair.source for pair in pairs),
-        (pair.target or "" for pair in pairs),
-    ]
+    sources = (pair.source for pair in pairs)
+    targets = (pair.target or "" for pair in pairs)
     if encoder is not None:
         if settings.joint:
             raise SettingsError(
                 "tokenizer.joint: the given model has a vocabulary of its own, which the other "
                 "language cannot share. Set tokenizer.joint=false."
             )
-        return Tokenizers(encoder.needed_tokenizer(), _learned([sides[1]], settings, progress))
+        return Tokenizers(encoder.needed_tokenizer(), _learned(targets, settings, progress))
     if settings.joint:
-        both = _learned(sides, settings, progress)
+        both = _learned(chain(sources, targets), settings, progress)
         return Tokenizers(both, both)
-    source, target = (_learned([own], settings, progress) for own in sides)
-    return Tokenizers(source, target)
+    source = _learned(sources, settings, progress)
+    return Tokenizers(source, _learned(targets, settings, progress))
 
 
 def _learned(
-    sides: Sequence[Iterable[str]],
+    texts: Iterable[str],
     settings: TokenizerSettings,
     progress: Callable[[int, int], None] | None,
 ) -> Tokenizer:
     casing = Casing(lowercase=not settings.cased, strip_accents=not settings.accents)
-    words = count_words((text for own in sides for text in own), casing)
+    words = count_words(texts, casing)
     return Tokenizer(learn(words, LearnSettings(size=settings.size), progress=progress), casing)
 
 
@@ -178,27 +183,15 @@ def decoder_config(recipe: Recipe, config: ModelConfig, tokenizers: Tokenizers) 
     return build(DecoderConfig, table, where="recipe [model.decoder]")
 
 
-def refuse_forcing(how: TranslateSettings, heads: HeadsConfig) -> None:
-    """Refuse a share of teacher forcing for a decoder that never hears its own words."""
-    own = heads.decoder
-    assert own is not None
-    if how.always or not (own.cell == "attention" or own.feeds in ("nothing", "context")):
+def refuse_forcing(how: TranslateSettings, decoder: DecoderConfig) -> None:
+    """Refuse to force only some words on a decoder that never hears its own words."""
+    if decoder.cell == "attention":
+        fed = "all words at once: a Transformer is trained on the truth"
+    elif decoder.feeds in ("nothing", "context"):
+        fed = "no word"
+    else:
         return
-    fed = "all words at once: a Transformer is trained on the truth"
-    raise SettingsError(
-        f"task.forcing is {how.forcing}, but this decoder is fed "
-        f"{fed if own.cell == 'attention' else 'no word'}. Leave it at 1."
-    )
-
-
-def max_length(recipe: Recipe, heads: HeadsConfig, config: ModelConfig) -> int:
-    """Tokens of a side: what both the encoder and the decoder can hold."""
-    assert heads.decoder is not None
-    most = min(config.max_length, heads.decoder.max_length)
-    asked = recipe.tokenizer.max_length
-    if asked is not None and asked > most:
+    if not how.always:
         raise SettingsError(
-            f"tokenizer.max_length is {asked}, and the model holds {most} tokens. Lower it, or "
-            "raise max_length."
+            f"task.forcing is {how.forcing}, but this decoder is fed {fed}. Leave it at 1."
         )
-    return asked or most

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from unmask.data.corpus import Corpus, open_corpus
-from unmask.jobs.budget import choose
+from unmask.jobs.budget import choose, settled
 from unmask.jobs.corpus import CorpusSource, check_corpus, objective_for
 from unmask.jobs.scopes import PRETRAIN, check_network
 from unmask.model.factory import make_network
@@ -29,14 +29,9 @@ class Pretrain:
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Choose the size and the batch size that the minutes deserve, where they are open."""
         corpus = self._open(site)
-        recipe = choose(recipe, corpus, site)
-        phases = [
-            phase if phase.batch_tokens else phase.model_copy(update={"batch_tokens": BATCH_TOKENS})
-            for phase in recipe.schedule.phases
-        ]
+        recipe = settled(choose(recipe, corpus, site), {}, BATCH_TOKENS)
         check_network(recipe)
         config = recipe.model.config(len(corpus.tokenizer.vocabulary))
-        recipe = recipe.changed(schedule={"phases": phases})
         return recipe.model_copy(update={"model": recipe.model.spelled_out(config)})
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
@@ -47,23 +42,20 @@ class Pretrain:
         network = make_network(recipe.model.config(len(vocabulary)), heads, recipe.seed)
         objective.begin(network, lambda: corpus.frequencies)
         source = CorpusSource(corpus, recipe, objective)
+        provenance = {"corpus": corpus.path.name, "corpus sha256": corpus.digest}
         phase = recipe.schedule.phases[0]
         site.folder.say(
             f"{corpus.size:,} tokens, {phase.rows * phase.length:,} of them in each step"
         )
         if site.check and site.stored is None and site.processes.first:
-            check_corpus(corpus, source, site.folder.say)
+            check_corpus(source, site.folder.say)
         return Ingredients(
             tokens=Tokens(corpus.tokenizer, network.config.max_length),
             network=network,
             objective=objective,
             source=source,
             evaluator=HeldOut(site, corpus, recipe, objective, network),
-            digest=Digest(
-                "corpus",
-                corpus.digest,
-                {"corpus": corpus.path.name, "corpus sha256": corpus.digest},
-            ),
+            digest=Digest("corpus", corpus.digest, provenance),
         )
 
     def _open(self, site: Site) -> Corpus:

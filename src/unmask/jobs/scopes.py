@@ -7,27 +7,20 @@ are reported before torch is imported.
 from typing import Any
 
 from unmask.errors import SettingsError
+from unmask.settings import Settings
 from unmask.train.compose import Scope, merged
-from unmask.train.recipe import AUTO, Recipe
+from unmask.train.recipe import AUTO, DataSettings, LoopSettings, ModelSettings, Recipe
+from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
-SHAPE = "size width layers heads inner_width max_length segments activation gated norm "
-SHAPE += "norm_epsilon dropout attention_dropout init_std positions reach buckets rotary_base "
-SHAPE += "cell causal window"
-LOOP = "micro_tokens micro_batches precision compile ahead average log_steps save_minutes "
-LOOP += "save_steps keep bad_steps"
-ADAM = "kind rate momentum factor beta1 beta2 epsilon decay clip"
-RATES = "schedule.kind schedule.warmup schedule.floor schedule.steps schedule.minutes".split()
-TUNED = [
-    "seed",
-    "model.frozen",
-    "tokenizer.max_length",
-    *(f"optimizer.{name}" for name in f"{ADAM} layer_decay head_factor".split()),
-    *RATES,
-    "schedule.epochs",
-    *(f"loop.{name}" for name in f"{LOOP} batch_size".split()),
-    "evaluate.times",
-    "evaluate.patience",
-]
+
+def _fields(table: str, kind: type[Settings], *unread: str) -> list[str]:
+    """All settings of a table but a few."""
+    return [f"{table}.{name}" for name in kind.model_fields if name not in unread]
+
+
+SHAPE = _fields("model", ModelSettings, "decoder", "frozen", "head_layers")
+TUNED = ["seed", "model.frozen", "tokenizer.max_length", "optimizer", "loop"]
+TUNED += [*_fields("schedule", ScheduleSettings, "phases"), "evaluate.times", "evaluate.patience"]
 DEFAULTS: dict[str, Any] = {
     "optimizer": {"rate": 5e-5},
     "schedule": {"warmup": 0.1, "epochs": 3.0},
@@ -38,13 +31,12 @@ PRETRAIN = Scope(
     "pretrain",
     reads=[
         "seed",
-        *(f"model.{name}" for name in SHAPE.split()),
-        *(f"data.{name}" for name in "pairs short_share copies held_out".split()),
+        *SHAPE,
+        *_fields("data", DataSettings, "temperature"),
         "objective",
-        *(f"optimizer.{name}" for name in ADAM.split()),
-        *RATES,
-        "schedule.phases",
-        *(f"loop.{name}" for name in LOOP.split()),
+        *_fields("optimizer", OptimizerSettings, "layer_decay", "head_factor"),
+        *_fields("schedule", ScheduleSettings, "epochs"),
+        *_fields("loop", LoopSettings, "batch_size"),
         "evaluate.times",
         "evaluate.tokens",
     ],
@@ -60,14 +52,7 @@ FINETUNE = Scope(
 SEVERAL = Scope("finetune multi", [*TUNED, "tasks", "data.temperature"], DEFAULTS)
 TRANSLATE = Scope(
     "translate",
-    reads=[
-        *TUNED,
-        *(f"model.{name}" for name in SHAPE.split()),
-        "model.decoder",
-        "tokenizer",
-        "task",
-        "evaluate.tokens",
-    ],
+    reads=[*TUNED, *SHAPE, "model.decoder", "tokenizer", "task", "evaluate.tokens"],
     defaults=merged(DEFAULTS, {"task": {"name": "translate"}}),
     folder="translate",
 )

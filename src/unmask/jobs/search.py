@@ -5,21 +5,17 @@ that are finished are told to optuna again, not trained again.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unmask.console import Console
-from unmask.disk import write_file
 from unmask.errors import FolderError, UserError, need
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.seeds import copy_best, refuse_other
+from unmask.jobs.seeds import go, publish_best, put, refuse_other
 from unmask.train.digest import digest_of
 from unmask.train.evaluator import METRIC
-from unmask.train.folder import RECIPE
 from unmask.train.recipe import Recipe
-from unmask.train.run import Options, Run
-from unmask.train.written import claim
+from unmask.train.run import Options
 
 RATES, BATCHES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
 RESULT, SUMMARY = "result.json", "search.json"
@@ -34,10 +30,10 @@ def search(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     anew = options.overwrite
-    refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)] if anew else ())
+    refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)], options)
     out.mkdir(parents=True, exist_ok=True)
     data = job.read(recipe)
-    asked = digest_of([*data.train, *data.dev]), job.opened().path.name
+    asked = {"data": digest_of([*data.train, *data.dev]), "model": job.opened().path.name}
 
     def objective(trial: Any) -> float:
         chosen = {
@@ -46,19 +42,18 @@ def search(
             "epochs": trial.suggest_categorical("epochs", EPOCHS),
         }
         place = out / f"trial-{trial.number}"
-        entry = None if anew else _finished(place / RESULT, chosen, asked)
+        expected = {"settings": chosen, **asked}
+        entry = None if anew else _finished(place / RESULT, expected)
         if entry is None:
             console.say(f"trial {trial.number}: {chosen}")
-            entry = {"settings": chosen, "data": asked[0], "model": asked[1]}
-            own = replace(options, resume=not anew and (place / RECIPE).exists())
-            run = Run(job, tried(recipe, chosen), place, console, own)
+            entry = dict(expected)
+            own = tried(recipe, chosen)
             try:
-                entry["scores"] = run.go().summary
+                entry["scores"] = go(job, own, place, console, options, resume=not anew)
             except UserError as error:  # such as a rate that is too high
                 console.say(f"trial {trial.number} failed: {error}")
                 entry["failed"] = str(error)
-            claim(place, RESULT)
-            write_file(place / RESULT, (json.dumps(entry, indent=1) + "\n").encode())
+            put(place, RESULT, entry)
         if "failed" in entry:
             raise optuna.TrialPruned
         return float(entry["scores"][METRIC])
@@ -71,19 +66,16 @@ def search(
     best = f"trial-{study.best_trial.number}"
     found = json.loads((out / best / RESULT).read_text("utf-8"))
     summary = {"best": best, "settings": found["settings"], "scores": found["scores"]}
-    place = copy_best(out, best, SUMMARY)
-    claim(out, SUMMARY)
-    write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
-    console.say(f"the best, {best}, is in {place}")
+    publish_best(out, best, summary, SUMMARY, console)
     return summary
 
 
-def _finished(path: Path, chosen: dict[str, Any], asked: tuple[str, str]) -> dict[str, Any] | None:
+def _finished(path: Path, expected: dict[str, Any]) -> dict[str, Any] | None:
     """What a trial has found before, if it was this one."""
     if not path.exists():
         return None
     found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    if (found.get("settings"), found.get("data"), found.get("model")) != (chosen, *asked):
+    if {key: found.get(key) for key in expected} != expected:
         raise FolderError(
             f"{path.parent}: a trial of other data, another model or another search is there. Give "
             "another --out, or start over with --overwrite."

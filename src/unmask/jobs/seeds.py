@@ -1,8 +1,12 @@
-"""The same fine-tuning with several seeds: mean and deviation, and the model of the best one."""
+"""The same fine-tuning with several seeds: mean and deviation, and the model of the best one.
+
+A search for settings has the same folder: a run in each of its folders, the best model of them
+where a single run has its model, and a summary.
+"""
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -25,52 +29,49 @@ def run_seeds(
 ) -> dict[str, Any]:
     """Run in OUT/seed-N, from the recipe's seed on; the best model is copied to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
-    refuse_other(out, SUMMARY, names if options.overwrite else ())
-    found: dict[str, dict[str, Any]] = {}
+    refuse_other(out, SUMMARY, names, options)
+    found: dict[str, dict[str, float]] = {}
     for seed, name in enumerate(names, start=recipe.seed):
         console.say(f"{name}:")
-        started = (out / name / RECIPE).exists()
-        own = replace(options, resume=options.resume and started)
         run = recipe.model_copy(update={"seed": seed})
-        found[name] = Run(job, run, out / name, console, own).go().summary
+        found[name] = go(job, run, out / name, console, options, resume=options.resume)
     metrics = [name for name in next(iter(found.values())) if name != "step"]
     values = {name: [scores[name] for scores in found.values()] for name in metrics}
-    best = max(found, key=lambda name: found[name][METRIC])
-    summary: dict[str, Any] = {
-        "seeds": found,
-        "mean": {name: mean(some) for name, some in values.items()},
-        "deviation": {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()},
-        "best": best,
-    }
-    place = copy_best(out, best, SUMMARY)
-    written.claim(out, SUMMARY)
-    write_file(out / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
+    means = {name: mean(some) for name, some in values.items()}
+    deviations = {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()}
     for name in metrics:
-        console.say(f"{name}: {summary['mean'][name]:.4f} +- {summary['deviation'][name]:.4f}")
-    console.say(f"the best, {best}, is in {place}")
+        console.say(f"{name}: {means[name]:.4f} +- {deviations[name]:.4f}")
+    best = max(found, key=lambda name: found[name][METRIC])
+    summary = {"seeds": found, "mean": means, "deviation": deviations, "best": best}
+    publish_best(out, best, summary, SUMMARY, console)
     return summary
 
 
-def refuse_other(out: Path, summary: str, overwritten: Sequence[str] = ()) -> None:
+def go(
+    job: Job, recipe: Recipe, out: Path, console: Console, options: Options, *, resume: bool
+) -> dict[str, float]:
+    """Carry out one of several runs, and return its scores; `resume` continues it if it exists."""
+    own = replace(options, resume=resume and (out / RECIPE).exists())
+    return Run(job, recipe, out, console, own).go().summary
+
+
+def refuse_other(out: Path, summary: str, names: Sequence[str], options: Options) -> None:
     """Refuse a folder that is not for several runs, and one where files of the user would be lost.
 
-    `overwritten` are the runs in it that will be started over.
+    `names` are the folders of the runs.
     """
     check_output_folder(out, renamed=False)
     entries = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    if entries and summary not in entries and not any(_is_one(name) for name in entries):
+    several = summary in entries or any(n.startswith(("seed-", "trial-")) for n in entries)
+    if entries and not several:
         raise FolderError(f"{out}: not empty, and holds no such runs. Give another --out.")
     if RECIPE in entries:
         raise FolderError(f"{out}: holds a single run. Give another --out.")
     if MODEL in entries:
         _old_model(out, summary)
-    for name in overwritten:
+    for name in names if options.overwrite else ():
         if (out / name / RECIPE).exists():
             refuse_foreign_files(out / name)
-
-
-def _is_one(name: str) -> bool:
-    return name.startswith(("seed-", "trial-"))
 
 
 def _old_model(out: Path, summary: str) -> written.Contents:
@@ -87,16 +88,25 @@ def _old_model(out: Path, summary: str) -> written.Contents:
     return contents
 
 
-def copy_best(out: Path, best: str, summary: str) -> Path:
-    """Put the model of the best run where a single run has its model."""
+def publish_best(
+    out: Path, best: str, summary: Mapping[str, object], name: str, console: Console
+) -> None:
+    """Put the model of the best run where a single run has its model, and write the summary."""
     place, source = out / MODEL, out / best / MODEL
-    written.delete(_old_model(out, summary))
+    written.delete(_old_model(out, name))
     written.claim(out, MODEL)
     sweep(out, f".{MODEL}.tmp-*")
     with unfinished(place) as temporary:
-        for name in sorted(written.members(source)):
-            if (source / name).is_file():  # members of a damaged folder are only guessed
-                (temporary / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(source / name, temporary / name)
+        for member in sorted(written.members(source)):
+            if (source / member).is_file():  # members of a damaged folder are only guessed
+                (temporary / member).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / member, temporary / member)
         temporary.rename(place)
-    return place
+    put(out, name, summary)
+    console.say(f"the best, {best}, is in {place}")
+
+
+def put(folder: Path, name: str, table: Mapping[str, object]) -> None:
+    """Write a JSON file that belongs to the runs."""
+    written.claim(folder, name)
+    write_file(folder / name, (json.dumps(table, indent=1) + "\n").encode())

@@ -12,21 +12,15 @@ from torch import nn
 from unmask.checkpoint.folder import Folder
 from unmask.data.columns import Columns
 from unmask.errors import SettingsError
-from unmask.jobs.exam import Answered
-from unmask.jobs.finetune import opened, scored
-from unmask.jobs.labelled import LabelledFiles, window_length, window_source
+from unmask.jobs.finetune import labelled_ingredients, opened, scored
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.scopes import SEVERAL
-from unmask.model.factory import freeze, make_network
-from unmask.tasks.several import SeveralTasks, heads_of
+from unmask.tasks.several import heads_of
 from unmask.train.compose import Scope
-from unmask.train.digest import digest_of
 from unmask.train.evaluator import METRIC
-from unmask.train.folder import MODEL, MODELS
-from unmask.train.ingredients import Digest, Ingredients, Tokens
+from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
-from unmask.train.scores import Scores
 from unmask.train.site import Site
-from unmask.train.sources import Mixture
 
 # Names of entries in the metrics.
 TAKEN = {"kind", "step", "loss", "norm", "rate", "tokens", "seconds", "tokens_a_second", METRIC}
@@ -52,29 +46,8 @@ class Several:
             ).read(entry.task)
             for entry in recipe.tasks
         }
-        tasks = {name: part.task for name, part in parts.items()}
-        start = opened(self.model)
-        network = make_network(
-            start.network.config, heads_of(tasks), recipe.seed, start=start.network
-        )
-        freeze(network, recipe.model.frozen, pooler=start.network.pooler is not None)
-        tokens = Tokens(start.needed_tokenizer(), window_length(recipe, network))
-        sources = {
-            name: window_source(part, tokens, recipe, site, term=name)
-            for name, part in parts.items()
-        }
-        provenance = {"task": "several", "model": start.path.name}
-        records = [record for part in parts.values() for record in (*part.train, *part.dev)]
-        exam = Answered(parts, tokens, site.processes)
-        return Ingredients(
-            tokens=tokens,
-            network=network,
-            objective=SeveralTasks(tasks, network),
-            source=Mixture(sources, recipe.data.temperature, recipe.seed),
-            evaluator=Scores(exam, recipe, site, tokens, provenance),
-            digest=Digest("data set", digest_of(records), provenance),
-            publish={MODEL: "", **{f"{MODELS}/{name}": name for name in parts}},
-        )
+        heads = heads_of({name: part.task for name, part in parts.items()})
+        return labelled_ingredients(parts, opened(self.model), heads, recipe, site)
 
 
 def check_names(recipe: Recipe) -> Recipe:

@@ -4,41 +4,23 @@ Like fine-tuning a decoder on an encoder that may be new. Where no vocabulary is
 learned from the pairs themselves.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from unmask.checkpoint.folder import Folder
 from unmask.data.pair_files import PairFiles, PairSplit
 from unmask.errors import SettingsError
 from unmask.jobs.exam import Translated
-from unmask.jobs.finetune import opened, scored
-from unmask.jobs.pairs import (
-    decoder_config,
-    find_tokenizers,
-    max_length,
-    pair_source,
-    refuse_forcing,
-)
+from unmask.jobs.finetune import max_length, opened, scored
+from unmask.jobs.pairs import Given, decoder_config, find_tokenizers, pair_source, refuse_forcing
 from unmask.jobs.scopes import TRANSLATE
 from unmask.model.config import HeadsConfig
 from unmask.model.factory import freeze, make_network
-from unmask.tasks.translate import NAME, Tokenizers, Translate, TranslateSettings
+from unmask.tasks.translate import NAME, Translate, TranslateSettings
 from unmask.train.compose import Scope
 from unmask.train.digest import digest_of
 from unmask.train.ingredients import Digest, Ingredients, Tokens
 from unmask.train.recipe import ModelSettings, Recipe
 from unmask.train.scores import Scores
 from unmask.train.site import Site
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a translation run may start from: an encoder, or vocabularies."""
-
-    encoder: str | Path | Folder | None = None
-    vocabulary: Path | Tokenizers | None = None
-    target_vocabulary: Path | None = None
 
 
 class TranslateJob:
@@ -68,30 +50,23 @@ class TranslateJob:
         for line in split.notes:
             site.folder.say(line)
         start = None if self.given.encoder is None else opened(self.given.encoder)
-        tokenizers = find_tokenizers(
-            split.train, recipe, site, start, self.given.vocabulary, self.given.target_vocabulary
-        )
-        size = len(tokenizers.source.vocabulary)
-        config = recipe.model.config(size) if start is None else start.network.config
-        heads = HeadsConfig(pooler=False, decoder=decoder_config(recipe, config, tokenizers))
-        network = make_network(
-            config, heads, recipe.seed, start=None if start is None else start.network
-        )
-        freeze(network, recipe.model.frozen, pooler=False)
+        tokenizers = find_tokenizers(split.train, recipe, site, self.given, start)
+        if start is None:
+            begun, name = None, "from scratch"
+            config = recipe.model.config(len(tokenizers.source.vocabulary))
+        else:
+            begun, name, config = start.network, start.path.name, start.network.config
         assert recipe.task is not None
         assert isinstance(recipe.task.settings, TranslateSettings)
-        task, limit = Translate(recipe.task.settings), max_length(recipe, heads, config)
-        refuse_forcing(task.how, heads)
+        task, decoder = Translate(recipe.task.settings), decoder_config(recipe, config, tokenizers)
+        refuse_forcing(task.how, decoder)
+        heads = HeadsConfig(pooler=False, decoder=decoder)
+        network = make_network(config, heads, recipe.seed, start=begun)
+        freeze(network, recipe.model.frozen, pooler=False)
+        limit = max_length(recipe, network)
         tokens = Tokens(tokenizers.source, limit, tokenizers.target)
-        provenance = {"task": NAME, "model": "from scratch" if start is None else start.path.name}
-        exam = Translated(
-            task,
-            tokenizers,
-            split.dev,
-            max_length=limit,
-            tokens=recipe.evaluate.tokens,
-            processes=site.processes,
-        )
+        provenance = {"task": NAME, "model": name}
+        exam = Translated(task, tokenizers, split.dev, limit, recipe, site.processes)
         return Ingredients(
             tokens=tokens,
             network=network,

@@ -1,0 +1,152 @@
+"""Arguments and options that several verbs have. Nothing here imports torch.
+
+Options that belong together are the fields of a dataclass, which a verb has as one parameter.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli.progress import answer, terminal
+from unmask.console import Console
+from unmask.disk import check_output_folder
+from unmask.errors import SettingsError, UserError, unknown
+
+if TYPE_CHECKING:
+    from unmask.data.columns import Columns
+    from unmask.data.lines import Chooser
+    from unmask.train.run import Options
+
+ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
+TextFiles = Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")]
+Column = Annotated[str | None, typer.Option(help="Where a table has its text.")]
+NewFolder = Annotated[Path, typer.Option(help="The folder to write: new, or empty.")]
+Epochs = Annotated[float | None, typer.Option(help="How often everything is seen.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: data.held_out=10")]
+
+
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """Let a parameter whose type is a dataclass stand for the options that are its fields."""
+    own = signature(verb).parameters
+    types = {name: p.annotation for name, p in own.items() if isinstance(p.annotation, type)}
+    kinds = {name: kind for name, kind in types.items() if is_dataclass(kind)}
+    inside = {name: signature(kind).parameters for name, kind in kinds.items()}
+
+    @wraps(verb)
+    def call(**given: object) -> None:
+        for name, kind in kinds.items():
+            given[name] = kind(**{option: given.pop(option) for option in inside[name]})
+        verb(**given)
+
+    flat: list[Parameter] = []
+    for name, parameter in own.items():
+        flat += inside[name].values() if name in inside else [parameter]
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
+    call.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
+    return call
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Which columns of a table are texts."""
+
+    text: Annotated[str | None, typer.Option(help="The column of the text, or the source.")] = None
+    second: Annotated[
+        str | None, typer.Option(help="The column of the second text of a pair, or the target.")
+    ] = None
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Does the first row name columns?")
+    ] = None
+
+    def columns(self, label: str | None = None) -> "Columns":
+        """These columns, and the one of the answer."""
+        from unmask.data.columns import Columns
+
+        return Columns(self.text, self.second, label, self.header)
+
+
+@dataclass(frozen=True)
+class DataOptions(TableOptions):
+    """The same, and what becomes of records that cannot be used."""
+
+    on_bad: Annotated[str, typer.Option(help="stop at a bad record, or skip it.")] = "stop"
+
+    def watcher(self) -> "Chooser":
+        """What bad records are reported to."""
+        from unmask.data.lines import Chooser
+
+        if self.on_bad not in (known := ("stop", "skip")):
+            raise SettingsError(unknown("choice", self.on_bad, known))
+        return Chooser(self.on_bad == "skip", terminal.say)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What every verb that starts a run has."""
+
+    out: Annotated[Path, typer.Option(help="The run's folder.")]
+    rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")] = None
+    set_: Set = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start over; delete the old run.")
+    ] = False
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Share the weights among processes (FSDP2).")
+    ] = False
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="RUN/tensorboard too (an extra).")
+    ] = False
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Do not check that it is sane.")
+    ] = False
+
+    def check(self) -> None:
+        """Refuse to resume and to start over at once, and a folder that cannot be written."""
+        if self.resume and self.overwrite:
+            raise UserError(
+                "--resume and --overwrite: a run is resumed or started over. Give one of them."
+            )
+        check_output_folder(self.out, renamed=False)
+
+    def changes(self, flags: Mapping[str, object]) -> list[str]:
+        """The settings that the user gives: flags by their settings' names, then those of --set."""
+        flags = {"optimizer.rate": self.rate, "seed": self.seed, **flags}
+        given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+        return given + (self.set_ or [])
+
+    def how(self) -> "Options":
+        """How the run is carried out. Imports torch."""
+        from unmask.train.run import Options
+
+        return Options(
+            resume=self.resume,
+            overwrite=self.overwrite,
+            shard=self.shard,
+            check=not self.no_preflight,
+            tensorboard=self.tensorboard,
+            threads=self.threads,
+        )
+
+
+def console_of_run() -> Console:
+    """The terminal, or silence for the other processes that torchrun has started."""
+    return terminal if _is_main() else Console()
+
+
+def answer_of_run(line: str) -> None:
+    """Print what a run came to, once for all processes that torchrun has started."""
+    if _is_main():
+        answer(line)
+
+
+def _is_main() -> bool:
+    return os.environ.get("RANK", "0") == "0"
