@@ -258,7 +258,7 @@ def check(load: Any, ask: Any, inputs: dict[str, Any], answers: dict[str, Any]) 
     from unmask.checkpoint.tensors import layout
 
     network = load().network
-    for name, slot in layout(network.config, network.heads).items():
+    for name, slot in layout(network).items():
         model = load()
         model.network.state_dict()[slot.ours][slot.begin : slot.end] = 0.0
         # One bias for all keys adds the same to all scores of a query, and softmax ignores it.

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
-
 from unmask.checkpoint.names import MODEL, architecture
 from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
@@ -40,16 +38,14 @@ BLOCK_RULES = (
 )
 
 
-def layout(config: ModelConfig, heads: HeadsConfig) -> dict[str, Slot]:
+def layout(network: Network) -> dict[str, Slot]:
     """Every tensor that a folder of this network holds, by their name."""
-    with torch.device("meta"):  # shapes without memory
-        network = Network(config, heads)
     slots: dict[str, Slot] = {}
-    label = "qa_outputs." if heads.labels == "span" else "classifier."
+    label = "qa_outputs." if network.heads.labels == "span" else "classifier."
     rules = (*RULES, ("label_head.dense.", label))
     for ours, tensor in network.state_dict().items():
         rows, rest = tensor.shape[0], tuple(tensor.shape[1:])
-        names = _their_names(ours, rules, config)
+        names = _their_names(ours, rules, network.config)
         step = rows // len(names)
         for i, name in enumerate(names):
             slots[name] = Slot(ours, i * step, (i + 1) * step, (step, *rest))

@@ -117,7 +117,7 @@ def write(network: Network, folder: Path) -> None:
         .detach()
         .to("cpu", copy=True)
         .contiguous()
-        for name, slot in tensors.layout(network.config, network.heads).items()
+        for name, slot in tensors.layout(network).items()
     }
     write_tensors(named, folder / WEIGHTS)
 

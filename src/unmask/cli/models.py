@@ -126,7 +126,7 @@ def _model(model: str) -> dict[str, str]:
 
     folder = load_folder(path)
     config, heads = folder.network.config, folder.network.heads
-    unusual = names.departures(config)
+    unusual = names.departures(config, heads)
     table = {
         "folder": str(folder.path),
         "kind": names.architecture(heads),
