@@ -116,7 +116,6 @@ def write(network: Network, folder: Path) -> None:
         tensors.on_disk(name, network.heads): state[slot.ours][slot.begin : slot.end]
         .detach()
         .to("cpu", copy=True)
-        .contiguous()
         for name, slot in tensors.layout(network).items()
     }
     write_tensors(named, folder / WEIGHTS)
@@ -124,8 +123,9 @@ def write(network: Network, folder: Path) -> None:
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write named tensors as a safetensors file; a full disk is an OSError."""
+    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(plain, path, metadata={"format": "pt"})
         open_like_others(path)  # safetensors makes files that only their owner may read
     except SafetensorError as error:  # its way to say that the disk is full
         raise OSError(errno.EIO, str(error)[:200]) from error
