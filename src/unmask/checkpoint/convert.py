@@ -7,6 +7,7 @@ from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.pickled import unpickle
 from unmask.checkpoint.weights import INDEX, PICKLED, WEIGHTS
 from unmask.disk import check_output_folder, digest
+from unmask.errors import FolderError
 
 
 def convert(source: Path, target: Path) -> None:
@@ -19,7 +20,11 @@ def convert(source: Path, target: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             unpickled = Path(scratch) / WEIGHTS
             unpickle(source / PICKLED, unpickled)
-            folder = load_folder(source, unpickled)
+            try:
+                folder = load_folder(source, unpickled)
+            except FolderError as error:  # names the file that the user knows
+                message = str(error).replace(str(unpickled), str(source / PICKLED))
+                raise FolderError(message) from None
     provenance = {"converted from": source.resolve().name, there[0].name: digest(there[0])}
     tokenizer = folder.needed_tokenizer()
     save_folder(target, folder.network, tokenizer, provenance=provenance, target=folder.target)
