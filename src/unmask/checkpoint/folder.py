@@ -168,12 +168,9 @@ def _refuse_other_vocabularies(
 
 def _refuse_giants(config: ModelConfig, found: dict[str, weights.Found], path: Path) -> None:
     """A config may not imply far more numbers than the weight files hold."""
-    widths = 4 * config.width + 2 * config.inner_width
-    if config.cell != "attention":  # three or four gates, of the input and of the state before
-        widths = 3 * config.width
-    blocks = config.layers * config.width * widths
     places = config.max_length if config.positions == "learned" else 0
-    implied = blocks + config.width * (config.vocab_size + places)
+    columns = config.layers * 3 * config.width  # at least: attention has 4, a GRU's gates 3
+    implied = config.width * (columns + config.vocab_size + places)
     stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2
     if implied > stored:
         raise FolderError(
