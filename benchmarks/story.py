@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import save
-from unmask.checkpoint.folder import load_folder, outline, save_folder
+from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.checkpoint.integrity import verify
 from unmask.model.network import Network
 
 
@@ -141,7 +142,7 @@ def tune(tuned: Tuned, model: Path, data: Path, out: Path, threads: list[str]) -
         files = ["--train", train, "--dev", data / tuned.dev]
         goal = [*files, "--out", out, "--overwrite", *RATE, *tuned.settings, *threads]
         run("finetune", tuned.task, model, *goal)
-    manifest = outline(out / "model").manifest
+    manifest = verify(out / "model")
     assert manifest is not None
     scores: dict[str, Any] = manifest["provenance"]["scores"]
     return scores

@@ -10,10 +10,12 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.faults.world import World, end_of, fork, newest_step, quietly, recipe, run_here
-from unmask.checkpoint.state import load_state, newest_state, save_state
+from unmask.checkpoint.folder import save_folder
+from unmask.checkpoint.state import load_state, newest_state, prune, write_state
 
 CALLS = "%file,%desc"  # everything that touches a file or a descriptor
 WRITING = "write,pwrite64,fsync,rename,mkdir,openat,ftruncate,unlink,unlinkat,rmdir"
@@ -81,17 +83,10 @@ def _save_under_strace(
             os.dup2(file.fileno(), 1)
         os.write(tell, b"x")
         signal.sigwait([signal.SIGUSR1])  # a call that is not among those that are struck
-        save_state(
-            out,
-            state.network,
-            tokenizer,
-            state.optimizer,
-            state.facts,
-            step=9,
-            keep=2,
-            recipe={},
-            provenance={},
-        )
+        write = partial(write_state, moments=state.optimizer, facts=state.facts)
+        place = out / "step-9"
+        save_folder(place, state.network, tokenizer, recipe={}, provenance={}, beside=write)
+        prune(out, 2)
 
     pid = fork(work)
     os.close(tell)

@@ -17,6 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import FolderError, SettingsError, UserError, unknown
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
+NEEDED = {  # where pydantic says what the value is in Python, and not in TOML and JSON
+    "model_type": "need a table",
+    "dict_type": "need a table",
+    "tuple_type": "need a list",
+}
 
 
 class Settings(BaseModel):
@@ -151,7 +156,7 @@ def _first(error: ValidationError, where: str) -> str:
     """One line for the first thing that is wrong."""
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
-    need = detail["msg"].removeprefix("Value error, ")
+    need = NEEDED.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     need = need[0].lower() + need[1:]
     if detail["type"] == "missing":
         return f"{where}: '{key}' is missing; give it a value."

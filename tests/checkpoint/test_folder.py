@@ -57,7 +57,7 @@ def test_the_folder_has_hugging_faces_files_and_our_manifest(tmp_path, tokenizer
 
 def test_a_vocabulary_too_large_for_the_model_is_refused_when_written(tmp_path):
     large = Tokenizer(Vocabulary([*SPECIALS, *(f"word{i}" for i in range(30))]))
-    with pytest.raises(FolderError, match="35 tokens do not fit a model of 23"):
+    with pytest.raises(FolderError, match="has 35 tokens and the model 23"):
         save_folder(tmp_path / "m", tiny_network(), large)
     assert not (tmp_path / "m").exists()
 
@@ -174,7 +174,7 @@ def test_a_decoder_that_is_no_table_is_refused(tmp_path, tokenizer, target):
         ({"vocab_size": 99}, r"has shape \[13.*config\.json implies \[99"),
         ({"layers": 3}, "tensors are missing, the first is 'unmask.decoder.blocks.2"),
         ({"shared": True}, r"config\.json: decoder: 13 words, and the encoder has 23"),
-        ({"max_length": 2**18}, r"json \[unmask_decoder\]: 'max_length' is 262144"),
+        ({"max_length": 2**18}, r"json: 'unmask_decoder.max_length' is 262144"),
         ({"feeds": "nothing"}, "feeds is set, but a Transformer does not read it"),
         ({"cells": "gru"}, "unknown key 'cells'"),
     ],
@@ -209,6 +209,6 @@ def test_a_translator_without_the_words_it_says_is_refused(tmp_path, tokenizer, 
 def test_a_translator_is_not_written_without_the_words_it_says(tmp_path, tokenizer, target):
     network = tiny_translator({"vocab_size": 13})
     for said, count in ((None, 0), (tokenizer, 23)):
-        with pytest.raises(FolderError, match=f"{count} tokens to say, and a decoder of 13"):
+        with pytest.raises(FolderError, match=f"has {count} tokens and the decoder 13"):
             save_folder(tmp_path / "m", network, tokenizer, target=said)
     assert not (tmp_path / "m").exists()

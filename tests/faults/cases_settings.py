@@ -66,6 +66,15 @@ CONFIGS = {
         "'id2label' does not name",
     ),
     "labels-from-one-number": (labelled(torch.tensor(1.0)), ANY, "'classifier.weight'"),
+    "heads-a-list": (config(unmask_heads=[]), CONFIG, "'unmask_heads' is []; need a table"),
+    "head-a-number": (config(unmask_heads={"a": 1}), CONFIG, "'unmask_heads.a' is 1; need a table"),
+    "labels-of-a-head-a-number": (
+        config(unmask_heads={"a": {"labels": "text", "label_names": 5}}),
+        CONFIG,
+        "'unmask_heads.a.label_names' is 5; need a list",
+    ),
+    "layers-a-number": (config(unmask_layers=3), CONFIG, "'unmask_layers' is 3; need a list"),
+    "layer-9999": (config(unmask_layers=[9999]), CONFIG, "'unmask_layers.0' is 9999"),
     "unmask-without-table": (config(model_type="unmask"), CONFIG, "without its table 'unmask'"),
     "unmask-with-a-key-of-100-kB": (own_config(**{"k" * 100_000: 1}), CONFIG, "unknown key"),
     "infinite-base": (

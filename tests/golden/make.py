@@ -258,9 +258,9 @@ def check(load: Any, ask: Any, inputs: dict[str, Any], answers: dict[str, Any]) 
     from unmask.checkpoint.tensors import layout
 
     network = load().network
-    for name, slot in layout(network.config, network.heads).items():
+    for name, slot in layout(network).items():
         model = load()
-        model.network.state_dict()[slot.ours][slot.begin : slot.end] = 0.0
+        model.network.state_dict()[slot.ours][slot.rows] = 0.0
         # One bias for all keys adds the same to all scores of a query, and softmax ignores it.
         free = name.endswith("key.bias") and network.config.positions != "rotary"
         assert free or differences(ask(model, inputs), answers), f"{name} does not count"

@@ -274,8 +274,10 @@ def test_a_process_that_is_killed_while_it_deletes_can_do_it_again(finished, tmp
 
 
 def test_a_thing_is_listed_before_it_is_written(run, tmp_path, monkeypatch):
-    def killed(*given, **how):
-        raise KeyboardInterrupt
+    def killed(path, *given, **how):
+        if path.name == "model":
+            raise KeyboardInterrupt
+        save_folder(path, *given, **how)
 
     monkeypatch.setattr("unmask.train.keep.save_folder", killed)
     with pytest.raises(KeyboardInterrupt):

@@ -13,17 +13,18 @@ from unmask.errors import FolderError
 def convert(source: Path, target: Path) -> None:
     """Read a folder, unpickling its weights in a child if they are all it has, and write ours."""
     check_output_folder(target, renamed=True)
-    pickled = source / PICKLED
-    if (source / WEIGHTS).exists() or (source / INDEX).exists() or not pickled.exists():
+    there = [path for name in (WEIGHTS, INDEX, PICKLED) if (path := source / name).exists()]
+    if there != [source / PICKLED]:
         folder = load_folder(source)
     else:
         with tempfile.TemporaryDirectory() as scratch:
-            unpickle(pickled, Path(scratch) / WEIGHTS)
-            folder = load_folder(source, unpickled=Path(scratch) / WEIGHTS)
-    if folder.tokenizer is None:
-        raise FolderError(f"{source}: no vocab.txt and no tokenizer.json; put one of them there.")
-    weights = next(path for path in (source / WEIGHTS, source / INDEX, pickled) if path.exists())
-    provenance = {"converted from": source.resolve().name, weights.name: digest(weights)}
-    save_folder(
-        target, folder.network, folder.tokenizer, provenance=provenance, target=folder.target
-    )
+            unpickled = Path(scratch) / WEIGHTS
+            unpickle(source / PICKLED, unpickled)
+            try:
+                folder = load_folder(source, unpickled)
+            except FolderError as error:  # names the file that the user knows
+                message = str(error).replace(str(unpickled), str(source / PICKLED))
+                raise FolderError(message) from None
+    provenance = {"converted from": source.resolve().name, there[0].name: digest(there[0])}
+    tokenizer = folder.needed_tokenizer()
+    save_folder(target, folder.network, tokenizer, provenance=provenance, target=folder.target)

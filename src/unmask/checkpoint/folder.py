@@ -10,17 +10,17 @@ been found to agree with each other.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.checkpoint import names, tensors, weights
 from unmask.checkpoint.integrity import CONFIG, publish, refuse_other_than_models, verify
 from unmask.errors import FolderError, SettingsError
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network, count_parameters
 from unmask.settings import read_json
-from unmask.text.files import TOKENIZER, VOCAB, read_tokenizer, tokenizer_files
+from unmask.text.files import TOKENIZER, VOCAB, read_tokenizer, write_tokenizer
 from unmask.text.tokenizer import Tokenizer
 
 CARD, TARGET = "README.md", "target"
@@ -46,20 +46,8 @@ class Folder:
         return self.tokenizer
 
 
-@dataclass(frozen=True)
-class Outline:
-    """What a model folder says of itself, before its weights are read."""
-
-    path: Path
-    config: ModelConfig
-    heads: HeadsConfig
-    manifest: dict[str, Any] | None
-    found: dict[str, weights.Found] = field(repr=False)
-    slots: dict[str, tensors.Slot] = field(repr=False)
-
-
-def outline(path: Path, unpickled: Path | None = None) -> Outline:
-    """Check a folder and read everything of it but the weights and the tokenizer.
+def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
+    """Read a model folder of ours or of Hugging Face, in evaluation mode, in fp32.
 
     `unpickled` are its weights as safetensors, where the folder itself has only a pickle.
     """
@@ -72,42 +60,20 @@ def outline(path: Path, unpickled: Path | None = None) -> Outline:
     _refuse_giants(config, found, path)
     heads = names.our_heads(table, shapes, path / CONFIG)
     try:
-        slots = tensors.layout(config, heads)
+        network = weights.empty(config, heads)
     except SettingsError as error:  # the encoder and the decoder do not fit together
         raise FolderError(f"{path / CONFIG}: {error}") from None
+    slots = tensors.layout(network)
     weights.match(found, slots, path)
-    return Outline(path, config, heads, manifest, found, slots)
-
-
-def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
-    """Read a model folder of ours or of Hugging Face, in evaluation mode, in fp32."""
-    plan = outline(path, unpickled)
     tokenizer = None
     if (path / VOCAB).exists() or (path / TOKENIZER).exists():
         tokenizer = read_tokenizer(path)
-        if len(tokenizer.vocabulary) > plan.config.vocab_size:
-            raise FolderError(
-                f"{path}: the vocabulary has {len(tokenizer.vocabulary):,} tokens and the model "
-                f"{plan.config.vocab_size:,}; ids above that have no embedding. Are they of one "
-                "model?"
-            )
-    target = _target(path, plan.heads, tokenizer)
-    network = weights.empty(plan.config, plan.heads)
-    weights.read_into(network, plan.found, plan.slots)
-    return Folder(path, network.eval(), tokenizer, plan.manifest, target)
-
-
-def _target(path: Path, heads: HeadsConfig, source: Tokenizer | None) -> Tokenizer | None:
-    """The tokenizer of what a decoder says: its own, or the source's where both share words."""
-    if heads.decoder is None:
-        return None
-    target = source if heads.decoder.shared else read_tokenizer(path / TARGET)
-    if target is not None and len(target.vocabulary) != heads.decoder.vocab_size:
-        raise FolderError(
-            f"{path}: the vocabulary of what is said has {len(target.vocabulary):,} tokens and the "
-            f"decoder {heads.decoder.vocab_size:,}. Are they of one model?"
-        )
-    return target
+    target = None
+    if heads.decoder:
+        target = tokenizer if heads.decoder.shared else read_tokenizer(path / TARGET)
+    _refuse_other_vocabularies(path, network, tokenizer, target)
+    weights.read_into(network, found, slots)
+    return Folder(path, network.eval(), tokenizer, manifest, target)
 
 
 def save_folder(
@@ -127,37 +93,29 @@ def save_folder(
     `task` are the settings that its answers depend on; `beside` writes what else belongs into it;
     `needed` are the bytes of it all; `target` is the tokenizer of what a decoder says.
     """
-    config, heads = network.config, network.heads
-    if len(tokenizer.vocabulary) > config.vocab_size:
-        raise FolderError(
-            f"{path}: {len(tokenizer.vocabulary):,} tokens do not fit a model of "
-            f"{config.vocab_size:,}; it would fail on its own vocabulary."
-        )
-    if heads.decoder and not heads.decoder.shared:
-        words = len(target.vocabulary) if target else 0
-        if words != heads.decoder.vocab_size:
-            raise FolderError(
-                f"{path}: {words:,} tokens to say, and a decoder of {heads.decoder.vocab_size:,}; "
-                "the folder could not be read again. Give the tokenizer of what it says."
-            )
+    _refuse_other_vocabularies(path, network, tokenizer, target)
     about = {"recipe": recipe, "provenance": provenance}
     if task is not None:
         about["task"] = task
     with publish(path, about, needed=needed) as folder:
-        table = names.their_config(config, heads, tokenizer.vocabulary.pad)
-        written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
-        (folder / CONFIG).write_text(written, "utf-8")
-        for name, text in tokenizer_files(tokenizer, max_length=config.max_length).items():
-            (folder / name).write_bytes(text.encode("utf-8"))
-        if target is not None and heads.decoder and not heads.decoder.shared:
-            (folder / TARGET).mkdir()
-            for name, text in tokenizer_files(target).items():
-                (folder / TARGET / name).write_bytes(text.encode("utf-8"))
+        write_settings(folder, network, tokenizer)
+        decoder = network.heads.decoder
+        if target is not None and decoder and not decoder.shared:
+            write_tokenizer(target, folder / TARGET)
         card = model_card(path.name, network, (provenance or {}).get("scores"))
         (folder / CARD).write_text(card, encoding="utf-8")
         weights.write(network, folder)
         if beside:
             beside(folder)
+
+
+def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
+    """Write config.json and the tokenizer's files, which transformers reads as well."""
+    config = network.config
+    table = names.their_config(config, network.heads, tokenizer.vocabulary.pad)
+    written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+    (folder / CONFIG).write_text(written, "utf-8")
+    write_tokenizer(tokenizer, folder, max_length=config.max_length)
 
 
 def model_card(name: str, network: Network, scores: dict[str, float] | None = None) -> str:
@@ -190,14 +148,29 @@ def model_card(name: str, network: Network, scores: dict[str, float] | None = No
     )
 
 
+def _refuse_other_vocabularies(
+    path: Path, network: Network, tokenizer: Tokenizer | None, target: Tokenizer | None
+) -> None:
+    """Refuse tokens that the network has no embedding of, and words that its decoder has not."""
+    size, decoder = network.config.vocab_size, network.heads.decoder
+    if tokenizer is not None and len(tokenizer.vocabulary) > size:
+        raise FolderError(
+            f"{path}: the vocabulary has {len(tokenizer.vocabulary):,} tokens and the model "
+            f"{size:,}; ids above that have no embedding. Are they of one model?"
+        )
+    words = 0 if target is None else len(target.vocabulary)
+    if decoder and words != decoder.vocab_size and not (decoder.shared and target is None):
+        raise FolderError(
+            f"{path}: the vocabulary of what is said has {words:,} tokens and the decoder "
+            f"{decoder.vocab_size:,}. Are they of one model?"
+        )
+
+
 def _refuse_giants(config: ModelConfig, found: dict[str, weights.Found], path: Path) -> None:
     """A config may not imply far more numbers than the weight files hold."""
-    widths = 4 * config.width + 2 * config.inner_width
-    if config.cell != "attention":  # three or four gates, of the input and of the state before
-        widths = 3 * config.width
-    blocks = config.layers * config.width * widths
     places = config.max_length if config.positions == "learned" else 0
-    implied = blocks + config.width * (config.vocab_size + places)
+    columns = config.layers * 3 * config.width  # at least: attention has 4, a GRU's gates 3
+    implied = config.width * (columns + config.vocab_size + places)
     stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2
     if implied > stored:
         raise FolderError(

@@ -31,11 +31,10 @@ class Entry:
     end: int
 
 
-def read_header(source: Path, *, called: Path | None = None) -> dict[str, Entry]:
-    """The tensors of a safetensors file, by name; `called` is what messages call the file."""
-    path = called or source
-    size = source.stat().st_size
-    with source.open("rb") as file:
+def read_header(path: Path) -> dict[str, Entry]:
+    """The tensors of a safetensors file, by name."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise FolderError(

@@ -5,22 +5,17 @@ A network that transformers can compute is written as model type "bert". One tha
 something it is not.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from unmask.errors import FolderError, SettingsError, unknown
-from unmask.model.config import (
-    Activation,
-    Answer,
-    DecoderConfig,
-    HeadsConfig,
-    LabelKind,
-    LabelsConfig,
-    ModelConfig,
-)
+from unmask.model.config import Activation, Answer, HeadsConfig, LabelKind, ModelConfig
 from unmask.settings import Settings, build
 
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "width": "hidden_size",
@@ -36,44 +31,43 @@ CONFIG_KEYS = {
     "causal": "is_decoder",
 }
 OPTIONAL = {"segments", "norm_epsilon", "init_std", "causal", "dropout", "attention_dropout"}
-ACTIVATIONS: dict[str, Activation] = {
+HEADS_KEYS = {
+    "label_dropout": "classifier_dropout",
+    "layers": "unmask_layers",
+    "several": "unmask_heads",
+    "decoder": "unmask_decoder",
+}
+ACTIVATIONS: dict[str, Activation] = {  # of two names for one function, the first is written
     "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
     "tanh": "tanh",
 }
-THEIR_ACTIVATIONS: dict[Activation, str] = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "tanh": "tanh",
+
+MODEL = "BertModel"
+PRETRAINING = "BertForPreTraining"
+MASKED = "BertForMaskedLM"
+NEXT = "BertForNextSentencePrediction"
+ARCHITECTURES: dict[str, LabelKind | None] = {
+    MODEL: None,
+    PRETRAINING: None,
+    MASKED: None,
+    NEXT: None,
+    "BertForSequenceClassification": "text",
+    "BertForTokenClassification": "token",
+    "BertForQuestionAnswering": "span",
+}
+PROBLEMS: dict[str, Answer] = {
+    "single_label_classification": "one",
+    "multi_label_classification": "several",
+    "regression": "number",
 }
 
-MODEL, PRETRAINING, MASKED, NEXT = (
-    "BertModel",
-    "BertForPreTraining",
-    "BertForMaskedLM",
-    "BertForNextSentencePrediction",
-)
-LABELLED: dict[LabelKind, str] = {
-    "text": "BertForSequenceClassification",
-    "token": "BertForTokenClassification",
-    "span": "BertForQuestionAnswering",
-}
-PLAIN = HeadsConfig()
-PROBLEMS: dict[Answer, str] = {
-    "one": "single_label_classification",
-    "several": "multi_label_classification",
-    "number": "regression",
-}
-ARCHITECTURES = (MODEL, PRETRAINING, MASKED, NEXT, *LABELLED.values())
 
-
-def departures(config: ModelConfig, heads: HeadsConfig = PLAIN) -> list[str]:
+def departures(config: ModelConfig, heads: HeadsConfig) -> list[str]:
     """Where a network departs from BERT, so that transformers cannot compute it; often nowhere."""
     return [
         f"{name} = {value!r}"
@@ -97,7 +91,7 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
         "model_type": "unmask" if departures(config, heads) else "bert",
         "architectures": [architecture(heads)],
         **{theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()},
-        "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "hidden_act": _key_of(config.activation, ACTIVATIONS),
         "position_embedding_type": "absolute",
         "pad_token_id": pad_id,
         "use_cache": False,
@@ -113,7 +107,7 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
     if heads.labels:
         table["classifier_dropout"] = heads.label_dropout
         if heads.labels == "text":
-            table["problem_type"] = PROBLEMS[heads.label_answer]
+            table["problem_type"] = _key_of(heads.label_answer, PROBLEMS)
         table["id2label"] = {str(i): name for i, name in enumerate(heads.label_names)}
         table["label2id"] = {name: i for i, name in enumerate(heads.label_names)}
     return table
@@ -143,40 +137,46 @@ def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
         own = table.get("unmask")
         if not isinstance(own, dict):
             raise FolderError(f"{path}: model type 'unmask' without its table 'unmask'.")
-        return _checked(ModelConfig, own, path)
+        return _checked(ModelConfig, own, {}, path)
     for key, ordinary in (("position_embedding_type", "absolute"), ("add_cross_attention", False)):
         if table.get(key, ordinary) != ordinary:
             raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; BERT's is {ordinary!r}.")
-    activation = table.get("hidden_act", "gelu")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise FolderError(f"{path}: {unknown('hidden_act', str(activation)[:40], ACTIVATIONS)}")
-    own = {"activation": ACTIVATIONS[activation]}
+    own = {"activation": _known("hidden_act", table.get("hidden_act", "gelu"), ACTIVATIONS, path)}
     for ours, theirs in CONFIG_KEYS.items():
         if theirs in table:
             own[ours] = table[theirs]
         elif ours not in OPTIONAL:
             raise FolderError(f"{path}: '{theirs}' is missing; a BERT config has it.")
-    return _checked(ModelConfig, own, path)
+    return _checked(ModelConfig, own, CONFIG_KEYS, path)
 
 
-S = TypeVar("S", bound=Settings)
-
-
-def _checked(kind: type[S], own: dict[str, Any], path: Path) -> S:
-    """Build settings of ours, and put their names into what may be wrong with them."""
+def _checked(kind: type[S], own: dict[str, Any], keys: Mapping[str, str], path: Path) -> S:
+    """Build settings of ours; errors name the keys of config.json instead of ours."""
     try:
         return build(kind, own, where=str(path))
     except SettingsError as error:
         message = str(error)
-        for ours, theirs in {**CONFIG_KEYS, "label_dropout": "classifier_dropout"}.items():
-            message = message.replace(f"'{ours}'", f"'{theirs}'")
+        for ours, theirs in keys.items():
+            message = re.sub(rf"(?<=['\[]){ours}(?=['.\]])", theirs, message)
         raise FolderError(message) from None
+
+
+def _known(what: str, said: object, table: Mapping[str, T], path: Path) -> T:
+    """Translate a name in config.json, or refuse one that the table does not have."""
+    if not isinstance(said, str) or said not in table:
+        raise FolderError(f"{path}: {unknown(what, str(said), table)}")
+    return table[said]
+
+
+def _key_of(value: object, table: Mapping[str, object]) -> str:
+    """Return the name in config.json for a value of ours."""
+    return next(key for key, meant in table.items() if meant == value)
 
 
 def architecture(heads: HeadsConfig) -> str:
     """The class of transformers that has these heads."""
     if heads.labels:
-        return LABELLED[heads.labels]
+        return _key_of(heads.labels, ARCHITECTURES)
     if heads.tokens:
         return PRETRAINING if heads.pair else MASKED
     return NEXT if heads.pair else MODEL
@@ -187,17 +187,12 @@ def our_heads(
 ) -> HeadsConfig:
     """The heads that are there: told by the tensors, whose presence cannot lie."""
     named = table.get("architectures")
-    kinds = {name: kind for kind, name in LABELLED.items()}
     claimed = named[0] if isinstance(named, list) and named else MODEL
-    if claimed not in ARCHITECTURES:
-        raise FolderError(f"{path}: {unknown('architecture', str(claimed)[:60], ARCHITECTURES)}")
-    labels = kinds.get(claimed)
+    labels = _known("architecture", claimed, ARCHITECTURES, path)
     layer = "qa_outputs.weight" if labels == "span" else "classifier.weight"
-    if labels and layer not in shapes:
-        raise FolderError(f"{path}: says {claimed}, but there is no tensor '{layer}'.")
-    if labels and not shapes[layer]:
+    if labels and not shapes.get(layer):
         raise FolderError(
-            f"{path}: says {claimed}, but '{layer}' is one number, not a row a label."
+            f"{path}: says {claimed}, but there is no tensor '{layer}' with a row for each label."
         )
     names = _label_names(table, shapes[layer], path) if labels else ()
     dropout = table.get("classifier_dropout")
@@ -209,11 +204,11 @@ def our_heads(
         "label_names": names,
         "label_dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
         "label_answer": _answer(table, len(names), path) if labels == "text" else "one",
-        "layers": _layers(table, path),
-        "several": _several(table, path),
-        "decoder": _decoder(table, path),
+        "layers": table.get("unmask_layers", ()),
+        "several": table.get("unmask_heads", {}),
+        "decoder": table.get("unmask_decoder"),
     }
-    return _checked(HeadsConfig, own, path)
+    return _checked(HeadsConfig, own, HEADS_KEYS, path)
 
 
 def _answer(table: Mapping[str, Any], count: int, path: Path) -> Answer:
@@ -221,45 +216,7 @@ def _answer(table: Mapping[str, Any], count: int, path: Path) -> Answer:
     said = table.get("problem_type")
     if said is None:
         return "number" if count == 1 else "one"
-    for ours, theirs in PROBLEMS.items():
-        if theirs == said:
-            return ours
-    raise FolderError(f"{path}: {unknown('problem_type', str(said)[:60], PROBLEMS.values())}")
-
-
-def _several(table: Mapping[str, Any], path: Path) -> dict[str, LabelsConfig]:
-    """The heads of several tasks, where the folder has them."""
-    found = table.get("unmask_heads", {})
-    if not isinstance(found, dict) or not all(isinstance(own, dict) for own in found.values()):
-        raise FolderError(f"{path}: 'unmask_heads' is {found!r:.60}; need a table of heads.")
-    return {
-        str(name): _checked(
-            LabelsConfig, {**own, "label_names": tuple(own.get("label_names", ()))}, path
-        )
-        for name, own in found.items()
-    }
-
-
-def _decoder(table: Mapping[str, Any], path: Path) -> DecoderConfig | None:
-    """What says texts of its own, where the folder has it."""
-    found = table.get("unmask_decoder")
-    if found is None:
-        return None
-    if not isinstance(found, dict):
-        raise FolderError(f"{path}: 'unmask_decoder' is {found!r:.60}; need a table of settings.")
-    try:  # its names are our own
-        return build(DecoderConfig, found, where=f"{path} [unmask_decoder]")
-    except SettingsError as error:
-        raise FolderError(str(error)) from None
-
-
-def _layers(table: Mapping[str, Any], path: Path) -> tuple[int, ...]:
-    """Whose states the labels read, where the folder says so."""
-    found = table.get("unmask_layers", [])
-    limit = 513  # blocks and embeddings
-    if not isinstance(found, list) or not all(type(n) is int and abs(n) <= limit for n in found):
-        raise FolderError(f"{path}: 'unmask_layers' is {found!r:.60}; need a list of layers.")
-    return tuple(found)
+    return _known("problem_type", said, PROBLEMS, path)
 
 
 def _label_names(table: Mapping[str, Any], shape: tuple[int, ...], path: Path) -> tuple[str, ...]:
@@ -271,4 +228,4 @@ def _label_names(table: Mapping[str, Any], shape: tuple[int, ...], path: Path) -
     return tuple(str(names[str(i)]) for i in range(count))
 
 
-assert set(THEIR_ACTIVATIONS) == set(get_args(Activation))
+assert set(ACTIVATIONS.values()) == set(get_args(Activation))

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.weights import write_tensors
 from unmask.disk import sweep
 from unmask.errors import FolderError
-from unmask.model.network import Network, count_parameters
+from unmask.model.network import Network
 from unmask.settings import read_json
-from unmask.text.tokenizer import Tokenizer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 _STEP = re.compile(r"step-(\d+)")
@@ -43,48 +43,30 @@ class State:
     facts: dict[str, Any]
 
 
-def save_state(
-    folder: Path,
-    network: Network,
-    tokenizer: Tokenizer,
-    optimizer: dict[str, Tensor],
-    facts: dict[str, Any],
-    *,
-    step: int,
-    keep: int,
-    recipe: dict[str, Any],
-    provenance: dict[str, Any],
-    target: Tokenizer | None = None,
-) -> Path:
-    """Publish the state of a run at a step, then remove all but the newest `keep`."""
-    _refuse_poison(network, optimizer, folder)
-    place = folder / f"step-{step}"
-    size = 4 * (count_parameters(network) + sum(t.numel() for t in optimizer.values()))
+def write_state(inside: Path, moments: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write what a model folder needs to be the state of a run, before it is published."""
+    write_tensors(moments, inside / OPTIMIZER)
+    (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
 
-    def write(inside: Path) -> None:
-        tensors = {name: tensor.contiguous() for name, tensor in optimizer.items()}
-        write_tensors(tensors, inside / OPTIMIZER)
-        (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
 
-    save_folder(
-        place,
-        network,
-        tokenizer,
-        target=target,
-        recipe=recipe,
-        provenance=provenance,
-        beside=write,
-        needed=size + 2**20,
-    )
-    prune(folder, keep)
-    return place
+def refuse_poison(network: Network, moments: dict[str, Tensor], folder: Path) -> None:
+    """Refuse a state with NaN or infinity before anything of it reaches the disk."""
+    for name, tensor in [*network.state_dict().items(), *moments.items()]:
+        if not bool(torch.isfinite(tensor).all()):
+            raise FolderError(
+                f"{folder}: '{name}' holds NaN or infinity; it is not saved, and the last "
+                "checkpoint stands. Begin again with a lower rate."
+            )
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all states but the newest `keep`."""
+    """Remove all states but the newest `keep`: out of sight in one step, then from the disk."""
     with suppress(OSError):  # the new ones stand; the old ones may go another time
         for old in checkpoints(folder)[keep:]:
-            _remove(old)
+            hidden = old.with_name(f".{old.name}.tmp-old")
+            shutil.rmtree(hidden, ignore_errors=True)
+            old.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -98,16 +80,16 @@ def checkpoints(folder: Path) -> list[Path]:
 def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
     """The newest state that is intact; None where no state has been published yet."""
     sweep(folder, ".step-*.tmp-*")
-    damaged: list[Path] = []
     last: FolderError | OSError | None = None
-    for path in checkpoints(folder):
+    found = checkpoints(folder)
+    for damaged, path in enumerate(found):
         try:
             state = load_state(path)
         except (FolderError, OSError) as error:  # an OSError: a disk that cannot read it
             notice(f"warning: {error} Going on from the one before it.")
-            damaged, last = [*damaged, path], error
+            last = error
             continue
-        for bad in damaged:  # kept, but not in the way of the same step
+        for bad in found[:damaged]:  # kept, but not in the way of the same step
             with suppress(FileNotFoundError):  # another process of the run was quicker
                 bad.rename(bad.with_name(f"damaged-{bad.name}-{os.urandom(3).hex()}"))
         return state
@@ -123,29 +105,8 @@ def load_state(path: Path) -> State:
         raise FolderError(f"{path}: no unmask.json in it; it was not published by unmask.")
     if not (path / STATE).is_file() or not (path / OPTIMIZER).is_file():
         raise FolderError(f"{path}: a model without its training state; nothing to go on from.")
-    tensors: dict[str, Tensor] = {}
     try:
-        with safe_open(path / OPTIMIZER, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                tensors[name] = file.get_tensor(name)
+        moments = load_file(path / OPTIMIZER)
     except (SafetensorError, OSError) as error:
         raise FolderError(f"{path / OPTIMIZER}: cannot be read: {str(error)[:200]}") from None
-    return State(path, model.network, tensors, read_json(path / STATE))
-
-
-def _remove(old: Path) -> None:
-    """Take a folder out of sight in one step, then delete it."""
-    hidden = old.with_name(f".{old.name}.tmp-old")
-    shutil.rmtree(hidden, ignore_errors=True)
-    old.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _refuse_poison(network: Network, optimizer: dict[str, Tensor], folder: Path) -> None:
-    """Nothing that is not a number reaches the disk."""
-    for name, tensor in [*network.state_dict().items(), *optimizer.items()]:
-        if not bool(torch.isfinite(tensor).all()):
-            raise FolderError(
-                f"{folder}: '{name}' holds NaN or infinity; it is not saved, and the last "
-                "checkpoint stands. Begin again with a lower rate."
-            )
+    return State(path, model.network, moments, read_json(path / STATE))

@@ -1,29 +1,26 @@
 """Our tensors <-> Hugging Face's: what each is called in a folder, and which rows of ours it is."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from unmask.checkpoint.names import MODEL, architecture
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import HeadsConfig
 from unmask.model.network import Network
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one of their tensors goes: into rows [begin, end) of one of ours."""
+    """Where one of their tensors goes: into some rows of one of ours."""
 
     ours: str
-    begin: int
-    end: int
+    rows: slice
     shape: tuple[int, ...]
 
 
 RULES = (  # our prefix, their prefix; the first that fits wins
     ("encoder.tokens.", "bert.embeddings.word_embeddings."),
     ("encoder.segments.", "bert.embeddings.token_type_embeddings."),
-    ("encoder.positions.table.", "bert.embeddings.position_embeddings."),
     ("encoder.norm.", "bert.embeddings.LayerNorm."),
     ("pooler.dense.", "bert.pooler.dense."),
     ("token_head.dense.", "cls.predictions.transform.dense."),
@@ -31,7 +28,14 @@ RULES = (  # our prefix, their prefix; the first that fits wins
     ("token_head.bias", "cls.predictions.bias"),
     ("pair_head.dense.", "cls.seq_relationship."),
 )
+_BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 BLOCK_RULES = (
+    (
+        "attention.qkv.",  # joined: a third of the rows each
+        "attention.self.query.",
+        "attention.self.key.",
+        "attention.self.value.",
+    ),
     ("attention.output.", "attention.output.dense."),
     ("attention_norm.", "attention.output.LayerNorm."),
     ("feed.inner.", "intermediate.dense."),
@@ -40,40 +44,31 @@ BLOCK_RULES = (
 )
 
 
-def layout(config: ModelConfig, heads: HeadsConfig) -> dict[str, Slot]:
+def layout(network: Network) -> dict[str, Slot]:
     """Every tensor that a folder of this network holds, by their name."""
-    with torch.device("meta"):  # shapes without memory
-        network = Network(config, heads)
     slots: dict[str, Slot] = {}
-    label = "qa_outputs." if heads.labels == "span" else "classifier."
-    rules = (*RULES, ("label_head.dense.", label))
+    label = "qa_outputs." if network.heads.labels == "span" else "classifier."
+    rules = [*RULES, ("label_head.dense.", label)]
+    if network.config.positions == "learned":  # BERT has no tables of other kinds
+        rules.append(("encoder.positions.table.", "bert.embeddings.position_embeddings."))
     for ours, tensor in network.state_dict().items():
         rows, rest = tensor.shape[0], tuple(tensor.shape[1:])
-        names = _their_names(ours, rules, config)
+        names = _their_names(ours, rules)
         step = rows // len(names)
         for i, name in enumerate(names):
-            slots[name] = Slot(ours, i * step, (i + 1) * step, (step, *rest))
+            slots[name] = Slot(ours, slice(i * step, (i + 1) * step), (step, *rest))
     return slots
 
 
-def _their_names(
-    ours: str, rules: Iterable[tuple[str, str]], config: ModelConfig
-) -> tuple[str, ...]:
+def _their_names(ours: str, rules: Sequence[tuple[str, ...]]) -> list[str]:
     """One name, or three for the joined query, key and value."""
-    if ours.startswith("encoder.blocks."):
-        _, _, layer, part = ours.split(".", 3)
-        prefix = f"bert.encoder.layer.{layer}."
-        if part.startswith("attention.qkv."):
-            end = part.removeprefix("attention.qkv.")
-            return tuple(f"{prefix}attention.self.{n}.{end}" for n in ("query", "key", "value"))
-        for begin, theirs in BLOCK_RULES:
-            if part.startswith(begin):
-                return (prefix + theirs + part.removeprefix(begin),)
-    if not (ours.startswith("encoder.positions.") and config.positions != "learned"):
-        for begin, theirs in rules:
-            if ours.startswith(begin):
-                return (theirs + ours.removeprefix(begin),)
-    return (f"unmask.{ours}",)  # a part that BERT does not have
+    prefix, part = "", ours
+    if block := _BLOCK.fullmatch(ours):
+        prefix, part, rules = f"bert.encoder.layer.{block[1]}.", block[2], BLOCK_RULES
+    for begin, *theirs in rules:
+        if part.startswith(begin):
+            return [prefix + their + part.removeprefix(begin) for their in theirs]
+    return [f"unmask.{ours}"]  # a part that BERT does not have
 
 
 IGNORED = ("bert.embeddings.position_ids",)  # a counter 0, 1, 2, ... that old versions saved

@@ -8,7 +8,7 @@ from unmask.checkpoint.integrity import publish, verify
 from unmask.data.readers import read_texts, refuse_empty
 from unmask.disk import check_output_folder
 from unmask.text.count import count_words
-from unmask.text.files import read_tokenizer, tokenizer_files
+from unmask.text.files import read_tokenizer, write_tokenizer
 from unmask.text.learn import LearnSettings, Report, learn, report
 from unmask.text.tokenizer import Casing, Tokenizer
 
@@ -43,7 +43,6 @@ def learn_folder(
     recipe = {"vocab learn": settings.model_dump() | {"cased": cased}}
     about = {"recipe": recipe, "provenance": {"files": [Path(file).name for file in files]}}
     with publish(out, about) as folder:
-        for name, contents in tokenizer_files(Tokenizer(vocabulary, casing)).items():
-            (folder / name).write_bytes(contents.encode("utf-8"))
+        write_tokenizer(Tokenizer(vocabulary, casing), folder)
         (folder / REPORT).write_text(json.dumps(vars(result), indent=2) + "\n", "utf-8")
     return result

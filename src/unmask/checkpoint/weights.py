@@ -36,19 +36,18 @@ class Found:
     path: Path
     name: str
     entry: Entry
-    called: Path  # the file to name in a message
 
 
 def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
     """Every tensor of a folder by its settled name, from the headers alone."""
     found: dict[str, Found] = {}
     for path in [unpickled] if unpickled else _files(folder):
-        called = folder / PICKLED if unpickled else path
-        for name, entry in read_header(path, called=called).items():
+        for name, entry in read_header(path).items():
             settled = tensors.settle(name)
             if settled in found:
-                raise FolderError(f"{called}: tensor '{name}' is there twice.")
-            found[settled] = Found(path, name, entry, called)
+                raise FolderError(f"{path}: tensor '{name}' is there twice.")
+            if settled not in tensors.IGNORED:
+                found[settled] = Found(path, name, entry)
     return found
 
 
@@ -58,24 +57,29 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
         name: torch.empty(tensor.shape, dtype=torch.float32)
         for name, tensor in network.state_dict().items()
     }
-    copies: list[tuple[Found, str, Tensor]] = []
-    for path in sorted({item.path for item in found.values()}):
+    files: dict[Path, safe_open] = {}
+    for name in sorted(found, key=lambda name: name in tensors.TIED):  # originals before copies
+        item, original = found[name], tensors.TIED.get(name)
         try:
-            with safe_open(path, framework="pt") as file:
-                for name, item in found.items():
-                    if item.path != path or name in tensors.IGNORED:
-                        continue
-                    tensor = file.get_tensor(item.name)
-                    _refuse_infinite(tensor, item)
-                    if name in tensors.TIED:
-                        copies.append((item, tensors.TIED[name], tensor))
-                    else:
-                        slot = slots[name]
-                        state[slot.ours][slot.begin : slot.end] = tensor
+            if item.path not in files:
+                files[item.path] = safe_open(item.path, framework="pt")
+            tensor = files[item.path].get_tensor(item.name)  # type: ignore[no-untyped-call]
         except (SafetensorError, OSError) as error:
-            raise FolderError(f"{path}: cannot be read: {str(error)[:200]}") from None
-    for item, original, tensor in copies:
-        _refuse_untied(item, original, tensor, state[slots[original].ours])
+            raise FolderError(f"{item.path}: cannot be read: {str(error)[:200]}") from None
+        if not bool(torch.isfinite(tensor).all()):
+            raise FolderError(
+                f"{item.path}: tensor '{item.name}' holds NaN or infinity; such weights compute "
+                "nothing. Use an earlier checkpoint."
+            )
+        slot = slots[original or name]
+        rows = state[slot.ours][slot.rows]
+        if original is None:
+            rows.copy_(tensor)
+        elif not torch.equal(tensor.float(), rows):
+            raise FolderError(
+                f"{item.path}: '{item.name}' differs from '{original}'; in BERT they are one "
+                "tensor. This model was trained with separate ones, which unmask cannot represent."
+            )
     network.load_state_dict(state, assign=True)
 
 
@@ -83,22 +87,20 @@ def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -
     """Refuse missing, unknown or misshapen tensors before any is read."""
     for name, item in found.items():
         shape = item.entry.shape
-        if name in tensors.IGNORED:
-            continue
         slot = slots.get(tensors.TIED.get(name, name))
         if slot is None:
             raise FolderError(
-                f"{item.called}: tensor '{item.name}' {list(shape)} has no place in the network "
+                f"{item.path}: tensor '{item.name}' {list(shape)} has no place in the network "
                 "that config.json describes. Are the two files of one model?"
             )
         if shape != slot.shape:
             raise FolderError(
-                f"{item.called}: tensor '{item.name}' has shape {list(shape)}; config.json implies "
+                f"{item.path}: tensor '{item.name}' has shape {list(shape)}; config.json implies "
                 f"{list(slot.shape)}. Are the two files of one model?"
             )
         if item.entry.dtype not in FLOATS:
             raise FolderError(
-                f"{item.called}: tensor '{item.name}' is {item.entry.dtype}; weights are "
+                f"{item.path}: tensor '{item.name}' is {item.entry.dtype}; weights are "
                 f"{', '.join(FLOATS)}."
             )
     missing = [name for name in slots if name not in found]
@@ -113,19 +115,17 @@ def write(network: Network, folder: Path) -> None:
     """Write the weights of a network as one safetensors file."""
     state = network.state_dict()
     named = {
-        tensors.on_disk(name, network.heads): state[slot.ours][slot.begin : slot.end]
-        .detach()
-        .to("cpu", copy=True)
-        .contiguous()
-        for name, slot in tensors.layout(network.config, network.heads).items()
+        tensors.on_disk(name, network.heads): state[slot.ours][slot.rows].to("cpu", copy=True)
+        for name, slot in tensors.layout(network).items()
     }
     write_tensors(named, folder / WEIGHTS)
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write named tensors as a safetensors file; a full disk is an OSError."""
+    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(plain, path, metadata={"format": "pt"})
         open_like_others(path)  # safetensors makes files that only their owner may read
     except SafetensorError as error:  # its way to say that the disk is full
         raise OSError(errno.EIO, str(error)[:200]) from error
@@ -135,22 +135,6 @@ def empty(config: ModelConfig, heads: HeadsConfig) -> Network:
     """A network without memory for its weights yet."""
     with torch.device("meta"):
         return Network(config, heads)
-
-
-def _refuse_infinite(tensor: Tensor, item: Found) -> None:
-    if not bool(torch.isfinite(tensor).all()):
-        raise FolderError(
-            f"{item.called}: tensor '{item.name}' holds NaN or infinity; such weights compute "
-            "nothing. Use an earlier checkpoint."
-        )
-
-
-def _refuse_untied(item: Found, original: str, tensor: Tensor, ours: Tensor) -> None:
-    if not torch.equal(tensor.float(), ours):
-        raise FolderError(
-            f"{item.called}: '{item.name}' differs from '{original}'; in BERT they are one tensor. "
-            "This model was trained with separate ones, which unmask cannot represent."
-        )
 
 
 def _files(folder: Path) -> list[Path]:

@@ -114,7 +114,7 @@ def _model(model: str) -> dict[str, str]:
 
     folder = load_folder(path)
     config, heads = folder.network.config, folder.network.heads
-    unusual = names.departures(config)
+    unusual = names.departures(config, heads)
     unread = {name for name, by in READ_BY_SCHEME.items() if config.positions not in by}
     used = config.model_dump(exclude=unread, exclude_none=True)
     on_top = [name for name in ("pooler", "tokens", "pair", "labels") if getattr(heads, name)]

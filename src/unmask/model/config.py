@@ -20,7 +20,9 @@ Answer = Literal["one", "several", "number"]  # of labels on a text
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-
+# Not strict, because JSON has lists instead of tuples.
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+Layers = Annotated[tuple[Annotated[int, Field(ge=-513, le=513)], ...], Field(strict=False)]
 
 TABLE_LIMIT = 2**23  # numbers of a table that is computed, not read: 32 MB
 READ_BY_SCHEME = {  # settings that only some positions read
@@ -158,7 +160,7 @@ class LabelsConfig(Settings):
     """One of several label heads on one encoder."""
 
     labels: LabelKind
-    label_names: tuple[str, ...]
+    label_names: Names
     label_dropout: Share = 0.1
     label_answer: Answer = "one"
 
@@ -170,10 +172,10 @@ class HeadsConfig(Settings):
     tokens: bool = False  # guesses hidden tokens, tied to the token embeddings
     pair: bool = False  # is the second text the next one?
     labels: LabelKind | None = None  # a linear layer: on the pooled text, each token, span ends
-    label_names: tuple[str, ...] = ()
+    label_names: Names = ()
     label_dropout: Share = 0.1
     label_answer: Answer = "one"  # one label, any of them, or a number
-    layers: tuple[int, ...] = ()  # whose states the labels read, side by side; () the usual ones
+    layers: Layers = ()  # whose states the labels read, side by side; () the usual ones
     several: dict[str, LabelsConfig] = Field(default_factory=dict)  # instead of labels: by name
     decoder: DecoderConfig | None = None  # says a text of its own
 

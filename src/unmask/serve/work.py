@@ -24,8 +24,8 @@ from unmask.settings import build
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
 from unmask.tasks.qa import Answer
-from unmask.use.embed import Vector
-from unmask.use.model import EmbedOptions, Guess, Model, TextTooLong
+from unmask.use.embed import EmbedOptions, Vector
+from unmask.use.model import Guess, Model, TextTooLong
 from unmask.use.page import payload
 
 CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of their own

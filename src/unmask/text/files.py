@@ -64,6 +64,13 @@ def tokenizer_files(tokenizer: Tokenizer, *, max_length: int | None = None) -> d
     }
 
 
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int | None = None) -> None:
+    """Write the files of a tokenizer into a folder that nobody reads yet."""
+    folder.mkdir(exist_ok=True)
+    for name, text in tokenizer_files(tokenizer, max_length=max_length).items():
+        (folder / name).write_bytes(text.encode("utf-8"))
+
+
 def _casing_from_config(folder: Path) -> Casing:
     path = folder / TOKENIZER_CONFIG
     table = read_json(path) if path.exists() else {}

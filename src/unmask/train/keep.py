@@ -1,15 +1,16 @@
 """A run's weights <-> disk: checkpoints to resume from, and the models of a finished run."""
 
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.state import newest_state, prune, save_state
+from unmask.checkpoint.state import newest_state, prune, refuse_poison, write_state
 from unmask.checkpoint.weights import empty
-from unmask.model.network import Network
+from unmask.model.network import Network, count_parameters
 from unmask.train.distributed import like, whole
 from unmask.train.evaluator import METRIC
 from unmask.train.folder import CHECKPOINTS
@@ -38,19 +39,21 @@ class Keeper:
             if self.processes.first:
                 moments[name] = full
         if self.processes.first:
-            self.site.folder.claim(f"{CHECKPOINTS}/step-{position.step}")
-            save_state(
-                self.site.folder.checkpoints,
+            folder, name = self.site.folder.checkpoints, f"step-{position.step}"
+            refuse_poison(network, moments, folder)
+            self.site.folder.claim(f"{CHECKPOINTS}/{name}")
+            numbers = count_parameters(network) + sum(t.numel() for t in moments.values())
+            save_folder(
+                folder / name,
                 network,
                 self.given.tokens.source,
-                moments,
-                asdict(position),
                 target=self.given.tokens.target,
-                step=position.step,
-                keep=self.settings.keep,
                 recipe=self.site.folder.recipe,
                 provenance={**self.given.digest.provenance, "step": position.step},
+                beside=partial(write_state, moments=moments, facts=asdict(position)),
+                needed=4 * numbers + 2**20,
             )
+            prune(folder, self.settings.keep)
         self.processes.wait()
 
     def restore(self) -> Position | None:
@@ -87,7 +90,6 @@ class Keeper:
                 if target.exists():
                     continue
                 self.site.folder.claim(folder)
-                target.parent.mkdir(exist_ok=True)
                 facts: dict[str, object] = {"step": position.step}
                 if best is not None:
                     prefix = f"{head}." if head else ""

@@ -9,7 +9,6 @@ One text or pair a row, padded; names as in transformers:
     hidden tokens     logits, or prediction_logits and seq_relationship_logits with next sentences
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.checkpoint.folder import CARD, Folder
-from unmask.checkpoint.integrity import CONFIG, publish
-from unmask.checkpoint.names import their_config
+from unmask.checkpoint.folder import CARD, Folder, write_settings
+from unmask.checkpoint.integrity import publish
 from unmask.disk import check_output_folder
 from unmask.errors import FolderError
 from unmask.model.network import Network
-from unmask.text.files import tokenizer_files
 from unmask.use.graph import refuse_other_than_transformers, write_onnx
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
@@ -118,7 +115,6 @@ def export_onnx(folder: Folder, out: Path) -> float:
     check_output_folder(out, renamed=True)
     refuse_other_than_transformers(folder.network, folder.path)
     tokenizer = folder.needed_tokenizer()
-    table = their_config(folder.network.config, folder.network.heads, tokenizer.vocabulary.pad)
     about = {"exported": str(folder.path), "task": (folder.manifest or {}).get("task")}
     with publish(out, about) as place:
         path = place / FILE
@@ -134,11 +130,8 @@ def export_onnx(folder: Folder, out: Path) -> float:
                 f"need at most {TOLERANCE:.0e}. Nothing was written; this is a fault of unmask or "
                 "of the installed torch, onnxscript or onnxruntime. Please report it."
             )
-        written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
-        (place / CONFIG).write_text(written, "utf-8")
+        write_settings(place, folder.network, tokenizer)
         limit = folder.network.config.max_length
-        for name, text in tokenizer_files(tokenizer, max_length=limit).items():
-            (place / name).write_bytes(text.encode("utf-8"))
         card = CARD_TEXT.format(
             name=out.name, outputs=", ".join(graph.names), output=graph.names[-1], limit=limit
         )
