@@ -70,6 +70,14 @@ def written(tmp_path, rows):
     return str(path)
 
 
+def flat(value) -> list[object]:
+    """The numbers and texts in an answer, in order; numbers depend on their batch by rounding."""
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return [leaf for part in inner for leaf in flat(part)]
+    return [value]
+
+
 @pytest.mark.parametrize("name", list(TASKS))
 def test_a_file_of_objects_is_answered_line_by_line(model, tmp_path, name):
     own = model(name)
@@ -99,7 +107,8 @@ def test_every_line_of_plain_text_has_an_answer_also_a_blank_one(model, tmp_path
     path.write_text("john smith\nthe cat\n")
     filled = list(predict_lines(own, str(path), Columns()))
     assert len(found) == 5
-    assert [found[1], found[3]] == filled, "answer N belongs to line N"
+    for answer, alone in zip((found[1], found[3]), filled, strict=True):
+        assert flat(answer) == pytest.approx(flat(alone), rel=1e-5), "answer N belongs to line N"
     assert watcher.blanks == 3
     empty = {"classify": lambda: own.classify([""]), "ner": lambda: [own.entities("")]}
     for answer in empty.get(name, list)():
