@@ -109,4 +109,4 @@ def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
             row[text], start[text] = r, at
             at += lengths[text]
     parts = tokens, segments, index, owner, row, start, lengths
-    return Batch(*(torch.from_numpy(part) for part in parts))
+    return Batch(*(torch.from_numpy(part) for part in parts))  # type: ignore[arg-type]
