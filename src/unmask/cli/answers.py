@@ -47,7 +47,7 @@ def embed(
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
-    from unmask.data.lines import Counting
+    from unmask.data.lines import Watcher
     from unmask.data.readers import read_texts
 
     if out is not None and out.suffix not in ENDINGS:
@@ -66,7 +66,7 @@ def embed(
 
     options: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     options |= {"normalize": normalize, "truncate": truncate}
-    options |= {"column": column, "watcher": (watcher := Counting())}
+    options |= {"column": column, "watcher": (watcher := Watcher())}
     with saying_what_is_faster(loaded), progress("embedding", "texts") as job:
         if out is None:
             for line in embed_lines(loaded, file, **options):

@@ -55,7 +55,6 @@ class Skipper(Watcher):
     skipped: int = 0  # records, and files or rests of files
     side: IO[str] = field(default_factory=lambda: SpooledTemporaryFile(SPOOLED, "w+"))  # noqa: SIM115
     records: int = 0  # lines and records that documents were made of
-    blanks: int = 0
     files: dict[str, str] = field(default_factory=dict)  # how each file was understood
     before: int = 0  # bytes of the files that are finished
     current: IO[bytes] | None = None
@@ -74,10 +73,6 @@ class Skipper(Watcher):
         """What was skipped, one JSON object each."""
         self.side.seek(0)
         yield from self.side
-
-    def blank(self) -> None:
-        """Count it."""
-        self.blanks += 1
 
     def opened(self, path: str | Path, file: IO[bytes]) -> None:
         """Remember the file, for `position`."""
