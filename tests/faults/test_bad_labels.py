@@ -246,7 +246,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "an article that is no object": (
         "qa", "a.json", '{"data": [7]}', r": data\[0\]", "need an object with 'paragraphs'"
     ),
-    "a text that is missing": ("ner", "a.jsonl", '{"entities": []}\n', ":1", "'text' is None"),
+    "a text that is missing": ("ner", "a.jsonl", '{"entities": []}\n', ":1", "'text' is missing"),
 }  # fmt: skip
 
 

@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO
 
 from unmask.errors import DataError, unknown
-from unmask.settings import parse_json
-
-Made = TypeVar("Made")
 
 Line = tuple[int, str, DataError | None]  # its number and text, and why it cannot be used
 
@@ -135,20 +132,6 @@ def every_line(path: str | Path, watcher: Watcher, *, ends: bool = False) -> Ite
                 text = text.removesuffix("\n").removesuffix("\r")
             yield line, text, bad
             offset += size
-
-
-def read_objects(
-    path: str | Path, watcher: Watcher, make: Callable[[dict[str, Any], str, str], Made]
-) -> Iterator[Made]:
-    """What is made of the JSON object in each line, of its place and of the line itself."""
-    for line, text in read_lines(path, watcher):
-        if not text.strip():
-            continue
-        where = f"{path}:{line}"
-        try:
-            yield make(parse_json(text, where=where, kind=DataError), where, text)
-        except DataError as error:
-            watcher.bad(error, text)
 
 
 def _next_line(file: IO[bytes], longest: int | None) -> tuple[bytes, int]:

@@ -16,16 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import (
-    PACKED,
-    REFUSE,
-    Watcher,
-    kind_of,
-    opened,
-    read_lines,
-    read_objects,
-    short,
-)
+from unmask.data.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
+from unmask.data.objects import read_objects
 from unmask.errors import DataError
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
