@@ -126,7 +126,7 @@ def look_at(
     cells: dict[str, list[Any]] = {name: [row.get(name) for row in found] for name in names}
     if kind_of(path, TABLES) not in (".csv", ".tsv"):
         return True, cells
-    first = [column[0] for column in cells.values()]
+    first = [values[0] for values in cells.values()]
     known = {name for names in NAMES.values() for name in names}
     header = asked.header
     if header is None:
@@ -135,13 +135,13 @@ def look_at(
         header = named or usual or is_header(cells)
     if header:
         refuse_repeated(first, path)
-        cells = dict(zip(first, (column[1:] for column in cells.values()), strict=True))
+        cells = dict(zip(first, (values[1:] for values in cells.values()), strict=True))
     return header, cells
 
 
 def _is_header(cells: dict[str, list[str]]) -> bool:
     """A header has no label that occurs below."""
-    below = {name: column[1:] for name, column in cells.items()}
+    below = {name: values[1:] for name, values in cells.items()}
     label = _label_like(_besides(below, [_longest(below)]))
     if label is None:
         return False
@@ -185,7 +185,12 @@ def _label_like(columns: dict[str, list[Any]]) -> str | None:
 def _numbers_rows(cells: list[Any]) -> bool:
     """Is it another one in every row, such as an id? Numbers with a point may be answers."""
     different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
-    return different and not all("." in str(cell) and _is_number(str(cell)) for cell in cells)
+    return different and not all(is_fraction(str(cell)) for cell in cells)
+
+
+def is_fraction(cell: str) -> bool:
+    """Is it a number with a point?"""
+    return "." in cell and _is_number(cell)
 
 
 def _is_number(cell: str) -> bool:

@@ -56,7 +56,8 @@ class Skipper(Watcher):
     side: IO[str] = field(default_factory=lambda: SpooledTemporaryFile(SPOOLED, "w+"))  # noqa: SIM115
     records: int = 0  # lines and records that documents were made of
     files: dict[str, str] = field(default_factory=dict)  # how each file was understood
-    before: int = 0  # bytes of the files that are finished
+    before: int = 0  # bytes of the files before the current one
+    size: int = 0  # ... and of it
     current: IO[bytes] | None = None
 
     def bad(self, error: DataError, raw: str) -> None:
@@ -76,18 +77,14 @@ class Skipper(Watcher):
 
     def opened(self, path: str | Path, file: IO[bytes]) -> None:
         """Remember the file, for `position`."""
-        self.current = file
-
-    def finished(self, path: str) -> None:
-        """The file is read to its end."""
-        self.before += Path(path).stat().st_size if path != "-" else 0
-        self.current = None
+        self.before += self.size
+        self.current, self.size = file, Path(path).stat().st_size
 
     @property
     def position(self) -> int:
         """Bytes of the input that are read; packed files count as they lie on disk."""
         if self.current is None or self.current.closed:
-            return self.before
+            return self.before + self.size
         return self.before + self.current.tell()
 
 
@@ -108,7 +105,6 @@ def read_documents(
             yield from _bounded(document)
         if before == watcher.records + watcher.skipped:
             watcher.bad(DataError(f"{file}: no text in it; need at least one document."), "")
-        watcher.finished(file)
 
 
 def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:

@@ -3,6 +3,8 @@
 What is bad goes to a `Watcher`, who refuses it, or writes it down and lets reading go on.
 """
 
+import gzip
+import io
 import re
 import sys
 import zlib
@@ -186,13 +188,8 @@ def opened(path: str | Path, watcher: Watcher) -> Iterator[IO[bytes]]:
         with path.open("rb") as file:
             watcher.opened(path, file)
             if path.suffix.lower() == ".gz":
-                import gzip
-
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    yield unpacked  # type: ignore[misc]
+                yield gzip.GzipFile(fileobj=file)  # type: ignore[misc]
             elif path.suffix.lower() == ".zst":
-                import io
-
                 import pyarrow as pa
 
                 with pa.input_stream(file, compression="zstd") as stream:

@@ -176,7 +176,7 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
 def _is_header(cells: dict[str, list[str]]) -> bool:
     """A header has a name that people use, or codes of languages alone."""
     usual = {name for names in USUAL.values() for name in names}
-    first = [column[0].strip() for column in cells.values()]
+    first = [values[0].strip() for values in cells.values()]
     return any(c.lower() in usual for c in first) or all(LANGUAGE.fullmatch(c) for c in first)
 
 
@@ -221,9 +221,9 @@ def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path,
     found: dict[str, tuple[Path, Path]] = {}
     for split, pattern in SPLITS.items():
         stems = [stem for stem in sorted(files) if re.fullmatch(pattern, stem)]
-        stem = next((stem for stem in stems if {source, target} <= files[stem].keys()), None)
-        if stem is not None:
-            found[split] = files[stem][source], files[stem][target]
+        complete = [files[stem] for stem in stems if {source, target} <= files[stem].keys()]
+        if complete:
+            found[split] = complete[0][source], complete[0][target]
         elif split != "test":
             stem = stems[0] if stems else split
             lacking = sorted({source, target} - files.get(stem, {}).keys())

@@ -82,9 +82,9 @@ def prepare(
 
         def missing() -> Iterator[Chunk]:
             nonlocal count
-            for held in _chunks(documents, settings.shard_characters):
+            for some in _chunks(documents, settings.shard_characters):
                 read = skipper.position
-                chunk = Chunk(count, held, out, plan["tokenizer"], settings.words, read)
+                chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
                 count += 1
                 if chunk.number % task.tasks == task.number and not _is_made(chunk):
                     yield chunk
@@ -118,16 +118,16 @@ def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) ->
 
 def _chunks(documents: Iterator[Document], characters: int) -> Iterator[list[Document]]:
     """The documents of each shard: as many as have so many characters."""
-    held: list[Document] = []
+    some: list[Document] = []
     size = 0
     for document in documents:
-        held.append(document)
+        some.append(document)
         size += len(document.text)
         if size >= characters:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _is_made(chunk: Chunk) -> bool:

@@ -82,23 +82,22 @@ def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
             f"{path}: cannot be read to its end: {short(problem)} Fetch it again."
         ) from None
     for a, article in enumerate(list_of(table, "data", str(path))):
-        for p, paragraph in enumerate(_part(article, "paragraphs", f"{path}: data[{a}]", watcher)):
-            where = f"{path}: data[{a}].paragraphs[{p}]"
-            for q, record in enumerate(_part(paragraph, "qas", where, watcher)):
+        for paragraph, where in _parts(article, "paragraphs", f"{path}: data[{a}]", watcher):
+            for record, place in _parts(paragraph, "qas", where, watcher):
                 try:
-                    context = text_of(paragraph, "context", where)
-                    yield _question(record, context, f"{where}.qas[{q}]")
+                    yield _question(record, text_of(paragraph, "context", where), place)
                 except DataError as error:
                     watcher.bad(error, str(record))
 
 
-def _part(table: Any, key: str, where: str, watcher: Watcher) -> list[Any]:
-    """A list inside SQuAD's tree, empty if it is bad."""
+def _parts(table: Any, key: str, where: str, watcher: Watcher) -> Iterator[tuple[Any, str]]:
+    """The parts of a list inside SQuAD's tree with their places; none if it is bad."""
     try:
-        return list_of(table, key, where)
+        parts = list_of(table, key, where)
     except DataError as error:
         watcher.bad(error, str(table))
-        return []
+        return
+    yield from ((part, f"{where}.{key}[{number}]") for number, part in enumerate(parts))
 
 
 def _lines(path: str | Path, watcher: Watcher) -> Iterator[Question]:

@@ -54,7 +54,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    number: int
+    where: str
     word: str
     tag: str
 
@@ -86,11 +86,11 @@ def _columns(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sent
         document += begins
         words = [line.word[:-1] if counted else line.word for line in lines]
         try:
-            entities = _entities(lines, scheme, path)
+            entities = _entities(lines, scheme)
         except DataError as error:
             watcher.bad(error, " ".join(words))
             continue
-        yield _joined(words, entities, f"{path}:{lines[0].number}", document)
+        yield _joined(words, entities, lines[0].where, document)
 
 
 def scheme_of(path: str | Path) -> str:
@@ -134,7 +134,7 @@ def _blocks(path: str | Path, watcher: Watcher) -> Iterator[tuple[list[_Line], b
                 )
                 watcher.bad(error, text)
                 continue
-            lines.append(_Line(number, cells[0], cells[-1]))
+            lines.append(_Line(f"{path}:{number}", cells[0], cells[-1]))
             continue
         if lines and not spoiled:
             yield lines, begins
@@ -143,32 +143,31 @@ def _blocks(path: str | Path, watcher: Watcher) -> Iterator[tuple[list[_Line], b
         begins = begins or bool(cells)
 
 
-def _entities(lines: Sequence[_Line], scheme: str, path: str | Path) -> list[tuple[int, int, str]]:
+def _entities(lines: Sequence[_Line], scheme: str) -> list[tuple[int, int, str]]:
     """Tags -> first word, last word + 1, label; what the scheme does not allow is refused."""
     known = ("B", INSIDE, *ENDS, *ALONE) if scheme == "BIOES" else ("B", INSIDE)
     found: list[tuple[int, int, str]] = []
     under_way = False  # may the last one go on?
     for i, line in enumerate(lines):
         letter, dash, label = line.tag.partition("-")
-        where = f"{path}:{line.number}"
         if line.tag != "O" and (not dash or not label or letter not in known):
             raise DataError(
-                f"{where}: the tag is '{line.tag:.40}'; need O or, in {scheme}, one of "
+                f"{line.where}: the tag is '{line.tag:.40}'; need O or, in {scheme}, one of "
                 f"{', '.join(known)} with a dash and a label, as in B-PER. Mend it."
             )
         inside = letter in (INSIDE, *ENDS)
         goes_on = under_way and inside and found[-1][2] == label
         if under_way and not goes_on and scheme == "BIOES":
             raise DataError(
-                f"{where}: '{line.tag}' after an entity {found[-1][2]} that has not ended; in "
+                f"{line.where}: '{line.tag}' after an entity {found[-1][2]} that has not ended; in "
                 "BIOES its last word has E-, or S- if it is the only one. Mend it."
             )
         if inside and not goes_on and scheme != "IOB1":
             before = lines[i - 1].tag if i else "the beginning of the sentence"
             begins, lenient = ("B- or S-", "") if scheme == "BIOES" else ("B-", LENIENT)
             raise DataError(
-                f"{where}: '{line.tag}' after {before}; in {scheme} an entity begins with {begins}."
-                f" Write B-{label}, or mend what is before{lenient}."
+                f"{line.where}: '{line.tag}' after {before}; in {scheme} an entity begins with "
+                f"{begins}. Write B-{label}, or mend what is before{lenient}."
             )
         if goes_on:
             found[-1] = (found[-1][0], i + 1, label)
@@ -177,7 +176,7 @@ def _entities(lines: Sequence[_Line], scheme: str, path: str | Path) -> list[tup
         under_way = letter in ("B", INSIDE)
     if under_way and scheme == "BIOES":
         raise DataError(
-            f"{path}:{lines[-1].number}: the sentence ends inside an entity {found[-1][2]}; in "
+            f"{lines[-1].where}: the sentence ends inside an entity {found[-1][2]}; in "
             "BIOES its last word has E-. Mend it."
         )
     return found
@@ -217,10 +216,10 @@ def _tagged(record: dict[str, Any], where: str, lenient: bool) -> Sentence:
             f"{where}: {len(words)} tokens and {len(tags)} tags; need as many. Mend it."
         )
     whole(" ".join([*words, *tags]), where)
-    lines = [_Line(0, word, tag) for word, tag in zip(words, tags, strict=True)]
+    lines = [_Line(where, word, tag) for word, tag in zip(words, tags, strict=True)]
     scheme = "IOB1" if lenient else "IOB2"  # the first allows both
     scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else scheme
-    return _joined(words, _entities(lines, scheme, where), where)
+    return _joined(words, _entities(lines, scheme), where)
 
 
 def _texts(record: dict[str, Any], name: str, where: str) -> list[str]:
