@@ -69,7 +69,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "a text that is a number": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": 7, "label": "y"}\n', ":2",
-        "the text is 7",
+        "'text' is 7; need a text in quotes",
     ),
     "a label that is a table": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": {}}\n', ":2",
@@ -246,7 +246,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "an article that is no object": (
         "qa", "a.json", '{"data": [7]}', r": data\[0\]", "need an object with 'paragraphs'"
     ),
-    "a text that is missing": ("ner", "a.jsonl", '{"entities": []}\n', ":1", "'text' is None"),
+    "a text that is missing": ("ner", "a.jsonl", '{"entities": []}\n', ":1", "'text' is missing"),
 }  # fmt: skip
 
 

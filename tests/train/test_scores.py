@@ -22,7 +22,7 @@ from unmask.tasks.classify import ClassifySettings
 from unmask.train.scores import Scored
 
 SAVES = {"evaluate": {"times": 16}, "loop": {"save_steps": 5}}
-# By step, so that the best one changes four times, and checkpoints need models that are not the best.
+# By step: the best one changes four times, and checkpoints need models that are not the best.
 MARKS = [0.0, 0.3, 0.1, 0.5, 0.2, 0.1, 0.4, 0.6, 0.3, 0.2, 0.1, 0.5, 0.8, 0.4, 0.3, 0.2, 0.1]
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}  # on a disk
 

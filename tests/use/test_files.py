@@ -11,7 +11,7 @@ import pytest
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
-from unmask.data.lines import Counting
+from unmask.data.lines import Watcher
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
 from unmask.use import files
@@ -87,7 +87,7 @@ def test_every_record_of_a_table_has_a_row_also_one_without_text(model, tmp_path
         path.write_text(contents)
     else:
         pq.write_table(pa.table({"text": contents}), path)
-    watcher, out = Counting(), tmp_path / "v.parquet"
+    watcher, out = Watcher(), tmp_path / "v.parquet"
     assert embed_file(model, str(path), out, watcher=watcher) == 3
     assert watcher.blanks == 1
     found = pq.read_table(out)
@@ -97,7 +97,7 @@ def test_every_record_of_a_table_has_a_row_also_one_without_text(model, tmp_path
 
 
 def test_lines_on_the_way_have_a_row_each_too(model, source):
-    watcher = Counting()
+    watcher = Watcher()
     found = [json.loads(line) for line in embed_lines(model, source, watcher=watcher)]
     np.testing.assert_allclose(found, model.embed(TEXTS), atol=1e-6)
     assert watcher.blanks == 8
@@ -149,7 +149,7 @@ def test_an_interrupted_file_is_gone_on_with_and_ends_with_the_same_bytes(
     with pytest.raises(KeyboardInterrupt):
         embed_file(model, source, broken, progress=stop_after(11))
     assert not broken.exists()
-    said, made, watcher = [], [], Counting()
+    said, made, watcher = [], [], Watcher()
     how = {"say": said.append, "progress": made.append, "watcher": watcher}
     assert embed_file(model, source, broken, **how) == len(TEXTS)
     assert watcher.blanks == 8, "those before the interruption are counted too"

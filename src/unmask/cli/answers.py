@@ -41,7 +41,7 @@ def embed(
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
-    from unmask.data.lines import Counting
+    from unmask.data.lines import Watcher
     from unmask.data.readers import read_texts
 
     if out is not None and out.suffix not in ENDINGS:
@@ -58,7 +58,7 @@ def embed(
     loaded = load(model)
     from unmask.use.files import embed_file, embed_lines
 
-    watcher = Counting()
+    watcher = Watcher()
     how: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     how |= {"normalize": normalize, "truncate": truncate, "column": column, "watcher": watcher}
     with saying_what_is_faster(loaded), progress("embedding", "texts") as job:

@@ -57,14 +57,14 @@ class Batch:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its name; labels by theirs."""
-        own = {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
-        return {**own, **self.labels}
+        return {**self._own(), **self.labels}
+
+    def _own(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
-        moved: dict[str, Any] = {
-            name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)
-        }
+        moved: dict[str, Any] = {name: value.to(device) for name, value in self._own().items()}
         labels = {name: value.to(device) for name, value in self.labels.items()}
         return replace(self, **moved, labels=labels)
 
@@ -109,6 +109,4 @@ def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
             row[text], start[text] = r, at
             at += lengths[text]
     parts = tokens, segments, index, owner, row, start, lengths
-    names = "tokens", "segments", "index", "owner", "row", "start", "length"
-    laid = {name: torch.from_numpy(part) for name, part in zip(names, parts, strict=True)}
-    return Batch(**laid)  # type: ignore[arg-type]
+    return Batch(*(torch.from_numpy(part) for part in parts))  # type: ignore[arg-type]

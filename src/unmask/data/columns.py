@@ -8,9 +8,7 @@ What was inferred is told; a flag decides otherwise. A column may be given by it
 table of text, by its number.
 """
 
-import csv
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +16,7 @@ from statistics import mean
 from typing import Any
 
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, whole
-from unmask.data.tables import TABLES, NumberedRows, read_rows, refuse_repeated
+from unmask.data.tables import TABLES, Row, read_rows, refuse_repeated
 from unmask.errors import DataError, unknown
 
 NAMES = {  # in lower case, the likeliest first
@@ -82,68 +80,11 @@ class Sample:
 
 def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
     """Find out which column is what, as far as it was not asked for."""
-    kind = kind_of(path, TABLES)
-    if kind in (".csv", ".tsv"):
-        rows = _first_rows(Path(path), kind)
-        header = _has_header(rows, asked) if asked.header is None else asked.header
-        names = rows[0] if header else [str(i + 1) for i in range(len(rows[0]))]
-        body = rows[1:] if header else rows
-        cells: dict[str, list[Any]] = {
-            name: [row[i] for row in body if i < len(row)] for i, name in enumerate(names)
-        }
-    else:
-        header = True
-        seen = islice(read_rows(path, list, watcher=GLANCE), LOOKED_AT)
-        found = [row.cells for row in seen]
-        names = list(dict.fromkeys(name for row in found for name in row))
-        cells = {name: [row.get(name) for row in found] for name in names}
-    if not names:
-        next(iter(read_rows(path, list)), None)  # says what is wrong with the first
-        raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
-    return _settled(path, replace(asked, header=header), names, cells, labelled)
-
-
-def _first_rows(path: Path, kind: str) -> list[list[str]]:
-    rows: list[list[str]] = []
-    with suppress(csv.Error):  # reading it will say what is wrong
-        rows.extend(islice(NumberedRows(path, kind, GLANCE), LOOKED_AT))
-    if not rows:
-        for _ in read_rows(path, list):  # says so now, if nothing can be read
-            break
-        raise DataError(f"{path}: empty; need a row at least. Is it the right file?")
-    return rows
-
-
-def _has_header(rows: list[list[str]], asked: Columns) -> bool:
-    """A header has a name that people use, or that was asked for, or no label that occurs below."""
-    first, body = rows[0], rows[1:]
-    known = {name for names in NAMES.values() for name in names}
-    wanted = {name for name in asked.given().values() if not name.isdigit()}
-    if wanted or any(cell.strip().lower() in known for cell in first):
-        return True
-    columns = {str(i): [row[i] for row in body if i < len(row)] for i in range(len(first))}
-    label = _label_like(columns, besides=_longest(columns))
-    if label is None:
-        return False
-    cell = first[int(label)]
-    return cell not in columns[label] and not _is_number(cell)
-
-
-def _settled(
-    path: str | Path,
-    asked: Columns,
-    names: Sequence[str],
-    cells: dict[str, list[Any]],
-    labelled: bool,
-) -> Columns:
-    refuse_repeated(names, path)
-    found: dict[str, str | None] = {}
-    for what, name in asked.given().items():
-        if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
-            name = names[int(name) - 1]
-        if name not in names:
-            raise DataError(f"{path}: {unknown('column', name, names)} Choose with --{what}.")
-        found[what] = name
+    header, cells = look_at(path, asked, _is_header)
+    names = list(cells)
+    found: dict[str, str | None] = {
+        what: column(what, name, names, f"{path}: ") for what, name in asked.given().items()
+    }
     lower = {name.strip().lower(): name for name in reversed(names)}
     for first, other in PAIRS:
         if first in lower and other in lower and not {"text", "second"} & set(found):
@@ -152,19 +93,73 @@ def _settled(
         free = (lower[name] for name in usual if name in lower)
         if what not in found and (what != "label" or labelled):
             found[what] = next((n for n in free if n not in found.values()), None)
-    texts = {n: c for n, c in cells.items() if n not in found.values()}
-    if found.get("text") is None:
-        found["text"] = names[0] if len(names) == 1 else _longest(texts)
-    if labelled and found.get("label") is None:
-        rest = {n: c for n, c in cells.items() if n not in found.values()}
-        found["label"] = _label_like(rest, besides=None)
+    if found["text"] is None:
+        found["text"] = names[0] if len(names) == 1 else _longest(_besides(cells, found.values()))
+    if labelled and found["label"] is None:
+        found["label"] = _label_like(_besides(cells, found.values()))
     for what in ("text", "label")[: 1 + labelled]:
         if found.get(what) is None:
+            for _ in islice(read_rows(path, list, header=header), LOOKED_AT):
+                pass  # a bad row may be the reason: this says so
             raise DataError(
                 f"{path}: none of the columns {', '.join(names)} looks like the {what}. Name it "
                 f"with --{what}."
             )
-    return Columns(found["text"], found.get("second"), found.get("label"), asked.header)
+    return Columns(**found, header=header)
+
+
+def look_at(
+    path: str | Path, asked: Columns, is_header: Callable[[dict[str, list[str]]], bool]
+) -> tuple[bool, dict[str, list[Any]]]:
+    """Tell whether a table has a header, and the first cells of each column by its name.
+
+    The header of a table of text has a name that was asked for, or one that people use, or
+    `is_header` finds one in the first cells of each column.
+    """
+    rows = read_rows(path, list, header=False, watcher=GLANCE)
+    found = [row.cells for row in islice(rows, LOOKED_AT)]
+    if not found:
+        next(read_rows(path, list), None)  # says what is wrong with the first
+    names = list(dict.fromkeys(name for row in found for name in row))
+    if not names:
+        raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
+    cells: dict[str, list[Any]] = {name: [row.get(name) for row in found] for name in names}
+    if kind_of(path, TABLES) not in (".csv", ".tsv"):
+        return True, cells
+    first = [values[0] for values in cells.values()]
+    known = {name for names in NAMES.values() for name in names}
+    header = asked.header
+    if header is None:
+        named = any(not name.isdecimal() for name in asked.given().values())
+        usual = any(cell.strip().lower() in known for cell in first)
+        header = named or usual or is_header(cells)
+    if header:
+        refuse_repeated(first, path)
+        cells = dict(zip(first, (values[1:] for values in cells.values()), strict=True))
+    return header, cells
+
+
+def _is_header(cells: dict[str, list[str]]) -> bool:
+    """A header has no label that occurs below."""
+    below = {name: values[1:] for name, values in cells.items()}
+    label = _label_like(_besides(below, [_longest(below)]))
+    if label is None:
+        return False
+    first = cells[label][0]
+    return first not in below[label] and not _is_number(first)
+
+
+def column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
+    """The column of that name, or of that number."""
+    if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
+        return names[int(name) - 1]
+    if name not in names:
+        raise DataError(f"{where}{unknown('column', name, names)} Choose with --{what}.")
+    return name
+
+
+def _besides(columns: dict[str, list[Any]], names: Collection[str | None]) -> dict[str, list[Any]]:
+    return {name: cells for name, cells in columns.items() if name not in names}
 
 
 def _longest(columns: dict[str, list[Any]]) -> str | None:
@@ -176,13 +171,12 @@ def _longest(columns: dict[str, list[Any]]) -> str | None:
     return max(sizes, key=lambda name: sizes[name], default=None)
 
 
-def _label_like(columns: dict[str, list[Any]], besides: str | None) -> str | None:
+def _label_like(columns: dict[str, list[Any]]) -> str | None:
     """The column with the fewest different values, filled everywhere and not always the same."""
     kinds = {
         name: len({str(cell) for cell in cells})
         for name, cells in columns.items()
-        if name != besides and cells and all(str(cell).strip() for cell in cells)
-        if not _numbers_rows(cells)
+        if cells and all(str(cell).strip() for cell in cells) and not _numbers_rows(cells)
     }
     fit = {name: count for name, count in kinds.items() if count > 1}
     return min(fit, key=lambda name: fit[name], default=None)
@@ -191,7 +185,12 @@ def _label_like(columns: dict[str, list[Any]], besides: str | None) -> str | Non
 def _numbers_rows(cells: list[Any]) -> bool:
     """Is it another one in every row, such as an id? Numbers with a point may be answers."""
     different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
-    return different and not all("." in str(cell) and _is_number(str(cell)) for cell in cells)
+    return different and not all(is_fraction(str(cell)) for cell in cells)
+
+
+def is_fraction(cell: str) -> bool:
+    """Is it a number with a point?"""
+    return "." in cell and _is_number(cell)
 
 
 def _is_number(cell: str) -> bool:
@@ -215,26 +214,23 @@ def read_samples(
     wanted = columns.given()
 
     def choose(names: Sequence[str]) -> list[str]:
-        for what, name in wanted.items():
-            if name not in names:
-                raise DataError(f"{unknown('column', name, names)} Choose with --{what}.")
-        return list(wanted.values())
+        return [column(what, name, names) for what, name in wanted.items()]
 
     for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
-        cells = {what: row.cells[name] for what, name in wanted.items()}
         try:
-            sample = _sample(cells, row.where)
+            sample = _sample(row, columns)
             yield replace(sample, label=understand(sample)) if columns.label else sample
         except DataError as error:
             watcher.bad(error, row.raw)
 
 
-def _sample(cells: dict[str, Any], where: str) -> Sample:
-    for what in ("text", "second"):
-        value = cells.get(what, "-")
-        if not isinstance(value, str):
-            raise DataError(f"{where}: the {what} is {value!r:.60}; need a text. Mend it.")
-        if not value.strip():
-            raise DataError(f"{where}: the {what} is empty; need some. Fill it or remove the row.")
-        whole(value, where)
-    return Sample(cells["text"], cells.get("second"), cells.get("label"), where)
+def _sample(row: Row, columns: Columns) -> Sample:
+    names = {what: name for what, name in columns.given().items() if what != "label"}
+    texts = {what: whole(row.text(name), row.where) for what, name in names.items()}
+    for what, text in texts.items():
+        if not text.strip():
+            raise DataError(
+                f"{row.where}: the {what} is empty; need some. Fill it or remove the row."
+            )
+    label = None if columns.label is None else row.cells[columns.label]
+    return Sample(texts["text"], texts.get("second"), label, row.where)

@@ -55,9 +55,9 @@ class Skipper(Watcher):
     skipped: int = 0  # records, and files or rests of files
     side: IO[str] = field(default_factory=lambda: SpooledTemporaryFile(SPOOLED, "w+"))  # noqa: SIM115
     records: int = 0  # lines and records that documents were made of
-    blanks: int = 0
     files: dict[str, str] = field(default_factory=dict)  # how each file was understood
-    before: int = 0  # bytes of the files that are finished
+    before: int = 0  # bytes of the files before the current one
+    size: int = 0  # ... and of it
     current: IO[bytes] | None = None
 
     def bad(self, error: DataError, raw: str) -> None:
@@ -75,24 +75,16 @@ class Skipper(Watcher):
         self.side.seek(0)
         yield from self.side
 
-    def blank(self) -> None:
-        """Count it."""
-        self.blanks += 1
-
     def opened(self, path: str | Path, file: IO[bytes]) -> None:
         """Remember the file, for `position`."""
-        self.current = file
-
-    def finished(self, path: str) -> None:
-        """The file is read to its end."""
-        self.before += Path(path).stat().st_size if path != "-" else 0
-        self.current = None
+        self.before += self.size
+        self.current, self.size = file, Path(path).stat().st_size
 
     @property
     def position(self) -> int:
         """Bytes of the input that are read; packed files count as they lie on disk."""
         if self.current is None or self.current.closed:
-            return self.before
+            return self.before + self.size
         return self.before + self.current.tell()
 
 
@@ -113,29 +105,32 @@ def read_documents(
             yield from _bounded(document)
         if before == watcher.records + watcher.skipped:
             watcher.bad(DataError(f"{file}: no text in it; need at least one document."), "")
-        watcher.finished(file)
 
 
 def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
-    numbered = read_lines(file, watcher)
-    sample = _sample(numbered)
-    blocks, split = _layout([text for _, text in sample], lines)
-    if lines == "auto" and not blocks and len(sample) > 1 and _blank_lines_further_on(file):
-        blocks = True  # a first document that is longer than the sample
-        split = _sentences_a_line([text for _, text in sample]) >= SEVERAL
+    texts = (text for _, text in read_lines(file, watcher))
+    sample = _sample(texts)
+    blocks, split = lines == "sentences", False
+    if lines == "auto":
+        full = [text for text in sample if text.strip()]
+        split = sum(1 for text in full for _ in split_sentences(text)) >= SEVERAL * max(
+            len(full), 1
+        )
+        blocks = _has_blocks(sample)
+        if not blocks and len(sample) > 1:  # a first document may be longer than the sample
+            blocks = _has_blocks(text for _, text in read_lines(file, Skipper(skip=True)))
     line = "a line is split into sentences" if split else "a line is a sentence"
     watcher.files[file] = (
         f"a blank line ends a document; {line}"
         if blocks
         else "a line is a document, split into sentences"
     )
-    texts = (text for _, text in chain(sample, numbered))
     if not blocks:
-        yield from (Document(text, True, 1) for text in texts if text.strip())
+        yield from (Document(text, True, 1) for text in chain(sample, texts) if text.strip())
         return
     block: list[str] = []
     size = 0
-    for text in chain(texts, [""]):
+    for text in chain(sample, texts, [""]):
         if text.strip():
             block.append(text)
             size += len(text)
@@ -144,38 +139,21 @@ def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
             block, size = [], 0
 
 
-def _sample(numbered: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
+def _sample(texts: Iterator[str]) -> list[str]:
     """The first lines, as many as tell how a file is laid out."""
     sample, size = [], 0
-    for line, text in islice(numbered, SAMPLE):
-        sample.append((line, text))
+    for text in islice(texts, SAMPLE):
+        sample.append(text)
         size += len(text)
         if size > SAMPLE_CHARACTERS:
             break
     return sample
 
 
-def _layout(sample: list[str], lines: Lines) -> tuple[bool, bool]:
-    """Do blank lines end documents, and do lines hold more than a sentence?"""
-    full = [text for text in sample if text.strip()]
-    if not full or lines == "documents":
-        return False, True
-    if lines == "sentences":
-        return True, False
-    first, last = sample.index(full[0]), len(sample) - sample[::-1].index(full[-1])
-    blocks = any(not text.strip() for text in sample[first:last])
-    return blocks, _sentences_a_line(full) >= SEVERAL
-
-
-def _sentences_a_line(lines: list[str]) -> float:
-    full = [text for text in lines if text.strip()]
-    return sum(1 for text in full for _ in split_sentences(text)) / max(len(full), 1)
-
-
-def _blank_lines_further_on(file: str) -> bool:
+def _has_blocks(texts: Iterable[str]) -> bool:
     """Is there a blank line with text on both sides, anywhere?"""
     text_before = blank = False
-    for _, text in read_lines(file, Skipper(skip=True)):
+    for text in texts:
         if not text.strip():
             blank = text_before
         elif blank:
@@ -189,8 +167,8 @@ def _bounded(document: Document) -> Iterator[Document]:
     """Cut a document that is longer than any should be, at a line break or a space."""
     text, records = document.text, document.records
     while len(text) > LONGEST_DOCUMENT:
-        cut = max(text.rfind("\n", 0, LONGEST_DOCUMENT), 0)
-        cut = cut or max(text.rfind(" ", 0, LONGEST_DOCUMENT), 0) or LONGEST_DOCUMENT
+        breaks = (text.rfind(sign, 0, LONGEST_DOCUMENT) for sign in "\n ")
+        cut = next((place for place in breaks if place > 0), LONGEST_DOCUMENT)
         yield Document(text[:cut], document.split, 0)
         text = text[cut:]
     yield Document(text, document.split, records)

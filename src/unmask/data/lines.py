@@ -3,18 +3,20 @@
 What is bad goes to a `Watcher`, who refuses it, or writes it down and lets reading go on.
 """
 
+import gzip
+import io
 import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO
 
 from unmask.errors import DataError, unknown
-from unmask.settings import parse_json
 
-Made = TypeVar("Made")
+Line = tuple[int, str, DataError | None]  # its number and text, and why it cannot be used
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 BOM = b"\xef\xbb\xbf"
@@ -26,6 +28,7 @@ class Watcher:
     """What a reader tells besides the texts. This one lets nothing bad pass."""
 
     longest: int | None = None  # bytes of a line; None: any
+    blanks: int = 0  # records without text
 
     def bad(self, error: DataError, raw: str) -> None:
         """A record, or the rest of a file, cannot be used; `raw` is what is there."""
@@ -33,6 +36,7 @@ class Watcher:
 
     def blank(self) -> None:
         """A record has no text in it."""
+        self.blanks += 1
 
     def opened(self, path: str | Path, file: IO[bytes]) -> None:
         """A file is being read; `file.tell()` says how far."""
@@ -45,22 +49,10 @@ class Glance(Watcher):
         """Not now."""
 
 
-class Counting(Watcher):
-    """Counts records without text."""
-
-    def __init__(self) -> None:
-        self.blanks = 0
-
-    def blank(self) -> None:
-        """Count one more."""
-        self.blanks += 1
-
-
-class Chooser(Counting):
+class Chooser(Watcher):
     """Refuses bad records, or skips and reports them, as the user chose."""
 
     def __init__(self, skip: bool, say: Callable[[str], None]) -> None:
-        super().__init__()
         self.skip, self.say, self.skipped = skip, say, 0
 
     def bad(self, error: DataError, raw: str) -> None:
@@ -105,43 +97,43 @@ def ending_of(path: str | Path) -> str:
 def read_lines(
     path: str | Path, watcher: Watcher = REFUSE, *, ends: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file, numbered from 1, split at \\n alone; with their ends if asked."""
-    offset = line = 0
+    """The lines of a UTF-8 file that are good, with their numbers; with their ends if asked."""
+    for line, text, error in every_line(path, watcher, ends=ends):
+        if error is None:
+            yield line, text
+        else:
+            watcher.bad(error, text)
+
+
+def every_line(path: str | Path, watcher: Watcher, *, ends: bool = False) -> Iterator[Line]:
+    """All lines of a UTF-8 file, numbered from 1, split at \\n alone; a bad one with its error.
+
+    The rest of a file that is cut off has an error, too, and "" as its text.
+    """
+    offset = 0
     with opened(path, watcher) as file:
-        while True:
+        for line in count(1):
             try:
                 raw, size = _next_line(file, watcher.longest)
             except (OSError, EOFError, zlib.error) as problem:
                 error = DataError(
-                    f"{path}:{line + 1}: cannot be read on from here: {short(problem)} The file "
+                    f"{path}:{line}: cannot be read on from here: {short(problem)} The file "
                     "is cut off or damaged. Fetch it again."
                 )
-                return watcher.bad(error, "")
+                yield line, "", error
+                return
             if not raw:
-                return None
-            line += 1
+                return
             if line == 1 and raw.startswith(BOM):
                 raw, offset, size = raw[len(BOM) :], len(BOM), size - len(BOM)
             try:
-                text = _decoded(raw, size, f"{path}:{line}", offset)
-                yield line, text if ends else text.removesuffix("\n").removesuffix("\r")
+                text, bad = _decoded(raw, size, f"{path}:{line}", offset), None
             except DataError as error:
-                watcher.bad(error, raw.decode("utf-8", "backslashreplace"))
+                text, bad = raw.decode("utf-8", "backslashreplace"), error
+            if bad is None and not ends:
+                text = text.removesuffix("\n").removesuffix("\r")
+            yield line, text, bad
             offset += size
-
-
-def read_objects(
-    path: str | Path, watcher: Watcher, make: Callable[[dict[str, Any], str, str], Made]
-) -> Iterator[Made]:
-    """What is made of the JSON object in each line, of its place and of the line itself."""
-    for line, text in read_lines(path, watcher):
-        if not text.strip():
-            continue
-        where = f"{path}:{line}"
-        try:
-            yield make(parse_json(text, where=where, kind=DataError), where, text)
-        except DataError as error:
-            watcher.bad(error, text)
 
 
 def _next_line(file: IO[bytes], longest: int | None) -> tuple[bytes, int]:
@@ -196,13 +188,8 @@ def opened(path: str | Path, watcher: Watcher) -> Iterator[IO[bytes]]:
         with path.open("rb") as file:
             watcher.opened(path, file)
             if path.suffix.lower() == ".gz":
-                import gzip
-
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    yield unpacked  # type: ignore[misc]
+                yield gzip.GzipFile(fileobj=file)  # type: ignore[misc]
             elif path.suffix.lower() == ".zst":
-                import io
-
                 import pyarrow as pa
 
                 with pa.input_stream(file, compression="zstd") as stream:

@@ -34,17 +34,17 @@ class PairFiles:
 
     def read(self) -> PairSplit:
         """Read both sets of pairs."""
-        pairs, notes = [], []
-        paths_of_dev: Sequence[Path] = ()
-        for paths in self.paths():
-            notes.append(f"{paths[0]}: {inferred(paths, self.columns)}")
-            pairs.append(list(read_pairs(paths, self.columns, self.watcher)))
-            if not pairs[-1]:
-                raise DataError(f"{paths[0]}: nothing to learn from in it. Is it the right file?")
-            notes[-1] += f"; {len(pairs[-1]):,} pairs"
-            paths_of_dev = paths
-        train, dev = pairs
-        return PairSplit(train, dev, [*notes, *leaks(train, dev, Path(paths_of_dev[0]))])
+        train_paths, dev_paths = self.paths()
+        train, of_train = self._pairs(train_paths)
+        dev, of_dev = self._pairs(dev_paths)
+        return PairSplit(train, dev, [of_train, of_dev, *leaks(train, dev, Path(dev_paths[0]))])
+
+    def _pairs(self, paths: Sequence[Path]) -> tuple[list[Pair], str]:
+        said = inferred(paths, self.columns)
+        pairs = list(read_pairs(paths, self.columns, self.watcher))
+        if not pairs:
+            raise DataError(f"{paths[0]}: nothing to learn from in it. Is it the right file?")
+        return pairs, f"{paths[0]}: {said}; {len(pairs):,} pairs"
 
     def paths(self) -> tuple[Sequence[Path], Sequence[Path]]:
         """The files to learn from, and those to be scored on."""

@@ -9,16 +9,14 @@ Each file also as .gz or .zst. Which column is what is inferred, and told; a fla
 """
 
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import IO
 
-from unmask.data.columns import LOOKED_AT, NAMES, Columns
-from unmask.data.lines import FORMATS, GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
-from unmask.data.tables import TABLES, Row, read_rows, refuse_repeated
+from unmask.data.columns import Columns, column, look_at
+from unmask.data.lines import FORMATS, REFUSE, Line, Watcher, every_line, kind_of, whole
+from unmask.data.tables import TABLES, Row, read_rows
 from unmask.errors import DataError, unknown
 
 USUAL = {"text": ("source", "src"), "second": ("target", "tgt")}  # names of columns
@@ -26,7 +24,6 @@ NESTED = "translation"  # a table by language, as the `datasets` library has it
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")  # de, zh-Hans, pt_BR
 NEED = "need two files of plain text, or one table (.csv, .jsonl, .parquet, .tsv)"
 SPLITS = {"train": "train", "dev": "dev|val|valid|validation", "test": "test.*"}  # names of files
-ENDED = sys.maxsize  # the line of a file that has no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,51 +92,42 @@ def _are_plain(paths: Sequence[str | Path], columns: Columns) -> bool:
     return not tables
 
 
-class _Side(Watcher):
-    """A file of two, line by line. Of a pair that is bad on both sides, one is told."""
-
-    def __init__(self, path: str | Path, watcher: Watcher) -> None:
-        self.path, self.watcher, self.longest = path, watcher, watcher.longest
-        self.other = self
-        self.count = 0  # lines, good or bad, that were read
-        self.line = 0  # the last good one
-        self.cut = False  # nobody knows how it goes on
-        self.lines: Iterator[tuple[int, str | None]] = read_lines(path, self)
-
-    def step(self) -> str | None:
-        """The next line that is good; None at the end."""
-        self.line, text = next(self.lines, (ENDED, None))
-        if text is not None:
-            self.count = self.line
-        return text
-
-    def bad(self, error: DataError, raw: str) -> None:
-        """Tell it, unless the line's partner was bad too: then the pair has been told."""
-        self.cut = not raw  # the rest of a file, not a line
-        self.count += not self.cut
-        if self.cut or self.count >= self.other.line:
-            self.watcher.bad(error, raw)
-
-    def opened(self, path: str | Path, file: IO[bytes]) -> None:
-        """Pass it on."""
-        self.watcher.opened(path, file)
-
-
 def _parallel(paths: Sequence[str | Path], watcher: Watcher) -> Iterator[Pair]:
-    """Lines of the same number; one whose partner could not be read is left out with it."""
-    source, target = (_Side(path, watcher) for path in paths)
-    source.other, target.other = target, source
-    text, translation = source.step(), target.step()
-    while text is not None and translation is not None:
-        line = min(source.line, target.line)
-        if source.line == target.line:
-            places = [f"{side.path}:{line}" for side in (source, target)]
-            yield from _paired(text, translation, places, watcher)
-        if source.line == line:
-            text = source.step()
-        if target.line == line:
-            translation = target.step()
-    _refuse_rest(source, target)
+    """Pair the lines of the same number; one whose partner is bad is left out with it."""
+    sides = [every_line(path, watcher) for path in paths]
+    for number, pair in enumerate(zip_longest(*sides), start=1):
+        if None in pair:
+            longer = 1 - pair.index(None)
+            rest = chain([pair[longer]], sides[longer])
+            return _refuse_rest(paths, longer, number, rest, watcher)
+        faults = [(error, text) for _, text, error in pair if error]
+        cut = [fault for fault in faults if not fault[1]]
+        for error, text in cut or faults[:1]:
+            watcher.bad(error, text)
+        if cut:
+            return None
+        if not faults:
+            (_, source, _), (_, target, _) = pair
+            yield from _paired(source, target, [f"{path}:{number}" for path in paths], watcher)
+
+
+def _refuse_rest(
+    paths: Sequence[str | Path], longer: int, begin: int, rest: Iterable[Line], watcher: Watcher
+) -> None:
+    """Count the lines of one file that begin where the other has ended; there must be none."""
+    counts, more = [begin - 1, begin - 1], ["", ""]
+    for number, text, error in rest:
+        if error and not text:
+            watcher.bad(error, text)
+            more[longer] = " or more"
+        else:
+            counts[longer] = number
+    if counts[longer] >= begin:
+        told = [f"{path} has {n:,}{m}" for path, n, m in zip(paths, counts, more, strict=True)]
+        raise DataError(
+            f"{paths[longer]}:{begin}: no line to go with it: {' lines, '.join(told)}; need as "
+            "many. Find the line that is missing or cut in two."
+        )
 
 
 def _paired(source: str, target: str, places: Sequence[str], watcher: Watcher) -> Iterator[Pair]:
@@ -154,49 +142,22 @@ def _paired(source: str, target: str, places: Sequence[str], watcher: Watcher) -
         watcher.blank()
 
 
-def _refuse_rest(source: _Side, target: _Side) -> None:
-    """One file has ended: so must the other, unless the first was cut off, which has been told."""
-    for side in (source, target):
-        ended = side.other
-        known = ended.line == ENDED and not ended.cut
-        while known and side.step() is not None:
-            pass
-        if known and side.count > ended.count:
-            counts = [f"{s.path} has {s.count:,}{' or more' * s.cut}" for s in (source, target)]
-            raise DataError(
-                f"{side.path}:{ended.count + 1}: no line to go with it: {' lines, '.join(counts)}; "
-                "need as many. Find the line that is missing or cut in two."
-            )
-
-
 def _every_line(path: str | Path, watcher: Watcher) -> Iterator[Pair]:
-    side, given = _Side(path, watcher), 0
-    while side.line != ENDED:
-        text = side.step()
-        for line in range(given + 1, side.count + (text is None)):  # which could not be read
-            yield Pair("", None, f"{path}:{line}")
-        if text is not None:
-            yield Pair(text if text.strip() else "", None, f"{path}:{side.line}")
-        given = side.count
+    for line, text, error in every_line(path, watcher):
+        if error:
+            watcher.bad(error, text)
+            if not text:  # the rest of the file is gone
+                return
+            text = ""
+        yield Pair(text if text.strip() else "", None, f"{path}:{line}")
 
 
 def _settled(path: str | Path, asked: Columns) -> Columns:
     """Which column is what: as asked, by its name, or because there is no other."""
-    rows = read_rows(path, list, header=False, watcher=GLANCE)  # the header too, if there is one
-    found = [row.cells for row in islice(rows, LOOKED_AT)]
-    if not found:
-        next(iter(read_rows(path, list)), None)  # says what is wrong with the first
-        raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
-    header = True
-    if kind_of(path, TABLES) in (".csv", ".tsv"):
-        first = list(found[0].values())
-        header = _is_header(first, asked) if asked.header is None else asked.header
-        names = first if header else list(found[0])
-    else:
-        nested = [cells[NESTED] for cells in found if isinstance(cells.get(NESTED), dict)]
-        names = list(dict.fromkeys(name for cells in nested or found for name in cells))
-    refuse_repeated(names, path)
-    chosen = {what: _known(what, name, names, f"{path}: ") for what, name in asked.given().items()}
+    header, cells = look_at(path, asked, _is_header)
+    nested = [cell for cell in cells.get(NESTED, []) if isinstance(cell, dict)]
+    names = list(dict.fromkeys(name for cell in nested for name in cell)) or list(cells)
+    chosen = {what: column(what, name, names, f"{path}: ") for what, name in asked.given().items()}
     for what, usual in USUAL.items():
         named = [n for n in names if n.strip().lower() in usual and n not in chosen.values()]
         chosen |= {what: named[0]} if named and what not in chosen else {}
@@ -212,21 +173,11 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
     return Columns(**chosen, header=header)
 
 
-def _is_header(first: Sequence[str], asked: Columns) -> bool:
-    """A header has a name that people use, or that was asked for, or codes of languages alone."""
-    known = {name for names in (*USUAL.values(), *NAMES.values()) for name in names}
-    named = any(not name.isdecimal() for name in asked.given().values())
-    usual = any(cell.strip().lower() in known for cell in first)
-    return named or usual or all(LANGUAGE.fullmatch(cell.strip()) for cell in first)
-
-
-def _known(what: str, name: str, names: Sequence[str], where: str = "") -> str:
-    """The column of that name, or of that number."""
-    if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
-        return names[int(name) - 1]
-    if name not in names:
-        raise DataError(f"{where}{unknown('column', name, names)} Choose with --{what}.")
-    return name
+def _is_header(cells: dict[str, list[str]]) -> bool:
+    """A header has a name that people use, or codes of languages alone."""
+    usual = {name for names in USUAL.values() for name in names}
+    first = [values[0].strip() for values in cells.values()]
+    return any(c.lower() in usual for c in first) or all(LANGUAGE.fullmatch(c) for c in first)
 
 
 def _rows(path: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Pair]:
@@ -235,27 +186,27 @@ def _rows(path: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Pair
     def choose(names: Sequence[str]) -> list[str]:
         if NESTED in names and not set(wanted.values()) <= set(names):
             return [NESTED]
-        return [_known(what, name, names) for what, name in wanted.items()]
+        return [column(what, name, names) for what, name in wanted.items()]
 
-    nothing = "" if kind_of(path, TABLES) == ".parquet" else None  # there a cell may be empty
     for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
         try:
-            source, target = (_text(row, name, nothing) for name in wanted.values())
+            source, target = (_text(row, name) for name in wanted.values())
         except DataError as error:
             watcher.bad(error, row.raw)
             continue
         yield from _paired(source, target, (row.where, row.where), watcher)
 
 
-def _text(row: Row, name: str, nothing: str | None) -> str:
+def _text(row: Row, name: str) -> str:
     """What a row says in a column or a language."""
-    cells = row.cells if name in row.cells else row.cells[NESTED]
-    if not isinstance(cells, dict) or name not in cells:
-        raise DataError(f"{row.where}: {NESTED} is {cells!r:.60}; need '{name}' in it. Mend it.")
-    value = nothing if cells[name] is None else cells[name]
-    if not isinstance(value, str):
-        raise DataError(f"{row.where}: '{name}' is {value!r:.60}; need a text. Mend it.")
-    return whole(value, row.where)
+    if name not in row.cells:
+        cells = row.cells[NESTED]
+        if not isinstance(cells, dict) or name not in cells:
+            raise DataError(
+                f"{row.where}: {NESTED} is {cells!r:.60}; need '{name}' in it. Mend it."
+            )
+        row = replace(row, cells=cells)
+    return whole(row.text(name), row.where)
 
 
 def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path, Path]]:
@@ -270,9 +221,9 @@ def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path,
     found: dict[str, tuple[Path, Path]] = {}
     for split, pattern in SPLITS.items():
         stems = [stem for stem in sorted(files) if re.fullmatch(pattern, stem)]
-        stem = next((stem for stem in stems if {source, target} <= files[stem].keys()), None)
-        if stem is not None:
-            found[split] = files[stem][source], files[stem][target]
+        complete = [files[stem] for stem in stems if {source, target} <= files[stem].keys()]
+        if complete:
+            found[split] = complete[0][source], complete[0][target]
         elif split != "test":
             stem = stems[0] if stems else split
             lacking = sorted({source, target} - files.get(stem, {}).keys())

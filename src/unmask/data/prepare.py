@@ -77,22 +77,36 @@ def prepare(
         if (out / MANIFEST).exists():
             return _finished(out, files, notice)
         skipper = Skipper(skip=settings.on_bad == "skip")
-        total = sum(Path(file).stat().st_size for file in files)
-        chunks = _Chunks(files, settings, out, skipper, plan["tokenizer"])
-        for chunk, _ in in_order(write_shard, chunks.missing(task), workers):
+        documents = read_documents(files, skipper, column=settings.column, lines=settings.lines)
+        count = 0
+
+        def missing() -> Iterator[Chunk]:
+            nonlocal count
+            for some in _chunks(documents, settings.shard_characters):
+                read = skipper.position
+                chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
+                count += 1
+                if chunk.number % task.tasks == task.number and not _is_made(chunk):
+                    yield chunk
+
+        total = sum(_sizes(files))
+        for chunk, _ in in_order(write_shard, missing(), workers):
             if progress:
                 progress(chunk.end, total)
         for file, layout in skipper.files.items():
             notice(f"{Path(file).name}: {layout}")
-        sizes = [Path(file).stat().st_size for file in files]
-        return _finish(out, plan, chunks.count, skipper, id_type(len(tokenizer.vocabulary)), sizes)
+        ids = id_type(len(tokenizer.vocabulary))
+        return _finish(out, plan, {"ids": ids, "bytes": _sizes(files)}, count, skipper)
+
+
+def _sizes(files: Sequence[str]) -> list[int]:
+    return [Path(file).stat().st_size for file in files]
 
 
 def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) -> dict[str, Any]:
     """Nothing is left to do, unless the input is not what it was."""
     manifest = read_manifest(out)
-    for file, before in zip(files, manifest["bytes"], strict=True):
-        now = Path(file).stat().st_size
+    for file, before, now in zip(files, manifest["bytes"], _sizes(files), strict=True):
         if now != before:
             raise FolderError(
                 f"{out}: is finished, and {file} has changed since ({before:,} bytes then, "
@@ -102,52 +116,18 @@ def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) ->
     return manifest
 
 
-class _Chunks:
-    """The documents of the input in chunks, one for each shard."""
-
-    def __init__(
-        self,
-        files: Sequence[str],
-        settings: PrepareSettings,
-        folder: Path,
-        skipper: Skipper,
-        tokenizer: str,
-    ) -> None:
-        self.documents = read_documents(
-            files, skipper, column=settings.column, lines=settings.lines
-        )
-        self.settings, self.folder, self.skipper, self.count = settings, folder, skipper, 0
-        self.tokenizer = tokenizer
-
-    def missing(self, task: Task) -> Iterator[Chunk]:
-        """The chunks of a task whose shards are not there yet."""
-        for chunk in self._all():
-            if chunk.number % task.tasks == task.number and not _is_made(chunk):
-                yield chunk
-
-    def _all(self) -> Iterator[Chunk]:
-        held: list[Document] = []
-        size = 0
-        for document in self.documents:
-            held.append(document)
-            size += len(document.text)
-            if size >= self.settings.shard_characters:
-                yield self._chunk(held)
-                held, size = [], 0
-        if held:
-            yield self._chunk(held)
-
-    def _chunk(self, documents: list[Document]) -> Chunk:
-        self.count += 1
-        position = self.skipper.position
-        return Chunk(
-            self.count - 1,
-            documents,
-            self.folder,
-            self.tokenizer,
-            self.settings.words,
-            position,
-        )
+def _chunks(documents: Iterator[Document], characters: int) -> Iterator[list[Document]]:
+    """The documents of each shard: as many as have so many characters."""
+    some: list[Document] = []
+    size = 0
+    for document in documents:
+        some.append(document)
+        size += len(document.text)
+        if size >= characters:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _is_made(chunk: Chunk) -> bool:
@@ -181,7 +161,8 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
 def check_corpus_folder(out: Path) -> None:
     """Refuse a folder that cannot become a corpus, before anything is read."""
     check_output_folder(out, renamed=False)
-    if _is_taken(out) and not (out / PLAN).exists():  # another task may have written it meanwhile
+    taken = out.is_dir() and any(e.name[0] != "." for e in out.iterdir())
+    if taken and not (out / PLAN).exists():  # another task may have written it meanwhile
         raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
 
 
@@ -199,10 +180,6 @@ def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
             write_file(folder / name, text.encode("utf-8"))
 
 
-def _is_taken(out: Path) -> bool:
-    return out.is_dir() and any(e.name[0] != "." for e in out.iterdir())
-
-
 def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """A folder that was begun with something else is not gone on with."""
     old = {**before.get("settings", {}), **before}
@@ -218,10 +195,9 @@ def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> N
 def _finish(
     out: Path,
     plan: dict[str, Any],
+    facts: dict[str, object],
     count: int,
     skipper: Skipper,
-    ids: str,
-    sizes: list[int],
 ) -> dict[str, Any] | None:
     """Join the shards' statistics into the manifest, if all shards are there."""
     paths = [shard_path(out, number, "json") for number in range(count)]
@@ -246,8 +222,7 @@ def _finish(
     manifest = {
         **{name: value for name, value in plan.items() if name != "settings"},
         **plan["settings"],
-        "ids": ids,
-        "bytes": sizes,  # of each file
+        **facts,
         "records": {
             "read": skipper.records + skipper.skipped + skipper.blanks,
             "used": statistics.records,

@@ -7,13 +7,15 @@ An answer is a stretch of its passage: text and answer_start, counted in charact
 answers are a list of such objects, or one object of two lists as the `datasets` library has it.
 """
 
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import REFUSE, Watcher, kind_of, opened, read_objects, short, whole
+from unmask.data.lines import REFUSE, Watcher, kind_of, opened, short
+from unmask.data.objects import field_of, list_of, read_objects, text_of
 from unmask.errors import DataError
 from unmask.settings import parse_json
 
@@ -79,35 +81,34 @@ def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
         raise DataError(
             f"{path}: cannot be read to its end: {short(problem)} Fetch it again."
         ) from None
-    for a, article in enumerate(_list(table, "data", str(path))):
-        for p, paragraph in enumerate(_part(article, "paragraphs", f"{path}: data[{a}]", watcher)):
-            where = f"{path}: data[{a}].paragraphs[{p}]"
-            for q, record in enumerate(_part(paragraph, "qas", where, watcher)):
+    for a, article in enumerate(list_of(table, "data", str(path))):
+        for paragraph, where in _parts(article, "paragraphs", f"{path}: data[{a}]", watcher):
+            for record, place in _parts(paragraph, "qas", where, watcher):
                 try:
-                    context = _text(paragraph, "context", where)
-                    yield _question(record, context, f"{where}.qas[{q}]")
+                    yield _question(record, text_of(paragraph, "context", where), place)
                 except DataError as error:
                     watcher.bad(error, str(record))
 
 
-def _part(table: Any, key: str, where: str, watcher: Watcher) -> list[Any]:
-    """A list inside SQuAD's tree, empty if it is bad."""
+def _parts(table: Any, key: str, where: str, watcher: Watcher) -> Iterator[tuple[Any, str]]:
+    """The parts of a list inside SQuAD's tree with their places; none if it is bad."""
     try:
-        return _list(table, key, where)
+        parts = list_of(table, key, where)
     except DataError as error:
         watcher.bad(error, str(table))
-        return []
+        return
+    yield from ((part, f"{where}.{key}[{number}]") for number, part in enumerate(parts))
 
 
 def _lines(path: str | Path, watcher: Watcher) -> Iterator[Question]:
     def question(record: dict[str, Any], where: str, text: str) -> Question:
-        return _question({"id": where, **record}, _text(record, "context", where), where)
+        return _question({"id": where, **record}, text_of(record, "context", where), where)
 
     return read_objects(path, watcher, question)
 
 
 def _question(record: Any, context: str, where: str) -> Question:
-    question, id = _text(record, "question", where), str(_given(record, "id", where))
+    question, id = text_of(record, "question", where), str(field_of(record, "id", where))
     where = where if id == where else f"{where} (id {id:.60})"
     impossible = record.get("is_impossible", False)
     if not isinstance(impossible, bool):
@@ -130,26 +131,24 @@ def _question(record: Any, context: str, where: str) -> Question:
 def _answers(record: dict[str, Any], where: str) -> list[Any]:
     answers = record["answers"]
     if isinstance(answers, dict):  # two lists beside each other
-        texts, starts = (_list(answers, name, where) for name in ("text", "answer_start"))
+        texts, starts = (list_of(answers, name, where) for name in ("text", "answer_start"))
         if len(texts) != len(starts):
             raise DataError(
                 f"{where}: {len(texts)} answers and {len(starts)} offsets; need as many. Mend it."
             )
-        return [
-            {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
-        ]
-    return _list(record, "answers", where)
+        pairs = zip(texts, starts, strict=True)
+        return [{"text": text, "answer_start": start} for text, start in pairs]
+    return list_of(record, "answers", where)
 
 
 def _span(answer: Any, context: str, where: str) -> Span:
     """An answer that stands in its passage where it says it does."""
-    text, start = _text(answer, "text", where), _given(answer, "answer_start", where)
-    if isinstance(start, bool) or not isinstance(start, int):
+    text, start = text_of(answer, "text", where), field_of(answer, "answer_start", where)
+    if type(start) is not int:  # True is one, too, for isinstance
         raise DataError(f"{where}: 'answer_start' is {start!r:.60}; need a whole number. Mend it.")
     if start >= 0 and context[start : start + len(text)] == text:
         return Span(text, start)
-    at = context.find(text)
-    if at < 0:
+    if text not in context:
         raise DataError(
             f"{where}: the answer '{text:.60}' does not occur in its passage; need a stretch of "
             "it, letter by letter. Mend the answer, or remove it."
@@ -164,11 +163,8 @@ def _span(answer: Any, context: str, where: str) -> Span:
 
 def _nearest(context: str, text: str, start: int) -> int:
     """The occurrence that is nearest to where it was said to be."""
-    found, at = [], context.find(text)
-    while at >= 0:
-        found.append(at)
-        at = context.find(text, at + 1)
-    return min(found, key=lambda place: abs(place - start))
+    found = re.finditer(f"(?={re.escape(text)})", context)  # they may overlap
+    return min((match.start() for match in found), key=lambda place: abs(place - start))
 
 
 def _counted(context: str, text: str, start: int) -> str:
@@ -180,27 +176,3 @@ def _counted(context: str, text: str, start: int) -> str:
         if raw[size * start :].startswith(wanted):
             return f" (offsets seem to count {unit}; need characters)"
     return ""
-
-
-def _given(table: Any, name: str, where: str) -> Any:
-    if not isinstance(table, dict):
-        raise DataError(f"{where}: {table!r:.60}; need an object with '{name}'. Mend it.")
-    if name not in table:
-        raise DataError(f"{where}: '{name}' is missing. Add it.")
-    return table[name]
-
-
-def _text(table: Any, name: str, where: str) -> str:
-    value = _given(table, name, where)
-    if not isinstance(value, str):
-        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a text in quotes. Mend it.")
-    if not value.strip():
-        raise DataError(f"{where}: '{name}' is empty; need some text. Fill it, or remove it.")
-    return whole(value, where)
-
-
-def _list(table: Any, name: str, where: str) -> list[Any]:
-    value = _given(table, name, where)
-    if not isinstance(value, list):
-        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a list. Mend it.")
-    return value

@@ -11,7 +11,6 @@ from typing import Any
 
 from unmask.data.prepare import PrepareSettings, Task, prepare
 from unmask.errors import DataError, UserError, need
-from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
 
 
@@ -33,21 +32,19 @@ def prepare_on_ray(
     count = tasks if tasks > 1 else max(int(ray.cluster_resources().get("CPU", 1)), 1)
     paths = [str(Path(file).resolve()) for file in files]
     folder = out.resolve()
-    vocabulary = tokenizer.vocabulary
+    vocabulary, casing = tokenizer.vocabulary, tokenizer.casing
 
     def run(row: dict[str, Any]) -> dict[str, Any]:
         task = Task(number=int(row["id"]), tasks=count)
-        made_by = Tokenizer(vocabulary, tokenizer_casing)
         try:
-            prepare(paths, made_by, folder, settings, task=task)
+            prepare(paths, Tokenizer(vocabulary, casing), folder, settings, task=task)
         except UserError as error:
             return {"task": task.number, "error": str(error)}
         return {"task": task.number, "error": ""}
 
-    tokenizer_casing = tokenizer.casing
     ends = ray.data.range(count, override_num_blocks=count).map(run).take_all()
     wrong = [end["error"] for end in ends if end["error"]]
     if wrong:
         raise DataError(wrong[0])
     # Every shard is there: this writes the manifest if two tasks ended in the same moment.
-    return prepare(paths, read_tokenizer(folder / "tokenizer"), folder, settings)
+    return prepare(paths, tokenizer, folder, settings)

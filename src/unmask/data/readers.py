@@ -73,7 +73,6 @@ def _column(
     path: str | Path, wanted: str | None, kind: str, watcher: Watcher, blanks: bool
 ) -> Iterator[Record]:
     """The texts of one column of a table."""
-    quotes = " in quotes" if kind == ".jsonl" else ""
 
     def choose(names: Sequence[str]) -> list[str]:
         if wanted is None and len(names) == 1 and kind != ".jsonl":
@@ -83,14 +82,12 @@ def _column(
         raise DataError(f"{unknown('column', wanted or TEXT, names)} Choose with --column.")
 
     for row in read_rows(path, choose, watcher=watcher):
-        ((name, value),) = row.cells.items()
-        missing = value is None and kind == ".parquet"  # there a cell may be empty
-        if not isinstance(value, str) and not missing:
-            error = DataError(f"{row.where}: '{name}' is {value!r:.60}; need a text{quotes}.")
+        try:
+            text = row.text(*row.cells)
+        except DataError as error:
             watcher.bad(error, row.raw)
             continue
-        if not (value or "").strip():
+        if not text.strip():
             watcher.blank()
-            if not blanks:
-                continue
-        yield Record(value or "", row.where)
+        if blanks or text.strip():
+            yield Record(text, row.where)

@@ -4,9 +4,10 @@ import hashlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,12 +88,12 @@ class _Texts:
 def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
     texts = _Texts(array("I"), bytearray(), [], [], Counter())
     last = -1
-    for some in _groups(chunk.documents):
+    numbered = ((i, s) for i, document in enumerate(chunk.documents) for s in document.sentences())
+    while some := list(islice(numbered, AHEAD)):  # so many are tokenised at a time
         sentences = [sentence for _, sentence in some]
         texts.counts.update(sentences)
-        for (number, _), (ids, continues) in zip(
-            some, _pieces(sentences, tokenizer, chunk.words), strict=True
-        ):
+        pieces = _pieces(sentences, tokenizer, chunk.words)
+        for (number, _), (ids, continues) in zip(some, pieces, strict=True):
             if not ids:
                 texts.empty += 1
                 continue
@@ -103,19 +104,6 @@ def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
             texts.ids.extend(ids)
             texts.continues.extend(continues)
     return texts
-
-
-def _groups(documents: Sequence[Document]) -> Iterator[list[tuple[int, str]]]:
-    """Sentences with the number of their document, as many as are tokenised at a time."""
-    some: list[tuple[int, str]] = []
-    for number, document in enumerate(documents):
-        for sentence in document.sentences():
-            some.append((number, sentence))
-            if len(some) == AHEAD:
-                yield some
-                some = []
-    if some:
-        yield some
 
 
 def _pieces(

@@ -55,8 +55,7 @@ class Statistics:
 
     def note_sentences(self, counts: Counter[str]) -> None:
         """Keep what tells duplicates: a sample of the hashes, and the sentences repeated most."""
-        hashes = {_hash(sentence): count for sentence, count in counts.items()}
-        self.sample = {f"{value:016x}": count for value, count in hashes.items()}
+        self.sample = {_hash(sentence): count for sentence, count in counts.items()}
         self._thin(SAMPLED)
         repeated = Counter({s[:200]: count for s, count in counts.items() if count > 1})
         self.often = dict(_most(repeated, OFTEN))
@@ -66,7 +65,7 @@ class Statistics:
         """The share of the sentences that have occurred before, about."""
         if not self.sentences:
             return 0.0
-        named = {f"{_hash(s):016x}": count for s, count in self.often.items() if len(s) < 200}
+        named = {_hash(s): count for s, count in self.often.items() if len(s) < 200}
         # One that is sampled is counted in every shard, also where it is not among the often.
         often = sum(self.sample.get(key, count) - 1 for key, count in named.items())
         rest = [count for key, count in self.sample.items() if key not in named]
@@ -74,13 +73,12 @@ class Statistics:
         return min((often + sampled) / self.sentences, 1.0)
 
     def _thin(self, most: int) -> None:
-        def kept(key: str) -> bool:
-            return int(key, 16) & ((1 << self.zeros) - 1) == 0
-
-        self.sample = {key: count for key, count in self.sample.items() if kept(key)}
-        while len(self.sample) > most:
+        while True:
+            rest = (1 << self.zeros) - 1
+            self.sample = {k: count for k, count in self.sample.items() if not int(k, 16) & rest}
+            if len(self.sample) <= most:
+                return
             self.zeros += 1
-            self.sample = {key: count for key, count in self.sample.items() if kept(key)}
 
     def report(self) -> dict[str, Any]:
         """What a reader wants to know, by name."""
@@ -109,9 +107,8 @@ def length_bins(lengths: NDArray[Any]) -> list[int]:
     return [int(count) for count in np.bincount(powers, minlength=BINS)]
 
 
-def _hash(sentence: str) -> int:
-    raw = sentence.encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big")
+def _hash(sentence: str) -> str:
+    return hashlib.blake2b(sentence.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _most(counts: Counter[str], most: int) -> Iterable[tuple[str, int]]:

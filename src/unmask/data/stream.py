@@ -69,10 +69,8 @@ class Stream:
                 "train on. Is it the right corpus?"
             )
         while len(taken) < rows:
-            left = len(self.epoch(cursor.epoch)) - cursor.row
-            some = min(left, rows - len(taken))
-            taken += [Cursor(cursor.epoch, cursor.row + i) for i in range(some)]
-            cursor = Cursor(cursor.epoch, cursor.row + some)
+            taken.append(cursor)
+            cursor = Cursor(cursor.epoch, cursor.row + 1)
             if cursor.row == len(self.epoch(cursor.epoch)):
                 cursor = Cursor(cursor.epoch + 1, 0)
         return taken, cursor
@@ -122,9 +120,9 @@ class Stream:
             if size:
                 ids[at : at + size] = self.corpus.tokens(start, size)
                 given = self.corpus.continuing(start, size)
-                continues[at : at + size] = (
-                    self._glued[ids[at : at + size]] if given is None else given
-                )
+                if given is None:
+                    given = self._glued[ids[at : at + size]]
+                continues[at : at + size] = given
                 continues[at] = False  # the beginning of its word may have been cut off
         return Drawn(ids, segments, continues)
 

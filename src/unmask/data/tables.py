@@ -10,21 +10,14 @@ Each of them also as .gz or .zst. A table of text has no types: "NA" and "1" are
 
 import csv
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import (
-    PACKED,
-    REFUSE,
-    Watcher,
-    kind_of,
-    opened,
-    read_lines,
-    read_objects,
-    short,
-)
+from unmask.data.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
+from unmask.data.objects import read_objects
 from unmask.errors import DataError
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
@@ -39,6 +32,17 @@ class Row:
     cells: dict[str, Any]
     where: str  # `path:line` or `path: row N`
     raw: str  # as it stands there
+    typed: bool = False  # by column; then a cell may be missing
+
+    def text(self, name: str) -> str:
+        """What stands in a cell, which must be a text; a missing one is empty."""
+        value = self.cells[name]
+        if value is None and self.typed:
+            return ""
+        if not isinstance(value, str):
+            need = "a text" if self.typed else "a text in quotes"
+            raise DataError(f"{self.where}: '{name}' is {value!r:.60}; need {need}. Mend it.")
+        return value
 
 
 def read_rows(
@@ -66,16 +70,17 @@ def _objects(path: str | Path, choose: Choose, watcher: Watcher) -> Iterator[Row
 
 def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher) -> Iterator[Row]:
     """A table of text: every cell is a text, whatever it looks like."""
-    lines = NumberedRows(path, kind, watcher)
+    lines = _NumberedRows(path, kind, watcher)
     try:
-        first = next(lines, [])
+        rows = iter(lines)
+        first = next(rows, [])
         if not first:
             what = "a header and a row" if header else "a row"
             error = DataError(f"{path}: empty; need {what}. Is it the right file?")
             return watcher.bad(error, "")
         names = first if header else [str(i + 1) for i in range(len(first))]
         chosen = {name: names.index(name) for name in _chosen(choose, names, path)}
-        for cells in lines if header else _again(first, lines):
+        for cells in rows if header else chain([first], rows):
             where = f"{path}:{lines.at}"
             if len(cells) != len(names):
                 what = "the header has" if header else "the first row has"
@@ -95,44 +100,27 @@ def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher
         watcher.bad(error, "")
 
 
-class NumberedRows:
+class _NumberedRows:
     """The rows of a file as lists of cells; `at` is the line that the last one ended on."""
 
-    def __init__(self, path: Path, kind: str, watcher: Watcher = REFUSE) -> None:
+    def __init__(self, path: Path, kind: str, watcher: Watcher) -> None:
         csv.field_size_limit(2**31 - 1)
         self.at = 1
-        lines = self._lines(path, kind, watcher)
-        self.rows = _filled(
-            (line.split("\t") if line else [] for line in lines)
-            if kind == ".tsv"
-            else csv.reader(lines, strict=True)
-        )
+        lines = self._counted(read_lines(path, watcher, ends=kind == ".csv"))
+        tabbed = (line.split("\t") if line else [] for line in lines)
+        self.rows = tabbed if kind == ".tsv" else csv.reader(lines, strict=True)
 
-    def _lines(self, path: Path, kind: str, watcher: Watcher) -> Iterator[str]:
-        for self.at, text in read_lines(path, watcher, ends=kind == ".csv"):
+    def _counted(self, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
+        for self.at, text in lines:
             yield text
 
     def __iter__(self) -> Iterator[list[str]]:
-        return self
-
-    def __next__(self) -> list[str]:
-        return next(self.rows)
-
-
-def _filled(rows: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Yield rows without blank lines; in a table of one column they are rows with an empty cell."""
-    width = 0
-    for cells in rows:
-        if cells:
+        """Leave blank lines out; in a table of one column they are rows with an empty cell."""
+        width = 0
+        for cells in self.rows:
             width = width or len(cells)
-            yield cells
-        elif width == 1:
-            yield [""]
-
-
-def _again(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    yield first
-    yield from rows
+            if cells or width == 1:
+                yield cells or [""]
 
 
 def _parquet(path: Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
@@ -148,7 +136,7 @@ def _parquet(path: Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
             for piece in table.iter_batches(columns=list(names), batch_size=4096):
                 for cells in piece.to_pylist():
                     row += 1
-                    yield Row(cells, f"{path}: row {row}", repr(cells))
+                    yield Row(cells, f"{path}: row {row}", repr(cells), typed=True)
     except (pa.ArrowException, OSError, EOFError, zlib.error) as problem:
         error = DataError(f"{path}: not a readable parquet file: {short(problem)} Fetch it again.")
         watcher.bad(error, "")

@@ -11,11 +11,12 @@ Whatever a file has, a sentence is a text with the stretches of its words and of
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, read_objects, whole
+from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
+from unmask.data.objects import list_of, read_objects, text_of
 from unmask.errors import DataError
 from unmask.text.wordpiece import clean, split
 
@@ -53,7 +54,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    number: int
+    where: str
     word: str
     tag: str
 
@@ -85,11 +86,11 @@ def _columns(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sent
         document += begins
         words = [line.word[:-1] if counted else line.word for line in lines]
         try:
-            entities = _entities(lines, scheme, path)
+            entities = _entities(lines, scheme)
         except DataError as error:
             watcher.bad(error, " ".join(words))
             continue
-        yield _joined(words, entities, f"{path}:{lines[0].number}", document)
+        yield _joined(words, entities, lines[0].where, document)
 
 
 def scheme_of(path: str | Path) -> str:
@@ -120,7 +121,7 @@ def _blocks(path: str | Path, watcher: Watcher) -> Iterator[tuple[list[_Line], b
     """The lines of each sentence, and whether it begins a document."""
     lines: list[_Line] = []
     width, begins, spoiled = 0, False, False
-    for number, text in read_lines(path, watcher):
+    for number, text in chain(read_lines(path, watcher), [(0, "")]):
         cells = text.split()
         if cells and cells[0] != DOCUMENT:
             width = width or len(cells)
@@ -133,60 +134,51 @@ def _blocks(path: str | Path, watcher: Watcher) -> Iterator[tuple[list[_Line], b
                 )
                 watcher.bad(error, text)
                 continue
-            lines.append(_Line(number, cells[0], cells[-1]))
+            lines.append(_Line(f"{path}:{number}", cells[0], cells[-1]))
             continue
         if lines and not spoiled:
             yield lines, begins
             begins = False
         lines, spoiled = [], False
         begins = begins or bool(cells)
-    if lines and not spoiled:
-        yield lines, begins
 
 
-def _entities(lines: Sequence[_Line], scheme: str, path: str | Path) -> list[tuple[int, int, str]]:
+def _entities(lines: Sequence[_Line], scheme: str) -> list[tuple[int, int, str]]:
     """Tags -> first word, last word + 1, label; what the scheme does not allow is refused."""
+    known = ("B", INSIDE, *ENDS, *ALONE) if scheme == "BIOES" else ("B", INSIDE)
     found: list[tuple[int, int, str]] = []
-    open_: tuple[int, str] | None = None  # first word and label of an entity under way
+    under_way = False  # may the last one go on?
     for i, line in enumerate(lines):
         letter, dash, label = line.tag.partition("-")
-        where = f"{path}:{line.number}"
-        known = ("B", "I", *ENDS, *ALONE) if scheme == "BIOES" else ("B", "I")
         if line.tag != "O" and (not dash or not label or letter not in known):
             raise DataError(
-                f"{where}: the tag is '{line.tag:.40}'; need O or, in {scheme}, one of "
+                f"{line.where}: the tag is '{line.tag:.40}'; need O or, in {scheme}, one of "
                 f"{', '.join(known)} with a dash and a label, as in B-PER. Mend it."
             )
-        goes_on = open_ is not None and letter in (INSIDE, *ENDS) and open_[1] == label
-        if open_ is not None and not goes_on:
-            if scheme == "BIOES":
-                raise DataError(
-                    f"{where}: '{line.tag}' after an entity {open_[1]} that has not ended; in "
-                    "BIOES its last word has E-, or S- if it is the only one. Mend it."
-                )
-            found.append((open_[0], i, open_[1]))
-            open_ = None
-        if line.tag == "O":
-            continue
-        if letter in (INSIDE, *ENDS) and not goes_on and scheme != "IOB1":
+        inside = letter in (INSIDE, *ENDS)
+        goes_on = under_way and inside and found[-1][2] == label
+        if under_way and not goes_on and scheme == "BIOES":
+            raise DataError(
+                f"{line.where}: '{line.tag}' after an entity {found[-1][2]} that has not ended; in "
+                "BIOES its last word has E-, or S- if it is the only one. Mend it."
+            )
+        if inside and not goes_on and scheme != "IOB1":
             before = lines[i - 1].tag if i else "the beginning of the sentence"
             begins, lenient = ("B- or S-", "") if scheme == "BIOES" else ("B-", LENIENT)
             raise DataError(
-                f"{where}: '{line.tag}' after {before}; in {scheme} an entity begins with {begins}."
-                f" Write B-{label}, or mend what is before{lenient}."
+                f"{line.where}: '{line.tag}' after {before}; in {scheme} an entity begins with "
+                f"{begins}. Write B-{label}, or mend what is before{lenient}."
             )
-        open_ = open_ if goes_on else (i, label)
-        if letter in (*ENDS, *ALONE):
-            assert open_ is not None
-            found.append((open_[0], i + 1, label))
-            open_ = None
-    if open_ is not None:
-        if scheme == "BIOES":
-            raise DataError(
-                f"{path}:{lines[-1].number}: the sentence ends inside an entity {open_[1]}; in "
-                "BIOES its last word has E-. Mend it."
-            )
-        found.append((open_[0], len(lines), open_[1]))
+        if goes_on:
+            found[-1] = (found[-1][0], i + 1, label)
+        elif line.tag != "O":
+            found.append((i, i + 1, label))
+        under_way = letter in ("B", INSIDE)
+    if under_way and scheme == "BIOES":
+        raise DataError(
+            f"{lines[-1].where}: the sentence ends inside an entity {found[-1][2]}; in "
+            "BIOES its last word has E-. Mend it."
+        )
     return found
 
 
@@ -211,35 +203,34 @@ def _objects(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sent
 
 
 def _tagged(record: dict[str, Any], where: str, lenient: bool) -> Sentence:
-    words = _texts(record["tokens"], "tokens", where)
+    words = _texts(record, "tokens", where)
     empty = next((i for i, word in enumerate(words) if not word.strip()), None)
     if not words or empty is not None:
         raise DataError(f"{where}: token {empty or 0} is empty; need a word. Fill or remove it.")
-    if "tags" not in record and "ner_tags" not in record:
+    name = next((name for name in ("tags", "ner_tags") if name in record), None)
+    if name is None:
         return replace(_joined(words, [], where), entities=None)
-    tags = _texts(record.get("tags", record.get("ner_tags")), "tags", where)
+    tags = _texts(record, name, where)
     if len(words) != len(tags):
         raise DataError(
             f"{where}: {len(words)} tokens and {len(tags)} tags; need as many. Mend it."
         )
     whole(" ".join([*words, *tags]), where)
-    lines = [_Line(0, word, tag) for word, tag in zip(words, tags, strict=True)]
+    lines = [_Line(where, word, tag) for word, tag in zip(words, tags, strict=True)]
     scheme = "IOB1" if lenient else "IOB2"  # the first allows both
     scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else scheme
-    return _joined(words, _entities(lines, scheme, where), where)
+    return _joined(words, _entities(lines, scheme), where)
 
 
-def _texts(values: Any, name: str, where: str) -> list[str]:
-    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+def _texts(record: dict[str, Any], name: str, where: str) -> list[str]:
+    values = list_of(record, name, where)
+    if not all(isinstance(value, str) for value in values):
         raise DataError(f"{where}: '{name}' is {values!r:.60}; need a list of texts. Mend it.")
     return values
 
 
 def _marked(record: dict[str, Any], where: str) -> Sentence:
-    text = record.get("text")
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{where}: 'text' is {text!r:.60}; need a text in quotes. Mend it.")
-    whole(text, where)
+    text = text_of(record, "text", where)
     spans = next((record[n] for n in ("entities", "spans", "labels") if n in record), None)
     if spans is None:
         return sentence_of(text, where)
@@ -270,16 +261,14 @@ def _entity(span: Any, text: str, where: str) -> Entity:
     if not isinstance(span, dict):
         raise DataError(f"{where}: the entity {span!r:.60}; need start, end and label. Mend it.")
     start, end, label = (span.get(name) for name in ("start", "end", "label"))
-    numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (start, end))
-    if not numbers or not isinstance(label, str) or not label.strip():
+    labelled = isinstance(label, str) and bool(label.strip())
+    if type(start) is not int or type(end) is not int or not labelled:
         raise DataError(
             f"{where}: the entity {span!r:.80}; need whole numbers start and end, and a label."
         )
-    assert isinstance(start, int)
-    assert isinstance(end, int)
     if not 0 <= start < end <= len(text):
         raise DataError(
             f"{where}: an entity from {start} to {end} in a text of {len(text)} characters; need "
             "0 <= start < end <= its length. Mend it."
         )
-    return Entity(start, end, label.strip())
+    return Entity(start, end, str(label).strip())

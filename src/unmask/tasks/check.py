@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.columns import Columns, infer
+from unmask.data.columns import Columns, infer, is_fraction
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
 from unmask.data.tables import read_rows
 from unmask.data.tags import scheme_of
@@ -102,15 +102,7 @@ def _text_task(path: Path) -> str:
     header = columns.header is not False
     rows = islice(read_rows(path, choose, header=header, watcher=GLANCE), LOOKED_AT)
     cells = [str(cell) for row in rows for cell in row.cells.values()]
-    return "regress" if cells and all(_is_fraction(cell) for cell in cells) else "classify"
-
-
-def _is_fraction(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "." in cell
+    return "regress" if cells and all(is_fraction(cell) for cell in cells) else "classify"
 
 
 def _posed(
