@@ -123,7 +123,7 @@ def test_the_surest_mistakes_come_first(task):
 def test_a_text_too_long_loses_its_end_and_says_so(task, words):
     (window,) = windows_of(task, [sample("cat " * 50, "bad")], words, limit=8)
     assert len(window.ids) == 8
-    assert window.about == 44
+    assert window.cut == 44
 
 
 def test_a_pair_is_two_segments(task, words):

@@ -191,7 +191,7 @@ def _label_like(columns: dict[str, list[Any]], besides: str | None) -> str | Non
 def _numbers_rows(cells: list[Any]) -> bool:
     """Is it another one in every row, such as an id? Numbers with a point may be answers."""
     different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
-    return different and not all("." in str(cell) and _is_number(str(cell)) for cell in cells)
+    return different and not all(is_fraction(str(cell)) for cell in cells)
 
 
 def _is_number(cell: str) -> bool:
@@ -200,6 +200,11 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_fraction(cell: str) -> bool:
+    """Is it a number that is not whole, or that is written with a point?"""
+    return _is_number(cell) and ("." in cell or not float(cell).is_integer())
 
 
 def read_samples(

@@ -6,29 +6,38 @@ several    a sigmoid for each label; all above the threshold are the answer
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns, Sample, read_samples
+from unmask.data.columns import Columns, Sample, is_fraction, read_samples
 from unmask.data.lines import Watcher, whole
-from unmask.errors import DataError, unknown
+from unmask.errors import DataError
 from unmask.model.config import Answer, HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window, whole_windows
+from unmask.tasks.base import (
+    TRUTH,
+    Detail,
+    Mistake,
+    Scores,
+    TextTask,
+    Window,
+    softmax,
+    unknown_label,
+    worst,
+)
 from unmask.tasks.metrics import Hits, confusion, hits, matthews
-from unmask.text.tokenizer import Tokenizer
 
 SHOWN = 5  # labels whose probabilities are given, where there are many
-WORST = 20  # mistakes that are shown
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that are sorted as numbers
 CONFUSED = 30  # labels for which a confusion can be drawn
 
@@ -56,20 +65,20 @@ class Labels:
         return self.labels[0]
 
 
-class Classify:
+class Classify(TextTask):
     """A linear reading of the pooled [CLS]."""
 
-    name: ClassVar[str] = "classify"
-    tabular: ClassVar[bool] = True
-    settings: ClassVar[type[Settings]] = ClassifySettings
-    answers: ClassVar[type] = Labels
+    name = "classify"
+    settings = ClassifySettings
+    answers = Labels
 
     def __init__(
         self, how: ClassifySettings, names: Sequence[str], weights: Sequence[float] | None = None
     ) -> None:
-        self.how, self.names = how, tuple(names)
+        self.how: ClassifySettings = how
+        self.names = tuple(names)
         self.number = {name: i for i, name in enumerate(self.names)}
-        self.weights = torch.tensor(weights if weights is not None else [1.0] * len(self.names))
+        self.weights = torch.ones(len(names)) if weights is None else torch.tensor(weights)
         self.metric = "micro_f1" if how.several else "accuracy"
 
     @classmethod
@@ -82,7 +91,7 @@ class Classify:
     @classmethod
     def learn(cls, how: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """With the labels that occur, numbers in their order."""
-        seen = {name for record in records for name in record.label}
+        seen = Counter(name for record in records for name in record.label)
         if len(seen) < (1 if how.several else 2):
             only = f"only the label '{next(iter(seen))}'" if seen else "no label"
             raise DataError(
@@ -91,15 +100,14 @@ class Classify:
             )
         numbers = all(NUMBER.fullmatch(name) for name in seen)
         names = sorted(seen, key=int) if numbers else sorted(seen)
-        if len(names) > len(records) / 2 and all(map(_is_fraction, names)):
+        if len(names) > len(records) / 2 and all(map(is_fraction, names)):
             raise DataError(
                 f"{records[0].where}: {len(names):,} different numbers as labels of "
                 f"{len(records):,} examples. To learn a number use regress."
             )
-        times = Counter(name for record in records for name in record.label)
-        counts = np.array([times[name] for name in names], dtype=np.float64)
-        balanced = len(records) / (len(names) * counts) if how.balance == "labels" else None
-        return cls(how, names, None if balanced is None else balanced.tolist())
+        if how.balance == "none":
+            return cls(how, names)
+        return cls(how, names, [len(records) / (len(names) * seen[name]) for name in names])
 
     @classmethod
     def restore(cls, heads: HeadsConfig, how: ClassifySettings) -> "Classify | None":
@@ -120,33 +128,24 @@ class Classify:
         for record in records:
             for name in record.label:
                 if name not in self.number:
-                    raise DataError(
-                        f"{record.where}: {unknown('label', name, self.names[:20])} It does not "
-                        "occur in the training data. Mend it, or add examples of it there."
-                    )
+                    raise unknown_label(record.where, name, self.names[:20])
 
-    def windows(
-        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Sample, list[Window]]]:
-        """One each; a text that is too long loses its end."""
+    def truth(self, record: Sample) -> list[int]:
+        """The numbers of its labels."""
+        return [self.number[name] for name in record.label]
 
-        def truth(record: Sample) -> list[int] | None:
-            return None if record.label is None else [self.number[n] for n in record.label]
-
-        return whole_windows(records, tokenizer, limit, truth)
-
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+    def truths(self, windows: Sequence[Window]) -> Tensor:
         """The number of each text's label, or a one for each of its labels."""
         if not self.how.several:
-            return {"label": torch.tensor([window.truth[0] for window in windows])}, len(windows)
+            return torch.tensor([window.truth[0] for window in windows])
         table = torch.zeros(len(windows), len(self.names))
         for row, window in zip(table, windows, strict=True):
             row[window.truth] = 1.0
-        return {"label": table}, len(windows)
+        return table
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy; of several labels, the mean over all labels."""
-        truth, weights = batch.labels["label"], self.weights.to(scores.device)
+        truth, weights = batch.labels[TRUTH], self.weights.to(scores.device)
         smooth = self.how.smoothing
         if not self.how.several:
             return F.cross_entropy(scores, truth, weights, reduction="sum", label_smoothing=smooth)
@@ -156,16 +155,17 @@ class Classify:
 
     def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Labels:
         """The most probable label, or all that are probable enough."""
-        shares = _sigmoid(scores[0][0]) if self.how.several else _softmax(scores[0][0])
-        order = np.argsort(-shares, kind="stable")
+        own = scores[0][0]
+        shares = 1 / (1 + np.exp(-own)) if self.how.several else softmax(own)
+        order = np.argsort(-shares, kind="stable").tolist()
+        chosen = order[:1]
         if self.how.several:
-            chosen = [int(i) for i in order if shares[i] > self.how.threshold]
-        else:
-            chosen = [int(order[0])]
-        shown = {
-            self.names[i]: round(float(shares[i]), 6) for i in order[: max(SHOWN, len(chosen))]
-        }
-        return Labels(tuple(self.names[i] for i in chosen), shown)
+            chosen = [i for i in order if shares[i] > self.how.threshold]
+        shown = order[: max(SHOWN, len(chosen))]
+        return Labels(
+            tuple(self.names[i] for i in chosen),
+            {self.names[i]: round(float(shares[i]), 6) for i in shown},
+        )
 
     def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
         """Accuracy, macro F1 and, of one label, Matthews' correlation."""
@@ -187,7 +187,7 @@ class Classify:
         if not self.how.several and len(self.names) <= CONFUSED:
             counts = self._confusion(records, answers).tolist()
             confused = {"names": list(self.names), "counts": counts}
-        wrong = [
+        wrong = (
             Mistake(
                 record.where,
                 " | ".join(record.texts),
@@ -197,17 +197,10 @@ class Classify:
             )
             for record, answer, right, claimed in zip(records, answers, truth, said, strict=True)
             if right != claimed
-        ]
-        worst = sorted(wrong, key=lambda mistake: -mistake.badness)[:WORST]
-        return Detail(table, confused, worst)
+        )
+        return Detail(table, confused, worst(wrong))
 
-    def settle(
-        self, records: Sequence[Sample], answers: Sequence[Labels]
-    ) -> "tuple[Classify, Sequence[Labels]]":
-        """Nothing is left to choose."""
-        return self, answers
-
-    def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Any:
+    def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> NDArray[np.int64]:
         truth = [record.label[0] for record in records]
         return confusion(truth, [answer.label for answer in answers], self.names)
 
@@ -244,20 +237,3 @@ def _sets(
     records: Sequence[Sample], answers: Sequence[Labels]
 ) -> tuple[list[set[str]], list[set[str]]]:
     return [set(record.label) for record in records], [set(a.labels) for a in answers]
-
-
-def _is_fraction(name: str) -> bool:
-    try:
-        return not float(name).is_integer() or "." in name
-    except ValueError:
-        return False
-
-
-def _softmax(scores: Scores) -> Scores:
-    grown: Scores = np.exp(scores - scores.max())
-    shares: Scores = grown / grown.sum()
-    return shares
-
-
-def _sigmoid(scores: Scores) -> Scores:
-    return np.asarray(1 / (1 + np.exp(-scores)), dtype=np.float32)

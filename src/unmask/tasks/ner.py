@@ -6,9 +6,9 @@ windows, and each word judged in the one that shows most around it; nothing is c
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import accumulate, chain, groupby, islice
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -20,15 +20,24 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.tags import Sentence, read_sentences
-from unmask.errors import DataError, unknown
+from unmask.errors import DataError
 from unmask.model.config import HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window
+from unmask.tasks.base import (
+    TRUTH,
+    Detail,
+    Mistake,
+    Scores,
+    Task,
+    Window,
+    softmax,
+    unknown_label,
+    worst,
+)
 from unmask.tasks.metrics import Hits, hits
-from unmask.text.tokenizer import Pieces, Tokenizer
+from unmask.text.tokenizer import Tokenizer
 
 OUTSIDE = "O"
-WORST = 20  # mistakes that are shown
 AHEAD = 256  # sentences that are tokenised at a time
 
 
@@ -59,17 +68,17 @@ class Names:
     tags: tuple[str, ...]
 
 
-class Ner:
+class Ner(Task):
     """A linear reading of the first piece of each word."""
 
-    name: ClassVar[str] = "ner"
-    tabular: ClassVar[bool] = False
-    settings: ClassVar[type[Settings]] = NerSettings
-    answers: ClassVar[type] = Names
-    metric: str = "f1"
+    name = "ner"
+    settings = NerSettings
+    answers = Names
+    metric = "f1"
 
     def __init__(self, how: NerSettings, tags: Sequence[str]) -> None:
-        self.how, self.tags = how, tuple(tags)
+        self.how: NerSettings = how
+        self.tags = tuple(tags)
         self.number = {tag: i for i, tag in enumerate(self.tags)}
 
     @classmethod
@@ -108,10 +117,7 @@ class Ner:
                 raise DataError(f"{record.where}: no entities are given; need them to learn.")
             for entity in record.entities:
                 if entity.label not in known:
-                    raise DataError(
-                        f"{record.where}: {unknown('label', entity.label, known)} It does not "
-                        "occur in the training data. Mend it, or add examples of it there."
-                    )
+                    raise unknown_label(record.where, entity.label, known)
 
     def windows(
         self, records: Iterable[Sentence], tokenizer: Tokenizer, limit: int
@@ -125,29 +131,31 @@ class Ner:
             groups = iter(lambda: list(islice(records, AHEAD)), [])
         for some in groups:
             pieces = self._pieces(some, tokenizer)
-            for i, record in enumerate(some):
-                around = self._around(pieces, i) if self.how.context else ([], [])
-                yield record, self._windows(record, pieces[i], around, tokenizer, limit)
+            shown = list(chain.from_iterable(chain.from_iterable(pieces)))
+            end = 0
+            for record, words in zip(some, pieces, strict=True):
+                begin, end = end, end + sum(map(len, words))
+                before = shown[max(begin - self.how.context, 0) : begin]
+                after = shown[end : end + self.how.context]
+                yield record, self._windows(record, words, before, after, tokenizer, limit)
 
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+    def truths(self, windows: Sequence[Window]) -> Tensor:
         """The number of each word's tag."""
         tags = [tag for window in windows for tag in window.truth]
-        return {"tags": torch.tensor(tags, dtype=torch.long)}, len(tags)
+        return torch.tensor(tags, dtype=torch.long)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy over the tags of each word."""
-        return F.cross_entropy(scores, batch.labels["tags"], reduction="sum")
+        return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
     def answer(
         self, record: Sentence, windows: Sequence[Window], scores: Sequence[Scores]
     ) -> Names:
         """The best tag of each word, and the names that they spell."""
-        every = np.concatenate(scores) if scores else np.zeros((0, len(self.tags)), np.float32)
         order = np.argsort([word for window in windows for word in window.about], kind="stable")
-        every = every[order]
+        every = np.concatenate(scores)[order]
         best = every.argmax(axis=1)
-        grown = np.exp(every - every.max(axis=1, keepdims=True))
-        shares = (grown / grown.sum(axis=1, keepdims=True))[np.arange(len(best)), best]
+        shares = softmax(every)[np.arange(len(best)), best]
         tags = tuple(self.tags[i] for i in best)
         found = []
         for first, last, label in spelled(tags):
@@ -178,13 +186,7 @@ class Ner:
                 wrong.append(
                     Mistake(record.where, record.text, shown[0] or "-", shown[1] or "-", badness)
                 )
-        return Detail(table, mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
-
-    def settle(
-        self, records: Sequence[Sentence], answers: Sequence[Names]
-    ) -> "tuple[Ner, Sequence[Names]]":
-        """Nothing is left to choose."""
-        return self, answers
+        return Detail(table, mistakes=worst(wrong))
 
     def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
         """The pieces of each word of each sentence; a word that has none is an unknown one."""
@@ -193,49 +195,32 @@ class Ner:
         unknown_id = [tokenizer.vocabulary.unknown]
         return [[next(found) or unknown_id for _ in record.words] for record in some]
 
-    def _around(self, pieces: Sequence[list[list[int]]], at: int) -> tuple[list[int], list[int]]:
-        """The tokens of the document before and after a sentence, as many as are wanted."""
-        before: list[int] = []
-        for words in reversed(pieces[:at]):
-            before = [p for word in words for p in word] + before
-            if len(before) >= self.how.context:
-                break
-        after: list[int] = []
-        for words in pieces[at + 1 :]:
-            after += [p for word in words for p in word]
-            if len(after) >= self.how.context:
-                break
-        return before[-self.how.context :], after[: self.how.context]
-
     def _windows(
         self,
         record: Sentence,
         words: Sequence[list[int]],
-        around: tuple[list[int], list[int]],
+        before: Sequence[int],
+        after: Sequence[int],
         tokenizer: Tokenizer,
         limit: int,
     ) -> list[Window]:
         truth = None if record.entities is None else self._truth(record)
-        before, after = around
-        starts = np.cumsum([0, *(len(word) for word in words)]).tolist()
-        ids = [piece for word in words for piece in word]
+        ids = list(chain.from_iterable(words))
         room = limit - 2
-        if len(before) + len(ids) + len(after) > room:
-            spare = max(room - len(ids), 0)
+        spare = max(room - len(ids), 0)
+        if len(before) + len(after) > spare:
             before = before[len(before) - min(len(before), spare // 2) :]
             after = after[: spare - len(before)]
-        all_ids = [*before, *ids, *after]
-        owners = _owners(
-            [start + len(before) for start in starts[:-1]], len(all_ids), room, self.how.stride
-        )
-        found = []
+        shown = [*before, *ids, *after]
+        starts = list(accumulate(map(len, words), initial=len(before)))
+        owners = _owners(starts[:-1], len(shown), room, self.how.stride)
+        vocabulary, found = tokenizer.vocabulary, []
         for begin in sorted(set(owners)) or [0]:  # a text may have no word in it
             own = [i for i, owner in enumerate(owners) if owner == begin]
-            part = all_ids[begin : begin + room]
-            encoded = tokenizer.join(Pieces(part, [(0, 0)] * len(part)))
-            places = [starts[i] + len(before) - begin + 1 for i in own]
+            part = [vocabulary.cls, *shown[begin : begin + room], vocabulary.sep]
+            places = [starts[i] - begin + 1 for i in own]
             tags = None if truth is None else [truth[i] for i in own]
-            found.append(Window(encoded.ids, encoded.segments, places, tags, own))
+            found.append(Window(part, [0] * len(part), places, tags, own))
         return found
 
     def _truth(self, record: Sentence) -> list[int]:

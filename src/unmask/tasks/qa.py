@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -25,13 +25,11 @@ from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.questions import Question, Span, read_questions
 from unmask.errors import DataError
-from unmask.model.config import HeadsConfig
+from unmask.model.config import Count, HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window
+from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window, softmax, worst
 from unmask.text.tokenizer import Encoded, Offsets, Tokenizer
 
-Count = Annotated[int, Field(ge=1)]
-WORST = 20  # mistakes that are shown
 SURE = 1e4  # how much better no answer is where there is nothing to answer with
 
 
@@ -77,17 +75,16 @@ class _Passage:
     offsets: Sequence[Offsets]  # of its tokens, in the passage
 
 
-class Qa:
+class Qa(Task):
     """Two scores for each token: begins the answer, ends it."""
 
-    name: ClassVar[str] = "qa"
-    tabular: ClassVar[bool] = False
-    settings: ClassVar[type[Settings]] = QaSettings
-    answers: ClassVar[type] = Answer
-    metric: str = "f1"
+    name = "qa"
+    settings = QaSettings
+    answers = Answer
+    metric = "f1"
 
     def __init__(self, how: QaSettings) -> None:
-        self.how = how
+        self.how: QaSettings = how
 
     @classmethod
     def read(
@@ -132,27 +129,24 @@ class Qa:
         self, records: Iterable[Question], tokenizer: Tokenizer, limit: int
     ) -> Iterator[tuple[Question, list[Window]]]:
         """As many as the passage needs."""
-        room = limit - min(self.how.longest_question, limit // 2) - 3
-        stride = min(self.how.stride, max(room // 2, 0))  # a window must be able to advance
         first = min(self.how.longest_question, limit // 2)
+        room = limit - first - 3
+        stride = min(self.how.stride, max(room // 2, 0))  # a window must be able to advance
         for record in records:
             parts = tokenizer.windows(
                 record.question, record.context, limit=limit, stride=stride, first=first
             )
             yield record, [_window(part, record) for part in parts]
 
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
-        """The places of the first and the last token, and how long each window is."""
-        ends = torch.tensor([window.truth for window in windows])
-        sizes = torch.tensor([len(window.ids) for window in windows])
-        return {"ends": ends, "sizes": sizes}, len(windows)
+    def truths(self, windows: Sequence[Window]) -> Tensor:
+        """The places of the first and the last token."""
+        return torch.tensor([window.truth for window in windows])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """The mean of two cross-entropies over the tokens of a window.  [P, 2] -> []"""
-        sizes = batch.labels["sizes"]
-        parts = scores.split(sizes.tolist())
+        parts = scores.split(batch.length.tolist())
         rows = torch.nn.utils.rnn.pad_sequence(list(parts), True, float("-inf"))  # [N, S, 2]
-        ends = batch.labels["ends"]
+        ends = batch.labels[TRUTH]
         first, last = (
             F.cross_entropy(rows[:, :, side], ends[:, side], reduction="sum") for side in (0, 1)
         )
@@ -168,15 +162,14 @@ class Qa:
                 found[stretch] = max(score, found.get(stretch, score))
         best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.how.best]
         nothing = min(float(table[0].sum()) for table in scores)
-        totals = np.array([score for _, score in best] + [nothing] * self.how.unanswerable)
-        shares = np.exp(totals - totals.max()) if len(totals) else totals
-        shares = shares / shares.sum() if len(shares) else shares
+        totals = [score for _, score in best] + [nothing] * self.how.unanswerable
+        shares = softmax(np.array(totals)).tolist()
         candidates = tuple(
-            Candidate(record.context[a:b], a, b, score, float(share))
+            Candidate(record.context[a:b], a, b, score, share)
             for ((a, b), score), share in zip(best, shares, strict=False)
         )
         margin = nothing - best[0][1] if best else SURE
-        answer = Answer("", -1, -1, float(shares[-1]) if len(shares) else 1.0, margin, candidates)
+        answer = Answer("", -1, -1, shares[-1] if shares else 1.0, margin, candidates)
         return self._decided(answer)
 
     def score(self, records: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
@@ -194,7 +187,7 @@ class Qa:
 
     def detail(self, records: Sequence[Question], answers: Sequence[Answer]) -> Detail:
         """The surest wrong answers."""
-        wrong = [
+        wrong = (
             Mistake(
                 record.where,
                 f"{record.question} | {record.context}",
@@ -204,8 +197,8 @@ class Qa:
             )
             for record, answer in zip(records, answers, strict=True)
             if best_match(answer.text, record.answers or ())[1] == 0.0
-        ]
-        return Detail(mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
+        )
+        return Detail(mistakes=worst(wrong))
 
     def settle(
         self, records: Sequence[Question], answers: Sequence[Answer]
@@ -218,15 +211,13 @@ class Qa:
             for r, a in zip(records, answers, strict=True)
         ]
         silent = [float(not record.answers) for record in records]
-        order = np.argsort([answer.nothing for answer in answers], kind="stable")
+        margins = np.array([answer.nothing for answer in answers])
+        order = margins.argsort(kind="stable")
         # With a threshold after the k-th in this order, k questions are answered.
-        gains = np.concatenate(
-            [[0.0], np.cumsum(np.array(spoken)[order] - np.array(silent)[order])]
-        )
-        count = int(gains.argmax())
-        margins = np.array([answer.nothing for answer in answers])[order]
-        threshold = float(margins[count - 1]) if count else float(margins[0]) - 1.0
-        settled = Qa(self.how.model_copy(update={"threshold": threshold}))
+        gains = np.cumsum(np.array(spoken)[order] - np.array(silent)[order])
+        count = int(np.insert(gains, 0, 0.0).argmax())
+        threshold = margins[order[count - 1]] if count else margins[order[0]] - 1.0
+        settled = Qa(self.how.model_copy(update={"threshold": float(threshold)}))
         return settled, [settled._decided(answer) for answer in answers]
 
     def _decided(self, answer: Answer) -> Answer:
@@ -252,8 +243,7 @@ class Qa:
 
 def _window(part: Encoded, record: Question) -> Window:
     first = part.segments.index(1)
-    offsets = part.offsets[first:-1]
-    passage = _Passage(first, offsets)
+    passage = _Passage(first, part.offsets[first:-1])
     truth = None if record.answers is None else (0, 0)
     if record.answers:
         truth = _ends(passage, record.answers[0])

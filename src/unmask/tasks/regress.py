@@ -1,10 +1,9 @@
 """A number for a text or a pair, such as how similar two sentences are."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,11 +16,8 @@ from unmask.data.lines import Watcher
 from unmask.errors import DataError
 from unmask.model.config import HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window, whole_windows
+from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window, worst
 from unmask.tasks.metrics import pearson, spearman
-from unmask.text.tokenizer import Tokenizer
-
-WORST = 20  # mistakes that are shown
 
 
 class RegressSettings(Settings):
@@ -35,14 +31,13 @@ class Number:
     score: float
 
 
-class Regress:
+class Regress(TextTask):
     """A linear reading of the pooled [CLS], trained to the least square."""
 
-    name: ClassVar[str] = "regress"
-    tabular: ClassVar[bool] = True
-    settings: ClassVar[type[Settings]] = RegressSettings
-    answers: ClassVar[type] = Number
-    metric: str = "spearman"
+    name = "regress"
+    settings = RegressSettings
+    answers = Number
+    metric = "spearman"
 
     def __init__(self, how: RegressSettings, label: str = "score") -> None:
         self.how, self.label = how, label
@@ -80,19 +75,17 @@ class Regress:
     def check(self, records: Sequence[Sample]) -> None:
         """Any number may be asked for."""
 
-    def windows(
-        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Sample, list[Window]]]:
-        """One each; a text that is too long loses its end."""
-        return whole_windows(records, tokenizer, limit, lambda record: record.label)
+    def truth(self, record: Sample) -> float:
+        """The number."""
+        return float(record.label)
 
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+    def truths(self, windows: Sequence[Window]) -> Tensor:
         """The numbers."""
-        return {"label": torch.tensor([float(w.truth) for w in windows])}, len(windows)
+        return torch.tensor([window.truth for window in windows])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """The square of the difference."""
-        return F.mse_loss(scores[:, 0], batch.labels["label"], reduction="sum")
+        return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="sum")
 
     def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Number:
         """The number as it is."""
@@ -110,7 +103,7 @@ class Regress:
 
     def detail(self, records: Sequence[Sample], answers: Sequence[Number]) -> Detail:
         """The answers that are farthest off."""
-        wrong = [
+        wrong = (
             Mistake(
                 record.where,
                 " | ".join(record.texts),
@@ -119,14 +112,8 @@ class Regress:
                 abs(record.label - answer.score),
             )
             for record, answer in zip(records, answers, strict=True)
-        ]
-        return Detail(mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
-
-    def settle(
-        self, records: Sequence[Sample], answers: Sequence[Number]
-    ) -> "tuple[Regress, Sequence[Number]]":
-        """Nothing is left to choose."""
-        return self, answers
+        )
+        return Detail(mistakes=worst(wrong))
 
 
 def _number(sample: Sample) -> float:
