@@ -35,7 +35,6 @@ from unmask.tasks import engine
 from unmask.tasks.engine import READ, Forward, scores_of
 from unmask.text.tokenizer import Tokenizer
 
-Floats = NDArray[np.floating[Any]]
 Scores = NDArray[np.float32]  # [P, C]: at each place that is read
 HELD = 2**24  # characters of records that are answered together
 WORST = 20  # mistakes that are shown
@@ -71,7 +70,10 @@ class Detail:
 
     table: list[dict[str, Any]] = field(default_factory=list)  # a line for each label
     confusion: dict[str, Any] | None = None  # names, and counts [truth][said]
-    mistakes: list[Mistake] = field(default_factory=list)  # worst first
+    mistakes: list[Mistake] = field(default_factory=list)  # only the worst are kept, worst first
+
+    def __post_init__(self) -> None:
+        self.mistakes = nlargest(WORST, self.mistakes, key=attrgetter("badness"))
 
 
 def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
@@ -80,18 +82,6 @@ def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
         f"{where}: {unknown('label', label, known)} It does not occur in the training data. "
         "Mend it, or add examples of it there."
     )
-
-
-def softmax(scores: Floats) -> Floats:
-    """Scores as probabilities, along the last axis."""
-    grown = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-    shares: Floats = grown / grown.sum(axis=-1, keepdims=True)
-    return shares
-
-
-def worst(mistakes: Iterable[Mistake]) -> list[Mistake]:
-    """The mistakes that are shown, worst first."""
-    return nlargest(WORST, mistakes, key=attrgetter("badness"))
 
 
 @dataclass

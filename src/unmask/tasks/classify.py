@@ -24,18 +24,8 @@ from unmask.data.lines import Watcher, whole
 from unmask.errors import DataError
 from unmask.model.config import Answer, HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import (
-    TRUTH,
-    Detail,
-    Mistake,
-    Scores,
-    TextTask,
-    Window,
-    softmax,
-    unknown_label,
-    worst,
-)
-from unmask.tasks.metrics import Hits, confusion, hits, matthews
+from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window, unknown_label
+from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
 
 SHOWN = 5  # labels whose probabilities are given, where there are many
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that are sorted as numbers
@@ -187,7 +177,7 @@ class Classify(TextTask):
         if not self.how.several and len(self.names) <= CONFUSED:
             counts = self._confusion(records, answers).tolist()
             confused = {"names": list(self.names), "counts": counts}
-        wrong = (
+        wrong = [
             Mistake(
                 record.where,
                 " | ".join(record.texts),
@@ -197,8 +187,8 @@ class Classify(TextTask):
             )
             for record, answer, right, claimed in zip(records, answers, truth, said, strict=True)
             if right != claimed
-        )
-        return Detail(table, confused, worst(wrong))
+        ]
+        return Detail(table, confused, wrong)
 
     def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> NDArray[np.int64]:
         truth = [record.label[0] for record in records]

@@ -19,26 +19,17 @@ from torch.nn import functional as F
 from unmask.data.batches import Batch
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
-from unmask.data.tags import Sentence, read_sentences
+from unmask.data.tags import Entity, Sentence, read_sentences
 from unmask.errors import DataError
 from unmask.model.config import HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import (
-    TRUTH,
-    Detail,
-    Mistake,
-    Scores,
-    Task,
-    Window,
-    softmax,
-    unknown_label,
-    worst,
-)
-from unmask.tasks.metrics import Hits, hits
+from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window, unknown_label
+from unmask.tasks.metrics import Hits, hits, softmax
 from unmask.text.tokenizer import Tokenizer
 
 OUTSIDE = "O"
 AHEAD = 256  # sentences that are tokenised at a time
+_Span = tuple[str, int, int]  # of a name: label, start, end
 
 
 class NerSettings(Settings):
@@ -175,18 +166,15 @@ class Ner(Task):
         table = [found[label].row(label) for label in sorted(found)]
         wrong = []
         for record, answer in zip(records, answers, strict=True):
-            truth = {(e.label, e.start, e.end) for e in record.entities or ()}
-            said = {(e.label, e.start, e.end) for e in answer.entities}
+            truth, said = _spans(record.entities or ()), _spans(answer.entities)
+            missed, invented = (
+                ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(spans)) or "-"
+                for spans in (truth - said, said - truth)
+            )
             if truth != said:
-                shown = [
-                    ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(names))
-                    for names in (truth - said, said - truth)
-                ]
                 badness = float(len(truth ^ said))
-                wrong.append(
-                    Mistake(record.where, record.text, shown[0] or "-", shown[1] or "-", badness)
-                )
-        return Detail(table, mistakes=worst(wrong))
+                wrong.append(Mistake(record.where, record.text, missed, invented, badness))
+        return Detail(table, mistakes=wrong)
 
     def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
         """The pieces of each word of each sentence; a word that has none is an unknown one."""
@@ -272,10 +260,13 @@ def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 def _hits(records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, Hits]:
     """By label, how many names were said, true, and both."""
-    truth = [{(e.label, e.start, e.end) for e in r.entities or ()} for r in records]
-    said = [{(e.label, e.start, e.end) for e in a.entities} for a in answers]
-    totals: dict[str, Hits] = {}
-    for right, found in zip(truth, said, strict=True):
-        for (label, *_), one in hits([right], [found]).items():
-            totals[label] = totals.get(label, Hits()) + one
-    return totals
+    truth = [_spans(record.entities or ()) for record in records]
+    return hits(truth, [_spans(answer.entities) for answer in answers], _label)
+
+
+def _spans(entities: Iterable[Entity | Name]) -> set[_Span]:
+    return {(entity.label, entity.start, entity.end) for entity in entities}
+
+
+def _label(span: _Span) -> str:
+    return span[0]

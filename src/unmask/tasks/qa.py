@@ -27,7 +27,8 @@ from unmask.data.questions import Question, Span, read_questions
 from unmask.errors import DataError
 from unmask.model.config import Count, HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window, softmax, worst
+from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window
+from unmask.tasks.metrics import softmax
 from unmask.text.tokenizer import Encoded, Offsets, Tokenizer
 
 SURE = 1e4  # how much better no answer is where there is nothing to answer with
@@ -65,14 +66,6 @@ class Answer:
     probability: float
     nothing: float  # how much better no answer is than the best stretch
     candidates: tuple[Candidate, ...]
-
-
-@dataclass(frozen=True)
-class _Passage:
-    """What a window shows of the passage."""
-
-    first: int  # the place of its first token
-    offsets: Sequence[Offsets]  # of its tokens, in the passage
 
 
 class Qa(Task):
@@ -158,7 +151,7 @@ class Qa(Task):
         """The best stretch over all windows, or nothing."""
         found: dict[Offsets, float] = {}
         for window, table in zip(windows, scores, strict=True):
-            for stretch, score in self._stretches(window.about, table):
+            for stretch, score in self._stretches(window, table):
                 found[stretch] = max(score, found.get(stretch, score))
         best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.how.best]
         nothing = min(float(table[0].sum()) for table in scores)
@@ -187,7 +180,7 @@ class Qa(Task):
 
     def detail(self, records: Sequence[Question], answers: Sequence[Answer]) -> Detail:
         """The surest wrong answers."""
-        wrong = (
+        wrong = [
             Mistake(
                 record.where,
                 f"{record.question} | {record.context}",
@@ -197,8 +190,8 @@ class Qa(Task):
             )
             for record, answer in zip(records, answers, strict=True)
             if best_match(answer.text, record.answers or ())[1] == 0.0
-        )
-        return Detail(mistakes=worst(wrong))
+        ]
+        return Detail(mistakes=wrong)
 
     def settle(
         self, records: Sequence[Question], answers: Sequence[Answer]
@@ -230,34 +223,35 @@ class Qa(Task):
             answer, text=best.text, start=best.start, end=best.end, probability=best.probability
         )
 
-    def _stretches(self, passage: _Passage, scores: Scores) -> Iterator[tuple[Offsets, float]]:
+    def _stretches(self, window: Window, scores: Scores) -> Iterator[tuple[Offsets, float]]:
         """Stretches of the passage that begin and end well, with their scores."""
-        own = scores[passage.first : passage.first + len(passage.offsets)]
+        offsets: Sequence[Offsets] = window.about
+        own = scores[window.segments.index(1) :][: len(offsets)]
         best = [np.argsort(-own[:, side], kind="stable")[: self.how.best] for side in (0, 1)]
         for a in best[0].tolist():
             for b in best[1].tolist():
                 if a <= b < a + self.how.longest_answer:
-                    stretch = passage.offsets[a][0], passage.offsets[b][1]
+                    stretch = offsets[a][0], offsets[b][1]
                     yield stretch, float(own[a, 0] + own[b, 1])
 
 
 def _window(part: Encoded, record: Question) -> Window:
-    first = part.segments.index(1)
-    passage = _Passage(first, part.offsets[first:-1])
+    """A part of a passage; `about` says where in the passage its tokens are."""
+    begin = part.segments.index(1)
+    offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)
     if record.answers:
-        truth = _ends(passage, record.answers[0])
-    return Window(part.ids, part.segments, range(len(part.ids)), truth, passage)
+        truth = _ends(offsets, begin, record.answers[0])
+    return Window(part.ids, part.segments, range(len(part.ids)), truth, offsets)
 
 
-def _ends(passage: _Passage, answer: Span) -> tuple[int, int]:
+def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, int]:
     """The first and last token of an answer; [CLS] twice if the window does not hold it all."""
-    offsets = passage.offsets
     if not offsets or answer.start < offsets[0][0] or answer.end > offsets[-1][1]:
         return 0, 0
     first = next(i for i, (_, end) in enumerate(offsets) if end > answer.start)
     last = max(i for i, (start, _) in enumerate(offsets) if start < answer.end)
-    return passage.first + first, passage.first + last
+    return begin + first, begin + last
 
 
 def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:

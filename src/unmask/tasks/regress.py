@@ -16,7 +16,7 @@ from unmask.data.lines import Watcher
 from unmask.errors import DataError
 from unmask.model.config import HeadsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window, worst
+from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window
 from unmask.tasks.metrics import pearson, spearman
 
 
@@ -103,7 +103,7 @@ class Regress(TextTask):
 
     def detail(self, records: Sequence[Sample], answers: Sequence[Number]) -> Detail:
         """The answers that are farthest off."""
-        wrong = (
+        wrong = [
             Mistake(
                 record.where,
                 " | ".join(record.texts),
@@ -112,8 +112,8 @@ class Regress(TextTask):
                 abs(record.label - answer.score),
             )
             for record, answer in zip(records, answers, strict=True)
-        )
-        return Detail(mistakes=worst(wrong))
+        ]
+        return Detail(mistakes=wrong)
 
 
 def _number(sample: Sample) -> float:

@@ -39,7 +39,6 @@ NAME = "translate"
 WORDS, INDEX, OWNER, ANSWERS, PLACES, FORCED = (
     f"target_{what}" for what in ("words", "index", "owner", "answers", "places", "forced")
 )
-SHOWN = 20  # translations in a report
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -241,8 +240,7 @@ class Translate:
         for pair, own in zip(pairs, said, strict=True):
             near = chrf.sentence_score(own.lower(), [(pair.target or "").lower()]).score
             found.append(Mistake(pair.where, pair.source, pair.target or "", own, 1 - near / 100))
-        found.sort(key=lambda mistake: -mistake.badness)
-        return Detail(mistakes=found[:SHOWN])
+        return Detail(mistakes=found)
 
 
 def metrics() -> list[tuple[str, Any]]:
