@@ -27,12 +27,16 @@ from unmask.data.packing import Rows
 Numbers = Sequence[int] | NDArray[np.int64]
 
 
-class Example(Protocol):
-    """Anything with ids and segments of one length: one text or one pair."""
+class Tokenized(Protocol):
+    """Anything with ids."""
 
     @property
     def ids(self) -> Numbers:
         """The tokens."""
+
+
+class Example(Tokenized, Protocol):
+    """Anything with ids and segments of one length: one text or one pair."""
 
     @property
     def segments(self) -> Numbers:

@@ -69,30 +69,37 @@ class TranslateSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """The tokens of a text, or of a translation."""
-
-    ids: Sequence[int]
-    segments: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Tokens:
-    """A text and, where it is known, its translation."""
+    """A text and, where it is known, its translation, both from [CLS] to [SEP]."""
 
-    source: Side
-    target: Side | None = None  # what is heard: without the last
-    answers: Sequence[int] = ()
+    source: Sequence[int]
+    target: Sequence[int] = ()
+
+    @property
+    def heard(self) -> Sequence[int]:
+        """What the decoder hears of the target: all but the last."""
+        return self.target[:-1]
+
+    @property
+    def answers(self) -> Sequence[int]:
+        """What the decoder must answer: all of the target but the first."""
+        return self.target[1:]
 
     @property
     def ids(self) -> Sequence[int]:
         """The longer side's: what decides the room that both take."""
-        longer = self.target and len(self.target.ids) > len(self.source.ids)
-        return self.target.ids if longer and self.target else self.source.ids
+        return max(self.source, self.heard, key=len)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The tokens of one side, all of one segment."""
+
+    ids: Sequence[int]
 
     @property
     def segments(self) -> Sequence[int]:
-        """Of the same."""
+        """Zeros."""
         return [0] * len(self.ids)
 
 
@@ -120,10 +127,7 @@ class Tokenizers:
         sources = self.source.encode_many([pair.source] for pair in first)
         targets = self.target.encode_many([pair.target or ""] for pair in second)
         for pair, source, target in zip(pairs, sources, targets, strict=True):
-            if pair.target is None:
-                yield Tokens(side(source.ids))
-            else:
-                yield Tokens(side(source.ids), side(target.ids[:-1]), target.ids[1:])
+            yield Tokens(source.ids, () if pair.target is None else target.ids)
 
     def text(self, words: Sequence[int]) -> str:
         """What was said, as it is written."""
@@ -138,21 +142,15 @@ class Tokenizers:
         return spaced(found)
 
 
-def side(ids: Sequence[int]) -> Side:
-    """Tokens of one text, all of one segment."""
-    return Side(ids, [0] * len(ids))
-
-
 def batch_of(some: Sequence[Tokens], *, pad_id: int) -> Batch:
     """Pairs in packed rows: both sides of a pair in the same row, with the same owner."""
     rows = engine.rows_of([len(tokens.ids) for tokens in some])
-    batch = collate([tokens.source for tokens in some], rows, pad_id=pad_id)
-    targets = [tokens.target for tokens in some if tokens.target is not None]
-    if len(targets) < len(some):
+    batch = collate([Side(tokens.source) for tokens in some], rows, pad_id=pad_id)
+    if not all(len(tokens.target) for tokens in some):
         return batch
-    heard = collate(targets, rows, pad_id=pad_id)
+    heard = collate([Side(tokens.heard) for tokens in some], rows, pad_id=pad_id)
     (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
-    order = (heard.row * heard.tokens.shape[1] + heard.start).argsort().tolist()
+    order = heard.begins.argsort().tolist()
     answers = torch.from_numpy(np.concatenate([some[i].answers for i in order]).astype(np.int64))
     labels = {WORDS: heard.tokens, INDEX: heard.index, OWNER: heard.owner}
     return batch.with_labels(len(answers), NAME, **labels, **{ANSWERS: answers, PLACES: places})
@@ -206,11 +204,6 @@ class Translate:
 
     def __init__(self, how: TranslateSettings) -> None:
         self.how, self.terms, self.chance = how, [NAME], None
-
-    @classmethod
-    def with_search(cls, search: SearchSettings) -> "Translate":
-        """As it is asked, not trained."""
-        return cls(TranslateSettings(search=search))
 
     def __call__(self, network: Network, batch: Batch) -> Sums:
         """One loss term: of the next word, everywhere."""
@@ -292,7 +285,7 @@ def said_of(
     with torch.inference_mode():
         texts = texts_of(batch.owner, batch.index)
         states = texts.apart(read(network, batch).states)
-        order = (batch.row * batch.tokens.shape[1] + batch.start).argsort().tolist()
+        order = batch.begins.argsort().tolist()
         found = search(
             Speaking(network),
             states,
@@ -302,7 +295,5 @@ def said_of(
             most=network.heads.decoder.max_length,
             numbers=None if numbers is None else [numbers[i] for i in order],
         )
-    out: list[Hypothesis] = [found[0]] * len(some)
-    for i, own in zip(order, found, strict=True):
-        out[i] = own
-    return out
+    by_text = dict(zip(order, found, strict=True))
+    return [by_text[i] for i in range(len(some))]

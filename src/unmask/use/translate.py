@@ -25,10 +25,10 @@ from unmask.tasks.translate import (
     Tokenizers,
     Tokens,
     Translate,
+    TranslateSettings,
     batch_of,
     perplexity,
     said_of,
-    side,
     states_of,
 )
 from unmask.text.sentences import split_sentences
@@ -69,10 +69,6 @@ class _Asked:
     def ids(self) -> Sequence[int]:
         return self.tokens.ids
 
-    @property
-    def segments(self) -> Sequence[int]:
-        return self.tokens.segments
-
 
 class Translator:
     """A network with a decoder, and the words of both sides."""
@@ -106,7 +102,7 @@ class Translator:
                 found = self._parts(text, at, split)
                 parts.append(len(found))
                 for ids in found:
-                    yield _Asked(Tokens(side(ids)), number)
+                    yield _Asked(Tokens(ids), number)
                     number += 1
 
         def answer(some: list[_Asked]) -> list[Hypothesis]:
@@ -163,7 +159,7 @@ class Translator:
         self, pairs: Sequence[Pair], settings: SearchSettings | None = None
     ) -> tuple[dict[str, float], list[str]]:
         """BLEU, chrF, loss and perplexity on pairs, and what was said."""
-        task = Translate.with_search(settings or SearchSettings())
+        task = Translate(TranslateSettings())
         said = [own.text for own in self.translate((pair.source for pair in pairs), settings)]
         tokens = [
             own
@@ -203,8 +199,7 @@ class Translator:
         marks = self.words.marks
         ids = self.words.source.encode(source).ids
         most = self._decoder.max_length  # what was cut off has no end
-        heard, answers = [marks.begin, *words][:most], [*words, marks.end][:most]
-        tokens = Tokens(side(ids), side(heard), answers)
+        tokens = Tokens(ids, [marks.begin, *words, marks.end][: most + 1])
         seen: list[torch.Tensor] = []
 
         def keep(layer: int, weights: torch.Tensor) -> torch.Tensor:
@@ -242,7 +237,7 @@ class Translator:
 
     def _by_word(self, tokens: Tokens, weights: Table) -> Looked:
         source, target = self.words.source.vocabulary.tokens, self.words.target.vocabulary.tokens
-        across, columns = _words([source[int(i)] for i in tokens.source.ids])
+        across, columns = _words([source[int(i)] for i in tokens.source])
         down, rows = _words([target[int(i)] for i in tokens.answers])
         table = np.zeros((len(down), len(across)), np.float32)
         counts = np.bincount(rows, minlength=len(down))
