@@ -27,7 +27,7 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns, Sample
 from unmask.data.lines import Watcher
 from unmask.errors import DataError, unknown
-from unmask.model.config import HeadsConfig
+from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.settings import Settings
@@ -122,8 +122,13 @@ class Task(Protocol):
         """The task that a network with these heads was trained for; None if it is another one."""
 
     @property
+    def head(self) -> LabelsConfig:
+        """The layer that its scores come from."""
+
+    @property
     def heads(self) -> HeadsConfig:
-        """What stands on the encoder."""
+        """What stands on the encoder, where this is the only task."""
+        return self.head.alone()
 
     def check(self, records: Sequence[Any]) -> None:
         """Refuse records that it cannot be asked, such as with labels it does not know."""

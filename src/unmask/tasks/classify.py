@@ -22,7 +22,7 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns, Sample, is_fraction, read_samples
 from unmask.data.lines import Watcher, whole
 from unmask.errors import DataError
-from unmask.model.config import Answer, HeadsConfig
+from unmask.model.config import Answer, HeadsConfig, LabelsConfig
 from unmask.settings import Settings
 from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window, unknown_label
 from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
@@ -108,10 +108,10 @@ class Classify(TextTask):
         return cls(how.model_copy(update={"several": several}), heads.label_names)
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A pooler and a layer with a row for each label."""
+    def head(self) -> LabelsConfig:
+        """A layer on the pooler, with a row for each label."""
         answer: Answer = "several" if self.how.several else "one"
-        return HeadsConfig(pooler=True, labels="text", label_names=self.names, label_answer=answer)
+        return LabelsConfig(labels="text", label_names=self.names, label_answer=answer)
 
     def check(self, records: Sequence[Sample]) -> None:
         """Every label must have occurred in training."""
@@ -198,19 +198,15 @@ class Classify(TextTask):
 def _labels(sample: Sample, how: ClassifySettings) -> tuple[str, ...]:
     """The labels as they stand in a file: a text, a number, or a list of them."""
     value, where = sample.label, sample.where
-    if isinstance(value, list):
-        if not how.several:
-            raise DataError(
-                f"{where}: a list of labels; need one. Learn several at once with "
-                "--set task.several=true."
-            )
-        parts = value
-    elif how.several and isinstance(value, str):
-        parts = [part for part in value.split(how.separator) if part.strip()]
-    else:
-        parts = [value]
+    if isinstance(value, list) and not how.several:
+        raise DataError(
+            f"{where}: a list of labels; need one. Learn several at once with "
+            "--set task.several=true."
+        )
+    if isinstance(value, str) and how.several:
+        value = [part for part in value.split(how.separator) if part.strip()]
     names = []
-    for part in parts:
+    for part in value if isinstance(value, list) else [value]:
         if isinstance(part, bool):
             part = str(part).lower()
         if not isinstance(part, str | int):

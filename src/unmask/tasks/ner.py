@@ -21,7 +21,7 @@ from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.tags import Entity, Sentence, read_sentences
 from unmask.errors import DataError
-from unmask.model.config import HeadsConfig
+from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.settings import Settings
 from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window, unknown_label
 from unmask.tasks.metrics import Hits, hits, softmax
@@ -96,9 +96,9 @@ class Ner(Task):
         return cls(how, heads.label_names) if heads.labels == "token" else None
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A layer with a row for each tag, and no pooler."""
-        return HeadsConfig(pooler=False, labels="token", label_names=self.tags)
+    def head(self) -> LabelsConfig:
+        """A layer with a row for each tag."""
+        return LabelsConfig(labels="token", label_names=self.tags)
 
     def check(self, records: Sequence[Sentence]) -> None:
         """Every label must have occurred in training."""

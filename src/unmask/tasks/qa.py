@@ -25,7 +25,7 @@ from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.questions import Question, Span, read_questions
 from unmask.errors import DataError
-from unmask.model.config import Count, HeadsConfig
+from unmask.model.config import Count, HeadsConfig, LabelsConfig
 from unmask.settings import Settings
 from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window
 from unmask.tasks.metrics import softmax
@@ -104,11 +104,9 @@ class Qa(Task):
         return cls(how) if heads.labels == "span" else None
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A layer with two rows, and no pooler."""
-        return HeadsConfig(
-            pooler=False, labels="span", label_names=("start", "end"), label_dropout=0.0
-        )
+    def head(self) -> LabelsConfig:
+        """A layer with two rows."""
+        return LabelsConfig(labels="span", label_names=("start", "end"), label_dropout=0.0)
 
     def check(self, records: Sequence[Question]) -> None:
         """Every question must have its answers."""

@@ -14,7 +14,7 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns, Sample, read_samples
 from unmask.data.lines import Watcher
 from unmask.errors import DataError
-from unmask.model.config import HeadsConfig
+from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.settings import Settings
 from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window
 from unmask.tasks.metrics import pearson, spearman
@@ -67,10 +67,9 @@ class Regress(TextTask):
         return cls(how, heads.label_names[0])
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A pooler and a layer with one row."""
-        names = (self.label,)
-        return HeadsConfig(pooler=True, labels="text", label_names=names, label_answer="number")
+    def head(self) -> LabelsConfig:
+        """A layer on the pooler, with one row."""
+        return LabelsConfig(labels="text", label_names=(self.label,), label_answer="number")
 
     def check(self, records: Sequence[Sample]) -> None:
         """Any number may be asked for."""
@@ -93,12 +92,12 @@ class Regress(TextTask):
 
     def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
         """Correlations, and the mean square of the differences."""
-        truth, said = [r.label for r in records], [a.score for a in answers]
-        error = float(np.mean((np.array(truth) - np.array(said)) ** 2))
+        truth = np.array([record.label for record in records])
+        said = np.array([answer.score for answer in answers])
         return {
             "spearman": spearman(truth, said),
             "pearson": pearson(truth, said),
-            "mean_square": error,
+            "mean_square": float(np.mean((truth - said) ** 2)),
         }
 
     def detail(self, records: Sequence[Sample], answers: Sequence[Number]) -> Detail:

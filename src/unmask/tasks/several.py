@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unmask.data.batches import Batch
-from unmask.model.config import HeadsConfig, LabelsConfig
+from unmask.model.config import HeadsConfig
 from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.tasks.base import Task
@@ -60,14 +60,5 @@ class ZeroGradients(torch.autograd.Function):
 
 def heads_of(tasks: Mapping[str, Task]) -> HeadsConfig:
     """A head for each task; a pooler if one of them reads it."""
-    several = {}
-    for name, task in tasks.items():
-        own = task.heads
-        assert own.labels is not None
-        several[name] = LabelsConfig(
-            labels=own.labels,
-            label_names=own.label_names,
-            label_dropout=own.label_dropout,
-            label_answer=own.label_answer,
-        )
+    several = {name: task.head for name, task in tasks.items()}
     return HeadsConfig(pooler=any(h.labels == "text" for h in several.values()), several=several)
