@@ -81,7 +81,7 @@ class Classify(TextTask):
     @classmethod
     def learn(cls, how: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """With the labels that occur, numbers in their order."""
-        seen = Counter(name for record in records for name in record.label)
+        seen: Counter[str] = Counter(name for record in records for name in record.label)
         if len(seen) < (1 if how.several else 2):
             only = f"only the label '{next(iter(seen))}'" if seen else "no label"
             raise DataError(
@@ -145,7 +145,7 @@ class Classify(TextTask):
 
     def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Labels:
         """The most probable label, or all that are probable enough."""
-        own = scores[0][0]
+        own: Scores = scores[0][0]
         shares = 1 / (1 + np.exp(-own)) if self.how.several else softmax(own)
         order = np.argsort(-shares, kind="stable").tolist()
         chosen = order[:1]
@@ -197,7 +197,8 @@ class Classify(TextTask):
 
 def _labels(sample: Sample, how: ClassifySettings) -> tuple[str, ...]:
     """The labels as they stand in a file: a text, a number, or a list of them."""
-    value, where = sample.label, sample.where
+    value: object = sample.label
+    where = sample.where
     if isinstance(value, list) and not how.several:
         raise DataError(
             f"{where}: a list of labels; need one. Learn several at once with "

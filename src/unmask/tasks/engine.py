@@ -66,11 +66,10 @@ def run(
             else:  # they take longer to begin than one text to answer
                 parts.reverse()  # who is last had better have the least to do
                 each = at_once = at_once or later.enter_context(_several(workers))
-            answers: list[A | None] = [None] * len(group)
+            answers: dict[int, A] = {}
             for chosen, found in zip(parts, each(answer, parts), strict=True):
-                for i, own in zip(chosen, found, strict=True):
-                    answers[i] = own
-            yield from answers  # type: ignore[misc]
+                answers.update(zip(chosen, found, strict=True))
+            yield from (answers[i] for i in range(len(group)))
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Hits:
         """The harmonic mean of the two."""
         return 2 * self.both / (self.said + self.true) if self.said + self.true else 0.0
 
-    def row(self, name: str) -> dict[str, Any]:
+    def row(self, name: str) -> dict[str, str | float]:
         """As a line of a table."""
         shares = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
         return {"label": name, **shares, "count": self.true}

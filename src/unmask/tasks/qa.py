@@ -255,9 +255,8 @@ def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, in
 def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:
     """Exact match and F1 against the answer that fits best; no answer is the empty one."""
     truths = [span.text for span in answers if plain(span.text)] or [""]
-    return max(float(plain(said) == plain(t)) for t in truths), max(
-        overlap(said, t) for t in truths
-    )
+    exact = max(float(plain(said) == plain(truth)) for truth in truths)
+    return exact, max(overlap(said, truth) for truth in truths)
 
 
 def overlap(said: str, truth: str) -> float:

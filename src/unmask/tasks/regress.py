@@ -116,7 +116,8 @@ class Regress(TextTask):
 
 
 def _number(sample: Sample) -> float:
-    value, where = sample.label, sample.where
+    value: object = sample.label
+    where = sample.where
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise DataError(f"{where}: the score is {value!r:.60}; need a number. Mend it.")
     try:

@@ -28,12 +28,8 @@ class SeveralTasks:
         (name,) = batch.counts
         own = self.networks[name].train(network.training)
         loss = self.tasks[name].loss(scores_of(own, batch), batch)
-        idle = [
-            p
-            for other, head in network.label_heads.items()
-            if other != name
-            for p in head.parameters()
-        ]
+        others = [head for other, head in network.label_heads.items() if other != name]
+        idle = [parameter for head in others for parameter in head.parameters()]
         idle += network.pooler.parameters() if network.pooler else []
         shared: Tensor = ZeroGradients.apply(loss, *idle)  # type: ignore[no-untyped-call]
         return {name: shared}

@@ -25,7 +25,7 @@ from unmask.model.config import SearchSettings, Share
 from unmask.model.decoder import Decoder, Memory
 from unmask.model.network import Network
 from unmask.model.recurrent import RecurrentDecoder
-from unmask.model.rows import texts_of
+from unmask.model.rows import Texts, texts_of
 from unmask.model.search import Hypothesis, Marks, search
 from unmask.objectives.base import Sums
 from unmask.settings import Settings
@@ -260,7 +260,7 @@ class Speaking:
         assert network.decoder is not None, "this network has no decoder"
         self.network, self.decoder = network, network.decoder
 
-    def begin(self, states: Tensor, texts: Any) -> Any:
+    def begin(self, states: Tensor, texts: Texts) -> Any:
         """Before the first word."""
         return self.decoder.begin(states, texts)
 
