@@ -99,11 +99,7 @@ def _text_task(path: Path) -> str:
 
 
 def _compare(
-    task: Task,
-    records: Sequence[Any],
-    known: Sequence[Any],
-    train: Path,
-    found: Examination,
+    task: Task, records: Sequence[Any], known: Sequence[Any], train: Path, found: Examination
 ) -> None:
     """Can records be scored by a task that was learned from others, and are they other ones?"""
     for record in records:

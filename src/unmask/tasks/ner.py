@@ -26,6 +26,7 @@ from unmask.settings import Settings
 from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window, unknown_label
 from unmask.tasks.metrics import Hits, hits, softmax
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import Vocabulary
 
 OUTSIDE = "O"
 AHEAD = 256  # sentences that are tokenised at a time
@@ -114,7 +115,7 @@ class Ner(Task):
         self, records: Iterable[Sentence], tokenizer: Tokenizer, limit: int
     ) -> Iterator[tuple[Sentence, list[Window]]]:
         """One each, or as many as a long sentence needs."""
-        records = iter(records)
+        records, room = iter(records), limit - 2
         if self.how.context:
             documents = (list(group) for _, group in groupby(records, lambda r: r.document))
             groups: Iterator[list[Sentence]] = documents
@@ -122,13 +123,14 @@ class Ner(Task):
             groups = iter(lambda: list(islice(records, AHEAD)), [])
         for some in groups:
             pieces = self._pieces(some, tokenizer)
-            shown = list(chain.from_iterable(chain.from_iterable(pieces)))
+            tokens = list(chain.from_iterable(chain.from_iterable(pieces)))
             end = 0
             for record, words in zip(some, pieces, strict=True):
                 begin, end = end, end + sum(map(len, words))
-                before = shown[max(begin - self.how.context, 0) : begin]
-                after = shown[end : end + self.how.context]
-                yield record, self._windows(record, words, before, after, tokenizer, limit)
+                before, after = self._around(begin, len(tokens) - end, room - (end - begin))
+                shown = tokens[begin - before : end + after]
+                starts = list(accumulate(map(len, words), initial=before))
+                yield record, self._windows(record, shown, starts, tokenizer.vocabulary, room)
 
     def truths(self, windows: Sequence[Window]) -> Tensor:
         """The number of each word's tag."""
@@ -183,29 +185,24 @@ class Ner(Task):
         unknown_id = [tokenizer.vocabulary.unknown]
         return [[next(found) or unknown_id for _ in record.words] for record in some]
 
+    def _around(self, before: int, after: int, spare: int) -> tuple[int, int]:
+        """How many of the tokens before and after a sentence are shown, with so much room left."""
+        before, after = min(before, self.how.context), min(after, self.how.context)
+        if before + after > spare:
+            before = min(before, max(spare, 0) // 2)
+            after = min(after, max(spare, 0) - before)
+        return before, after
+
     def _windows(
-        self,
-        record: Sentence,
-        words: Sequence[list[int]],
-        before: Sequence[int],
-        after: Sequence[int],
-        tokenizer: Tokenizer,
-        limit: int,
+        self, record: Sentence, shown: list[int], starts: list[int], words: Vocabulary, room: int
     ) -> list[Window]:
+        """The windows over all tokens that are shown; each word of the sentence is in one."""
         truth = None if record.entities is None else self._truth(record)
-        ids = list(chain.from_iterable(words))
-        room = limit - 2
-        spare = max(room - len(ids), 0)
-        if len(before) + len(after) > spare:
-            before = before[len(before) - min(len(before), spare // 2) :]
-            after = after[: spare - len(before)]
-        shown = [*before, *ids, *after]
-        starts = list(accumulate(map(len, words), initial=len(before)))
         owners = _owners(starts[:-1], len(shown), room, self.how.stride)
-        vocabulary, found = tokenizer.vocabulary, []
+        found = []
         for begin in sorted(set(owners)) or [0]:  # a text may have no word in it
             own = [i for i, owner in enumerate(owners) if owner == begin]
-            part = [vocabulary.cls, *shown[begin : begin + room], vocabulary.sep]
+            part = [words.cls, *shown[begin : begin + room], words.sep]
             places = [starts[i] - begin + 1 for i in own]
             tags = None if truth is None else [truth[i] for i in own]
             found.append(Window(part, [0] * len(part), places, tags, own))
