@@ -163,6 +163,12 @@ def test_labels_are_read_from_a_table(tmp_path, text, how, labels):
     assert [record.label for record in read] == labels
 
 
+def test_a_label_that_is_given_twice_is_named():
+    how = ClassifySettings(several=True)
+    with pytest.raises(DataError, match="here:1: the label 'good' is given twice"):
+        Classify.understand(how, Sample("x", None, ["bad", "good", "good"], "here:1"))
+
+
 def test_a_model_that_was_saved_is_the_same_task_again(task):
     again = Classify.restore(task.heads, ClassifySettings())
     assert again.names == task.names

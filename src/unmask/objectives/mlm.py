@@ -87,12 +87,9 @@ class MaskedLM(Reader):
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Hide tokens; which ones depends on the example and the key alone."""
         seen, places = self.corrupt(batch, root)
-        hidden = batch.tokens.numpy().ravel()[places]
+        hidden = torch.from_numpy(batch.tokens.numpy().ravel()[places])
         return replace(batch, tokens=torch.from_numpy(seen)).with_labels(
-            len(places),
-            "mlm",
-            mlm_places=torch.from_numpy(places),
-            mlm_tokens=torch.from_numpy(hidden),
+            len(places), "mlm", mlm_places=torch.from_numpy(places), mlm_tokens=hidden
         )
 
     def corrupt(self, batch: Batch, root: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

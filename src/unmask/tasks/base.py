@@ -11,6 +11,7 @@ server.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import nlargest
 from itertools import tee
 from math import fsum
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns, Sample
+from unmask.data.columns import Columns, Sample, read_samples
 from unmask.data.lines import Watcher
 from unmask.errors import DataError, unknown
 from unmask.model.config import HeadsConfig, LabelsConfig
@@ -150,8 +151,16 @@ class Task(Protocol):
     def score(self, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
         """Metrics by name."""
 
+    def mistake(self, record: Any, answer: Any) -> tuple[str, str, float] | None:
+        """What is true, what was said and how bad that is; None where the answer is right."""
+
     def detail(self, records: Sequence[Any], answers: Sequence[Any]) -> Detail:
-        """What else is worth seeing."""
+        """What else is worth seeing: the worst mistakes, and what a task adds to them."""
+        wrong = []
+        for record, answer in zip(records, answers, strict=True):
+            if mistake := self.mistake(record, answer):
+                wrong.append(Mistake(record.where, " | ".join(record.key), *mistake))
+        return Detail(mistakes=wrong)
 
     def settle(
         self, records: Sequence[Any], answers: Sequence[Any]
@@ -164,6 +173,17 @@ class TextTask(Task, Protocol):
     """A task that reads a text or a pair of texts at its [CLS]."""
 
     tabular: ClassVar[bool] = True
+
+    @classmethod
+    def read(
+        cls, path: str | Path, columns: Columns, watcher: Watcher, how: Any
+    ) -> Iterator[Sample]:
+        """Texts or pairs, with their labels where the table has them."""
+        return read_samples(path, columns, watcher, partial(cls.understand, how))
+
+    @classmethod
+    def understand(cls, how: Any, sample: Sample) -> Any:
+        """The label of a file as the task has it; refuses one that it cannot have."""
 
     def truth(self, record: Sample) -> Any:
         """What the scores of a labelled record should say."""

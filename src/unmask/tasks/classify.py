@@ -6,9 +6,8 @@ several    a sigmoid for each label; all above the threshold are the answer
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -19,12 +18,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns, Sample, is_fraction, read_samples
-from unmask.data.lines import Watcher, whole
+from unmask.data.columns import Sample, is_fraction
+from unmask.data.lines import whole
 from unmask.errors import DataError
 from unmask.model.config import Answer, HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window, unknown_label
+from unmask.tasks.base import TRUTH, Detail, Scores, TextTask, Window, unknown_label
 from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
 
 SHOWN = 5  # labels whose probabilities are given, where there are many
@@ -72,11 +71,34 @@ class Classify(TextTask):
         self.metric = "micro_f1" if how.several else "accuracy"
 
     @classmethod
-    def read(
-        cls, path: str | Path, columns: Columns, watcher: Watcher, how: ClassifySettings
-    ) -> Iterator[Sample]:
-        """Texts, each with a tuple of labels."""
-        return read_samples(path, columns, watcher, lambda sample: _labels(sample, how))
+    def understand(cls, how: ClassifySettings, sample: Sample) -> tuple[str, ...]:
+        """The labels as they stand in a file: a text, a number, or a list of them."""
+        value: object = sample.label
+        where = sample.where
+        if isinstance(value, list) and not how.several:
+            raise DataError(
+                f"{where}: a list of labels; need one. Learn several at once with "
+                "--set task.several=true."
+            )
+        if isinstance(value, str) and how.several:
+            value = [part for part in value.split(how.separator) if part.strip()]
+        names: list[str] = []
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, bool):
+                part = str(part).lower()
+            if not isinstance(part, str | int):
+                raise DataError(
+                    f"{where}: the label is {part!r:.60}; need a name or a whole number."
+                )
+            name = whole(str(part).strip(), where)
+            if not name:
+                raise DataError(
+                    f"{where}: the label is empty; need one. Fill it or remove the row."
+                )
+            if name in names:
+                raise DataError(f"{where}: the label '{name}' is given twice. Remove one of them.")
+            names.append(name)
+        return tuple(names)
 
     @classmethod
     def learn(cls, how: ClassifySettings, records: Sequence[Sample]) -> "Classify":
@@ -168,56 +190,25 @@ class Classify(TextTask):
             return {**scores, "micro_f1": sum(found.values(), Hits()).f1}
         return {**scores, "matthews": matthews(self._confusion(records, answers))}
 
+    def mistake(self, record: Sample, answer: Labels) -> tuple[str, str, float] | None:
+        """Other labels than the true ones: the surer, the worse."""
+        if set(record.label) == set(answer.labels):
+            return None
+        truth, said = (", ".join(sorted(labels)) for labels in (record.label, answer.labels))
+        return truth, said, max(answer.probabilities.values())
+
     def detail(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Detail:
         """A line for each label, the confusion, the surest mistakes."""
-        truth, said = _sets(records, answers)
-        found = hits(truth, said)
-        table = [found.get(name, Hits()).row(name) for name in self.names]
-        confused = None
+        detail, found = super().detail(records, answers), hits(*_sets(records, answers))
+        detail.table = [found.get(name, Hits()).row(name) for name in self.names]
         if not self.how.several and len(self.names) <= CONFUSED:
             counts = self._confusion(records, answers).tolist()
-            confused = {"names": list(self.names), "counts": counts}
-        wrong = [
-            Mistake(
-                record.where,
-                " | ".join(record.texts),
-                ", ".join(sorted(right)),
-                ", ".join(sorted(claimed)),
-                max(answer.probabilities.values()),
-            )
-            for record, answer, right, claimed in zip(records, answers, truth, said, strict=True)
-            if right != claimed
-        ]
-        return Detail(table, confused, wrong)
+            detail.confusion = {"names": list(self.names), "counts": counts}
+        return detail
 
     def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> NDArray[np.int64]:
         truth = [record.label[0] for record in records]
         return confusion(truth, [answer.label for answer in answers], self.names)
-
-
-def _labels(sample: Sample, how: ClassifySettings) -> tuple[str, ...]:
-    """The labels as they stand in a file: a text, a number, or a list of them."""
-    value: object = sample.label
-    where = sample.where
-    if isinstance(value, list) and not how.several:
-        raise DataError(
-            f"{where}: a list of labels; need one. Learn several at once with "
-            "--set task.several=true."
-        )
-    if isinstance(value, str) and how.several:
-        value = [part for part in value.split(how.separator) if part.strip()]
-    names = []
-    for part in value if isinstance(value, list) else [value]:
-        if isinstance(part, bool):
-            part = str(part).lower()
-        if not isinstance(part, str | int):
-            raise DataError(f"{where}: the label is {part!r:.60}; need a name or a whole number.")
-        if not str(part).strip():
-            raise DataError(f"{where}: the label is empty; need one. Fill it or remove the row.")
-        names.append(whole(str(part).strip(), where))
-    if len(set(names)) != len(names):
-        raise DataError(f"{where}: the label '{names[0]}' is given twice. Remove one of them.")
-    return tuple(names)
 
 
 def _sets(

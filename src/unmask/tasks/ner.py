@@ -23,7 +23,7 @@ from unmask.data.tags import Entity, Sentence, read_sentences
 from unmask.errors import DataError
 from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window, unknown_label
+from unmask.tasks.base import TRUTH, Detail, Scores, Task, Window, unknown_label
 from unmask.tasks.metrics import Hits, hits, softmax
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import Vocabulary
@@ -162,21 +162,22 @@ class Ner(Task):
         total = sum(_hits(records, answers).values(), Hits())
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
+    def mistake(self, record: Sentence, answer: Names) -> tuple[str, str, float] | None:
+        """The names that were missed, and those that are none: the more, the worse."""
+        truth, said = _spans(record.entities or ()), _spans(answer.entities)
+        if truth == said:
+            return None
+        missed, invented = (
+            ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(spans)) or "-"
+            for spans in (truth - said, said - truth)
+        )
+        return missed, invented, float(len(truth ^ said))
+
     def detail(self, records: Sequence[Sentence], answers: Sequence[Names]) -> Detail:
         """A line for each label, the sentences with the most mistakes."""
-        found = _hits(records, answers)
-        table = [found[label].row(label) for label in sorted(found)]
-        wrong = []
-        for record, answer in zip(records, answers, strict=True):
-            truth, said = _spans(record.entities or ()), _spans(answer.entities)
-            missed, invented = (
-                ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(spans)) or "-"
-                for spans in (truth - said, said - truth)
-            )
-            if truth != said:
-                badness = float(len(truth ^ said))
-                wrong.append(Mistake(record.where, record.text, missed, invented, badness))
-        return Detail(table, mistakes=wrong)
+        detail, found = super().detail(records, answers), _hits(records, answers)
+        detail.table = [found[label].row(label) for label in sorted(found)]
+        return detail
 
     def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
         """The pieces of each word of each sentence; a word that has none is an unknown one."""

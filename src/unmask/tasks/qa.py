@@ -27,7 +27,7 @@ from unmask.data.questions import Question, Span, read_questions
 from unmask.errors import DataError
 from unmask.model.config import Count, HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, Task, Window
+from unmask.tasks.base import TRUTH, Scores, Task, Window
 from unmask.tasks.metrics import softmax
 from unmask.text.tokenizer import Encoded, Offsets, Tokenizer
 
@@ -176,20 +176,13 @@ class Qa(Task):
                 found[f"f1_{name}"] = float(each[chosen, 1].mean()) if chosen.any() else 0.0
         return found
 
-    def detail(self, records: Sequence[Question], answers: Sequence[Answer]) -> Detail:
-        """The surest wrong answers."""
-        wrong = [
-            Mistake(
-                record.where,
-                f"{record.question} | {record.context}",
-                " | ".join(dict.fromkeys(span.text for span in record.answers or ())) or "(none)",
-                answer.text or "(none)",
-                answer.probability,
-            )
-            for record, answer in zip(records, answers, strict=True)
-            if best_match(answer.text, record.answers or ())[1] == 0.0
-        ]
-        return Detail(mistakes=wrong)
+    def mistake(self, record: Question, answer: Answer) -> tuple[str, str, float] | None:
+        """An answer that shares no word with the truth: the surer, the worse."""
+        spans = record.answers or ()
+        if best_match(answer.text, spans)[1] > 0.0:
+            return None
+        truth = " | ".join(dict.fromkeys(span.text for span in spans))
+        return truth or "(none)", answer.text or "(none)", answer.probability
 
     def settle(
         self, records: Sequence[Question], answers: Sequence[Answer]

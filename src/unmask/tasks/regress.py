@@ -1,9 +1,8 @@
 """A number for a text or a pair, such as how similar two sentences are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,12 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns, Sample, read_samples
-from unmask.data.lines import Watcher
+from unmask.data.columns import Sample
 from unmask.errors import DataError
 from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Mistake, Scores, TextTask, Window
+from unmask.tasks.base import TRUTH, Scores, TextTask, Window
 from unmask.tasks.metrics import pearson, spearman
 
 
@@ -43,11 +41,19 @@ class Regress(TextTask):
         self.how, self.label = how, label
 
     @classmethod
-    def read(
-        cls, path: str | Path, columns: Columns, watcher: Watcher, how: RegressSettings
-    ) -> Iterator[Sample]:
-        """Texts, each with a number."""
-        return read_samples(path, columns, watcher, _number)
+    def understand(cls, how: RegressSettings, sample: Sample) -> float:
+        """The number; refuses what is none."""
+        value: object = sample.label
+        wrong = f"{sample.where}: the score is {value!r:.60}; need a"
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise DataError(f"{wrong} number. Mend it.")
+        try:
+            found = float(value)
+        except (ValueError, OverflowError):
+            raise DataError(f"{wrong} number. Mend it; for names use classify.") from None
+        if not isfinite(found):
+            raise DataError(f"{wrong} finite number. Mend it.")
+        return found
 
     @classmethod
     def learn(cls, how: RegressSettings, records: Sequence[Sample]) -> "Regress":
@@ -100,32 +106,6 @@ class Regress(TextTask):
             "mean_square": float(np.mean((truth - said) ** 2)),
         }
 
-    def detail(self, records: Sequence[Sample], answers: Sequence[Number]) -> Detail:
-        """The answers that are farthest off."""
-        wrong = [
-            Mistake(
-                record.where,
-                " | ".join(record.texts),
-                f"{record.label:g}",
-                f"{answer.score:.3g}",
-                abs(record.label - answer.score),
-            )
-            for record, answer in zip(records, answers, strict=True)
-        ]
-        return Detail(mistakes=wrong)
-
-
-def _number(sample: Sample) -> float:
-    value: object = sample.label
-    where = sample.where
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise DataError(f"{where}: the score is {value!r:.60}; need a number. Mend it.")
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        raise DataError(
-            f"{where}: the score is {value!r:.60}; need a number. Mend it; for names use classify."
-        ) from None
-    if not isfinite(found):
-        raise DataError(f"{where}: the score is {value!r:.60}; need a finite number. Mend it.")
-    return found
+    def mistake(self, record: Sample, answer: Number) -> tuple[str, str, float]:
+        """How far an answer is off."""
+        return f"{record.label:g}", f"{answer.score:.3g}", abs(record.label - answer.score)

@@ -117,10 +117,6 @@ class Tokenizers:
         never = [vocabulary.ids[s] for s in SPECIALS if vocabulary.ids[s] != vocabulary.sep]
         return Marks(vocabulary.cls, vocabulary.sep, never)
 
-    def digest(self) -> str:
-        """What decides every id of both sides."""
-        return f"{self.source.digest()}{self.target.digest()}"
-
     def tokens(self, pairs: Iterable[Pair]) -> Iterator[Tokens]:
         """Every pair as the network reads it; nothing is cut."""
         pairs, first, second = tee(pairs, 3)
