@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nlargest
-from itertools import tee
+from itertools import islice, tee
 from math import fsum
 from operator import attrgetter
 from pathlib import Path
@@ -223,7 +223,7 @@ def batch_of(
     The loss is called after the task, unless `term` is another name.
     """
     batch = engine.lay_out(windows, pad_id=pad_id)
-    begins = batch.begins.tolist()
+    begins: list[int] = batch.begins.tolist()
     places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
     batch = replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
     if not known:
@@ -273,12 +273,10 @@ def answers(
     def full() -> bool:
         return held > HELD
 
-    collected: list[Scores] = []
-    for found in engine.run(windows(), read, full, workers=forward.workers):
-        collected.append(found)
-        record, own = waiting[0]
-        if len(collected) == len(own):
-            waiting.popleft()
-            held -= sum(map(len, record.key))
-            yield record, task.answer(record, own, collected)
-            collected = []
+    scored = engine.run(windows(), read, full, workers=forward.workers)
+    for first in scored:
+        record, own = waiting.popleft()
+        others = islice(scored, len(own) - 1)
+        answer = task.answer(record, own, [first, *others])
+        held -= sum(map(len, record.key))
+        yield record, answer

@@ -38,7 +38,7 @@ def examine(
     path: Path,
     *,
     task: str | None = None,
-    columns: Columns | None = None,
+    columns: Columns = Columns(),
     train: Path | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Examination:
@@ -50,7 +50,6 @@ def examine(
     if name not in TASKS:
         raise SettingsError(unknown("task", name, TASKS))
     kind, found = TASKS[name], Examination(name)
-    columns = columns or Columns()
     how = build(kind.settings, settings or {}, where="task")
     if kind.tabular:
         columns = infer(path, columns)

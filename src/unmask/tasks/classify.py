@@ -169,7 +169,7 @@ class Classify(TextTask):
         """The most probable label, or all that are probable enough."""
         own: Scores = scores[0][0]
         shares = 1 / (1 + np.exp(-own)) if self.how.several else softmax(own)
-        order = np.argsort(-shares, kind="stable").tolist()
+        order: list[int] = np.argsort(-shares, kind="stable").tolist()
         chosen = order[:1]
         if self.how.several:
             chosen = [i for i in order if shares[i] > self.how.threshold]
@@ -207,7 +207,7 @@ class Classify(TextTask):
         return detail
 
     def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> NDArray[np.int64]:
-        truth = [record.label[0] for record in records]
+        truth: list[str] = [record.label[0] for record in records]
         return confusion(truth, [answer.label for answer in answers], self.names)
 
 

@@ -6,7 +6,7 @@ windows, and each word judged in the one that shows most around it; nothing is c
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, groupby, islice
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -115,13 +115,15 @@ class Ner(Task):
         self, records: Iterable[Sentence], tokenizer: Tokenizer, limit: int
     ) -> Iterator[tuple[Sentence, list[Window]]]:
         """One each, or as many as a long sentence needs."""
-        records, room = iter(records), limit - 2
-        if self.how.context:
-            documents = (list(group) for _, group in groupby(records, lambda r: r.document))
-            groups: Iterator[list[Sentence]] = documents
-        else:
-            groups = iter(lambda: list(islice(records, AHEAD)), [])
-        for some in groups:
+        room = limit - 2
+
+        def group(numbered: tuple[int, Sentence]) -> int:
+            """Sentences that may be shown beside each other; without a context, just enough."""
+            number, record = numbered
+            return record.document if self.how.context else number // AHEAD
+
+        for _, numbered in groupby(enumerate(records), group):
+            some = [record for _, record in numbered]
             pieces = self._pieces(some, tokenizer)
             tokens = list(chain.from_iterable(chain.from_iterable(pieces)))
             end = 0

@@ -89,13 +89,12 @@ class Qa(Task):
     @classmethod
     def learn(cls, how: QaSettings, records: Sequence[Question]) -> "Qa":
         """Some are unanswerable if the training data has such."""
-        known = [record for record in records if record.answers is not None]
-        if not any(record.answers for record in known):
+        if not any(record.answers for record in records):
             raise DataError(
                 f"{records[0].where}: none of {len(records):,} questions has an answer; need some "
                 "to learn from. Is it the right file?"
             )
-        nothing = any(not record.answers for record in known)
+        nothing = any(record.answers == () for record in records)
         return cls(how.model_copy(update={"unanswerable": how.unanswerable or nothing}))
 
     @classmethod
@@ -154,7 +153,7 @@ class Qa(Task):
         best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.how.best]
         nothing = min(float(table[0].sum()) for table in scores)
         totals = [score for _, score in best] + [nothing] * self.how.unanswerable
-        shares = softmax(np.array(totals)).tolist()
+        shares: list[float] = softmax(np.array(totals)).tolist()
         candidates = tuple(
             Candidate(record.context[a:b], a, b, score, share)
             for ((a, b), score), share in zip(best, shares, strict=False)
@@ -218,9 +217,9 @@ class Qa(Task):
         """Stretches of the passage that begin and end well, with their scores."""
         offsets: Sequence[Offsets] = window.about
         own = scores[window.segments.index(1) :][: len(offsets)]
-        best = [np.argsort(-own[:, side], kind="stable")[: self.how.best] for side in (0, 1)]
-        for a in best[0].tolist():
-            for b in best[1].tolist():
+        firsts, lasts = np.argsort(-own, axis=0, kind="stable")[: self.how.best].T
+        for a in firsts.tolist():
+            for b in lasts.tolist():
                 if a <= b < a + self.how.longest_answer:
                     stretch = offsets[a][0], offsets[b][1]
                     yield stretch, float(own[a, 0] + own[b, 1])

@@ -146,7 +146,7 @@ def batch_of(some: Sequence[Tokens], *, pad_id: int) -> Batch:
         return batch
     heard = collate([Side(tokens.heard) for tokens in some], rows, pad_id=pad_id)
     (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
-    order = heard.begins.argsort().tolist()
+    order: list[int] = heard.begins.argsort().tolist()
     answers = torch.from_numpy(np.concatenate([some[i].answers for i in order]).astype(np.int64))
     labels = {WORDS: heard.tokens, INDEX: heard.index, OWNER: heard.owner}
     return batch.with_labels(len(answers), NAME, **labels, **{ANSWERS: answers, PLACES: places})
@@ -281,7 +281,7 @@ def said_of(
     with torch.inference_mode():
         texts = texts_of(batch.owner, batch.index)
         states = texts.apart(read(network, batch).states)
-        order = batch.begins.argsort().tolist()
+        order: list[int] = batch.begins.argsort().tolist()
         found = search(
             Speaking(network),
             states,
