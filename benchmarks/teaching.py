@@ -126,9 +126,9 @@ class Stepwise:
         self.batches = []
         for at in range(0, len(tokens), BATCH):
             part = tokens[at : at + BATCH]
-            lengths = torch.tensor([len(own.source.ids) for own in part])
-            source = pad_sequence([torch.tensor(own.source.ids) for own in part], batch_first=True)
-            targets = [torch.tensor([own.target.ids[0], *own.answers]) for own in part]
+            lengths = torch.tensor([len(own.source) for own in part])
+            source = pad_sequence([torch.tensor(own.source) for own in part], batch_first=True)
+            targets = [torch.tensor(own.target) for own in part]
             self.batches.append((source, lengths, pad_sequence(targets, batch_first=True)))
 
     def __call__(self) -> None:

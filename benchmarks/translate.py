@@ -131,7 +131,7 @@ class Greedy:
         torch.set_num_threads(setting.threads)
         self.network, self.words = transformer(setting)
         _, tokens = tokens_of(setting, 2000)
-        middle = [own for own in tokens if len(own.source.ids) == 16][:ROWS]
+        middle = [own for own in tokens if len(own.source) == 16][:ROWS]
         self.batch = batch_of([Tokens(own.source) for own in middle], pad_id=0)
         self.cached = cached
         self.about = {"said": self.say()}

@@ -54,11 +54,11 @@ def rows_of(task: Task, windows: Sequence[Window], *, known: bool = True) -> dic
 
 
 def _answers(task: Task, windows: Sequence[Window], shape: tuple[int, int]) -> dict[str, Tensor]:
-    truths, _ = task.truths(windows)
+    truths = task.truths(windows)
     if task.name == "qa":
-        return {"start_positions": truths["ends"][:, 0], "end_positions": truths["ends"][:, 1]}
+        return {"start_positions": truths[:, 0], "end_positions": truths[:, 1]}
     if task.name != "ner":
-        return {"labels": truths["label"]}
+        return {"labels": truths}
     labels = torch.full(shape, IGNORED)
     for i, window in enumerate(windows):
         labels[i, list(window.places)] = torch.tensor(window.truth)

@@ -123,7 +123,7 @@ def test_the_surest_mistakes_come_first(task):
 def test_a_text_too_long_loses_its_end_and_says_so(task, words):
     (window,) = windows_of(task, [sample("cat " * 50, "bad")], words, limit=8)
     assert len(window.ids) == 8
-    assert window.about == 44
+    assert window.cut == 44
 
 
 def test_a_pair_is_two_segments(task, words):
@@ -161,6 +161,12 @@ def test_labels_are_read_from_a_table(tmp_path, text, how, labels):
     columns = Columns("text", None, "label", True)
     read = Classify.read(path, columns, REFUSE, ClassifySettings(**how))
     assert [record.label for record in read] == labels
+
+
+def test_a_label_that_is_given_twice_is_named():
+    how = ClassifySettings(several=True)
+    with pytest.raises(DataError, match="here:1: the label 'good' is given twice"):
+        Classify.understand(how, Sample("x", None, ["bad", "good", "good"], "here:1"))
 
 
 def test_a_model_that_was_saved_is_the_same_task_again(task):

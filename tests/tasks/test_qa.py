@@ -58,14 +58,14 @@ def test_windows_of_a_long_passage_share_tokens_and_lose_none(task, words):
     seen = set()
     for window in windows:
         assert len(window.ids) <= 20
-        seen |= {tuple(stretch) for stretch in window.about.offsets}
+        seen |= {tuple(stretch) for stretch in window.about}
     assert len(seen) == 96
 
 
 def test_a_long_question_leaves_room_for_the_passage(task, words):
     (windows,) = windows_of(task, [question(text="when " * 100)], words, limit=20)
     assert all(len(w.ids) <= 20 for w in windows)
-    assert all(len(w.about.offsets) >= 1 for w in windows)
+    assert all(len(w.about) >= 1 for w in windows)
 
 
 def test_the_loss_is_over_the_tokens_of_each_window(task, network_for, words):
@@ -86,8 +86,8 @@ def test_the_loss_is_over_the_tokens_of_each_window(task, network_for, words):
 def scored(window, first, last, value=5.0):
     """Scores that point at two tokens of the passage, and at nothing else."""
     table = np.full((len(window.ids), 2), -5.0, np.float32)
-    table[window.about.first + first, 0] = value
-    table[window.about.first + last, 1] = value
+    table[window.segments.index(1) + first, 0] = value
+    table[window.segments.index(1) + last, 1] = value
     return table
 
 
@@ -122,7 +122,7 @@ def test_the_best_stretch_over_all_windows_wins(task, words):
     record = question("paris")
     (windows,) = windows_of(task, [record], words, limit=16)
     tables = [scored(w, 0, 0, value=1.0 + i) for i, w in enumerate(windows)]
-    best = windows[-1].about.offsets[0]
+    best = windows[-1].about[0]
     found = task.answer(record, windows, tables)
     assert (found.start, found.end) == best
 

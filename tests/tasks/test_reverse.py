@@ -24,7 +24,6 @@ from unmask.tasks.translate import (
     TranslateSettings,
     batch_of,
     said_of,
-    side,
 )
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
@@ -45,7 +44,7 @@ def sequences():
     every = [s for n in (3, 4, 5) for s in itertools.product(letters, repeat=n)]
     random.Random(0).shuffle(every)
     begin, end = WORDS.vocabulary.cls, WORDS.vocabulary.sep
-    return [Tokens(side([begin, *s, end]), side([begin, *s[::-1]]), [*s[::-1], end]) for s in every]
+    return [Tokens([begin, *s, end], [begin, *s[::-1], end]) for s in every]
 
 
 def learned(feeds, context, pairs, steps, rate):

@@ -29,7 +29,6 @@ from unmask.tasks.translate import (
     batch_of,
     perplexity,
     said_of,
-    side,
     states_of,
     with_forcing,
 )
@@ -78,25 +77,24 @@ def translator(kind, both, **changes):
 
 def test_a_target_is_heard_from_its_beginning_and_answered_to_its_end(both, tokens):
     said = both.target.vocabulary
-    heard = [said.tokens[i] for i in tokens[0].target.ids]
+    heard = [said.tokens[i] for i in tokens[0].heard]
     answers = [said.tokens[i] for i in tokens[0].answers]
     assert heard == ["[CLS]", "a", "man", "sits", "."]
     assert answers == ["a", "man", "sits", ".", "[SEP]"]
-    read = [both.source.vocabulary.tokens[i] for i in tokens[0].source.ids]
+    read = [both.source.vocabulary.tokens[i] for i in tokens[0].source]
     assert read == ["[CLS]", "ein", "mann", "sitzt", ".", "[SEP]"]
 
 
 def test_a_source_without_a_target_is_only_read(both):
     (own,) = both.tokens([Pair("ein mann", None, "here")])
-    assert own.target is None
-    assert own.ids == own.source.ids
+    assert not own.target
+    assert own.ids == own.source
     assert not batch_of([own], pad_id=0).labels
 
 
 def test_the_longer_side_decides_the_room(tokens):
     assert [len(own.ids) for own in tokens] == [6, 9, 5, 9, 5]
-    assert len(tokens[4].ids) == len(tokens[4].target.ids)
-    assert len(tokens[4].segments) == 5
+    assert len(tokens[4].ids) == len(tokens[4].heard)
 
 
 def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(tokens, monkeypatch):
@@ -105,7 +103,7 @@ def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(tokens, mo
     heard = batch.labels
     sources, targets = texts_of(batch.owner, batch.index), texts_of(heard[OWNER], heard[INDEX])
     for number, pair in enumerate([1, 4, 3, 0, 2]):
-        source, target = tokens[pair].source.ids, tokens[pair].target.ids
+        source, target = tokens[pair].source, tokens[pair].heard
         assert sources.apart(batch.tokens)[number, : len(source)].tolist() == source
         assert targets.apart(heard[WORDS])[number, : len(target)].tolist() == target
     rows = [sorted(set(owner.tolist()) - {-1}) for owner in batch.owner]
@@ -120,7 +118,7 @@ def test_answers_are_in_the_order_of_their_places(tokens, monkeypatch):
     assert batch.labels[ANSWERS].tolist() == expected
     assert batch.counts == {NAME: len(expected)}
     heard = batch.labels[WORDS].flatten()[batch.labels[PLACES]].tolist()
-    assert heard == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].target.ids]
+    assert heard == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].heard]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -282,7 +280,7 @@ def test_a_text_as_long_as_the_decoder_holds_can_be_said_to_its_end(both):
     network = tiny_translator(own, vocab_size=len(both.source.vocabulary))
     with torch.no_grad():
         network.decoder.bias[7] = 1e4
-    (found,) = said_of(network, [Tokens(side([2, 3]))], both, SearchSettings())
+    (found,) = said_of(network, [Tokens([2, 3])], both, SearchSettings())
     assert found.words == [7, 7, 7, 7]
 
 

@@ -158,7 +158,7 @@ def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders
         scores = torch.einsum("thd,shd->hts", q, k) / (width // heads) ** 0.5
         expected = scores.softmax(dim=-1).mean(dim=0).numpy()
     looked = model.looked("hund rot", "red dog")
-    assert len(looked.source) == len(tokens.source.ids), "every word is one piece here"
+    assert len(looked.source) == len(tokens.source), "every word is one piece here"
     np.testing.assert_allclose(looked.weights, expected, atol=1e-5)
 
 

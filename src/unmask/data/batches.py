@@ -27,12 +27,16 @@ from unmask.data.packing import Rows
 Numbers = Sequence[int] | NDArray[np.int64]
 
 
-class Example(Protocol):
-    """Anything with ids and segments of one length: one text or one pair."""
+class Tokenized(Protocol):
+    """Anything with ids."""
 
     @property
     def ids(self) -> Numbers:
         """The tokens."""
+
+
+class Example(Tokenized, Protocol):
+    """Anything with ids and segments of one length: one text or one pair."""
 
     @property
     def segments(self) -> Numbers:
@@ -76,9 +80,14 @@ class Batch:
         """With the answers to one more loss term, and how many there are."""
         return replace(self, labels={**self.labels, **labels}, counts={**self.counts, name: count})
 
+    @property
+    def begins(self) -> Tensor:
+        """The place of each text's first token in the flat batch.  -> [N]"""
+        return self.row * self.tokens.shape[1] + self.start
+
     def texts(self) -> Tensor:
         """Which text each token belongs to, -1 is padding.  -> [B, S]"""
-        order = (self.row * self.tokens.shape[1] + self.start).argsort()  # as they lie in rows
+        order = self.begins.argsort()  # as they lie in rows
         before = torch.bincount(self.row, minlength=len(self.tokens)).cumsum(0).roll(1)
         before[0] = 0
         place = (before[:, None] + self.owner).clamp(min=0)

@@ -188,17 +188,17 @@ def _numbers_rows(cells: list[Any]) -> bool:
     return different and not all(is_fraction(str(cell)) for cell in cells)
 
 
-def is_fraction(cell: str) -> bool:
-    """Is it a number with a point?"""
-    return "." in cell and _is_number(cell)
-
-
 def _is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
         return False
     return True
+
+
+def is_fraction(cell: str) -> bool:
+    """Is it a number that is not whole, or that is written with a point?"""
+    return _is_number(cell) and ("." in cell or not float(cell).is_integer())
 
 
 def read_samples(

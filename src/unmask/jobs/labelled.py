@@ -16,7 +16,7 @@ from unmask.data.lines import REFUSE, Watcher
 from unmask.data.statistics import leaks
 from unmask.errors import DataError, SettingsError
 from unmask.tasks import TASKS
-from unmask.tasks.base import Task, Window, batch_of, was_cut
+from unmask.tasks.base import Task, Window, batch_of
 from unmask.train.ingredients import Tokens
 from unmask.train.recipe import Choice, Recipe
 from unmask.train.site import Site
@@ -107,7 +107,7 @@ def windows_of(task: Task, records: Sequence[Any], tokens: Tokens) -> tuple[list
     windows, cut = [], 0
     for _, some in task.windows(records, tokens.source, tokens.max_length):
         for window in some:
-            cut += was_cut(window)
+            cut += window.cut > 0
             windows.append(
                 replace(
                     window,

@@ -20,7 +20,6 @@ from unmask.tasks.translate import (
     Tokens,
     TranslateSettings,
     batch_of,
-    side,
     with_forcing,
 )
 from unmask.text.count import count_words
@@ -132,12 +131,8 @@ def fitting(
         if len(tokens.ids) > limit:
             long.append(pair)
             continue
-        assert tokens.target is not None
-        source, heard, answers = (
-            np.asarray(ids, dtype=np.int32)
-            for ids in (tokens.source.ids, tokens.target.ids, tokens.answers)
-        )
-        kept.append(Tokens(side(source), side(heard), answers))  # type: ignore[arg-type]
+        source, target = (np.asarray(ids, np.int32) for ids in (tokens.source, tokens.target))
+        kept.append(Tokens(source, target))  # type: ignore[arg-type]
     return kept, long
 
 

@@ -157,12 +157,16 @@ class DecoderConfig(Settings):
 
 
 class LabelsConfig(Settings):
-    """One of several label heads on one encoder."""
+    """A label head: what it reads, and the names of its rows."""
 
     labels: LabelKind
     label_names: Names
     label_dropout: Share = 0.1
     label_answer: Answer = "one"
+
+    def alone(self) -> "HeadsConfig":
+        """What stands on an encoder that has no other head."""
+        return HeadsConfig(pooler=self.labels == "text", **self.model_dump())
 
 
 class HeadsConfig(Settings):
@@ -181,8 +185,7 @@ class HeadsConfig(Settings):
 
     def only(self, name: str) -> "HeadsConfig":
         """One of several heads, as if it stood alone."""
-        own = self.several[name].model_dump()
-        return HeadsConfig(pooler=own["labels"] == "text", **own)
+        return self.several[name].alone()
 
     @model_validator(mode="after")
     def _heads_fit(self) -> "HeadsConfig":

@@ -47,22 +47,21 @@ class Reader(Protocol):
 
     term: ClassVar[str]  # the name of its loss
     asks: ClassVar[str]  # what it is right or wrong about, in words
-    heads: ClassVar[dict[str, Any]]  # what it needs on top of the encoder
+    heads: ClassVar[dict[str, bool]]  # what it needs on top of the encoder
     settings: ClassVar[type[Settings]]
 
+    how: Settings  # those that it was made with
     choices: int  # among so many answers it must find the right one
 
     def __init__(self, settings: Any, vocabulary: Vocabulary) -> None: ...
 
-    @property
-    def how(self) -> Settings:
-        """The settings that it was made with."""
-
     def standard(self) -> "Reader":
-        """The same question as it is put in every evaluation, whatever is trained on."""
+        """The question as every evaluation puts it, whatever is trained on; by default this one."""
+        return self
 
     def at(self, progress: float) -> "Reader":
-        """The question as it is put when so much of the run is over."""
+        """The question as it is put at a moment of the run; by default always this one."""
+        return self
 
     def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
         """Give a network that is to be trained whatever it need not learn.

@@ -9,9 +9,8 @@ are. With whole words, a word is chosen and treated as one.
 """
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from torch.nn import functional as F
 from unmask.data import draws
 from unmask.data.batches import Batch
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Sums
+from unmask.objectives.base import RIGHT, Reader, Sums
 from unmask.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -49,21 +48,21 @@ class MaskSettings(Settings):
         return self
 
 
-class MaskedLM:
+class MaskedLM(Reader):
     """Guess the hidden tokens from their contexts, on both sides.
 
     Needs: labels mlm_places, where in the batch they are, and mlm_tokens, what they were.
     Relations: beside it `pairs` reads the same pass.
     """
 
-    term: ClassVar[str] = "mlm"
-    asks: ClassVar[str] = "hidden tokens"
-    heads: ClassVar[dict[str, Any]] = {"tokens": True}
-    settings: ClassVar[type[Settings]] = MaskSettings
+    term = "mlm"
+    asks = "hidden tokens"
+    heads = {"tokens": True}
+    settings = MaskSettings
 
     def __init__(self, settings: MaskSettings, vocabulary: Vocabulary) -> None:
-        self.how, self.vocabulary = settings, vocabulary
-        self.mask, self.choices = vocabulary.mask, len(vocabulary)
+        self.how: MaskSettings = settings
+        self.vocabulary, self.choices = vocabulary, len(vocabulary)
         self.special = np.zeros(self.choices, dtype=bool)
         self.special[[vocabulary.ids[token] for token in SPECIALS]] = True
 
@@ -76,9 +75,7 @@ class MaskedLM:
         if self.how.last_rate is None:
             return self
         rate = self.how.rate + progress * (self.how.last_rate - self.how.rate)
-        changed = copy(self)
-        changed.how = self.how.model_copy(update={"rate": rate})
-        return changed
+        return MaskedLM(self.how.model_copy(update={"rate": rate}), self.vocabulary)
 
     def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
         """Let every token be guessed as often as it occurs, whatever is around it."""
@@ -89,21 +86,18 @@ class MaskedLM:
 
     def prepare(self, batch: Batch, root: int) -> Batch:
         """Hide tokens; which ones depends on the example and the key alone."""
-        tokens = batch.tokens.numpy()
-        seen, chosen = self.corrupt(batch, root)
-        places = np.flatnonzero(chosen)
+        seen, places = self.corrupt(batch, root)
+        hidden = torch.from_numpy(batch.tokens.numpy().ravel()[places])
         return replace(batch, tokens=torch.from_numpy(seen)).with_labels(
-            len(places),
-            "mlm",
-            mlm_places=torch.from_numpy(places),
-            mlm_tokens=torch.from_numpy(tokens.ravel()[places]),
+            len(places), "mlm", mlm_places=torch.from_numpy(places), mlm_tokens=hidden
         )
 
-    def corrupt(self, batch: Batch, root: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """What the model will see, and which tokens it must guess.  -> 2 x [B, S]"""
+    def corrupt(self, batch: Batch, root: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What the model will see, and where it must guess.  -> [B, S], [N]"""
         tokens, text = batch.tokens.numpy(), batch.texts().numpy()
         ordinary = np.flatnonzero((text >= 0) & ~self.special[tokens])  # places in the flat batch
-        number = _numbers(batch)[text.ravel()[ordinary]]
+        assert batch.number is not None, "a batch to hide tokens in has numbers"
+        number = batch.number.numpy().view(np.uint64)[text.ravel()[ordinary]]
         place = batch.index.numpy().ravel()[ordinary].astype(np.uint64)
         word = self._words(batch, ordinary)  # the first of each token's word, in `ordinary`
         where = number + place  # one counter for each token of each example
@@ -113,11 +107,10 @@ class MaskedLM:
         hide = chosen & (dice < self.how.mask_share)
         swap = chosen & ~hide & (dice < self.how.mask_share + self.how.random_share)
         noise = draws.below(self.choices, draws.uniform(draws.key(root, _NOISE), where))
-        seen, marked = tokens.copy(), np.zeros(tokens.shape, dtype=bool)
-        seen.ravel()[ordinary[hide]] = self.mask
+        seen = tokens.copy()
+        seen.ravel()[ordinary[hide]] = self.vocabulary.mask
         seen.ravel()[ordinary[swap]] = noise[swap]
-        marked.ravel()[ordinary[chosen]] = True
-        return seen, marked
+        return seen, ordinary[chosen]
 
     def places(self, batch: Batch) -> Tensor:
         """Where tokens are hidden.  -> [N]"""
@@ -154,21 +147,14 @@ class MaskedLM:
         score = draws.uniform(draws.key(root, _CHOOSE), where)[word]
         order = np.lexsort((word, score, text))
         texts = text[order]
+        place = np.arange(len(order))
         begin = np.searchsorted(texts, texts)  # where each token's text begins in this order
-        rank = np.arange(len(order)) - begin
+        rank = place - begin
         words = word[order]
-        first = np.maximum.accumulate(
-            np.where(np.diff(words, prepend=-1) != 0, np.arange(len(order)), 0)
-        )
+        first = np.maximum.accumulate(np.where(np.diff(words, prepend=-1) != 0, place, 0))
         size = np.bincount(word, minlength=len(word))[words]
         wanted = self.how.rate * np.bincount(text, minlength=int(text.max(initial=0)) + 1)[texts]
         edge = draws.uniform(draws.key(root, _EDGE), where[order][begin])
         chosen = np.zeros(len(order), dtype=bool)
         chosen[order] = rank[first] + edge * size < wanted
         return chosen
-
-
-def _numbers(batch: Batch) -> NDArray[Any]:
-    """The number of each example, as a counter that may wrap round.  -> [N]"""
-    assert batch.number is not None, "a batch to hide tokens in has numbers"
-    return batch.number.numpy().view(np.uint64)

@@ -4,15 +4,13 @@ With examples of kind "nsp" a wrong second segment comes from another document; 
 are swapped. The question put to the network is the same.
 """
 
-from typing import Any, ClassVar
-
 from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.data.examples import UNSAID
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Sums
+from unmask.objectives.base import RIGHT, Reader, Sums
 from unmask.settings import Settings
 from unmask.text.vocabulary import Vocabulary
 
@@ -21,29 +19,21 @@ class PairSettings(Settings):
     """Nothing to choose: the examples decide what is asked."""
 
 
-class PairOrder:
+class PairOrder(Reader):
     """A yes or no from the pooled [CLS].
 
     Needs: labels pair [N], FOLLOWS, DIFFERS or UNSAID for an example of one segment.
     Relations: leave it out with examples of kind "off", as RoBERTa does.
     """
 
-    term: ClassVar[str] = "pair"
-    asks: ClassVar[str] = "pairs"
-    heads: ClassVar[dict[str, Any]] = {"pooler": True, "pair": True}
-    settings: ClassVar[type[Settings]] = PairSettings
+    term = "pair"
+    asks = "pairs"
+    heads = {"pooler": True, "pair": True}
+    settings = PairSettings
     choices = 2
 
     def __init__(self, settings: PairSettings, vocabulary: Vocabulary) -> None:
         self.how = settings
-
-    def standard(self) -> "PairOrder":
-        """There is one way to ask it."""
-        return self
-
-    def at(self, progress: float) -> "PairOrder":
-        """Always the same."""
-        return self
 
     def begin(self, network: Network, frequencies: object) -> None:
         """Everything must be learned."""
@@ -54,12 +44,12 @@ class PairOrder:
 
     def places(self, batch: Batch) -> Tensor:
         """The first token of each text.  -> [N]"""
-        return batch.row * batch.tokens.shape[1] + batch.start
+        return batch.begins
 
     def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
         """states [N, D]"""
         assert network.pair_head is not None, "this network has no pair head"
-        scores = network.pair_head(network.pool(states))  # [N, 2]
+        scores: Tensor = network.pair_head(network.pool(states))  # [N, 2]
         answers = batch.labels["pair"]  # [N]
         loss = F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="sum")
         sums = {"pair": loss}

@@ -9,10 +9,13 @@ server.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import nlargest
 from itertools import islice, tee
 from math import fsum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -22,9 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns
+from unmask.data.columns import Columns, Sample, read_samples
 from unmask.data.lines import Watcher
-from unmask.model.config import HeadsConfig
+from unmask.errors import DataError, unknown
+from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.settings import Settings
@@ -34,6 +38,8 @@ from unmask.text.tokenizer import Tokenizer
 
 Scores = NDArray[np.float32]  # [P, C]: at each place that is read
 HELD = 2**24  # characters of records that are answered together
+WORST = 20  # mistakes that are shown
+TRUTH = "truth"  # among a batch's labels: what must be answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class Window:
     places: Sequence[int]  # of its tokens: those whose states are scored
     truth: Any = None  # what the scores should say, where it is known
     about: Any = None  # whatever the task needs to understand the scores
+    cut: int = 0  # tokens at its end that did not fit
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,18 @@ class Detail:
 
     table: list[dict[str, Any]] = field(default_factory=list)  # a line for each label
     confusion: dict[str, Any] | None = None  # names, and counts [truth][said]
-    mistakes: list[Mistake] = field(default_factory=list)  # worst first
+    mistakes: list[Mistake] = field(default_factory=list)  # only the worst are kept, worst first
+
+    def __post_init__(self) -> None:
+        self.mistakes = nlargest(WORST, self.mistakes, key=attrgetter("badness"))
+
+
+def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
+    """The error for a label that a trained task cannot know."""
+    return DataError(
+        f"{where}: {unknown('label', label, known)} It does not occur in the training data. "
+        "Mend it, or add examples of it there."
+    )
 
 
 @dataclass
@@ -86,10 +104,11 @@ class Task(Protocol):
     """A kind of question with its head, its loss, its answers and its metrics."""
 
     name: ClassVar[str]
-    tabular: ClassVar[bool]  # its records are rows of tables, whose columns must be known
+    tabular: ClassVar[bool] = False  # its records are rows of tables, whose columns must be known
     settings: ClassVar[type[Settings]]
     answers: ClassVar[type]  # a dataclass that JSON can carry
     metric: str  # the best model is the one with the most of it
+    how: Settings
 
     @classmethod
     def read(cls, path: str | Path, columns: Columns, watcher: Watcher, how: Any) -> Iterator[Any]:
@@ -104,12 +123,13 @@ class Task(Protocol):
         """The task that a network with these heads was trained for; None if it is another one."""
 
     @property
-    def how(self) -> Any:
-        """Its settings."""
+    def head(self) -> LabelsConfig:
+        """The layer that its scores come from."""
 
     @property
     def heads(self) -> HeadsConfig:
-        """What stands on the encoder."""
+        """What stands on the encoder, where this is the only task."""
+        return self.head.alone()
 
     def check(self, records: Sequence[Any]) -> None:
         """Refuse records that it cannot be asked, such as with labels it does not know."""
@@ -119,11 +139,11 @@ class Task(Protocol):
     ) -> Iterator[tuple[Any, list[Window]]]:
         """Every record with its windows, at least one."""
 
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
-        """What must be answered, as tensors by name, and how many answers that is."""
+    def truths(self, windows: Sequence[Window]) -> Tensor:
+        """What must be answered.  -> [N] or [N, K]"""
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        """How wrong scores are, summed over answers.  [P, C] -> []"""
+        """How wrong scores are beside the batch's truths, summed over answers.  [P, C] -> []"""
 
     def answer(self, record: Any, windows: Sequence[Window], scores: Sequence[Scores]) -> Any:
         """What the scores of a record's windows say."""
@@ -131,13 +151,52 @@ class Task(Protocol):
     def score(self, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
         """Metrics by name."""
 
+    def mistake(self, record: Any, answer: Any) -> tuple[str, str, float] | None:
+        """What is true, what was said and how bad that is; None where the answer is right."""
+
     def detail(self, records: Sequence[Any], answers: Sequence[Any]) -> Detail:
-        """What else is worth seeing."""
+        """What else is worth seeing: the worst mistakes, and what a task adds to them."""
+        wrong = []
+        for record, answer in zip(records, answers, strict=True):
+            if mistake := self.mistake(record, answer):
+                wrong.append(Mistake(record.where, " | ".join(record.key), *mistake))
+        return Detail(mistakes=wrong)
 
     def settle(
         self, records: Sequence[Any], answers: Sequence[Any]
     ) -> "tuple[Task, Sequence[Any]]":
         """With what is best chosen on held-out records, such as a threshold; answers with it."""
+        return self, answers
+
+
+class TextTask(Task, Protocol):
+    """A task that reads a text or a pair of texts at its [CLS]."""
+
+    tabular: ClassVar[bool] = True
+
+    @classmethod
+    def read(
+        cls, path: str | Path, columns: Columns, watcher: Watcher, how: Any
+    ) -> Iterator[Sample]:
+        """Texts or pairs, with their labels where the table has them."""
+        return read_samples(path, columns, watcher, partial(cls.understand, how))
+
+    @classmethod
+    def understand(cls, how: Any, sample: Sample) -> Any:
+        """The label of a file as the task has it; refuses one that it cannot have."""
+
+    def truth(self, record: Sample) -> Any:
+        """What the scores of a labelled record should say."""
+
+    def windows(
+        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
+    ) -> Iterator[tuple[Sample, list[Window]]]:
+        """One window each; a text that is too long loses its end."""
+        records, again = tee(records)
+        encoded = tokenizer.encode_many((record.texts for record in again), limit=limit)
+        for record, found in zip(records, encoded, strict=True):
+            truth = None if record.label is None else self.truth(record)
+            yield record, [Window(found.ids, found.segments, [0], truth, cut=found.cut)]
 
 
 class Supervised:
@@ -149,21 +208,6 @@ class Supervised:
     def __call__(self, network: Network, batch: Batch) -> Sums:
         """One loss term, called after the task."""
         return {self.task.name: self.task.loss(scores_of(network, batch), batch)}
-
-
-def whole_windows(
-    records: Iterable[Any], tokenizer: Tokenizer, limit: int, truth: Callable[[Any], Any]
-) -> Iterator[tuple[Any, list[Window]]]:
-    """Texts or pairs as one window each, read at [CLS]; one that is too long loses its end."""
-    records, again = tee(records)
-    encoded = tokenizer.encode_many((record.texts for record in again), limit=limit)
-    for record, found in zip(records, encoded, strict=True):
-        yield record, [Window(found.ids, found.segments, [0], truth(record), found.cut)]
-
-
-def was_cut(window: Window) -> bool:
-    """Did a text lose its end? Tasks that read everything keep something else there."""
-    return isinstance(window.about, int) and window.about > 0
 
 
 def batch_of(
@@ -179,13 +223,13 @@ def batch_of(
     The loss is called after the task, unless `term` is another name.
     """
     batch = engine.lay_out(windows, pad_id=pad_id)
-    begins = (batch.row * batch.tokens.shape[1] + batch.start).tolist()
+    begins: list[int] = batch.begins.tolist()
     places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
     batch = replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
     if not known:
         return batch
-    truths, count = task.truths(windows)
-    return batch.with_labels(count, term or task.name, **truths)
+    truths = task.truths(windows)
+    return batch.with_labels(len(truths), term or task.name, **{TRUTH: truths})
 
 
 def answers(
@@ -212,11 +256,9 @@ def answers(
             assert found, "a record has a window at least"
             waiting.append((record, found))
             held += sum(map(len, record.key))
-            lost = [window.about for window in found if was_cut(window)]
-            tally.cut_texts, tally.cut_tokens = (
-                tally.cut_texts + len(lost),
-                tally.cut_tokens + sum(lost),
-            )
+            for window in found:
+                tally.cut_texts += window.cut > 0
+                tally.cut_tokens += window.cut
             yield from found
 
     def read(some: list[Window]) -> list[Scores]:

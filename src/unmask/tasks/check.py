@@ -7,9 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.columns import Columns, infer, is_fraction
+from unmask.data.columns import Columns, infer, is_fraction, read_samples
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
-from unmask.data.tables import read_rows
 from unmask.data.tags import scheme_of
 from unmask.errors import DataError, SettingsError, unknown
 from unmask.settings import build
@@ -22,23 +21,16 @@ RARE = 5  # examples of a label are few
 
 
 @dataclass
-class Examination:
-    """What was found."""
+class Examination(Watcher):
+    """What was found. It writes down what is bad, and the reader goes on."""
 
     task: str
     facts: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  # what a run would refuse
 
-
-class Collector(Watcher):
-    """Writes down what is bad, and reads on."""
-
-    def __init__(self, faults: list[str]) -> None:
-        self.faults = faults
-
-    def bad(self, error: DataError, raw: str) -> None:
-        """One more."""
+    def bad(self, error: DataError, raw: str = "") -> None:
+        """One more fault."""
         self.faults.append(str(error))
 
 
@@ -46,7 +38,7 @@ def examine(
     path: Path,
     *,
     task: str | None = None,
-    columns: Columns | None = None,
+    columns: Columns = Columns(),
     train: Path | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Examination:
@@ -58,19 +50,25 @@ def examine(
     if name not in TASKS:
         raise SettingsError(unknown("task", name, TASKS))
     kind, found = TASKS[name], Examination(name)
-    asked = columns or Columns()
     how = build(kind.settings, settings or {}, where="task")
     if kind.tabular:
-        asked = infer(path, asked)
-        found.facts.append(asked.said())
+        columns = infer(path, columns)
+        found.facts.append(columns.said())
     elif name == "ner" and kind_of(path, None) != ".jsonl":
         found.facts.append(scheme_of(path))
-    records = list(kind.read(path, asked, Collector(found.faults), how))
+    records = list(kind.read(path, columns, found, how))
     found.facts.append(f"{len(records):,} examples for {name}")
     if not records:
         found.faults.append(f"{path}: nothing to learn from in it. Is it the right file?")
         return found
-    _posed(kind, how, records, path, asked, train, found)
+    try:
+        if train is None:
+            kind.learn(how, records).check(records)
+        else:
+            known = list(kind.read(train, columns, REFUSE, how))
+            _compare(kind.learn(how, known), records, known, train, found)
+    except DataError as error:
+        found.bad(error)
     _labels(records, found)
     _repeated(records, found)
     return found
@@ -83,9 +81,9 @@ def guess_task(path: Path) -> str:
         return "qa"
     if ending in (".csv", ".tsv", ".parquet"):
         return _text_task(path)
-    lines = [text for _, text in islice(read_lines(path, GLANCE), LOOKED_AT) if text.strip()]
     if ending != ".jsonl":
         return "ner"
+    lines = [text for _, text in islice(read_lines(path, GLANCE), LOOKED_AT)]
     if any('"question"' in line and '"context"' in line for line in lines):
         return "qa"
     marks = ('"tokens"', '"entities"', '"spans"')
@@ -94,41 +92,20 @@ def guess_task(path: Path) -> str:
 
 def _text_task(path: Path) -> str:
     """Numbers with a point are learned as numbers; everything else as names."""
-    columns = infer(path, Columns())
-
-    def choose(names: Sequence[str]) -> list[str]:
-        return [name for name in names if name == columns.label]
-
-    header = columns.header is not False
-    rows = islice(read_rows(path, choose, header=header, watcher=GLANCE), LOOKED_AT)
-    cells = [str(cell) for row in rows for cell in row.cells.values()]
-    return "regress" if cells and all(is_fraction(cell) for cell in cells) else "classify"
+    samples = islice(read_samples(path, infer(path, Columns()), GLANCE), LOOKED_AT)
+    labels = [str(sample.label) for sample in samples]
+    return "regress" if labels and all(map(is_fraction, labels)) else "classify"
 
 
-def _posed(
-    kind: type[Task],
-    how: Any,
-    records: Sequence[Any],
-    path: Path,
-    columns: Columns,
-    train: Path | None,
-    found: Examination,
+def _compare(
+    task: Task, records: Sequence[Any], known: Sequence[Any], train: Path, found: Examination
 ) -> None:
-    """Can a task be learned from it, or, beside training data, be scored on it?"""
-    try:
-        if train is None:
-            kind.learn(how, records).check(records)
-            return
-        known = list(kind.read(train, columns, REFUSE, how))
-        task = kind.learn(how, known)
-    except DataError as error:
-        found.faults.append(str(error))
-        return
+    """Can records be scored by a task that was learned from others, and are they other ones?"""
     for record in records:
         try:
             task.check([record])
         except DataError as error:
-            found.faults.append(str(error))
+            found.bad(error)
     seen = {record.key for record in known}
     both = sum(record.key in seen for record in records)
     if both:
@@ -158,12 +135,8 @@ def _repeated(records: Sequence[Any], found: Examination) -> None:
     """The same text twice is learned twice; with two answers it cannot be learned."""
     first: dict[Any, Any] = {}
     torn: list[str] = []
-    repeated = 0
     for record in records:
         before = first.setdefault(record.key, record)
-        if before is record:
-            continue
-        repeated += 1
         if getattr(before, "label", None) != getattr(record, "label", None):
             torn.append(
                 f"{record.where}: the same text as {before.where} with another answer: "
@@ -172,5 +145,6 @@ def _repeated(records: Sequence[Any], found: Examination) -> None:
     found.warnings += torn[:SHOWN]
     if len(torn) > SHOWN:
         found.warnings.append(f"{len(torn) - SHOWN:,} more such texts with two answers")
+    repeated = len(records) - len(first)
     if repeated:
         found.warnings.append(f"{repeated:,} examples have occurred before")

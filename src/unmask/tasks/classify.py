@@ -6,29 +6,27 @@ several    a sigmoid for each label; all above the threshold are the answer
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns, Sample, read_samples
-from unmask.data.lines import Watcher, whole
-from unmask.errors import DataError, unknown
-from unmask.model.config import Answer, HeadsConfig
+from unmask.data.columns import Sample, is_fraction
+from unmask.data.lines import whole
+from unmask.errors import DataError
+from unmask.model.config import Answer, HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window, whole_windows
-from unmask.tasks.metrics import Hits, confusion, hits, matthews
-from unmask.text.tokenizer import Tokenizer
+from unmask.tasks.base import TRUTH, Detail, Scores, TextTask, Window, unknown_label
+from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
 
 SHOWN = 5  # labels whose probabilities are given, where there are many
-WORST = 20  # mistakes that are shown
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that are sorted as numbers
 CONFUSED = 30  # labels for which a confusion can be drawn
 
@@ -56,33 +54,56 @@ class Labels:
         return self.labels[0]
 
 
-class Classify:
+class Classify(TextTask):
     """A linear reading of the pooled [CLS]."""
 
-    name: ClassVar[str] = "classify"
-    tabular: ClassVar[bool] = True
-    settings: ClassVar[type[Settings]] = ClassifySettings
-    answers: ClassVar[type] = Labels
+    name = "classify"
+    settings = ClassifySettings
+    answers = Labels
 
     def __init__(
         self, how: ClassifySettings, names: Sequence[str], weights: Sequence[float] | None = None
     ) -> None:
-        self.how, self.names = how, tuple(names)
+        self.how: ClassifySettings = how
+        self.names = tuple(names)
         self.number = {name: i for i, name in enumerate(self.names)}
-        self.weights = torch.tensor(weights if weights is not None else [1.0] * len(self.names))
+        self.weights = torch.ones(len(names)) if weights is None else torch.tensor(weights)
         self.metric = "micro_f1" if how.several else "accuracy"
 
     @classmethod
-    def read(
-        cls, path: str | Path, columns: Columns, watcher: Watcher, how: ClassifySettings
-    ) -> Iterator[Sample]:
-        """Texts, each with a tuple of labels."""
-        return read_samples(path, columns, watcher, lambda sample: _labels(sample, how))
+    def understand(cls, how: ClassifySettings, sample: Sample) -> tuple[str, ...]:
+        """The labels as they stand in a file: a text, a number, or a list of them."""
+        value: object = sample.label
+        where = sample.where
+        if isinstance(value, list) and not how.several:
+            raise DataError(
+                f"{where}: a list of labels; need one. Learn several at once with "
+                "--set task.several=true."
+            )
+        if isinstance(value, str) and how.several:
+            value = [part for part in value.split(how.separator) if part.strip()]
+        names: list[str] = []
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, bool):
+                part = str(part).lower()
+            if not isinstance(part, str | int):
+                raise DataError(
+                    f"{where}: the label is {part!r:.60}; need a name or a whole number."
+                )
+            name = whole(str(part).strip(), where)
+            if not name:
+                raise DataError(
+                    f"{where}: the label is empty; need one. Fill it or remove the row."
+                )
+            if name in names:
+                raise DataError(f"{where}: the label '{name}' is given twice. Remove one of them.")
+            names.append(name)
+        return tuple(names)
 
     @classmethod
     def learn(cls, how: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """With the labels that occur, numbers in their order."""
-        seen = {name for record in records for name in record.label}
+        seen: Counter[str] = Counter(name for record in records for name in record.label)
         if len(seen) < (1 if how.several else 2):
             only = f"only the label '{next(iter(seen))}'" if seen else "no label"
             raise DataError(
@@ -91,15 +112,14 @@ class Classify:
             )
         numbers = all(NUMBER.fullmatch(name) for name in seen)
         names = sorted(seen, key=int) if numbers else sorted(seen)
-        if len(names) > len(records) / 2 and all(map(_is_fraction, names)):
+        if len(names) > len(records) / 2 and all(map(is_fraction, names)):
             raise DataError(
                 f"{records[0].where}: {len(names):,} different numbers as labels of "
                 f"{len(records):,} examples. To learn a number use regress."
             )
-        times = Counter(name for record in records for name in record.label)
-        counts = np.array([times[name] for name in names], dtype=np.float64)
-        balanced = len(records) / (len(names) * counts) if how.balance == "labels" else None
-        return cls(how, names, None if balanced is None else balanced.tolist())
+        if how.balance == "none":
+            return cls(how, names)
+        return cls(how, names, [len(records) / (len(names) * seen[name]) for name in names])
 
     @classmethod
     def restore(cls, heads: HeadsConfig, how: ClassifySettings) -> "Classify | None":
@@ -110,43 +130,34 @@ class Classify:
         return cls(how.model_copy(update={"several": several}), heads.label_names)
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A pooler and a layer with a row for each label."""
+    def head(self) -> LabelsConfig:
+        """A layer on the pooler, with a row for each label."""
         answer: Answer = "several" if self.how.several else "one"
-        return HeadsConfig(pooler=True, labels="text", label_names=self.names, label_answer=answer)
+        return LabelsConfig(labels="text", label_names=self.names, label_answer=answer)
 
     def check(self, records: Sequence[Sample]) -> None:
         """Every label must have occurred in training."""
         for record in records:
             for name in record.label:
                 if name not in self.number:
-                    raise DataError(
-                        f"{record.where}: {unknown('label', name, self.names[:20])} It does not "
-                        "occur in the training data. Mend it, or add examples of it there."
-                    )
+                    raise unknown_label(record.where, name, self.names[:20])
 
-    def windows(
-        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Sample, list[Window]]]:
-        """One each; a text that is too long loses its end."""
+    def truth(self, record: Sample) -> list[int]:
+        """The numbers of its labels."""
+        return [self.number[name] for name in record.label]
 
-        def truth(record: Sample) -> list[int] | None:
-            return None if record.label is None else [self.number[n] for n in record.label]
-
-        return whole_windows(records, tokenizer, limit, truth)
-
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+    def truths(self, windows: Sequence[Window]) -> Tensor:
         """The number of each text's label, or a one for each of its labels."""
         if not self.how.several:
-            return {"label": torch.tensor([window.truth[0] for window in windows])}, len(windows)
+            return torch.tensor([window.truth[0] for window in windows])
         table = torch.zeros(len(windows), len(self.names))
         for row, window in zip(table, windows, strict=True):
             row[window.truth] = 1.0
-        return {"label": table}, len(windows)
+        return table
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy; of several labels, the mean over all labels."""
-        truth, weights = batch.labels["label"], self.weights.to(scores.device)
+        truth, weights = batch.labels[TRUTH], self.weights.to(scores.device)
         smooth = self.how.smoothing
         if not self.how.several:
             return F.cross_entropy(scores, truth, weights, reduction="sum", label_smoothing=smooth)
@@ -156,16 +167,17 @@ class Classify:
 
     def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Labels:
         """The most probable label, or all that are probable enough."""
-        shares = _sigmoid(scores[0][0]) if self.how.several else _softmax(scores[0][0])
-        order = np.argsort(-shares, kind="stable")
+        own: Scores = scores[0][0]
+        shares = 1 / (1 + np.exp(-own)) if self.how.several else softmax(own)
+        order: list[int] = np.argsort(-shares, kind="stable").tolist()
+        chosen = order[:1]
         if self.how.several:
-            chosen = [int(i) for i in order if shares[i] > self.how.threshold]
-        else:
-            chosen = [int(order[0])]
-        shown = {
-            self.names[i]: round(float(shares[i]), 6) for i in order[: max(SHOWN, len(chosen))]
-        }
-        return Labels(tuple(self.names[i] for i in chosen), shown)
+            chosen = [i for i in order if shares[i] > self.how.threshold]
+        shown = order[: max(SHOWN, len(chosen))]
+        return Labels(
+            tuple(self.names[i] for i in chosen),
+            {self.names[i]: round(float(shares[i]), 6) for i in shown},
+        )
 
     def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
         """Accuracy, macro F1 and, of one label, Matthews' correlation."""
@@ -178,86 +190,28 @@ class Classify:
             return {**scores, "micro_f1": sum(found.values(), Hits()).f1}
         return {**scores, "matthews": matthews(self._confusion(records, answers))}
 
+    def mistake(self, record: Sample, answer: Labels) -> tuple[str, str, float] | None:
+        """Other labels than the true ones: the surer, the worse."""
+        if set(record.label) == set(answer.labels):
+            return None
+        truth, said = (", ".join(sorted(labels)) for labels in (record.label, answer.labels))
+        return truth, said, max(answer.probabilities.values())
+
     def detail(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Detail:
         """A line for each label, the confusion, the surest mistakes."""
-        truth, said = _sets(records, answers)
-        found = hits(truth, said)
-        table = [found.get(name, Hits()).row(name) for name in self.names]
-        confused = None
+        detail, found = super().detail(records, answers), hits(*_sets(records, answers))
+        detail.table = [found.get(name, Hits()).row(name) for name in self.names]
         if not self.how.several and len(self.names) <= CONFUSED:
             counts = self._confusion(records, answers).tolist()
-            confused = {"names": list(self.names), "counts": counts}
-        wrong = [
-            Mistake(
-                record.where,
-                " | ".join(record.texts),
-                ", ".join(sorted(right)),
-                ", ".join(sorted(claimed)),
-                max(answer.probabilities.values()),
-            )
-            for record, answer, right, claimed in zip(records, answers, truth, said, strict=True)
-            if right != claimed
-        ]
-        worst = sorted(wrong, key=lambda mistake: -mistake.badness)[:WORST]
-        return Detail(table, confused, worst)
+            detail.confusion = {"names": list(self.names), "counts": counts}
+        return detail
 
-    def settle(
-        self, records: Sequence[Sample], answers: Sequence[Labels]
-    ) -> "tuple[Classify, Sequence[Labels]]":
-        """Nothing is left to choose."""
-        return self, answers
-
-    def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Any:
-        truth = [record.label[0] for record in records]
+    def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> NDArray[np.int64]:
+        truth: list[str] = [record.label[0] for record in records]
         return confusion(truth, [answer.label for answer in answers], self.names)
-
-
-def _labels(sample: Sample, how: ClassifySettings) -> tuple[str, ...]:
-    """The labels as they stand in a file: a text, a number, or a list of them."""
-    value, where = sample.label, sample.where
-    if isinstance(value, list):
-        if not how.several:
-            raise DataError(
-                f"{where}: a list of labels; need one. Learn several at once with "
-                "--set task.several=true."
-            )
-        parts = value
-    elif how.several and isinstance(value, str):
-        parts = [part for part in value.split(how.separator) if part.strip()]
-    else:
-        parts = [value]
-    names = []
-    for part in parts:
-        if isinstance(part, bool):
-            part = str(part).lower()
-        if not isinstance(part, str | int):
-            raise DataError(f"{where}: the label is {part!r:.60}; need a name or a whole number.")
-        if not str(part).strip():
-            raise DataError(f"{where}: the label is empty; need one. Fill it or remove the row.")
-        names.append(whole(str(part).strip(), where))
-    if len(set(names)) != len(names):
-        raise DataError(f"{where}: the label '{names[0]}' is given twice. Remove one of them.")
-    return tuple(names)
 
 
 def _sets(
     records: Sequence[Sample], answers: Sequence[Labels]
 ) -> tuple[list[set[str]], list[set[str]]]:
     return [set(record.label) for record in records], [set(a.labels) for a in answers]
-
-
-def _is_fraction(name: str) -> bool:
-    try:
-        return not float(name).is_integer() or "." in name
-    except ValueError:
-        return False
-
-
-def _softmax(scores: Scores) -> Scores:
-    grown: Scores = np.exp(scores - scores.max())
-    shares: Scores = grown / grown.sum()
-    return shares
-
-
-def _sigmoid(scores: Scores) -> Scores:
-    return np.asarray(1 / (1 + np.exp(-scores)), dtype=np.float32)

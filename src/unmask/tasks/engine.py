@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from unmask.data.batches import Batch, Example, collate
+from unmask.data.batches import Batch, Example, Tokenized, collate
 from unmask.data.packing import Rows, pack
 from unmask.model.network import Network
 
@@ -31,7 +31,7 @@ ATTENTION = 600  # tokens of a row at which attention costs as much as all the r
 
 _CORES: ContextVar[int | None] = ContextVar("cores", default=None)  # of a worker
 
-E = TypeVar("E", bound=Example)
+E = TypeVar("E", bound=Tokenized)
 A = TypeVar("A")
 
 
@@ -66,11 +66,10 @@ def run(
             else:  # they take longer to begin than one text to answer
                 parts.reverse()  # who is last had better have the least to do
                 each = at_once = at_once or later.enter_context(_several(workers))
-            answers: list[A | None] = [None] * len(group)
+            answers: dict[int, A] = {}
             for chosen, found in zip(parts, each(answer, parts), strict=True):
-                for i, own in zip(chosen, found, strict=True):
-                    answers[i] = own
-            yield from answers  # type: ignore[misc]
+                answers.update(zip(chosen, found, strict=True))
+            yield from (answers[i] for i in range(len(group)))
 
 
 @contextmanager
@@ -112,7 +111,7 @@ def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
     return group
 
 
-def by_length(examples: Sequence[E], most: int | None = None) -> Iterator[list[int]]:
+def by_length(examples: Sequence[Tokenized], most: int | None = None) -> Iterator[list[int]]:
     """Neighbours in length together, about `most` tokens at a time: their numbers."""
     return neighbours([len(example.ids) for example in examples], most)
 
@@ -132,7 +131,7 @@ def neighbours(lengths: Sequence[int], most: int | None = None) -> Iterator[list
         yield batch
 
 
-def lay_out(examples: Sequence[E], *, pad_id: int) -> Batch:
+def lay_out(examples: Sequence[Example], *, pad_id: int) -> Batch:
     """Pack examples into the rows that cost least."""
     return collate(examples, rows_of([len(example.ids) for example in examples]), pad_id=pad_id)
 

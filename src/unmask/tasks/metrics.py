@@ -1,12 +1,25 @@
-"""Answers against the truth -> numbers: labels, sets of labels, numbers that should agree."""
+"""Scores -> probabilities; answers against the truth -> numbers.
+
+Answers are labels, sets of labels, or numbers that should agree.
+"""
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.floating[Any]]
+T = TypeVar("T")
+
+
+def softmax(scores: Floats) -> Floats:
+    """Scores as probabilities, along the last axis."""
+    grown = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+    shares: Floats = grown / grown.sum(axis=-1, keepdims=True)
+    return shares
 
 
 @dataclass(frozen=True)
@@ -35,21 +48,21 @@ class Hits:
         """The harmonic mean of the two."""
         return 2 * self.both / (self.said + self.true) if self.said + self.true else 0.0
 
-    def row(self, name: str) -> dict[str, Any]:
+    def row(self, name: str) -> dict[str, str | float]:
         """As a line of a table."""
         shares = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
         return {"label": name, **shares, "count": self.true}
 
 
-def hits(truth: Sequence[Set[Any]], said: Sequence[Set[Any]]) -> dict[Any, Hits]:
-    """For each thing that occurs in either, how often it was said, true, and both."""
-    counts: dict[str, Counter[Any]] = {"said": Counter(), "true": Counter(), "both": Counter()}
-    for right, found in zip(truth, said, strict=True):
-        counts["true"].update(right)
-        counts["said"].update(found)
-        counts["both"].update(right & found)
-    names = counts["true"].keys() | counts["said"].keys()
-    return {n: Hits(*(counts[what][n] for what in ("said", "true", "both"))) for n in names}
+def hits(
+    truth: Sequence[Set[T]], said: Sequence[Set[T]], label: Callable[[T], str] = str
+) -> dict[str, Hits]:
+    """For each label of things that occur in either, how often one was said, true, and both."""
+    shared = [right & found for right, found in zip(truth, said, strict=True)]
+    counts = [
+        Counter(label(t) for things in each for t in things) for each in (said, truth, shared)
+    ]
+    return {name: Hits(*(count[name] for count in counts)) for name in counts[0] | counts[1]}
 
 
 def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:

@@ -6,9 +6,9 @@ windows, and each word judged in the one that shows most around it; nothing is c
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import accumulate, chain, groupby
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -19,17 +19,18 @@ from torch.nn import functional as F
 from unmask.data.batches import Batch
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
-from unmask.data.tags import Sentence, read_sentences
-from unmask.errors import DataError, unknown
-from unmask.model.config import HeadsConfig
+from unmask.data.tags import Entity, Sentence, read_sentences
+from unmask.errors import DataError
+from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window
-from unmask.tasks.metrics import Hits, hits
-from unmask.text.tokenizer import Pieces, Tokenizer
+from unmask.tasks.base import TRUTH, Detail, Scores, Task, Window, unknown_label
+from unmask.tasks.metrics import Hits, hits, softmax
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import Vocabulary
 
 OUTSIDE = "O"
-WORST = 20  # mistakes that are shown
 AHEAD = 256  # sentences that are tokenised at a time
+_Span = tuple[str, int, int]  # of a name: label, start, end
 
 
 class NerSettings(Settings):
@@ -59,17 +60,17 @@ class Names:
     tags: tuple[str, ...]
 
 
-class Ner:
+class Ner(Task):
     """A linear reading of the first piece of each word."""
 
-    name: ClassVar[str] = "ner"
-    tabular: ClassVar[bool] = False
-    settings: ClassVar[type[Settings]] = NerSettings
-    answers: ClassVar[type] = Names
-    metric: str = "f1"
+    name = "ner"
+    settings = NerSettings
+    answers = Names
+    metric = "f1"
 
     def __init__(self, how: NerSettings, tags: Sequence[str]) -> None:
-        self.how, self.tags = how, tuple(tags)
+        self.how: NerSettings = how
+        self.tags = tuple(tags)
         self.number = {tag: i for i, tag in enumerate(self.tags)}
 
     @classmethod
@@ -96,9 +97,9 @@ class Ner:
         return cls(how, heads.label_names) if heads.labels == "token" else None
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A layer with a row for each tag, and no pooler."""
-        return HeadsConfig(pooler=False, labels="token", label_names=self.tags)
+    def head(self) -> LabelsConfig:
+        """A layer with a row for each tag."""
+        return LabelsConfig(labels="token", label_names=self.tags)
 
     def check(self, records: Sequence[Sentence]) -> None:
         """Every label must have occurred in training."""
@@ -108,46 +109,48 @@ class Ner:
                 raise DataError(f"{record.where}: no entities are given; need them to learn.")
             for entity in record.entities:
                 if entity.label not in known:
-                    raise DataError(
-                        f"{record.where}: {unknown('label', entity.label, known)} It does not "
-                        "occur in the training data. Mend it, or add examples of it there."
-                    )
+                    raise unknown_label(record.where, entity.label, known)
 
     def windows(
         self, records: Iterable[Sentence], tokenizer: Tokenizer, limit: int
     ) -> Iterator[tuple[Sentence, list[Window]]]:
         """One each, or as many as a long sentence needs."""
-        records = iter(records)
-        if self.how.context:
-            documents = (list(group) for _, group in groupby(records, lambda r: r.document))
-            groups: Iterator[list[Sentence]] = documents
-        else:
-            groups = iter(lambda: list(islice(records, AHEAD)), [])
-        for some in groups:
-            pieces = self._pieces(some, tokenizer)
-            for i, record in enumerate(some):
-                around = self._around(pieces, i) if self.how.context else ([], [])
-                yield record, self._windows(record, pieces[i], around, tokenizer, limit)
+        room = limit - 2
 
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+        def group(numbered: tuple[int, Sentence]) -> int:
+            """Sentences that may be shown beside each other; without a context, just enough."""
+            number, record = numbered
+            return record.document if self.how.context else number // AHEAD
+
+        for _, numbered in groupby(enumerate(records), group):
+            some = [record for _, record in numbered]
+            pieces = self._pieces(some, tokenizer)
+            tokens = list(chain.from_iterable(chain.from_iterable(pieces)))
+            end = 0
+            for record, words in zip(some, pieces, strict=True):
+                begin, end = end, end + sum(map(len, words))
+                before, after = self._around(begin, len(tokens) - end, room - (end - begin))
+                shown = tokens[begin - before : end + after]
+                starts = list(accumulate(map(len, words), initial=before))
+                yield record, self._windows(record, shown, starts, tokenizer.vocabulary, room)
+
+    def truths(self, windows: Sequence[Window]) -> Tensor:
         """The number of each word's tag."""
         tags = [tag for window in windows for tag in window.truth]
-        return {"tags": torch.tensor(tags, dtype=torch.long)}, len(tags)
+        return torch.tensor(tags, dtype=torch.long)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy over the tags of each word."""
-        return F.cross_entropy(scores, batch.labels["tags"], reduction="sum")
+        return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
     def answer(
         self, record: Sentence, windows: Sequence[Window], scores: Sequence[Scores]
     ) -> Names:
         """The best tag of each word, and the names that they spell."""
-        every = np.concatenate(scores) if scores else np.zeros((0, len(self.tags)), np.float32)
         order = np.argsort([word for window in windows for word in window.about], kind="stable")
-        every = every[order]
+        every = np.concatenate(scores)[order]
         best = every.argmax(axis=1)
-        grown = np.exp(every - every.max(axis=1, keepdims=True))
-        shares = (grown / grown.sum(axis=1, keepdims=True))[np.arange(len(best)), best]
+        shares = softmax(every)[np.arange(len(best)), best]
         tags = tuple(self.tags[i] for i in best)
         found = []
         for first, last, label in spelled(tags):
@@ -161,30 +164,22 @@ class Ner:
         total = sum(_hits(records, answers).values(), Hits())
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
+    def mistake(self, record: Sentence, answer: Names) -> tuple[str, str, float] | None:
+        """The names that were missed, and those that are none: the more, the worse."""
+        truth, said = _spans(record.entities or ()), _spans(answer.entities)
+        if truth == said:
+            return None
+        missed, invented = (
+            ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(spans)) or "-"
+            for spans in (truth - said, said - truth)
+        )
+        return missed, invented, float(len(truth ^ said))
+
     def detail(self, records: Sequence[Sentence], answers: Sequence[Names]) -> Detail:
         """A line for each label, the sentences with the most mistakes."""
-        found = _hits(records, answers)
-        table = [found[label].row(label) for label in sorted(found)]
-        wrong = []
-        for record, answer in zip(records, answers, strict=True):
-            truth = {(e.label, e.start, e.end) for e in record.entities or ()}
-            said = {(e.label, e.start, e.end) for e in answer.entities}
-            if truth != said:
-                shown = [
-                    ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(names))
-                    for names in (truth - said, said - truth)
-                ]
-                badness = float(len(truth ^ said))
-                wrong.append(
-                    Mistake(record.where, record.text, shown[0] or "-", shown[1] or "-", badness)
-                )
-        return Detail(table, mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
-
-    def settle(
-        self, records: Sequence[Sentence], answers: Sequence[Names]
-    ) -> "tuple[Ner, Sequence[Names]]":
-        """Nothing is left to choose."""
-        return self, answers
+        detail, found = super().detail(records, answers), _hits(records, answers)
+        detail.table = [found[label].row(label) for label in sorted(found)]
+        return detail
 
     def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
         """The pieces of each word of each sentence; a word that has none is an unknown one."""
@@ -193,49 +188,27 @@ class Ner:
         unknown_id = [tokenizer.vocabulary.unknown]
         return [[next(found) or unknown_id for _ in record.words] for record in some]
 
-    def _around(self, pieces: Sequence[list[list[int]]], at: int) -> tuple[list[int], list[int]]:
-        """The tokens of the document before and after a sentence, as many as are wanted."""
-        before: list[int] = []
-        for words in reversed(pieces[:at]):
-            before = [p for word in words for p in word] + before
-            if len(before) >= self.how.context:
-                break
-        after: list[int] = []
-        for words in pieces[at + 1 :]:
-            after += [p for word in words for p in word]
-            if len(after) >= self.how.context:
-                break
-        return before[-self.how.context :], after[: self.how.context]
+    def _around(self, before: int, after: int, spare: int) -> tuple[int, int]:
+        """How many of the tokens before and after a sentence are shown, with so much room left."""
+        before, after = min(before, self.how.context), min(after, self.how.context)
+        if before + after > spare:
+            before = min(before, max(spare, 0) // 2)
+            after = min(after, max(spare, 0) - before)
+        return before, after
 
     def _windows(
-        self,
-        record: Sentence,
-        words: Sequence[list[int]],
-        around: tuple[list[int], list[int]],
-        tokenizer: Tokenizer,
-        limit: int,
+        self, record: Sentence, shown: list[int], starts: list[int], words: Vocabulary, room: int
     ) -> list[Window]:
+        """The windows over all tokens that are shown; each word of the sentence is in one."""
         truth = None if record.entities is None else self._truth(record)
-        before, after = around
-        starts = np.cumsum([0, *(len(word) for word in words)]).tolist()
-        ids = [piece for word in words for piece in word]
-        room = limit - 2
-        if len(before) + len(ids) + len(after) > room:
-            spare = max(room - len(ids), 0)
-            before = before[len(before) - min(len(before), spare // 2) :]
-            after = after[: spare - len(before)]
-        all_ids = [*before, *ids, *after]
-        owners = _owners(
-            [start + len(before) for start in starts[:-1]], len(all_ids), room, self.how.stride
-        )
+        owners = _owners(starts[:-1], len(shown), room, self.how.stride)
         found = []
         for begin in sorted(set(owners)) or [0]:  # a text may have no word in it
             own = [i for i, owner in enumerate(owners) if owner == begin]
-            part = all_ids[begin : begin + room]
-            encoded = tokenizer.join(Pieces(part, [(0, 0)] * len(part)))
-            places = [starts[i] + len(before) - begin + 1 for i in own]
+            part = [words.cls, *shown[begin : begin + room], words.sep]
+            places = [starts[i] - begin + 1 for i in own]
             tags = None if truth is None else [truth[i] for i in own]
-            found.append(Window(encoded.ids, encoded.segments, places, tags, own))
+            found.append(Window(part, [0] * len(part), places, tags, own))
         return found
 
     def _truth(self, record: Sentence) -> list[int]:
@@ -287,10 +260,13 @@ def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 def _hits(records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, Hits]:
     """By label, how many names were said, true, and both."""
-    truth = [{(e.label, e.start, e.end) for e in r.entities or ()} for r in records]
-    said = [{(e.label, e.start, e.end) for e in a.entities} for a in answers]
-    totals: dict[str, Hits] = {}
-    for right, found in zip(truth, said, strict=True):
-        for (label, *_), one in hits([right], [found]).items():
-            totals[label] = totals.get(label, Hits()) + one
-    return totals
+    truth = [_spans(record.entities or ()) for record in records]
+    return hits(truth, [_spans(answer.entities) for answer in answers], _label)
+
+
+def _spans(entities: Iterable[Entity | Name]) -> set[_Span]:
+    return {(entity.label, entity.start, entity.end) for entity in entities}
+
+
+def _label(span: _Span) -> str:
+    return span[0]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -25,13 +25,12 @@ from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.questions import Question, Span, read_questions
 from unmask.errors import DataError
-from unmask.model.config import HeadsConfig
+from unmask.model.config import Count, HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window
+from unmask.tasks.base import TRUTH, Scores, Task, Window
+from unmask.tasks.metrics import softmax
 from unmask.text.tokenizer import Encoded, Offsets, Tokenizer
 
-Count = Annotated[int, Field(ge=1)]
-WORST = 20  # mistakes that are shown
 SURE = 1e4  # how much better no answer is where there is nothing to answer with
 
 
@@ -69,25 +68,16 @@ class Answer:
     candidates: tuple[Candidate, ...]
 
 
-@dataclass(frozen=True)
-class _Passage:
-    """What a window shows of the passage."""
-
-    first: int  # the place of its first token
-    offsets: Sequence[Offsets]  # of its tokens, in the passage
-
-
-class Qa:
+class Qa(Task):
     """Two scores for each token: begins the answer, ends it."""
 
-    name: ClassVar[str] = "qa"
-    tabular: ClassVar[bool] = False
-    settings: ClassVar[type[Settings]] = QaSettings
-    answers: ClassVar[type] = Answer
-    metric: str = "f1"
+    name = "qa"
+    settings = QaSettings
+    answers = Answer
+    metric = "f1"
 
     def __init__(self, how: QaSettings) -> None:
-        self.how = how
+        self.how: QaSettings = how
 
     @classmethod
     def read(
@@ -99,13 +89,12 @@ class Qa:
     @classmethod
     def learn(cls, how: QaSettings, records: Sequence[Question]) -> "Qa":
         """Some are unanswerable if the training data has such."""
-        known = [record for record in records if record.answers is not None]
-        if not any(record.answers for record in known):
+        if not any(record.answers for record in records):
             raise DataError(
                 f"{records[0].where}: none of {len(records):,} questions has an answer; need some "
                 "to learn from. Is it the right file?"
             )
-        nothing = any(not record.answers for record in known)
+        nothing = any(record.answers == () for record in records)
         return cls(how.model_copy(update={"unanswerable": how.unanswerable or nothing}))
 
     @classmethod
@@ -114,11 +103,9 @@ class Qa:
         return cls(how) if heads.labels == "span" else None
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A layer with two rows, and no pooler."""
-        return HeadsConfig(
-            pooler=False, labels="span", label_names=("start", "end"), label_dropout=0.0
-        )
+    def head(self) -> LabelsConfig:
+        """A layer with two rows."""
+        return LabelsConfig(labels="span", label_names=("start", "end"), label_dropout=0.0)
 
     def check(self, records: Sequence[Question]) -> None:
         """Every question must have its answers."""
@@ -132,27 +119,24 @@ class Qa:
         self, records: Iterable[Question], tokenizer: Tokenizer, limit: int
     ) -> Iterator[tuple[Question, list[Window]]]:
         """As many as the passage needs."""
-        room = limit - min(self.how.longest_question, limit // 2) - 3
-        stride = min(self.how.stride, max(room // 2, 0))  # a window must be able to advance
         first = min(self.how.longest_question, limit // 2)
+        room = limit - first - 3
+        stride = min(self.how.stride, max(room // 2, 0))  # a window must be able to advance
         for record in records:
             parts = tokenizer.windows(
                 record.question, record.context, limit=limit, stride=stride, first=first
             )
             yield record, [_window(part, record) for part in parts]
 
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
-        """The places of the first and the last token, and how long each window is."""
-        ends = torch.tensor([window.truth for window in windows])
-        sizes = torch.tensor([len(window.ids) for window in windows])
-        return {"ends": ends, "sizes": sizes}, len(windows)
+    def truths(self, windows: Sequence[Window]) -> Tensor:
+        """The places of the first and the last token."""
+        return torch.tensor([window.truth for window in windows])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """The mean of two cross-entropies over the tokens of a window.  [P, 2] -> []"""
-        sizes = batch.labels["sizes"]
-        parts = scores.split(sizes.tolist())
+        parts = scores.split(batch.length.tolist())
         rows = torch.nn.utils.rnn.pad_sequence(list(parts), True, float("-inf"))  # [N, S, 2]
-        ends = batch.labels["ends"]
+        ends = batch.labels[TRUTH]
         first, last = (
             F.cross_entropy(rows[:, :, side], ends[:, side], reduction="sum") for side in (0, 1)
         )
@@ -164,19 +148,18 @@ class Qa:
         """The best stretch over all windows, or nothing."""
         found: dict[Offsets, float] = {}
         for window, table in zip(windows, scores, strict=True):
-            for stretch, score in self._stretches(window.about, table):
+            for stretch, score in self._stretches(window, table):
                 found[stretch] = max(score, found.get(stretch, score))
         best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.how.best]
         nothing = min(float(table[0].sum()) for table in scores)
-        totals = np.array([score for _, score in best] + [nothing] * self.how.unanswerable)
-        shares = np.exp(totals - totals.max()) if len(totals) else totals
-        shares = shares / shares.sum() if len(shares) else shares
+        totals = [score for _, score in best] + [nothing] * self.how.unanswerable
+        shares: list[float] = softmax(np.array(totals)).tolist()
         candidates = tuple(
-            Candidate(record.context[a:b], a, b, score, float(share))
+            Candidate(record.context[a:b], a, b, score, share)
             for ((a, b), score), share in zip(best, shares, strict=False)
         )
         margin = nothing - best[0][1] if best else SURE
-        answer = Answer("", -1, -1, float(shares[-1]) if len(shares) else 1.0, margin, candidates)
+        answer = Answer("", -1, -1, shares[-1] if shares else 1.0, margin, candidates)
         return self._decided(answer)
 
     def score(self, records: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
@@ -192,20 +175,13 @@ class Qa:
                 found[f"f1_{name}"] = float(each[chosen, 1].mean()) if chosen.any() else 0.0
         return found
 
-    def detail(self, records: Sequence[Question], answers: Sequence[Answer]) -> Detail:
-        """The surest wrong answers."""
-        wrong = [
-            Mistake(
-                record.where,
-                f"{record.question} | {record.context}",
-                " | ".join(dict.fromkeys(span.text for span in record.answers or ())) or "(none)",
-                answer.text or "(none)",
-                answer.probability,
-            )
-            for record, answer in zip(records, answers, strict=True)
-            if best_match(answer.text, record.answers or ())[1] == 0.0
-        ]
-        return Detail(mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
+    def mistake(self, record: Question, answer: Answer) -> tuple[str, str, float] | None:
+        """An answer that shares no word with the truth: the surer, the worse."""
+        spans = record.answers or ()
+        if best_match(answer.text, spans)[1] > 0.0:
+            return None
+        truth = " | ".join(dict.fromkeys(span.text for span in spans))
+        return truth or "(none)", answer.text or "(none)", answer.probability
 
     def settle(
         self, records: Sequence[Question], answers: Sequence[Answer]
@@ -218,15 +194,13 @@ class Qa:
             for r, a in zip(records, answers, strict=True)
         ]
         silent = [float(not record.answers) for record in records]
-        order = np.argsort([answer.nothing for answer in answers], kind="stable")
+        margins = np.array([answer.nothing for answer in answers])
+        order = margins.argsort(kind="stable")
         # With a threshold after the k-th in this order, k questions are answered.
-        gains = np.concatenate(
-            [[0.0], np.cumsum(np.array(spoken)[order] - np.array(silent)[order])]
-        )
-        count = int(gains.argmax())
-        margins = np.array([answer.nothing for answer in answers])[order]
-        threshold = float(margins[count - 1]) if count else float(margins[0]) - 1.0
-        settled = Qa(self.how.model_copy(update={"threshold": threshold}))
+        gains = np.cumsum(np.array(spoken)[order] - np.array(silent)[order])
+        count = int(np.insert(gains, 0, 0.0).argmax())
+        threshold = margins[order[count - 1]] if count else margins[order[0]] - 1.0
+        settled = Qa(self.how.model_copy(update={"threshold": float(threshold)}))
         return settled, [settled._decided(answer) for answer in answers]
 
     def _decided(self, answer: Answer) -> Answer:
@@ -239,43 +213,42 @@ class Qa:
             answer, text=best.text, start=best.start, end=best.end, probability=best.probability
         )
 
-    def _stretches(self, passage: _Passage, scores: Scores) -> Iterator[tuple[Offsets, float]]:
+    def _stretches(self, window: Window, scores: Scores) -> Iterator[tuple[Offsets, float]]:
         """Stretches of the passage that begin and end well, with their scores."""
-        own = scores[passage.first : passage.first + len(passage.offsets)]
-        best = [np.argsort(-own[:, side], kind="stable")[: self.how.best] for side in (0, 1)]
-        for a in best[0].tolist():
-            for b in best[1].tolist():
+        offsets: Sequence[Offsets] = window.about
+        own = scores[window.segments.index(1) :][: len(offsets)]
+        firsts, lasts = np.argsort(-own, axis=0, kind="stable")[: self.how.best].T
+        for a in firsts.tolist():
+            for b in lasts.tolist():
                 if a <= b < a + self.how.longest_answer:
-                    stretch = passage.offsets[a][0], passage.offsets[b][1]
+                    stretch = offsets[a][0], offsets[b][1]
                     yield stretch, float(own[a, 0] + own[b, 1])
 
 
 def _window(part: Encoded, record: Question) -> Window:
-    first = part.segments.index(1)
-    offsets = part.offsets[first:-1]
-    passage = _Passage(first, offsets)
+    """A part of a passage; `about` says where in the passage its tokens are."""
+    begin = part.segments.index(1)
+    offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)
     if record.answers:
-        truth = _ends(passage, record.answers[0])
-    return Window(part.ids, part.segments, range(len(part.ids)), truth, passage)
+        truth = _ends(offsets, begin, record.answers[0])
+    return Window(part.ids, part.segments, range(len(part.ids)), truth, offsets)
 
 
-def _ends(passage: _Passage, answer: Span) -> tuple[int, int]:
+def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, int]:
     """The first and last token of an answer; [CLS] twice if the window does not hold it all."""
-    offsets = passage.offsets
     if not offsets or answer.start < offsets[0][0] or answer.end > offsets[-1][1]:
         return 0, 0
     first = next(i for i, (_, end) in enumerate(offsets) if end > answer.start)
     last = max(i for i, (start, _) in enumerate(offsets) if start < answer.end)
-    return passage.first + first, passage.first + last
+    return begin + first, begin + last
 
 
 def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:
     """Exact match and F1 against the answer that fits best; no answer is the empty one."""
     truths = [span.text for span in answers if plain(span.text)] or [""]
-    return max(float(plain(said) == plain(t)) for t in truths), max(
-        overlap(said, t) for t in truths
-    )
+    exact = max(float(plain(said) == plain(truth)) for truth in truths)
+    return exact, max(overlap(said, truth) for truth in truths)
 
 
 def overlap(said: str, truth: str) -> float:

@@ -1,10 +1,8 @@
 """A number for a text or a pair, such as how similar two sentences are."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,16 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns, Sample, read_samples
-from unmask.data.lines import Watcher
+from unmask.data.columns import Sample
 from unmask.errors import DataError
-from unmask.model.config import HeadsConfig
+from unmask.model.config import HeadsConfig, LabelsConfig
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake, Scores, Window, whole_windows
+from unmask.tasks.base import TRUTH, Scores, TextTask, Window
 from unmask.tasks.metrics import pearson, spearman
-from unmask.text.tokenizer import Tokenizer
-
-WORST = 20  # mistakes that are shown
 
 
 class RegressSettings(Settings):
@@ -35,24 +29,31 @@ class Number:
     score: float
 
 
-class Regress:
+class Regress(TextTask):
     """A linear reading of the pooled [CLS], trained to the least square."""
 
-    name: ClassVar[str] = "regress"
-    tabular: ClassVar[bool] = True
-    settings: ClassVar[type[Settings]] = RegressSettings
-    answers: ClassVar[type] = Number
-    metric: str = "spearman"
+    name = "regress"
+    settings = RegressSettings
+    answers = Number
+    metric = "spearman"
 
     def __init__(self, how: RegressSettings, label: str = "score") -> None:
         self.how, self.label = how, label
 
     @classmethod
-    def read(
-        cls, path: str | Path, columns: Columns, watcher: Watcher, how: RegressSettings
-    ) -> Iterator[Sample]:
-        """Texts, each with a number."""
-        return read_samples(path, columns, watcher, _number)
+    def understand(cls, how: RegressSettings, sample: Sample) -> float:
+        """The number; refuses what is none."""
+        value: object = sample.label
+        wrong = f"{sample.where}: the score is {value!r:.60}; need a"
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise DataError(f"{wrong} number. Mend it.")
+        try:
+            found = float(value)
+        except (ValueError, OverflowError):
+            raise DataError(f"{wrong} number. Mend it; for names use classify.") from None
+        if not isfinite(found):
+            raise DataError(f"{wrong} finite number. Mend it.")
+        return found
 
     @classmethod
     def learn(cls, how: RegressSettings, records: Sequence[Sample]) -> "Regress":
@@ -72,27 +73,24 @@ class Regress:
         return cls(how, heads.label_names[0])
 
     @property
-    def heads(self) -> HeadsConfig:
-        """A pooler and a layer with one row."""
-        names = (self.label,)
-        return HeadsConfig(pooler=True, labels="text", label_names=names, label_answer="number")
+    def head(self) -> LabelsConfig:
+        """A layer on the pooler, with one row."""
+        return LabelsConfig(labels="text", label_names=(self.label,), label_answer="number")
 
     def check(self, records: Sequence[Sample]) -> None:
         """Any number may be asked for."""
 
-    def windows(
-        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Sample, list[Window]]]:
-        """One each; a text that is too long loses its end."""
-        return whole_windows(records, tokenizer, limit, lambda record: record.label)
+    def truth(self, record: Sample) -> float:
+        """The number."""
+        return float(record.label)
 
-    def truths(self, windows: Sequence[Window]) -> tuple[dict[str, Tensor], int]:
+    def truths(self, windows: Sequence[Window]) -> Tensor:
         """The numbers."""
-        return {"label": torch.tensor([float(w.truth) for w in windows])}, len(windows)
+        return torch.tensor([window.truth for window in windows])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """The square of the difference."""
-        return F.mse_loss(scores[:, 0], batch.labels["label"], reduction="sum")
+        return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="sum")
 
     def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Number:
         """The number as it is."""
@@ -100,45 +98,14 @@ class Regress:
 
     def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
         """Correlations, and the mean square of the differences."""
-        truth, said = [r.label for r in records], [a.score for a in answers]
-        error = float(np.mean((np.array(truth) - np.array(said)) ** 2))
+        truth = np.array([record.label for record in records])
+        said = np.array([answer.score for answer in answers])
         return {
             "spearman": spearman(truth, said),
             "pearson": pearson(truth, said),
-            "mean_square": error,
+            "mean_square": float(np.mean((truth - said) ** 2)),
         }
 
-    def detail(self, records: Sequence[Sample], answers: Sequence[Number]) -> Detail:
-        """The answers that are farthest off."""
-        wrong = [
-            Mistake(
-                record.where,
-                " | ".join(record.texts),
-                f"{record.label:g}",
-                f"{answer.score:.3g}",
-                abs(record.label - answer.score),
-            )
-            for record, answer in zip(records, answers, strict=True)
-        ]
-        return Detail(mistakes=sorted(wrong, key=lambda m: -m.badness)[:WORST])
-
-    def settle(
-        self, records: Sequence[Sample], answers: Sequence[Number]
-    ) -> "tuple[Regress, Sequence[Number]]":
-        """Nothing is left to choose."""
-        return self, answers
-
-
-def _number(sample: Sample) -> float:
-    value, where = sample.label, sample.where
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise DataError(f"{where}: the score is {value!r:.60}; need a number. Mend it.")
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        raise DataError(
-            f"{where}: the score is {value!r:.60}; need a number. Mend it; for names use classify."
-        ) from None
-    if not isfinite(found):
-        raise DataError(f"{where}: the score is {value!r:.60}; need a finite number. Mend it.")
-    return found
+    def mistake(self, record: Sample, answer: Number) -> tuple[str, str, float]:
+        """How far an answer is off."""
+        return f"{record.label:g}", f"{answer.score:.3g}", abs(record.label - answer.score)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unmask.data.batches import Batch
-from unmask.model.config import HeadsConfig, LabelsConfig
+from unmask.model.config import HeadsConfig
 from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.tasks.base import Task
@@ -28,12 +28,8 @@ class SeveralTasks:
         (name,) = batch.counts
         own = self.networks[name].train(network.training)
         loss = self.tasks[name].loss(scores_of(own, batch), batch)
-        idle = [
-            p
-            for other, head in network.label_heads.items()
-            if other != name
-            for p in head.parameters()
-        ]
+        others = [head for other, head in network.label_heads.items() if other != name]
+        idle = [parameter for head in others for parameter in head.parameters()]
         idle += network.pooler.parameters() if network.pooler else []
         shared: Tensor = ZeroGradients.apply(loss, *idle)  # type: ignore[no-untyped-call]
         return {name: shared}
@@ -60,14 +56,5 @@ class ZeroGradients(torch.autograd.Function):
 
 def heads_of(tasks: Mapping[str, Task]) -> HeadsConfig:
     """A head for each task; a pooler if one of them reads it."""
-    several = {}
-    for name, task in tasks.items():
-        own = task.heads
-        assert own.labels is not None
-        several[name] = LabelsConfig(
-            labels=own.labels,
-            label_names=own.label_names,
-            label_dropout=own.label_dropout,
-            label_answer=own.label_answer,
-        )
+    several = {name: task.head for name, task in tasks.items()}
     return HeadsConfig(pooler=any(h.labels == "text" for h in several.values()), several=several)

@@ -25,7 +25,7 @@ from unmask.model.config import SearchSettings, Share
 from unmask.model.decoder import Decoder, Memory
 from unmask.model.network import Network
 from unmask.model.recurrent import RecurrentDecoder
-from unmask.model.rows import texts_of
+from unmask.model.rows import Texts, texts_of
 from unmask.model.search import Hypothesis, Marks, search
 from unmask.objectives.base import Sums
 from unmask.settings import Settings
@@ -39,7 +39,6 @@ NAME = "translate"
 WORDS, INDEX, OWNER, ANSWERS, PLACES, FORCED = (
     f"target_{what}" for what in ("words", "index", "owner", "answers", "places", "forced")
 )
-SHOWN = 20  # translations in a report
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -70,30 +69,37 @@ class TranslateSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """The tokens of a text, or of a translation."""
-
-    ids: Sequence[int]
-    segments: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Tokens:
-    """A text and, where it is known, its translation."""
+    """A text and, where it is known, its translation, both from [CLS] to [SEP]."""
 
-    source: Side
-    target: Side | None = None  # what is heard: without the last
-    answers: Sequence[int] = ()
+    source: Sequence[int]
+    target: Sequence[int] = ()
+
+    @property
+    def heard(self) -> Sequence[int]:
+        """What the decoder hears of the target: all but the last."""
+        return self.target[:-1]
+
+    @property
+    def answers(self) -> Sequence[int]:
+        """What the decoder must answer: all of the target but the first."""
+        return self.target[1:]
 
     @property
     def ids(self) -> Sequence[int]:
         """The longer side's: what decides the room that both take."""
-        longer = self.target and len(self.target.ids) > len(self.source.ids)
-        return self.target.ids if longer and self.target else self.source.ids
+        return max(self.source, self.heard, key=len)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The tokens of one side, all of one segment."""
+
+    ids: Sequence[int]
 
     @property
     def segments(self) -> Sequence[int]:
-        """Of the same."""
+        """Zeros."""
         return [0] * len(self.ids)
 
 
@@ -111,20 +117,13 @@ class Tokenizers:
         never = [vocabulary.ids[s] for s in SPECIALS if vocabulary.ids[s] != vocabulary.sep]
         return Marks(vocabulary.cls, vocabulary.sep, never)
 
-    def digest(self) -> str:
-        """What decides every id of both sides."""
-        return f"{self.source.digest()}{self.target.digest()}"
-
     def tokens(self, pairs: Iterable[Pair]) -> Iterator[Tokens]:
         """Every pair as the network reads it; nothing is cut."""
         pairs, first, second = tee(pairs, 3)
         sources = self.source.encode_many([pair.source] for pair in first)
         targets = self.target.encode_many([pair.target or ""] for pair in second)
         for pair, source, target in zip(pairs, sources, targets, strict=True):
-            if pair.target is None:
-                yield Tokens(side(source.ids))
-            else:
-                yield Tokens(side(source.ids), side(target.ids[:-1]), target.ids[1:])
+            yield Tokens(source.ids, () if pair.target is None else target.ids)
 
     def text(self, words: Sequence[int]) -> str:
         """What was said, as it is written."""
@@ -133,21 +132,15 @@ class Tokenizers:
         return spaced(found)
 
 
-def side(ids: Sequence[int]) -> Side:
-    """Tokens of one text, all of one segment."""
-    return Side(ids, [0] * len(ids))
-
-
 def batch_of(some: Sequence[Tokens], *, pad_id: int) -> Batch:
     """Pairs in packed rows: both sides of a pair in the same row, with the same owner."""
     rows = engine.rows_of([len(tokens.ids) for tokens in some])
-    batch = collate([tokens.source for tokens in some], rows, pad_id=pad_id)
-    targets = [tokens.target for tokens in some if tokens.target is not None]
-    if len(targets) < len(some):
+    batch = collate([Side(tokens.source) for tokens in some], rows, pad_id=pad_id)
+    if not all(len(tokens.target) for tokens in some):
         return batch
-    heard = collate(targets, rows, pad_id=pad_id)
+    heard = collate([Side(tokens.heard) for tokens in some], rows, pad_id=pad_id)
     (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
-    order = (heard.row * heard.tokens.shape[1] + heard.start).argsort().tolist()
+    order: list[int] = heard.begins.argsort().tolist()
     answers = torch.from_numpy(np.concatenate([some[i].answers for i in order]).astype(np.int64))
     labels = {WORDS: heard.tokens, INDEX: heard.index, OWNER: heard.owner}
     return batch.with_labels(len(answers), NAME, **labels, **{ANSWERS: answers, PLACES: places})
@@ -202,11 +195,6 @@ class Translate:
     def __init__(self, how: TranslateSettings) -> None:
         self.how, self.terms, self.chance = how, [NAME], None
 
-    @classmethod
-    def with_search(cls, search: SearchSettings) -> "Translate":
-        """As it is asked, not trained."""
-        return cls(TranslateSettings(search=search))
-
     def __call__(self, network: Network, batch: Batch) -> Sums:
         """One loss term: of the next word, everywhere."""
         states = states_of(network, batch)
@@ -235,8 +223,7 @@ class Translate:
         for pair, own in zip(pairs, said, strict=True):
             near = chrf.sentence_score(own.lower(), [(pair.target or "").lower()]).score
             found.append(Mistake(pair.where, pair.source, pair.target or "", own, 1 - near / 100))
-        found.sort(key=lambda mistake: -mistake.badness)
-        return Detail(mistakes=found[:SHOWN])
+        return Detail(mistakes=found)
 
 
 def metrics() -> list[tuple[str, Any]]:
@@ -259,7 +246,7 @@ class Speaking:
         assert network.decoder is not None, "this network has no decoder"
         self.network, self.decoder = network, network.decoder
 
-    def begin(self, states: Tensor, texts: Any) -> Any:
+    def begin(self, states: Tensor, texts: Texts) -> Any:
         """Before the first word."""
         return self.decoder.begin(states, texts)
 
@@ -284,7 +271,7 @@ def said_of(
     with torch.inference_mode():
         texts = texts_of(batch.owner, batch.index)
         states = texts.apart(read(network, batch).states)
-        order = (batch.row * batch.tokens.shape[1] + batch.start).argsort().tolist()
+        order: list[int] = batch.begins.argsort().tolist()
         found = search(
             Speaking(network),
             states,
@@ -294,7 +281,5 @@ def said_of(
             most=network.heads.decoder.max_length,
             numbers=None if numbers is None else [numbers[i] for i in order],
         )
-    out: list[Hypothesis] = [found[0]] * len(some)
-    for i, own in zip(order, found, strict=True):
-        out[i] = own
-    return out
+    by_text = dict(zip(order, found, strict=True))
+    return [by_text[i] for i in range(len(some))]

@@ -24,10 +24,10 @@ from unmask.tasks.translate import (
     Tokenizers,
     Tokens,
     Translate,
+    TranslateSettings,
     batch_of,
     perplexity,
     said_of,
-    side,
     states_of,
 )
 from unmask.text.sentences import split_sentences
@@ -101,7 +101,7 @@ class Translator:
                 found = self._parts(text, at, split)
                 parts.append(len(found))
                 for ids in found:
-                    yield _Asked(side(ids), number=number)
+                    yield _Asked(ids, number=number)
                     number += 1
 
         def answer(some: list[_Asked]) -> list[Hypothesis]:
@@ -151,7 +151,7 @@ class Translator:
         self, pairs: Sequence[Pair], settings: SearchSettings | None = None
     ) -> tuple[dict[str, float], list[str]]:
         """BLEU, chrF, loss and perplexity on pairs, and what was said."""
-        task = Translate.with_search(settings or SearchSettings())
+        task = Translate(TranslateSettings())
         said = [own.text for own in self.translate((pair.source for pair in pairs), settings)]
         tokens = [
             own for own in self.words.tokens(pairs) if len(own.ids) <= min(self.limit, self.most)
@@ -192,17 +192,17 @@ class Translator:
         marks = self.words.marks
         ids = self.words.source.encode(source).ids
         # What was cut off has no end.
-        heard, answers = [marks.begin, *words][: self.most], [*words, marks.end][: self.most]
-        batch = batch_of(
-            [Tokens(side(ids), side(heard), answers)], pad_id=self.words.source.vocabulary.pad
-        )
+        tokens = Tokens(ids, [marks.begin, *words, marks.end][: self.most + 1])
+        batch = batch_of([tokens], pad_id=self.words.source.vocabulary.pad)
         with torch.inference_mode(), recording(self._lookers) as weights:
             states_of(self.network, batch)
         seen = [found[0].mean(dim=0) for found in weights]  # over heads
-        at_once = len(seen[0]) == len(answers)  # in each layer; a recurrent decoder goes by words
+        at_once = len(seen[0]) == len(
+            tokens.answers
+        )  # in each layer; a recurrent decoder goes by words
         mean = torch.stack(seen).mean(dim=0) if at_once else torch.cat(seen)
         across, columns = _words(self.words.source, ids)
-        down, rows = _words(self.words.target, answers)
+        down, rows = _words(self.words.target, tokens.answers)
         return Looked(across, down, merged_weights(mean.float().numpy(), rows, columns))
 
     @property
