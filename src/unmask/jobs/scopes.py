@@ -7,7 +7,7 @@ are reported before torch is imported.
 from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.train.compose import Scope, merged
+from unmask.train.compose import Scope
 from unmask.train.recipe import AUTO, Recipe
 
 SHAPE = "size width layers heads inner_width max_length segments activation gated norm "
@@ -68,7 +68,7 @@ TRANSLATE = Scope(
         "task",
         "evaluate.tokens",
     ],
-    defaults=merged(DEFAULTS, {"task": {"name": "translate"}}),
+    defaults={**DEFAULTS, "task": {"name": "translate"}},
     folder="translate",
 )
 
