@@ -33,7 +33,7 @@ from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line
-from unmask.train.folder import read_metrics
+from unmask.train.folder import of_kind, read_metrics
 from unmask.train.recipe import Recipe
 from unmask.train.report import REPORT, page
 from unmask.train.run import Options, Run
@@ -105,7 +105,7 @@ def tell(
     since = time.perf_counter()
     model = learn(out, size, console or Console(), say)
     metrics = read_metrics(out / "pretrain")
-    last = [entry for entry in metrics if entry["kind"] == "eval"][-1]
+    last = of_kind(metrics, "eval")[-1]
     result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
     done("pre-train", since, result)
     show_blanks(metrics, say)
@@ -245,7 +245,7 @@ def show_tokens(tokenizer: Tokenizer, say: Say) -> None:
 
 def show_blanks(metrics: Sequence[dict[str, Any]], say: Say) -> None:
     """What the model says about hidden words of sentences it has not seen."""
-    held = [entry for entry in metrics if entry["kind"] == "eval" and entry.get("blanks")]
+    held = [entry for entry in of_kind(metrics, "eval") if entry.get("blanks")]
     if not held:
         return
     say("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
@@ -272,7 +272,7 @@ def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) 
     lines = []
     for name in ("pre-trained", "from nothing"):
         run = read_metrics(out / f"classify-{name.replace(' ', '-')}")
-        held = [entry for entry in run if entry["kind"] == "eval"]
+        held = of_kind(run, "eval")
         lines.append(Line(name, [e["step"] for e in held], [e["accuracy"] for e in held]))
     ends = [0, lines[0].xs[-1]]
     lines.append(Line("guessing", ends, [1 / len(LIBRARIES)] * 2, dashed=True))

@@ -19,7 +19,7 @@ from unmask.errors import Stopped
 from unmask.model.network import Network
 from unmask.tasks.base import Detail
 from unmask.tasks.classify import ClassifySettings
-from unmask.train.scores import Scored
+from unmask.train.answers import Scored
 
 SAVES = {"evaluate": {"times": 16}, "loop": {"save_steps": 5}}
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}  # on a disk

@@ -16,7 +16,7 @@ from unmask.jobs.translate import TranslateJob
 from unmask.settings import Settings, build, read_toml
 from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line, column
-from unmask.train.folder import MODEL, RECIPE, read_metrics
+from unmask.train.folder import MODEL, RECIPE, of_kind, read_metrics
 from unmask.train.run import Options, Run
 
 FIGURE = "compare.svg"
@@ -92,8 +92,8 @@ def read_comparison(path: Path) -> Comparison:
 def row_of(name: str, run: Path) -> dict[str, Any]:
     """What a run came to: its best held-out score, and what it took."""
     metrics = read_metrics(run)
-    held = [entry for entry in metrics if entry["kind"] == "eval" and entry["step"] > 0]
-    trained = [entry for entry in metrics if entry["kind"] == "train"]
+    held = [entry for entry in of_kind(metrics, "eval") if entry["step"] > 0]
+    trained = of_kind(metrics, "train")
     best = max(held, key=lambda entry: float(entry["bleu"]))
     return {
         "variant": name,
@@ -110,10 +110,7 @@ def drawn(runs: dict[str, Path]) -> str:
 
     Not over steps, which may be of any size.
     """
-    held = {
-        name: [entry for entry in read_metrics(run) if entry["kind"] == "eval"]
-        for name, run in runs.items()
-    }
+    held = {name: of_kind(read_metrics(run), "eval") for name, run in runs.items()}
     charts = [
         Chart(
             title,

@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from glob import escape
@@ -133,6 +133,11 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         with suppress(json.JSONDecodeError):
             found.append(json.loads(line))
     return found
+
+
+def of_kind(metrics: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The entries of training steps, "train", or those of evaluations, "eval"."""
+    return [entry for entry in metrics if entry["kind"] == kind]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The held-out scores of a run: measured beside baselines, told, watched for trouble and drawn."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from unmask.data.corpus import Corpus
@@ -32,7 +33,6 @@ class HeldOut(Evaluator):
         self.folder, self.group, self.recipe = site.folder, site.processes, recipe
         self.objective = objective.standard()
         self.watch = Watch(self.folder.say, objective.asks)
-        self.watch.remember(self.folder.metrics())
         self.baselines: Baselines | None = None
         if not recipe.data.held_out or not recipe.evaluate.times:
             return
@@ -122,6 +122,10 @@ class HeldOut(Evaluator):
         self.folder.say(f"step {position.step}: held-out loss {loss:.3f} ({known}); right: {right}")
         self.watch.evaluated(position.step, scores, self.baselines)
         return entry
+
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """Remember the evaluations of a run that is resumed."""
+        self.watch.remember(entries)
 
     def stepped(self, position: Position, report: Report) -> None:
         """Look for signs of trouble."""

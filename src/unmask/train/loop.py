@@ -15,6 +15,7 @@ import torch
 
 from unmask.errors import Stopped, UserError
 from unmask.memory import keep_freed_memory
+from unmask.train.folder import of_kind
 from unmask.train.ingredients import Ingredients
 from unmask.train.keep import Keeper
 from unmask.train.optim import average, make_optimizer, set_rate
@@ -56,7 +57,7 @@ class Loop:
         found = self.keeper.restore()
         self.folder.cut_back(found.step if found else -1)
         self.processes.wait()
-        self.evaluator.restore([e for e in self.folder.metrics() if e["kind"] == "eval"])
+        self.evaluator.restore(of_kind(self.folder.metrics(), "eval"))
         if found is None:
             return False
         self.position, self.saved_step = found, found.step

@@ -7,7 +7,6 @@ with the highest mean of the tasks' main metrics.
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
@@ -15,8 +14,7 @@ from typing import Any, Protocol
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.disk import sweep
 from unmask.model.network import Network
-from unmask.settings import Settings
-from unmask.tasks.base import Detail
+from unmask.train.answers import Scored, key_of
 from unmask.train.evaluator import METRIC, Best, Entry, Evaluator
 from unmask.train.ingredients import Tokens
 from unmask.train.position import Position
@@ -25,17 +23,6 @@ from unmask.train.report import write_report
 from unmask.train.site import Site
 
 BEST = "best"
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What was measured of one task on held-out data, and the settings that it settled on."""
-
-    name: str  # of the task
-    metric: str  # the best model is the one with the most of it
-    settings: Settings
-    scores: dict[str, float]
-    detail: Detail
 
 
 class Exam(Protocol):
@@ -66,8 +53,8 @@ class Scores(Evaluator):
         entry["loss"] = mean(losses)
         entry[METRIC] = mean(s.scores[s.metric] for s in measured.values())
         entry["how"] = {name: self._settings_of(scored) for name, scored in measured.items()}
-        better = self.group.agree(self._better(entry[METRIC]))
         self.history.append({"step": position.step, **entry})
+        better = self.group.agree(self._best() is self.history[-1])
         self._say(position.step, entry, measured, better)
         if better:
             self._keep(position.step, network, entry)
@@ -140,10 +127,6 @@ class Scores(Evaluator):
         history = self.history if among is None else among
         return max(history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
-    def _better(self, value: float) -> bool:
-        before = [entry[METRIC] for entry in self.history if entry["step"] > 0]
-        return not before or value > max(before)
-
     def _settings_of(self, scored: Scored) -> dict[str, Any]:
         """What a model folder keeps of a task."""
         own = {"name": scored.name, "length": self.tokens.max_length}
@@ -165,11 +148,6 @@ class Scores(Evaluator):
             )
             self.saved()
         self.group.wait()
-
-
-def key_of(name: str, what: str) -> str:
-    """What a task's metric is called in a run."""
-    return f"{name}.{what}" if name else what
 
 
 def _step(path: Path) -> int:

@@ -28,9 +28,9 @@ class Watch:
         self.best = float("inf")
         self.history: list[dict[str, Any]] = []
 
-    def remember(self, metrics: Sequence[Mapping[str, Any]]) -> None:
+    def remember(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
         """Take up the evaluations of a run that is resumed, without warning again."""
-        self.history = [dict(e) for e in metrics if e.get("kind") == "eval" and self.term in e]
+        self.history = [dict(entry) for entry in evaluations if self.term in entry]
 
     def stepped(self, step: int, report: Report) -> None:
         """After a step."""
