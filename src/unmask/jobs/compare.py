@@ -16,8 +16,9 @@ from unmask.jobs.translate import TranslateJob
 from unmask.settings import Settings, build, read_toml
 from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line, column
-from unmask.train.folder import MODEL, RECIPE, of_kind, read_metrics
+from unmask.train.folder import MODEL, of_kind, read_metrics
 from unmask.train.run import Options, Run
+from unmask.train.written import RECIPE
 
 FIGURE = "compare.svg"
 

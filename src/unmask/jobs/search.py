@@ -16,10 +16,9 @@ from unmask.jobs.finetune import Finetune
 from unmask.jobs.seeds import copy_best, refuse_other
 from unmask.train.digest import digest_of
 from unmask.train.evaluator import METRIC
-from unmask.train.folder import RECIPE
 from unmask.train.recipe import Recipe
 from unmask.train.run import Options, Run
-from unmask.train.written import claim
+from unmask.train.written import RECIPE, claim
 
 RATES, BATCHES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
 RESULT, SUMMARY = "result.json", "search.json"

@@ -63,24 +63,23 @@ class Processes:
         """The bytes of every process, in the order of their ranks, the same on each."""
         if self.world == 1:
             return [payload]
-        sizes = torch.zeros(self.world, dtype=torch.int64, device=self.device)
-        sizes[self.rank] = len(payload)
-        dist.all_reduce(sizes)
-        longest = int(sizes.max())
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own[: len(payload)] = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[
-            : len(payload)
-        ]
-        parts = [torch.zeros_like(own, device=self.device) for _ in range(self.world)]
-        dist.all_gather(parts, own.to(self.device))
+        ranks = range(self.world)
+        sizes = self.total([len(payload) if rank == self.rank else 0 for rank in ranks])
+        padded = bytearray(payload.ljust(max(1, *map(int, sizes)), b"\0"))
+        own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
+        parts = [torch.empty_like(own) for _ in ranks]
+        dist.all_gather(parts, own)
         return [
-            bytes(part[: int(size)].cpu().numpy().tobytes())
-            for part, size in zip(parts, sizes, strict=True)
+            bytes(part.cpu().numpy()[: int(size)]) for part, size in zip(parts, sizes, strict=True)
         ]
+
+    def from_first(self, values: Sequence[float]) -> list[float]:
+        """The numbers of the first process."""
+        return self.total([value if self.first else 0.0 for value in values])
 
     def agree(self, answer: bool) -> bool:
         """Let the first process decide for all."""
-        return self.total([float(answer and self.first)])[0] > 0
+        return self.from_first([float(answer)])[0] > 0
 
     def wait(self) -> None:
         """Until all processes are here."""

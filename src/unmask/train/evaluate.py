@@ -6,7 +6,6 @@ say what knowing nothing (ln V), or only the frequency of words, would reach.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from unmask.data.batches import Batch
 from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Objective, OnePass
+from unmask.objectives.base import RIGHT, OnePass
 from unmask.text.vocabulary import CONTINUES
 from unmask.train.distributed import Processes
 
@@ -56,38 +55,26 @@ class Evaluation:
         self.tokens = rows * stream.length
 
     def __call__(self, network: Network) -> dict[str, float]:
-        """Mean losses and accuracies by term: {"mlm": ..., "mlm_accuracy": ...}."""
-        return score(self.objective, network, self.batches, self.objective.terms, self.processes)
+        """Mean losses and shares of right answers by term: {"mlm": ..., "mlm_accuracy": ...}."""
+        sums: Counter[str] = Counter()
+        with torch.no_grad():
+            for batch in self.batches:
+                found = self.objective(network, batch.to(self.processes.device))
+                sums.update({name: float(value) for name, value in found.items()})
+                sums.update({f"count {name}": count for name, count in batch.counts.items()})
+        scores: dict[str, float] = {}
+        for term in self.objective.terms:
+            own = [sums[name] for name in (term, term + RIGHT, f"count {term}")]
+            loss, right, count = self.processes.total(own)
+            scores[term] = loss / max(count, 1.0)
+            scores[f"{term}_accuracy"] = right / max(count, 1.0)
+        return scores
 
     def answers(self) -> NDArray[np.int64]:
         """The words that must be guessed in this process's batches."""
         name = f"{self.objective.readers[0].term}_tokens"
         found = [b.labels[name].numpy() for b in self.batches if name in b.labels]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-
-
-def score(
-    objective: Objective,
-    network: Network,
-    batches: Sequence[Batch],
-    terms: Sequence[str],
-    processes: Processes,
-) -> dict[str, float]:
-    """The mean loss of each term and the share of right answers, over all processes."""
-    sums: Counter[str] = Counter()
-    with torch.no_grad():
-        for batch in batches:
-            found = objective(network, batch.to(processes.device))
-            sums.update({name: float(value) for name, value in found.items()})
-            sums.update({f"count {name}": count for name, count in batch.counts.items()})
-    names = [n for t in terms for n in (t, t + RIGHT, f"count {t}")]
-    totals = dict(zip(names, processes.total([sums[n] for n in names]), strict=True))
-    scores: dict[str, float] = {}
-    for term in terms:
-        count = max(totals[f"count {term}"], 1.0)
-        scores[term] = totals[term] / count
-        scores[f"{term}_accuracy"] = totals[term + RIGHT] / count
-    return scores
 
 
 def baselines(

@@ -28,9 +28,10 @@ from unmask.settings import read_json, read_toml, write_toml
 from unmask.train import written
 from unmask.train.compose import Scope, compose, difference
 from unmask.train.recipe import Recipe
+from unmask.train.written import RECIPE
 from unmask.version import VERSION
 
-RECIPE, FACTS, METRICS, LOG = "recipe.toml", "facts.json", "metrics.jsonl", "log.txt"
+FACTS, METRICS, LOG = "facts.json", "metrics.jsonl", "log.txt"
 CHECKPOINTS, MODEL, MODELS = "checkpoints", "model", "models"
 LOCK = ".lock"
 # Facts that decide what a run learns; another value is another run.
@@ -192,11 +193,11 @@ def open_run(
 def delete_run(path: Path) -> None:
     """Delete what a run wrote into its folder; if anything else is there, delete nothing.
 
-    The lock stays. The recipe goes last: without it, the folder would not count as a run.
+    The lock stays.
     """
     contents = refuse_foreign_files(path)
-    contents.files = [file for file in contents.files if file.name != LOCK]
-    written.delete(contents, last=(path / RECIPE, path / written.LIST))
+    contents.own = [own for own in contents.own if own != path / LOCK]
+    written.delete(contents)
 
 
 def refuse_foreign_files(path: Path) -> written.Contents:

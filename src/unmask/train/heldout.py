@@ -99,8 +99,8 @@ class HeldOut(Evaluator):
             each = int(room / (count + 1))  # one is before the first step
             tokens = min(most, max(PROBED, each))
             found = [tokens, min(count, max(1, int(room / tokens) - 1))]
-        agreed = self.group.total([v if self.group.first else 0.0 for v in found])
-        return round(agreed[0]), round(agreed[1])
+        tokens, count = map(round, self.group.from_first(found))
+        return tokens, count
 
     def evaluate(self, network: Network, position: Position) -> Entry:
         """Measure and report."""

@@ -67,12 +67,7 @@ class Keeper:
         with torch.no_grad():
             for name, tensor in network.state_dict().items():
                 tensor.copy_(like(stored[name], tensor))
-        parameters = dict(network.named_parameters())
-        moments = {
-            key: like(value, parameters[key.partition("/")[2]])
-            for key, value in state.optimizer.items()
-        }
-        write_moments(network, self.optimizer, moments)
+        write_moments(network, self.optimizer, state.optimizer)
         return Position(**state.facts)
 
     def publish(self, position: Position) -> None:

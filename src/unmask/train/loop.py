@@ -79,9 +79,10 @@ class Loop:
             if report is None:
                 continue
             if report.taken and self.settings.average:
-                self._average(self.progress - before)
+                weight = min((self.progress - before) / self.settings.average, 1.0)
+                average(self.given.network, self.optimizer, weight)
             self._log(report, time.monotonic() - begun)
-            if self._evaluation_due():
+            if self._slot() > position.slot:  # also where several moments passed in one step
                 self._evaluate()
             if self._save_due():
                 self.save()
@@ -135,11 +136,6 @@ class Loop:
             self._leave_out(report, dealt.pieces)
         return report
 
-    def _average(self, share: float) -> None:
-        """Let weights that were reached in a share of the run count in the running mean."""
-        weight = min(share / self.settings.average, 1.0)
-        average(self.given.network, self.optimizer, weight)
-
     def _next(self) -> float:
         """The progress that decides the rate: from the first step, which has one above nothing."""
         schedule, position = self.schedule, self.position
@@ -172,9 +168,9 @@ class Loop:
 
     def _clock(self, begun: float) -> None:
         """Add the time of a step; every process takes the first one's."""
-        passed = time.monotonic() - begun if self.processes.first else 0.0
+        passed = time.monotonic() - begun
         if self.schedule.minutes is not None:
-            passed = self.processes.total([passed])[0]
+            passed = self.processes.from_first([passed])[0]
         self.position.seconds += passed
 
     def _log(self, report: Report, seconds: float) -> None:
@@ -215,10 +211,6 @@ class Loop:
             )
         self._clock(max(self.site.started, now - most))
 
-    def _evaluation_due(self) -> bool:
-        """Has a moment come at which the run is to be evaluated, also while it was busy?"""
-        return self._slot() > self.position.slot
-
     def _slot(self) -> int:
         """Of the evaluations that are spread over the run, the last that is due."""
         return int(self.progress * self.evaluator.times)
@@ -253,8 +245,7 @@ class Loop:
         settings, step = self.settings, self.position.step
         by_step = settings.save_steps is not None and step % settings.save_steps == 0
         late = time.monotonic() - self.saved_at > 60 * settings.save_minutes
-        first = self.processes.first
-        return by_step or self.processes.total([float(late and first)])[0] > 0
+        return by_step or self.processes.agree(late)
 
 
 def _finite(value: float) -> float | None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unmask.model.attention import Joined
+from unmask.train.distributed import like
 from unmask.train.muon import Muon
 from unmask.train.schedule import OptimizerSettings
 
@@ -113,11 +114,7 @@ def read_moments(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 def write_moments(module: nn.Module, optimizer: Optimizer, moments: dict[str, Tensor]) -> None:
     """Give an optimizer back what `read_moments` read."""
-    for name, parameter in module.named_parameters():
-        state = {
-            key.partition("/")[0]: value
-            for key, value in moments.items()
-            if key.partition("/")[2] == name
-        }
-        if state:
-            optimizer.state[parameter] = state
+    parameters = dict(module.named_parameters())
+    for key, value in moments.items():
+        kind, _, name = key.partition("/")
+        optimizer.state[parameters[name]][kind] = like(value, parameters[name])

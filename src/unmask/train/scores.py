@@ -4,6 +4,7 @@ A run may have several tasks: then each has its scores under its name, and the b
 with the highest mean of the tasks' main metrics.
 """
 
+import math
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -86,13 +87,9 @@ class Scores(Evaluator):
     def restore(self, entries: Sequence[Entry]) -> None:
         """Remember what was measured before; forget what will be measured again."""
         self.history = list(entries)
-        known = {entry["step"] for entry in entries}
         if self.folder.writes:
             sweep(self.folder.path / BEST, ".step-*.tmp-*")
-            for path in self._kept():
-                if _step(path) not in known:
-                    shutil.rmtree(path)
-        self.saved()  # a run that was killed may not have come to it
+            self._remove_others()  # a run that was killed may not have come to it
         self.group.wait()
 
     def saved(self) -> None:
@@ -101,20 +98,17 @@ class Scores(Evaluator):
         A run that is killed continues from a checkpoint, and then the best step up to that
         checkpoint is the best one again.
         """
-        if not self.folder.writes or not self.history:
-            return
-        ends = [_step(path) for path in self.folder.checkpoints.glob("step-*")]
-        needed = {self._best()["step"]}
-        for end in ends:
-            before = [entry for entry in self.history if entry["step"] <= end]
-            needed |= {self._best(before)["step"]} if before else set()
-        with suppress(OSError):
-            for path in self._kept():
-                if _step(path) not in needed:
-                    shutil.rmtree(path)
+        if self.folder.writes:
+            with suppress(OSError):
+                self._remove_others()
 
-    def _kept(self) -> list[Path]:
-        return list((self.folder.path / BEST).glob("step-*"))
+    def _remove_others(self) -> None:
+        ends = [math.inf, *map(_step, self.folder.checkpoints.glob("step-*"))]
+        before = [[entry for entry in self.history if entry["step"] <= end] for end in ends]
+        needed = {self._best(entries)["step"] for entries in before if entries}
+        for path in [*(self.folder.path / BEST).glob("step-*")]:
+            if _step(path) not in needed:
+                shutil.rmtree(path)
 
     def _say(self, step: int, entry: Entry, measured: dict[str, Scored], better: bool) -> None:
         names = [key_of(name, what) for name, scored in measured.items() for what in scored.scores]
@@ -122,10 +116,9 @@ class Scores(Evaluator):
         mark = " (the best so far)" if better and step else ""
         self.folder.say(f"step {step}: held-out loss {entry['loss']:.4f}, {shown}{mark}")
 
-    def _best(self, among: Sequence[Entry] | None = None) -> Entry:
+    def _best(self, among: Sequence[Entry] = ()) -> Entry:
         """The first of the highest; step 0 counts only if there is no other."""
-        history = self.history if among is None else among
-        return max(history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
+        return max(among or self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
     def _settings_of(self, scored: Scored) -> dict[str, Any]:
         """What a model folder keeps of a task."""
