@@ -6,7 +6,6 @@ say what knowing nothing (ln V), or only the frequency of words, would reach.
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,6 @@ from unmask.text.vocabulary import CONTINUES
 from unmask.train.distributed import Processes
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """What a guesser reaches who knows nothing, or only how frequent words are."""
-
-    ln_v: float  # ln of the number of answers there are
-    unigram_loss: float | None = None  # where it is words that must be guessed
-    unigram_accuracy: float | None = None
 
 
 class Evaluation:
@@ -79,16 +69,20 @@ class Evaluation:
 
 def baselines(
     corpus: Corpus, answers: NDArray[np.int64], processes: Processes, *, choices: int
-) -> Baselines:
-    """Score the hidden tokens by how frequent each is in the corpus, held-out text included."""
-    nothing = math.log(choices)
+) -> dict[str, float]:
+    """What a guesser reaches who knows nothing, or only how frequent words are.
+
+    The latter only where words must be guessed: each by how frequent it is in the corpus, held-out
+    text included.
+    """
+    found = {"ln_v": math.log(choices)}
     if not processes.total([len(answers)])[0]:
-        return Baselines(nothing)
+        return found
     shares = corpus.frequencies
     loss = float(-np.log(shares[answers]).sum())
     right = float((answers == shares.argmax()).sum())
     loss, right, count = processes.total([loss, right, len(answers)])
-    return Baselines(nothing, loss / count, right / count)
+    return {**found, "unigram_loss": loss / count, "unigram_accuracy": right / count}
 
 
 class Blanks:

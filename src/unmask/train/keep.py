@@ -10,6 +10,7 @@ from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.state import newest_state, prune, save_state
 from unmask.checkpoint.weights import empty
 from unmask.model.network import Network
+from unmask.train.answers import key_of
 from unmask.train.distributed import like, whole
 from unmask.train.evaluator import METRIC
 from unmask.train.folder import CHECKPOINTS
@@ -73,33 +74,30 @@ class Keeper:
     def publish(self, position: Position) -> None:
         """Write the models of a finished run: of the best step, or else of the last."""
         network = self.network()  # gathers from all processes
-        best = self.given.evaluator.best()
+        best = self.given.evaluator.best(position)
         if self.processes.first:
-            if best is not None:
+            if best.path is not None:
                 network = load_folder(best.path).network
             for folder, head in self.given.publish.items():
                 target = self.site.folder.path / folder
                 if target.exists():
                     continue
                 self.site.folder.claim(folder)
-                target.parent.mkdir(exist_ok=True)
-                facts: dict[str, object] = {"step": position.step}
-                if best is not None:
-                    prefix = f"{head}." if head else ""
-                    scores = {
-                        name.removeprefix(prefix): value
-                        for name, value in best.scores.items()
-                        if name.startswith(prefix) and name != METRIC
-                    }
-                    facts = {"step": best.step, "scores": scores}
+                prefix = key_of(head, "")
+                scores = {
+                    name.removeprefix(prefix): value
+                    for name, value in best.scores.items()
+                    if name.startswith(prefix) and name != METRIC
+                }
+                facts = {"scores": scores} if scores else {}
                 save_folder(
                     target,
                     network.only(head) if head else network,
                     self.given.tokens.source,
                     target=self.given.tokens.target,
                     recipe=self.site.folder.recipe,
-                    provenance={**self.given.digest.provenance, **facts},
-                    task=best.settings.get(head) if best else None,
+                    provenance={**self.given.digest.provenance, "step": best.step, **facts},
+                    task=best.settings.get(head),
                 )
                 if head:
                     self.site.folder.say(f"the model for {head} is in {target}")

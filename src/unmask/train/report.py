@@ -30,7 +30,7 @@ def write_report(
     scored: Mapping[str, Scored] | None = None,
 ) -> None:
     """Draw a run as far as it is; `scored` are the answers of its best step, by task."""
-    metrics = folder.metrics()
+    metrics = folder.metrics() if folder.writes else []
     if not metrics:
         return
     held = of_kind(metrics, "eval")

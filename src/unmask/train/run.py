@@ -140,10 +140,8 @@ class Run:
         loop.resume()
         loop.run()
         given.evaluator.report()
-        best = given.evaluator.best()
-        step = loop.position.step
-        summary = {"step": step} if best is None else {**best.scores, "step": best.step}
-        return Outcome(self.out, summary)
+        best = given.evaluator.best(loop.position)
+        return Outcome(self.out, {**best.scores, "step": best.step})
 
     def _resolved(self, site: Site) -> Recipe:
         """The recipe with all that was left open settled, for this number of processes."""

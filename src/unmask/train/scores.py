@@ -62,12 +62,11 @@ class Scores(Evaluator):
             self.shown = measured
         return entry
 
-    def best(self) -> Best:
+    def best(self, position: Position) -> Best:
         """The step with the best scores."""
         entry = self._best()
         scores = {k: v for k, v in entry.items() if isinstance(v, float)}
-        path = self.folder.path / BEST / f"step-{entry['step']}"
-        return Best(path, entry["step"], scores, entry["how"])
+        return Best(entry["step"], self._place(entry["step"]), scores, entry["how"])
 
     def stop(self) -> bool:
         """Has there been no better one for as long as patience lasts?"""
@@ -79,10 +78,9 @@ class Scores(Evaluator):
     def report(self) -> None:
         """Draw the run so far, with the answers of its best step."""
         if self.shown is None and self.history:  # they were given before the run was resumed
-            network = load_folder(self.best().path).network
+            network = load_folder(self._place(self._best()["step"])).network
             self.shown, _ = self.exam.measure(network.to(self.group.device))
-        if self.folder.writes:
-            write_report(self.folder, scored=self.shown or {})
+        write_report(self.folder, scored=self.shown or {})
 
     def restore(self, entries: Sequence[Entry]) -> None:
         """Remember what was measured before; forget what will be measured again."""
@@ -110,6 +108,9 @@ class Scores(Evaluator):
             if _step(path) not in needed:
                 shutil.rmtree(path)
 
+    def _place(self, step: int) -> Path:
+        return self.folder.path / BEST / f"step-{step}"
+
     def _say(self, step: int, entry: Entry, measured: dict[str, Scored], better: bool) -> None:
         names = [key_of(name, what) for name, scored in measured.items() for what in scored.scores]
         shown = ", ".join(f"{name} {entry[name]:.4f}" for name in names)
@@ -126,10 +127,9 @@ class Scores(Evaluator):
         return {**own, **scored.settings.model_dump()}
 
     def _keep(self, step: int, network: Network, entry: Entry) -> None:
-        target = self.folder.path / BEST / f"step-{step}"
+        target = self._place(step)
         if self.folder.writes and not target.exists():
             self.folder.claim(f"{BEST}/{target.name}")
-            target.parent.mkdir(exist_ok=True)
             scores = {k: v for k, v in entry.items() if isinstance(v, float) and k != METRIC}
             save_folder(
                 target,

@@ -215,11 +215,8 @@ class Mixture:
 
     def pieces(self, cursor: Cursor, step: int, progress: float) -> Planned:
         """The next items of the sources whose turn it is."""
-        if self.per == "step":
-            name = self._drawn([step])[0]
-            pieces, then = self.sources[name].pieces(self._own(cursor, name), step, progress)
-            return pieces, self._moved(cursor, name, then)
-        units = self.loop.micro_batches if self.per == "piece" else self.loop.batch_size
+        draws_of = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
+        units = draws_of[self.per]
         names = self._drawn([step * units + unit for unit in range(units)])
         each, more = divmod(self.loop.batch_size, units)  # the first `more` units have one more
         parts: list[_Part] = []
