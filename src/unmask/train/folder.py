@@ -229,7 +229,7 @@ def begin(
     scope: Scope,
     recipe: Recipe,
     facts: dict[str, Any],
-    stored: Recipe | None = None,
+    stored: Recipe | None,
 ) -> None:
     """Write down what the run is; on resuming, compare, and refuse or announce differences.
 
@@ -238,7 +238,7 @@ def begin(
     folder.recipe = scope.table(recipe)
     if not folder.writes:
         return
-    if not (folder.path / RECIPE).exists():
+    if stored is None:
         folder.put(FACTS, json.dumps(facts, indent=1) + "\n")
         folder.put(RECIPE, write_toml(folder.recipe))
         return
@@ -250,8 +250,6 @@ def begin(
                 f"{folder.path}: was begun with another {what} (sha256 {before.get(name)!s:.12}... "
                 f"then, {facts[name]!s:.12}... now). Resume it with that one, or begin another run."
             )
-    stored = stored or stored_recipe(folder.path, scope)
-    assert stored is not None
     changed = difference(scope.table(stored), folder.recipe)
     if changed:
         raise FolderError(

@@ -47,22 +47,21 @@ class Loop:
         self.keeper = Keeper(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.deal: Deal | Ahead = Deal(given.source, self.processes)
-        if _wanted_ahead(self.settings.ahead, self.processes.device):
+        ahead, on_gpu = self.settings.ahead, self.processes.device.type != "cpu"
+        if ahead == "on" or (ahead == "auto" and on_gpu):
             self.deal = Ahead(self.deal, self._progress_at)
         if self.settings.compile:
             self.module = torch.compile(self.module)  # type: ignore[assignment]
 
-    def resume(self) -> bool:
-        """Go on from the newest checkpoint; False if there is none yet."""
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one."""
         found = self.keeper.restore()
         self.folder.cut_back(found.step if found else -1)
         self.processes.wait()
         self.evaluator.restore(of_kind(self.folder.metrics(), "eval"))
-        if found is None:
-            return False
-        self.position, self.saved_step = found, found.step
-        self.folder.say(f"resuming from step {found.step}")
-        return True
+        if found is not None:
+            self.position, self.saved_step = found, found.step
+            self.folder.say(f"resuming from step {found.step}")
 
     def run(self) -> None:
         """Train to the end; a signal ends it between two steps, with everything saved."""
@@ -176,13 +175,13 @@ class Loop:
     def _log(self, report: Report, seconds: float) -> None:
         position = self.position
         if position.step % self.settings.log_steps == 0 or self.progress >= 1.0:
+            measured = {**report.losses, "loss": report.loss, "norm": report.norm}
             self.folder.record(
                 {
                     "kind": "train",
                     "step": position.step,
-                    **{name: _finite(value) for name, value in report.losses.items()},
-                    "loss": _finite(report.loss),
-                    "norm": _finite(report.norm),
+                    # JSON has no other numbers.
+                    **{name: v if math.isfinite(v) else None for name, v in measured.items()},
                     "rate": self.optimizer.param_groups[0]["lr"],
                     "tokens": position.tokens,
                     "seconds": round(position.seconds, 3),
@@ -246,12 +245,3 @@ class Loop:
         by_step = settings.save_steps is not None and step % settings.save_steps == 0
         late = time.monotonic() - self.saved_at > 60 * settings.save_minutes
         return by_step or self.processes.agree(late)
-
-
-def _finite(value: float) -> float | None:
-    """A number that JSON has; None for those it has not."""
-    return value if math.isfinite(value) else None
-
-
-def _wanted_ahead(wanted: str, device: torch.device) -> bool:
-    return device.type != "cpu" if wanted == "auto" else wanted == "on"

@@ -223,8 +223,9 @@ class Mixture:
         for name, source in self.sources.items():
             drawn = [each + (unit < more) for unit in range(units) if names[unit] == name]
             if drawn:
-                numbers, then = source.take(self._own(cursor, name), sum(drawn))
-                cursor = self._moved(cursor, name, then)
+                own = {key: cursor.get(f"{name}.{key}", 0) for key in ("epoch", "row")}
+                numbers, then = source.take(own, sum(drawn))
+                cursor = cursor | {f"{name}.{key}": value for key, value in then.items()}
                 parts += source.parts(numbers)
         return _lazy(_adjusted(parts, self.loop.micro_batches), self.seed, step, progress), cursor
 
@@ -237,12 +238,6 @@ class Mixture:
         found = draws.uniform(draws.key(self.seed, _MIXTURE), np.array(units, dtype=np.uint64))
         places = np.searchsorted(self.bounds, found, side="right")
         return [names[min(int(place), len(names) - 1)] for place in places]
-
-    def _own(self, cursor: Cursor, name: str) -> Cursor:
-        return {key: cursor.get(f"{name}.{key}", 0) for key in ("epoch", "row")}
-
-    def _moved(self, cursor: Cursor, name: str, then: Cursor) -> Cursor:
-        return {**cursor, **{f"{name}.{key}": value for key, value in then.items()}}
 
 
 @dataclass(frozen=True)
