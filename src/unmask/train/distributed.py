@@ -9,7 +9,7 @@ long as a step has a piece for each of them.
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -105,17 +105,13 @@ class Processes:
         fully_shard(module, mesh=mesh)
         return module
 
-    @contextmanager
-    def syncing(self, module: nn.Module, now: bool) -> Iterator[None]:
+    def syncing(self, module: nn.Module, now: bool) -> AbstractContextManager[None]:
         """Exchange gradients in this pass, or only add them up here."""
         if isinstance(module, nn.parallel.DistributedDataParallel) and not now:
-            with module.no_sync():
-                yield
-            return
-        share: Any = module
-        if hasattr(module, "set_requires_gradient_sync"):
-            share.set_requires_gradient_sync(now)
-        yield
+            return module.no_sync()
+        if set_sync := getattr(module, "set_requires_gradient_sync", None):  # of shares
+            set_sync(now)
+        return nullcontext()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ checkpoint has, so that no line is recorded twice. The run lists what it writes 
 """
 
 import json
-import os
 import platform
 import re
 import time
@@ -39,8 +38,6 @@ BINDING = ("corpus", "tokenizer")
 # Facts that decide the last bits; another value is announced.
 EXACT = ["unmask", "torch", "threads", "processor", "processes", "shard", "device"]
 EXACT += ["precision", "micro_batches"]
-# The folder of a step, or one that is unfinished or was set aside as damaged.
-_STEP = re.compile(r"(?:\.|damaged-)?(step-\d+)(?:\.tmp-.+|-[0-9a-f]{6})?")
 
 
 @dataclass
@@ -74,11 +71,6 @@ class RunFolder:
         for name, text in self.waiting:
             self._append(name, text)
         self.waiting.clear()
-
-    @property
-    def name(self) -> str:
-        """The name of the folder, also where the path is "."."""
-        return self.path.absolute().name
 
     @property
     def checkpoints(self) -> Path:
@@ -173,10 +165,10 @@ def open_run(
     with held(path / LOCK, what="this run"):
         if folder.replaces:
             refuse_foreign_files(path)  # the rest waits until the new run can start
-        elif (begun or ours) and written.read_list(path) is None:
-            written.write_list(path, names_without_list(path))
+        elif begun or ours:
+            written.write_list(path, names_in(path))
         (path / CHECKPOINTS).mkdir(exist_ok=True)
-        for name in (written.LIST, *(written.read_list(path) or ())):
+        for name in (written.LIST, *names_in(path)):
             if "/" not in name:
                 sweep(path, f".{escape(name)}.tmp-*")
         try:
@@ -202,24 +194,26 @@ def delete_run(path: Path) -> None:
 
 def refuse_foreign_files(path: Path) -> written.Contents:
     """Raise an error if a run's folder holds anything but what the run wrote."""
-    names = written.read_list(path)
-    names = names_without_list(path) if names is None else names
-    contents = written.survey(path, [*names, LOCK, written.LIST], holders=[CHECKPOINTS])
+    names = [*names_in(path), LOCK, written.LIST]
+    contents = written.survey(path, names, holders=[CHECKPOINTS])
     written.refuse_foreign(path, contents.foreign)
     return contents
 
 
-def names_without_list(path: Path) -> list[str]:
-    """Return what a run of version 0.1 may have written, which kept no list."""
+def names_in(path: Path) -> list[str]:
+    """Return the names that are listed; without a list, what version 0.1 may have written."""
+    listed = written.read_list(path)
+    if listed is not None:
+        return listed
     names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.BOARD]
     if path.name.startswith("trial-"):
         names.append("result.json")  # of a search
     for parent in (CHECKPOINTS, "best"):
         for entry in (path / parent).glob("*"):
-            if step := _STEP.fullmatch(entry.name):
-                names.append(f"{parent}/{step[1]}")
+            if step := re.search(r"step-\d+", entry.name):  # also of one unfinished or damaged
+                names.append(f"{parent}/{step[0]}")
     with suppress(UserError):  # a recipe that cannot be read names no tasks
-        tasks = read_toml(path / RECIPE).get("tasks", []) if (path / RECIPE).is_file() else []
+        tasks = read_toml(path / RECIPE).get("tasks", [])
         names += [f"models/{t['name']}" for t in tasks if isinstance(t, dict) and "name" in t]
     return list(dict.fromkeys(names))
 
@@ -285,9 +279,8 @@ def environment() -> dict[str, Any]:
 
 def processor() -> str:
     """The name of the processor, which decides the order of sums."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or os.uname().machine
+    with suppress(OSError):
+        told = Path("/proc/cpuinfo").read_text("utf-8")
+        if name := re.search(r"^model name\s*:(.*)", told, re.MULTILINE):
+            return name[1].strip()
+    return platform.processor() or platform.machine()

@@ -70,10 +70,11 @@ def make_optimizer(
     }
     if not turned:
         return torch.optim.AdamW(list(groups.values()), **rules)  # type: ignore[arg-type]
-    own = {"momentum": settings.momentum, "factor": settings.factor, "decay": settings.decay}
     parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
-    matrices = [(p, parts.get(id(p), 1)) for p in turned]
-    return Muon(list(groups.values()), matrices, **own, **rules)  # type: ignore[arg-type]
+    matrices = {"params": turned, "parts": [parts.get(id(p), 1) for p in turned]}
+    matrices |= {"weight_decay": settings.decay}
+    matrices |= {"momentum": settings.momentum, "factor": settings.factor}
+    return Muon([*groups.values(), matrices], **rules)  # type: ignore[arg-type]
 
 
 def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:

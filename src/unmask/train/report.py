@@ -42,7 +42,8 @@ def write_report(
         extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"
     usual = charts_of(metrics)
     folder.put(CURVES, column([*usual[:1], *charts] if charts else usual[:3]))
-    folder.put(REPORT, page(folder.name, metrics, folder.recipe, warnings, extra=extra))
+    name = folder.path.absolute().name  # also where the path is "."
+    folder.put(REPORT, page(name, metrics, folder.recipe, warnings, extra=extra))
 
 
 def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:

@@ -9,7 +9,7 @@ resume, restarts, sharding, time limits, checks and shared evaluation hold for e
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -68,23 +68,19 @@ class Outcome:
         return self.folder / MODEL
 
 
+@dataclass(frozen=True)
 class Run:
     """A job in a folder."""
 
-    def __init__(
-        self,
-        job: Job,
-        recipe: Recipe | None,
-        out: Path,
-        console: Console | None = None,
-        options: Options = Options(),
-    ) -> None:
-        self.job, self.recipe, self.out, self.options = job, recipe, out, options
-        self.console = console or Console()
+    job: Job
+    recipe: Recipe | None
+    out: Path
+    console: Console | None = None
+    options: Options = field(default_factory=Options)
 
     def go(self) -> Outcome:
         """Train, from where the run was stopped if it was; without a recipe, by the stored one."""
-        started, options = time.monotonic(), self.options
+        started, options, console = time.monotonic(), self.options, self.console or Console()
         if options.threads:
             torch.set_num_threads(options.threads)
         with stop_wishes() as stop, processes() as group:
@@ -94,17 +90,17 @@ class Run:
                 resume=resume,
                 overwrite=options.overwrite,
                 writes=group.first,
-                console=self.console,
+                console=console,
             ) as folder:
                 group.wait()  # until the first process has decided about the folder
                 stored = None
                 if not folder.replaces:
-                    stored = stored_recipe(self.out, self.job.scope, self.console)
-                site = Site(group, folder, self.console, stop, started, stored, options.check)
+                    stored = stored_recipe(self.out, self.job.scope, console)
+                site = Site(group, folder, console, stop, started, stored, options.check)
                 try:
                     return self._train(site)
                 finally:
-                    self.console.finish()
+                    console.finish()
 
     def _train(self, site: Site) -> Outcome:
         recipe, group = self._resolved(site), site.processes

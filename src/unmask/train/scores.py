@@ -47,16 +47,21 @@ class Scores(Evaluator):
 
     def evaluate(self, network: Network, position: Position) -> Entry:
         """Measure, report, and keep the model if it is the best."""
-        entry: Entry = {"tokens": position.tokens}
         measured, losses = self.exam.measure(network)
-        for name, scored in measured.items():
-            entry |= {key_of(name, what): value for what, value in scored.scores.items()}
-        entry["loss"] = mean(losses)
-        entry[METRIC] = mean(s.scores[s.metric] for s in measured.values())
+        scores = {
+            key_of(name, what): value
+            for name, scored in measured.items()
+            for what, value in scored.scores.items()
+        }
+        entry: Entry = {"tokens": position.tokens, **scores, "loss": mean(losses)}
+        entry[METRIC] = mean(scored.scores[scored.metric] for scored in measured.values())
         entry["how"] = {name: self._settings_of(scored) for name, scored in measured.items()}
         self.history.append({"step": position.step, **entry})
         better = self.group.agree(self._best() is self.history[-1])
-        self._say(position.step, entry, measured, better)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        mark = " (the best so far)" if better and position.step else ""
+        said = f"held-out loss {entry['loss']:.4f}, {shown}{mark}"
+        self.folder.say(f"step {position.step}: {said}")
         if better:
             self._keep(position.step, network, entry)
             self.shown = measured
@@ -110,12 +115,6 @@ class Scores(Evaluator):
 
     def _place(self, step: int) -> Path:
         return self.folder.path / BEST / f"step-{step}"
-
-    def _say(self, step: int, entry: Entry, measured: dict[str, Scored], better: bool) -> None:
-        names = [key_of(name, what) for name, scored in measured.items() for what in scored.scores]
-        shown = ", ".join(f"{name} {entry[name]:.4f}" for name in names)
-        mark = " (the best so far)" if better and step else ""
-        self.folder.say(f"step {step}: held-out loss {entry['loss']:.4f}, {shown}{mark}")
 
     def _best(self, among: Sequence[Entry] = ()) -> Entry:
         """The first of the highest; step 0 counts only if there is no other."""
