@@ -152,7 +152,8 @@ def dies_after(step):
     return After(step, die)
 
 
-def test_it_needs_whole_matrices():
+def test_it_needs_whole_matrices(run):
     with pytest.raises(SettingsError, match="--shard: muon turns whole matrices"):
-        make_optimizer(tiny_network(), OptimizerSettings(kind="muon"), shard=True)
-    make_optimizer(tiny_network(), OptimizerSettings(), shard=True)
+        run(optimizer={"kind": "muon"}, shard=True)
+    with pytest.raises(SettingsError, match="--shard: one process has nobody to share with"):
+        run(shard=True)

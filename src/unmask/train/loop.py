@@ -41,9 +41,7 @@ class Loop:
         network = given.network.train()
         trainee = Trainee(network, given.objective)
         self.module = self.processes.wrap(trainee, list(network.encoder.blocks), shard=shard)
-        self.optimizer = make_optimizer(
-            trainee, recipe.optimizer, layers=network.config.layers, shard=shard
-        )
+        self.optimizer = make_optimizer(trainee, recipe.optimizer, layers=network.config.layers)
         self.keeper = Keeper(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.deal: Deal | Ahead = Deal(given.source, self.processes)

@@ -43,14 +43,12 @@ def place_parameters(
 
 
 def make_optimizer(
-    module: nn.Module, settings: OptimizerSettings, *, layers: int = 0, shard: bool = False
+    module: nn.Module, settings: OptimizerSettings, *, layers: int = 0
 ) -> torch.optim.AdamW:
     """Make an optimizer for the parameters of a module; biases and norms do not decay.
 
     `layers` is the number of blocks of the encoder, from which layer-wise rates count down.
     """
-    if shard:
-        settings.refuse_shares()
     named = [(p, place) for _, p, place in place_parameters(module) if p.requires_grad]
     muon = settings.kind == "muon"
     turned = [p for p, place in named if muon and p.ndim == 2 and place.in_block]

@@ -146,6 +146,8 @@ class Run:
             raise FolderError(
                 f"{self.out}: no run to resume (recipe.toml is not there). Check the path."
             )
+        if self.options.shard:
+            recipe.optimizer.refuse_shares()
         recipe = self.job.resolve(recipe, site)
         before = site.stored.loop.micro_batches if site.stored else 1
         least = max(recipe.loop.micro_batches, before)
