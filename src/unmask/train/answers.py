@@ -22,7 +22,7 @@ class Scored:
     detail: Detail
 
 
-def key_of(name: str, what: str) -> str:
+def metric_name(name: str, what: str) -> str:
     """What a task's metric is called in a run."""
     return f"{name}.{what}" if name else what
 

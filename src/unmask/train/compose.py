@@ -117,7 +117,7 @@ def compose(
 def modernised(
     table: Mapping[str, Any], changes: Iterable[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """A table with some settings replaced, all by the names of today, and notices of the others."""
+    """Replace some settings of a table, all by today's names; also return notices of old ones."""
     told, assignments = [], []
     for name in _flat(table):
         top, _, rest = name.partition(".")
@@ -135,7 +135,7 @@ def modernised(
 
 
 def _below(table: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The settings below those with some names, one of which may replace the length of the run."""
+    """Flatten a lower layer; its length of the run gives way to one among the `names` above."""
     flat = _flat(table)
     return _without(flat, LENGTH_NAMES) if LENGTH_NAMES & {*names} else flat
 

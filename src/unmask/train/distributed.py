@@ -6,9 +6,8 @@ step's batches are the same whatever the number of processes; only who computes 
 long as a step has a piece for each of them.
 """
 
-import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -44,16 +43,9 @@ class Processes:
         dist.all_reduce(sums)
         return [float(value) for value in sums.tolist()]
 
-    def refuse_other(self, text: str, what: str) -> None:
-        """Refuse to go on where processes have different texts, compared by their sha256."""
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        self.refuse_difference(float(int(digest[:12], 16)), what)
-
-    def refuse_difference(self, value: float, what: str) -> None:
-        """Refuse to go on where processes have come to different numbers."""
-        mean = self.total([value])[0] / self.world
-        worst = self.total([abs(value - mean)])[0]
-        if worst > 0:
+    def refuse_difference(self, value: str | float | Mapping[str, Any], what: str) -> None:
+        """Refuse to go on where processes have come to different values."""
+        if len(set(self.gather(ascii(value).encode()))) > 1:
             raise SettingsError(
                 f"{what} is not the same on all {self.world} processes. They must see the same "
                 "data and the same --out, on a disk that all machines share."
@@ -100,9 +92,8 @@ class Processes:
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(self.device.type, (self.world,))
-        for block in blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(module, mesh=mesh)
+        for part in (*blocks, module):
+            fully_shard(part, mesh=mesh)
         return module
 
     def syncing(self, module: nn.Module, now: bool) -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.state import newest_state, prune, save_state
 from unmask.checkpoint.weights import empty
 from unmask.model.network import Network
-from unmask.train.answers import key_of
+from unmask.train.answers import metric_name
 from unmask.train.distributed import like, whole
 from unmask.train.evaluator import METRIC
 from unmask.train.folder import CHECKPOINTS
@@ -57,7 +57,7 @@ class Keeper:
     def restore(self) -> Position | None:
         """Take weights and moments from the newest checkpoint; None if there is none yet."""
         state = newest_state(self.site.folder.checkpoints, self.site.folder.say)
-        found = -1.0 if state is None else float(state.facts["step"])
+        found = -1 if state is None else state.facts["step"]
         self.processes.refuse_difference(found, "the newest checkpoint that each finds")
         if state is None:
             return None
@@ -83,7 +83,7 @@ class Keeper:
                 if target.exists():
                     continue
                 self.site.folder.claim(folder)
-                prefix = key_of(head, "")
+                prefix = metric_name(head, "")
                 scores = {
                     name.removeprefix(prefix): value
                     for name, value in best.scores.items()

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from unmask.settings import write_toml
-from unmask.train.answers import Scored, answers_of, heads, key_of, table
+from unmask.train.answers import Scored, answers_of, heads, metric_name, table
 from unmask.train.curves import Chart, Line, column
 from unmask.train.folder import RunFolder, of_kind
 
@@ -36,7 +36,7 @@ def write_report(
     held = of_kind(metrics, "eval")
     extra, charts = "", []
     for name, own in (scored or {}).items():
-        lines = [Line(what, *_points(held, key_of(name, what))) for what in own.scores]
+        lines = [Line(what, *_points(held, metric_name(name, what))) for what in own.scores]
         title = f"Scores on held-out data{f': {name}' if name else ''}"
         charts.append(Chart(title, lines))
         extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"

@@ -7,7 +7,6 @@ new run, a resumed one and a restart, and only then asks the job for its ingredi
 resume, restarts, sharding, time limits, checks and shared evaluation hold for every job.
 """
 
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,8 +104,8 @@ class Run:
     def _train(self, site: Site) -> Outcome:
         recipe, group = self._resolved(site), site.processes
         given = self.job.build(recipe, site)
-        group.refuse_other(given.digest.sha256, f"the {given.digest.name}")
-        group.refuse_other(json.dumps(self.job.scope.table(recipe)), "the recipe")
+        group.refuse_difference(given.digest.sha256, f"the {given.digest.name}")
+        group.refuse_difference(self.job.scope.table(recipe), "the recipe")
         group.wait()
         site.folder.start_over()  # not before the data was read and the network made
         if self.options.tensorboard and group.first:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.disk import sweep
 from unmask.model.network import Network
-from unmask.train.answers import Scored, key_of
+from unmask.train.answers import Scored, metric_name
 from unmask.train.evaluator import METRIC, Best, Entry, Evaluator
 from unmask.train.ingredients import Tokens
 from unmask.train.position import Position
@@ -49,7 +49,7 @@ class Scores(Evaluator):
         """Measure, report, and keep the model if it is the best."""
         measured, losses = self.exam.measure(network)
         scores = {
-            key_of(name, what): value
+            metric_name(name, what): value
             for name, scored in measured.items()
             for what, value in scored.scores.items()
         }
