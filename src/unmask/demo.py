@@ -33,7 +33,7 @@ from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line
-from unmask.train.folder import read_metrics
+from unmask.train.folder import of_kind, read_metrics
 from unmask.train.recipe import Recipe
 from unmask.train.report import REPORT, page
 from unmask.train.run import Options, Run
@@ -103,7 +103,7 @@ def tell(
     step(f"Pre-training for {60 * size.minutes:.0f} seconds: hidden words and next sentences")
     model = learn(out, size, console or Console(), say)
     metrics = read_metrics(out / "pretrain")
-    last = [entry for entry in metrics if entry["kind"] == "eval"][-1]
+    last = of_kind(metrics, "eval")[-1]
     result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
     done("pre-train", result)
     show_blanks(last["blanks"], say)
@@ -263,7 +263,7 @@ def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) 
     lines = []
     for name in ("pre-trained", "from nothing"):
         run = read_metrics(out / f"classify-{name.replace(' ', '-')}")
-        held = [entry for entry in run if entry["kind"] == "eval"]
+        held = of_kind(run, "eval")
         lines.append(Line(name, [e["step"] for e in held], [e["accuracy"] for e in held]))
     ends = [0, lines[0].xs[-1]]
     lines.append(Line("guessing", ends, [1 / len(LIBRARIES)] * 2, dashed=True))

@@ -18,11 +18,12 @@ from unmask.tasks.base import Detail
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.answers import Scored
 from unmask.train.compose import compose
 from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.run import Job, Options, Outcome, Run
-from unmask.train.scores import Exam, Scored, Scores
+from unmask.train.scores import Exam, Scores
 from unmask.train.site import Site
 
 WORDS = "red green blue six seven is was it the a john paris lives in . who where".split()

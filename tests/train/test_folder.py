@@ -139,7 +139,7 @@ def test_other_processes_than_the_first_write_nothing(tmp_path):
         folder.record({"step": 1})
         folder.put("file", "text")
         folder.cut_back(0)
-        begin(folder, Pretrain.scope, recipe(), {})
+        begin(folder, Pretrain.scope, recipe(), {}, None)
     assert not (tmp_path / "run").exists()
 
 
@@ -229,9 +229,9 @@ def test_what_binds_a_run_is_refused_by_name(finished, name):
     facts = json.loads((finished / "facts.json").read_text())
     folder = RunFolder(finished, Console())
     stored = stored_recipe(finished, Pretrain.scope)
-    begin(folder, Pretrain.scope, stored, facts)
+    begin(folder, Pretrain.scope, stored, facts, stored)
     with pytest.raises(FolderError, match=f"was begun with another {name} .* begin another run"):
-        begin(folder, Pretrain.scope, stored, {**facts, name: "f" * 64})
+        begin(folder, Pretrain.scope, stored, {**facts, name: "f" * 64}, stored)
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -240,7 +240,7 @@ def test_what_decides_the_last_bits_is_announced(finished, name):
     said = []
     folder = RunFolder(finished, Heard(said))
     stored = stored_recipe(finished, Pretrain.scope)
-    begin(folder, Pretrain.scope, stored, {**facts, name: "another"})
+    begin(folder, Pretrain.scope, stored, {**facts, name: "another"}, stored)
     was = repr(facts[name])
     assert said == [
         f"warning: not bit-identical to an uninterrupted run, because {name} was {was} "

@@ -53,9 +53,9 @@ def layers():
 
 
 def muon(module, **how):
-    matrices = [(module["qkv"].weight, 3), (module["out"].weight, 1)]
-    settings = {"momentum": 0.0, "factor": 0.5, "decay": 0.5, "lr": 0.2, "fused": True, **how}
-    return Muon([{"params": [module["out"].bias]}], matrices, **settings)
+    matrices = {"params": [module["qkv"].weight, module["out"].weight], "parts": [3, 1]}
+    matrices |= {"momentum": 0.0, "factor": 0.5, "weight_decay": 0.5, **how}
+    return Muon([{"params": [module["out"].bias]}, matrices], lr=0.2, fused=True)
 
 
 def test_one_step_by_hand():
@@ -76,7 +76,7 @@ def test_one_step_by_hand():
 
 def test_momentum_looks_ahead_by_hand():
     module = layers()
-    optimizer = muon(module, momentum=0.5, decay=0.0)
+    optimizer = muon(module, momentum=0.5, weight_decay=0.0)
     first, second = random(6, 4, seed=1), random(6, 4, seed=2)
     weight = module["out"].weight
     mean = torch.zeros(6, 4)
@@ -152,7 +152,8 @@ def dies_after(step):
     return After(step, die)
 
 
-def test_it_needs_whole_matrices():
+def test_it_needs_whole_matrices(run):
     with pytest.raises(SettingsError, match="--shard: muon turns whole matrices"):
-        make_optimizer(tiny_network(), OptimizerSettings(kind="muon"), shard=True)
-    make_optimizer(tiny_network(), OptimizerSettings(), shard=True)
+        run(optimizer={"kind": "muon"}, shard=True)
+    with pytest.raises(SettingsError, match="--shard: one process has nobody to share with"):
+        run(shard=True)

@@ -280,7 +280,6 @@ def test_the_shape_of_a_network_is_set_by_the_same_names_as_in_its_config():
     own = {"size", "decoder", "frozen", "head_layers"}
     assert not shape & own
     assert set(ModelSettings.model_fields) == shape | own
-    assert own == ModelSettings.OTHER
     decoder = set(DecoderConfig.model_fields) - {"vocab_size", "shared"}
     assert set(DecoderSettings.model_fields) == decoder
 

@@ -19,7 +19,7 @@ from unmask.errors import Stopped
 from unmask.model.network import Network
 from unmask.tasks.base import Detail
 from unmask.tasks.classify import ClassifySettings
-from unmask.train.scores import Scored
+from unmask.train.answers import Scored
 
 SAVES = {"evaluate": {"times": 16}, "loop": {"save_steps": 5}}
 # By step: the best one changes four times, and checkpoints need models that are not the best.

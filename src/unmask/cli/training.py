@@ -75,19 +75,19 @@ def _recipe(
             )
         return None
     from unmask.jobs.scopes import PRETRAIN, check_network
-    from unmask.settings import build, read_toml
-    from unmask.train.compose import compose_table, recipe_path, without_choices
-    from unmask.train.recipe import Recipe
+    from unmask.settings import read_toml
+    from unmask.train.compose import compose, recipe_path
 
     minutes = any(change.startswith("schedule.minutes=") for change in changes)
     name = arguments[0] if len(arguments) == 2 else "budget" if minutes else "bert"
+
+    def check(recipe: "Recipe") -> None:
+        check_network(recipe)
+        if run.shard:
+            recipe.optimizer.refuse_shares()
+
     source = _with_phases(read_toml(recipe_path("", name)), phase)
-    table = compose_table(PRETRAIN, source, changes, console=options.console_of_run())
-    plain = without_choices(table)
-    check_network(plain)
-    if run.shard:
-        plain.optimizer.refuse_shares()
-    return build(Recipe, table, where="recipe")
+    return compose(PRETRAIN, source, changes, console=options.console_of_run(), check=check)
 
 
 def _with_phases(table: dict[str, Any], phase: dict[str, int]) -> dict[str, Any]:

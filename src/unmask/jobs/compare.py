@@ -17,7 +17,7 @@ from unmask.jobs.translate import TranslateJob
 from unmask.settings import Settings, build, read_toml
 from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line, column
-from unmask.train.folder import MODEL, read_metrics
+from unmask.train.folder import MODEL, of_kind, read_metrics
 from unmask.train.run import Options
 
 FIGURE = "compare.svg"
@@ -92,8 +92,8 @@ def read_comparison(path: Path) -> Comparison:
 def row_of(name: str, run: Path) -> dict[str, Any]:
     """What a run came to: its best held-out score, and what it took."""
     metrics = read_metrics(run)
-    held = [entry for entry in metrics if entry["kind"] == "eval" and entry["step"] > 0]
-    trained = [entry for entry in metrics if entry["kind"] == "train"]
+    held = [entry for entry in of_kind(metrics, "eval") if entry["step"] > 0]
+    trained = of_kind(metrics, "train")
     best = max(held, key=lambda entry: float(entry["bleu"]))
     scores = {key: best[key] for key in ("bleu", "chrf", "perplexity", "step")}
     return {"variant": name, **scores, "minutes": trained[-1]["seconds"] / 60}
@@ -104,10 +104,7 @@ def drawn(runs: dict[str, Path]) -> str:
 
     Not over steps, which may be of any size.
     """
-    held = {
-        name: [entry for entry in read_metrics(run) if entry["kind"] == "eval"]
-        for name, run in runs.items()
-    }
+    held = {name: of_kind(read_metrics(run), "eval") for name, run in runs.items()}
     charts = []
     for title, key in (("Held-out BLEU", "bleu"), ("Held-out loss of a word", "loss")):
         lines = [

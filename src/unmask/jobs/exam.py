@@ -21,10 +21,10 @@ from unmask.tasks.base import Tally, answers
 from unmask.tasks.engine import Live
 from unmask.tasks.translate import Tokenizers, Translate, perplexity, said_of
 from unmask.tasks.translate import Tokens as PairTokens
+from unmask.train.answers import Scored
 from unmask.train.distributed import Processes
 from unmask.train.ingredients import Tokens
 from unmask.train.recipe import Recipe
-from unmask.train.scores import Scored
 
 Measured = tuple[dict[str, Scored], list[float]]
 

@@ -70,5 +70,5 @@ class Pretrain:
 
             first = site.processes.first
             self.corpus = open_corpus(self.path, check=first, progress=checked if first else None)
-            site.processes.refuse_other(self.corpus.digest, "the corpus")
+            site.processes.refuse_difference(self.corpus.digest, "the corpus")
         return self.corpus

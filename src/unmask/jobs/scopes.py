@@ -8,7 +8,7 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.settings import Settings
-from unmask.train.compose import Scope, merged
+from unmask.train.compose import Scope
 from unmask.train.recipe import AUTO, DataSettings, LoopSettings, ModelSettings, Recipe
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
@@ -53,7 +53,7 @@ SEVERAL = Scope("finetune multi", [*TUNED, "tasks", "data.temperature"], DEFAULT
 TRANSLATE = Scope(
     "translate",
     reads=[*TUNED, *SHAPE, "model.decoder", "tokenizer", "task", "evaluate.tokens"],
-    defaults=merged(DEFAULTS, {"task": {"name": "translate"}}),
+    defaults={**DEFAULTS, "task": {"name": "translate"}},
     folder="translate",
 )
 

@@ -17,9 +17,10 @@ from unmask.disk import check_output_folder, sweep, unfinished, write_file
 from unmask.errors import FolderError
 from unmask.train import written
 from unmask.train.evaluator import METRIC
-from unmask.train.folder import MODEL, RECIPE, refuse_foreign_files
+from unmask.train.folder import MODEL, refuse_foreign_files
 from unmask.train.recipe import Recipe
 from unmask.train.run import Job, Options, Run
+from unmask.train.written import RECIPE
 
 SUMMARY = "summary.json"
 

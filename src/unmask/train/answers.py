@@ -1,17 +1,33 @@
 """What a task answered on held-out data -> HTML: scores, labels, confusion, the worst mistakes."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from unmask.tasks.base import Mistake
-
-if TYPE_CHECKING:
-    from unmask.train.scores import Scored
+from unmask.settings import Settings
+from unmask.tasks.base import Detail, Mistake
 
 SHOWN = 600  # characters of a text
 
 
-def answers_of(scored: "Scored") -> str:
+@dataclass(frozen=True)
+class Scored:
+    """What was measured of one task on held-out data, and the settings that it settled on."""
+
+    name: str  # of the task
+    metric: str  # the best model is the one with the most of it
+    settings: Settings
+    scores: dict[str, float]
+    detail: Detail
+
+
+def metric_name(name: str, what: str) -> str:
+    """What a task's metric is called in a run."""
+    return f"{name}.{what}" if name else what
+
+
+def answers_of(scored: Scored) -> str:
     """All that is shown of one task."""
     detail, html = scored.detail, scores_table(scored.scores)
     if detail.table:
@@ -23,52 +39,53 @@ def answers_of(scored: "Scored") -> str:
     return html
 
 
+def table(rows: Iterable[str]) -> str:
+    """Make a table of rows, each given as its cells."""
+    return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in rows)}</table>"
+
+
+def heads(names: Iterable[str]) -> str:
+    """Make cells that say what is in a row or below."""
+    return "".join(f"<th>{escape(name)}</th>" for name in names)
+
+
 def scores_table(scores: dict[str, float]) -> str:
     """Every metric of the best step."""
-    rows = "".join(
-        f'<tr><th>{escape(name)}</th><td class="n">{value:.4f}</td></tr>'
-        for name, value in scores.items()
-    )
-    return f"<table>{rows}</table>"
+    return table(f'{heads([name])}<td class="n">{scores[name]:.4f}</td>' for name in scores)
 
 
 def label_table(rows: list[dict[str, Any]]) -> str:
     """Precision, recall and F1 of each label."""
     names = list(rows[0])
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(_cell(row[name]) for name in names) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return table([heads(names), *("".join(_cell(row[name]) for name in names) for row in rows)])
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f'<td class="n">{value:.3f}</td>'
-    return (
-        f'<td class="n">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(value)}</td>"
-    )
+def _cell(value: str | float) -> str:
+    if isinstance(value, str):
+        return f"<td>{escape(value)}</td>"
+    shown = f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+    return f'<td class="n">{shown}</td>'
 
 
 def confusion_table(confusion: dict[str, Any]) -> str:
     """Counts, the darker the larger their share of the row; rows are the truth."""
     names, counts = confusion["names"], confusion["counts"]
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = ""
+    rows = [heads(["truth \\ said", *names])]
     for name, row in zip(names, counts, strict=True):
         total = max(sum(row), 1)
-        cells = "".join(
+        cells = (
             f'<td class="n" style="background:rgb(37 99 235 / {count / total:.2f})">{count:,}</td>'
             for count in row
         )
-        body += f"<tr><th>{escape(name)}</th>{cells}</tr>"
-    return f"<table><tr><th>truth \\ said</th>{head}</tr>{body}</table>"
+        rows.append(heads([name]) + "".join(cells))
+    return table(rows)
 
 
 def mistake_table(mistakes: list[Mistake]) -> str:
     """The worst first."""
-    rows = "".join(
-        f"<tr><td>{escape(m.text[:SHOWN])}{'...' if len(m.text) > SHOWN else ''}<br>"
-        f"<small>{escape(m.where)}</small></td><td>{escape(m.truth)}</td><td>{escape(m.said)}</td>"
-        f'<td class="n">{m.badness:.3f}</td></tr>'
-        for m in mistakes
-    )
-    return f"<table><tr><th>text</th><th>truth</th><th>said</th><th></th></tr>{rows}</table>"
+    rows = [heads(["text", "truth", "said", ""])]
+    for m in mistakes:
+        text = escape(m.text[:SHOWN]) + ("..." if len(m.text) > SHOWN else "")
+        place = f"<td>{text}<br><small>{escape(m.where)}</small></td>"
+        rows.append(place + _cell(m.truth) + _cell(m.said) + _cell(m.badness))
+    return table(rows)

@@ -5,7 +5,7 @@ that it does not read is refused in what a user gives. Settings of the first ver
 names now; they are accepted, with a notice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from unmask.train.schedule import LENGTHS
 
 # What may be changed when a run is resumed: it decides nothing that is learned.
 FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps", "ahead", "micro_batches")
+CHOICES = ("objective", "task", "tasks")  # whose settings stand where they are used, with torch
+MUON = ("optimizer.momentum", "optimizer.factor")  # read by this kind of optimizer alone
+LENGTH_NAMES = {f"schedule.{name}" for name in LENGTHS}
 # Settings of the first version -> what they are called now; the longest name that fits counts.
 MOVED = {
     "examples": "data",
@@ -52,20 +55,18 @@ class Scope:
     def table(self, recipe: Recipe) -> dict[str, Any]:
         """What is written beside a result: all that this job reads."""
         dumped = recipe.model_dump(exclude_none=True)
-        unread = self.unread(dumped)
-        return {key: value for key, value in _without(dumped, unread).items() if value != {}}
+        return _nested(_without(_flat(dumped), self.unread(dumped)))
 
     def unread(self, table: Mapping[str, Any]) -> list[str]:
         """Settings of a table that this job does not read."""
-        optimizer = table.get("optimizer")
-        muon = isinstance(optimizer, Mapping) and optimizer.get("kind") == "muon"
-        only = () if muon else ("optimizer.momentum", "optimizer.factor")
-        return [n for n in _flat(table) if n in only or not self._reads(n)]
+        flat = _flat(table)
+        only = () if flat.get("optimizer.kind") == "muon" else MUON
+        found = [name for name in flat if name in only or not self._reads(name)]
+        return list(dict.fromkeys(map(_whole_choice, found)))
 
     def _reads(self, name: str) -> bool:
         """Is it read, or inside of what is read, or a table of which something is read?"""
-        inside = (f"{name}.".startswith(f"{read}.") for read in self.reads)
-        return any(inside) or any(read.startswith(f"{name}.") for read in self.reads)
+        return any(_within(name, read) or _within(read, name) for read in self.reads)
 
 
 def compose(
@@ -75,108 +76,81 @@ def compose(
     *,
     console: Console | None = None,
     stored: bool = False,
+    check: Callable[[Recipe], None] | None = None,
 ) -> Recipe:
     """Compose the recipe of a job from a name, a path or a table, with some settings replaced.
 
     `stored` is for recipes that a run has written: settings of older versions that this job does
-    not read are dropped from them with a notice, instead of refused.
+    not read are dropped from them with a notice, instead of refused. `check` gets the recipe
+    without its objective and tasks, whose settings cannot be checked without torch: what is wrong
+    is reported before torch is imported, where it can be.
     """
-    table = compose_table(scope, source, changes, console=console, stored=stored)
-    without_choices(table)  # what is wrong is reported before torch is imported, where it can be
+    where, table = "recipe", source
+    if not isinstance(table, Mapping):
+        where = str(source)
+        table = read_toml(recipe_path(scope.folder, where, called=scope.called))
+    given, notices = modernised(table, changes)
+    unread = scope.unread(given)
+    if stored:
+        names = ", ".join(unread)
+        notices = [f"settings that {scope.job} does not read: {names}"] if unread else []
+    for notice in notices:
+        (console or Console()).say(f"notice: {notice}")
+    if not stored:
+        refuse_unknown(Recipe, given, "recipe")
+        if unread:
+            raise SettingsError(
+                f"{where}: {unread[0]} is set, but {scope.job} does not read it. Leave it out."
+            )
+    flat = _without(_flat(given), unread)
+    table = _nested(_below(scope.defaults, flat) | flat)
+    plain = {key: value for key, value in table.items() if key not in CHOICES}
+    recipe = build(Recipe, plain, where="recipe")
+    if check:
+        check(recipe)
     recipe = build(Recipe, table, where="recipe")
     if "task" in scope.reads and recipe.task is None:
         raise SettingsError("recipe [task]: 'name' is missing; need the name of a task.")
     return recipe
 
 
-def compose_table(
-    scope: Scope,
-    source: str | Path | Mapping[str, Any],
-    changes: Iterable[str] = (),
-    *,
-    console: Console | None = None,
-    stored: bool = False,
-) -> dict[str, Any]:
-    """The same as a table: all names are known and read by the job, values are not checked yet."""
-    console = console or Console()
-    where = "recipe" if isinstance(source, Mapping) else str(source)
-    given, notes = modernised(
-        source
-        if isinstance(source, Mapping)
-        else read_toml(recipe_path(scope.folder, where, called=scope.called))
-    )
-    assignments = []
+def modernised(
+    table: Mapping[str, Any], changes: Iterable[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Replace some settings of a table, all by today's names; also return notices of old ones."""
+    told, assignments = [], []
+    for name in _flat(table):
+        top, _, rest = name.partition(".")
+        # Settings of these two have gone to different places; other tables have moved as a whole.
+        told.append(f"{top}.{rest.partition('.')[0]}" if top in ("train", "tune") else top)
     for change in changes:
         name, equals, value = change.partition("=")
-        new = _renamed(name.strip())
-        notes |= {name.strip(): new} if new != name.strip() else {}
-        assignments.append(f"{new}{equals}{value}")
-    for before, after in {} if stored else notes.items():
-        console.say(f"notice: the setting {before} is now called {after}")
-    lengths = {a.partition("=")[0] for a in assignments} & {f"schedule.{n}" for n in LENGTHS}
-    if lengths:
-        given = _without(given, [f"schedule.{name}" for name in LENGTHS])
-    given = override(given, assignments)
-    if not stored:
-        refuse_unknown(Recipe, given, "recipe")
-    unread = scope.unread(given)
-    if unread and not stored:
-        raise SettingsError(
-            f"{where}: {unread[0]} is set, but {scope.job} does not read it. Leave it out."
-        )
-    if unread:
-        console.say(f"notice: settings that {scope.job} does not read: {', '.join(unread)}")
-    return merged(scope.defaults, _without(given, unread))
+        told.append(name.strip())
+        assignments.append(f"{_renamed(name.strip())}{equals}{value}")
+    flat = {_renamed(name): value for name, value in _flat(table).items()}
+    assigned = [assignment.partition("=")[0] for assignment in assignments]
+    given = override(_nested(_below(flat, assigned)), assignments)
+    moved = [name for name in dict.fromkeys(told) if _renamed(name) != name]
+    return given, [f"the setting {name} is now called {_renamed(name)}" for name in moved]
 
 
-def without_choices(table: Mapping[str, Any]) -> Recipe:
-    """A recipe without its objective and tasks, whose settings cannot be checked without torch."""
-    plain = {k: v for k, v in table.items() if k not in ("objective", "task", "tasks")}
-    return build(Recipe, plain, where="recipe")
-
-
-def merged(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table over its defaults; a length that is given replaces any other."""
-    result = dict(defaults)
-    for key, value in table.items():
-        known = result.get(key)
-        if isinstance(known, Mapping) and isinstance(value, Mapping):
-            if any(value.get(name) is not None for name in LENGTHS):
-                known = {k: v for k, v in known.items() if k not in LENGTHS}
-            result[key] = merged(known, value)
-        elif value is not None:
-            result[key] = value
-    return result
-
-
-def modernised(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A table with the names of today, and which of them were others."""
-    result: dict[str, Any] = {}
-    notes: dict[str, str] = {}
-
-    def put(place: dict[str, Any], path: Sequence[str], value: Any) -> None:
-        for key in path[:-1]:
-            place = place.setdefault(key, {})
-        place[path[-1]] = value
-
-    for key, value in table.items():
-        inner = value.items() if key in ("train", "tune") and isinstance(value, Mapping) else None
-        for name, own in [(key, value)] if inner is None else [(f"{key}.{k}", v) for k, v in inner]:
-            new = _renamed(name)
-            notes |= {name: new} if new != name else {}
-            if isinstance(own, Mapping):
-                for last, part in own.items():
-                    put(result, [*new.split("."), last], part)
-            else:
-                put(result, new.split("."), own)
-    return result, notes
+def _below(table: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Flatten a lower layer; its length of the run gives way to one among the `names` above."""
+    flat = _flat(table)
+    return _without(flat, LENGTH_NAMES) if LENGTH_NAMES & {*names} else flat
 
 
 def _renamed(name: str) -> str:
     for old in sorted(MOVED, key=len, reverse=True):
-        if name == old or name.startswith(f"{old}."):
+        if _within(name, old):
             return MOVED[old] + name.removeprefix(old)
     return name
+
+
+def _whole_choice(name: str) -> str:
+    """The name of an objective or a task, if it is one of its settings."""
+    top = name.partition(".")[0]
+    return top if top in CHOICES else name
 
 
 def recipe_path(folder: str, name: str, *, called: str = "recipe") -> Path:
@@ -201,39 +175,45 @@ def recipes_folder() -> Path:
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first setting that differs and may not, as `name (then, now)`; None if none does."""
-    old, new = _values(before), _values(now)
+    old, new = _flat(before, lists=True), _flat(now, lists=True)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name) and name.rpartition(".")[2] not in FREE:
             return f"{name} ({old.get(name)!r} then, {new.get(name)!r} now)"
     return None
 
 
-def _values(table: Any, name: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}; what is None is skipped, as in a TOML file."""
-    if not isinstance(table, Mapping | list):
-        return {} if table is None else {name: table}
-    items = table.items() if isinstance(table, Mapping) else enumerate(table)
+def _flat(table: Mapping[Any, Any], *, lists: bool = False) -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}; what is None is skipped, as in a TOML file.
+
+    A list is one setting, or with `lists` as many as it has entries.
+    """
     flat: dict[str, Any] = {}
-    for key, value in items:
-        flat |= _values(value, f"{name}.{key}" if name else str(key))
+    for key, value in table.items():
+        inner = dict(enumerate(value)) if lists and isinstance(value, list) else value
+        if isinstance(inner, Mapping):
+            parts = _flat(inner, lists=lists)
+            flat |= {f"{key}.{name}": part for name, part in parts.items()}
+        elif value is not None:
+            flat[str(key)] = value
     return flat
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The names of all settings of a table; a list is one setting."""
-    names = []
-    for key, value in table.items():
-        inner = isinstance(value, Mapping) and key not in ("task", "objective")
-        names += _flat(value, f"{prefix}{key}.") if inner else [f"{prefix}{key}"]
-    return names
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """{"a.b": 1} -> {"a": {"b": 1}}"""
+    table: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, last = name.split(".")
+        place = table
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return table
 
 
-def _without(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A table without some of its settings, given by their whole names."""
-    result = {}
-    for key, value in table.items():
-        if key in names:
-            continue
-        below = [name.partition(".")[2] for name in names if name.startswith(f"{key}.")]
-        result[key] = _without(value, below) if isinstance(value, Mapping) and below else value
-    return result
+def _without(flat: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {n: flat[n] for n in flat if not any(_within(n, out) for out in names)}
+
+
+def _within(name: str, table: str) -> bool:
+    """Is a setting in a table, or the same?"""
+    return f"{name}.".startswith(f"{table}.")

@@ -8,6 +8,8 @@ from html import escape
 WIDTH, HEIGHT = 580, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 150, 34, 42
 COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#be185d", "#65a30d")
+INK = 'fill="currentColor"'
+PALE = f'{INK} fill-opacity="0.7"'
 POINTS = 400  # of a line; more are averaged
 
 
@@ -35,11 +37,7 @@ class Chart:
 
     def svg(self) -> str:
         """A picture of its own, as an <svg> element."""
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-            f'width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{escape(self.title)}" '
-            f'font-family="system-ui, sans-serif" font-size="12">{_inside(self)}</svg>'
-        )
+        return _picture(HEIGHT, f'role="img" aria-label="{escape(self.title)}"', _inside(self))
 
 
 def column(charts: Sequence[Chart]) -> str:
@@ -49,11 +47,20 @@ def column(charts: Sequence[Chart]) -> str:
         f'<g transform="translate(0 {HEIGHT * i})">{_inside(chart)}</g>'
         for i, chart in enumerate(charts)
     )
+    white = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
+    return _picture(height, 'color="#1f2937"', white + body) + "\n"
+
+
+def _picture(height: int, attributes: str, body: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" font-family="system-ui, sans-serif" font-size="12" color="#1f2937">'
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>{body}</svg>\n'
+        f'height="{height}" font-family="system-ui, sans-serif" font-size="12" {attributes}>'
+        f"{body}</svg>"
     )
+
+
+def _text(x: float, y: float, text: str, attributes: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" {attributes}>{escape(text)}</text>'
 
 
 class _Frame:
@@ -79,34 +86,22 @@ class _Frame:
 
 def _inside(chart: Chart) -> str:
     shown = [line for line in chart.lines if any(_drawable(y, chart.log) for y in line.ys)]
-    title = escape(chart.title)
     if not shown:
-        return f'<text x="{LEFT}" y="{TOP}" fill="currentColor">{title}: nothing yet</text>'
+        return _text(LEFT, TOP, f"{chart.title}: nothing yet", INK)
     frame = _Frame(chart, shown)
-    parts = [
-        f'<text x="{LEFT}" y="18" font-size="14" font-weight="600" fill="currentColor">'
-        f"{title}</text>"
-    ]
+    parts = [_text(LEFT, 18, chart.title, f'{INK} font-size="14" font-weight="600"')]
     for tick in frame.ticks:
         y = frame.at(frame.left, tick)[1]
         label = f"{100 * tick:g} %" if chart.percent else f"{tick:,g}"
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             'stroke="currentColor" stroke-opacity="0.12"/>'
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="currentColor" '
-            f'fill-opacity="0.7">{label}</text>'
         )
+        parts.append(_text(LEFT - 8, y + 4, label, f'{PALE} text-anchor="end"'))
     marks = dict(enumerate(chart.names)) if chart.names else _numbered(frame.left, frame.right)
-    for mark, name in marks.items():
-        x = frame.at(mark, frame.low)[0]
-        parts.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" '
-            f'fill="currentColor" fill-opacity="0.7">{escape(name)}</text>'
-        )
-    parts.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle" '
-        f'fill="currentColor" fill-opacity="0.7">{escape(chart.across)}</text>'
-    )
+    below = [(frame.at(x, frame.low)[0], HEIGHT - BOTTOM + 18, name) for x, name in marks.items()]
+    for x, y, name in [*below, ((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, chart.across)]:
+        parts.append(_text(x, y, name, f'{PALE} text-anchor="middle"'))
     parts += _curves(shown, frame, chart.percent)
     return "".join(parts)
 
@@ -138,9 +133,7 @@ def _curves(lines: Sequence[Line], frame: _Frame, percent: bool) -> list[str]:
     above = -math.inf
     for y, text, colour in sorted(labels):
         above = max(y + 4, above + 15)
-        parts.append(
-            f'<text x="{WIDTH - RIGHT + 8}" y="{above:.1f}" fill="{colour}">{escape(text)}</text>'
-        )
+        parts.append(_text(WIDTH - RIGHT + 8, above, text, f'fill="{colour}"'))
     return parts
 
 

@@ -6,10 +6,9 @@ step's batches are the same whatever the number of processes; only who computes 
 long as a step has a piece for each of them.
 """
 
-import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -44,16 +43,9 @@ class Processes:
         dist.all_reduce(sums)
         return [float(value) for value in sums.tolist()]
 
-    def refuse_other(self, text: str, what: str) -> None:
-        """Refuse to go on where processes have different texts, compared by their sha256."""
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        self.refuse_difference(float(int(digest[:12], 16)), what)
-
-    def refuse_difference(self, value: float, what: str) -> None:
-        """Refuse to go on where processes have come to different numbers."""
-        mean = self.total([value])[0] / self.world
-        worst = self.total([abs(value - mean)])[0]
-        if worst > 0:
+    def refuse_difference(self, value: str | float | Mapping[str, Any], what: str) -> None:
+        """Refuse to go on where processes have come to different values."""
+        if len(set(self.gather(ascii(value).encode()))) > 1:
             raise SettingsError(
                 f"{what} is not the same on all {self.world} processes. They must see the same "
                 "data and the same --out, on a disk that all machines share."
@@ -63,24 +55,23 @@ class Processes:
         """The bytes of every process, in the order of their ranks, the same on each."""
         if self.world == 1:
             return [payload]
-        sizes = torch.zeros(self.world, dtype=torch.int64, device=self.device)
-        sizes[self.rank] = len(payload)
-        dist.all_reduce(sizes)
-        longest = int(sizes.max())
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own[: len(payload)] = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[
-            : len(payload)
-        ]
-        parts = [torch.zeros_like(own, device=self.device) for _ in range(self.world)]
-        dist.all_gather(parts, own.to(self.device))
+        ranks = range(self.world)
+        sizes = self.total([len(payload) if rank == self.rank else 0 for rank in ranks])
+        padded = bytearray(payload.ljust(max(1, *map(int, sizes)), b"\0"))
+        own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
+        parts = [torch.empty_like(own) for _ in ranks]
+        dist.all_gather(parts, own)
         return [
-            bytes(part[: int(size)].cpu().numpy().tobytes())
-            for part, size in zip(parts, sizes, strict=True)
+            bytes(part.cpu().numpy()[: int(size)]) for part, size in zip(parts, sizes, strict=True)
         ]
+
+    def from_first(self, values: Sequence[float]) -> list[float]:
+        """The numbers of the first process."""
+        return self.total([value if self.first else 0.0 for value in values])
 
     def agree(self, answer: bool) -> bool:
         """Let the first process decide for all."""
-        return self.total([float(answer and self.first)])[0] > 0
+        return self.from_first([float(answer)])[0] > 0
 
     def wait(self) -> None:
         """Until all processes are here."""
@@ -101,22 +92,17 @@ class Processes:
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(self.device.type, (self.world,))
-        for block in blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(module, mesh=mesh)
+        for part in (*blocks, module):
+            fully_shard(part, mesh=mesh)
         return module
 
-    @contextmanager
-    def syncing(self, module: nn.Module, now: bool) -> Iterator[None]:
+    def syncing(self, module: nn.Module, now: bool) -> AbstractContextManager[None]:
         """Exchange gradients in this pass, or only add them up here."""
         if isinstance(module, nn.parallel.DistributedDataParallel) and not now:
-            with module.no_sync():
-                yield
-            return
-        share: Any = module
-        if hasattr(module, "set_requires_gradient_sync"):
-            share.set_requires_gradient_sync(now)
-        yield
+            return module.no_sync()
+        if set_sync := getattr(module, "set_requires_gradient_sync", None):  # of shares
+            set_sync(now)
+        return nullcontext()
 
 
 @contextmanager

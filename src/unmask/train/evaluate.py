@@ -6,8 +6,6 @@ say what knowing nothing (ln V), or only the frequency of words, would reach.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,20 +17,11 @@ from unmask.data.batches import Batch
 from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Objective, OnePass
+from unmask.objectives.base import RIGHT, OnePass
 from unmask.text.vocabulary import CONTINUES
 from unmask.train.distributed import Processes
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """What a guesser reaches who knows nothing, or only how frequent words are."""
-
-    ln_v: float  # ln of the number of answers there are
-    unigram_loss: float | None = None  # where it is words that must be guessed
-    unigram_accuracy: float | None = None
 
 
 class Evaluation:
@@ -56,8 +45,20 @@ class Evaluation:
         self.tokens = rows * stream.length
 
     def __call__(self, network: Network) -> dict[str, float]:
-        """Mean losses and accuracies by term: {"mlm": ..., "mlm_accuracy": ...}."""
-        return score(self.objective, network, self.batches, self.objective.terms, self.processes)
+        """Mean losses and shares of right answers by term: {"mlm": ..., "mlm_accuracy": ...}."""
+        sums: Counter[str] = Counter()
+        with torch.no_grad():
+            for batch in self.batches:
+                found = self.objective(network, batch.to(self.processes.device))
+                sums.update({name: float(value) for name, value in found.items()})
+                sums.update({f"count {name}": count for name, count in batch.counts.items()})
+        scores: dict[str, float] = {}
+        for term in self.objective.terms:
+            own = [sums[name] for name in (term, term + RIGHT, f"count {term}")]
+            loss, right, count = self.processes.total(own)
+            scores[term] = loss / max(count, 1.0)
+            scores[f"{term}_accuracy"] = right / max(count, 1.0)
+        return scores
 
     def answers(self) -> NDArray[np.int64]:
         """The words that must be guessed in this process's batches."""
@@ -66,42 +67,22 @@ class Evaluation:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
-def score(
-    objective: Objective,
-    network: Network,
-    batches: Sequence[Batch],
-    terms: Sequence[str],
-    processes: Processes,
-) -> dict[str, float]:
-    """The mean loss of each term and the share of right answers, over all processes."""
-    sums: Counter[str] = Counter()
-    with torch.no_grad():
-        for batch in batches:
-            found = objective(network, batch.to(processes.device))
-            sums.update({name: float(value) for name, value in found.items()})
-            sums.update({f"count {name}": count for name, count in batch.counts.items()})
-    names = [n for t in terms for n in (t, t + RIGHT, f"count {t}")]
-    totals = dict(zip(names, processes.total([sums[n] for n in names]), strict=True))
-    scores: dict[str, float] = {}
-    for term in terms:
-        count = max(totals[f"count {term}"], 1.0)
-        scores[term] = totals[term] / count
-        scores[f"{term}_accuracy"] = totals[term + RIGHT] / count
-    return scores
-
-
 def baselines(
     corpus: Corpus, answers: NDArray[np.int64], processes: Processes, *, choices: int
-) -> Baselines:
-    """Score the hidden tokens by how frequent each is in the corpus, held-out text included."""
-    nothing = math.log(choices)
+) -> dict[str, float]:
+    """What a guesser reaches who knows nothing, or only how frequent words are.
+
+    The latter only where words must be guessed: each by how frequent it is in the corpus, held-out
+    text included.
+    """
+    found = {"ln_v": math.log(choices)}
     if not processes.total([len(answers)])[0]:
-        return Baselines(nothing)
+        return found
     shares = corpus.frequencies
     loss = float(-np.log(shares[answers]).sum())
     right = float((answers == shares.argmax()).sum())
     loss, right, count = processes.total([loss, right, len(answers)])
-    return Baselines(nothing, loss / count, right / count)
+    return {**found, "unigram_loss": loss / count, "unigram_accuracy": right / count}
 
 
 class Blanks:

@@ -15,11 +15,11 @@ METRIC = "metric"  # in an evaluation: what the best step has the most of
 
 @dataclass(frozen=True)
 class Best:
-    """The step that a run is published from, where that is not simply the last."""
+    """The step that a run is published from."""
 
-    path: Path  # the folder of its model
     step: int
-    scores: dict[str, float]  # as they are in the metrics; with a task's name where it has one
+    path: Path | None = None  # the folder of its model, where that is not the network as it is
+    scores: dict[str, float] = field(default_factory=dict)  # as they are in the metrics
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each task, by its name
 
 
@@ -33,9 +33,9 @@ class Evaluator:
         """Measure and report; every process takes part and gets the same entry."""
         return {}
 
-    def best(self) -> Best | None:
-        """The step to publish; None for the last one."""
-        return None
+    def best(self, position: Position) -> Best:
+        """The step to publish; here the last one."""
+        return Best(position.step)
 
     def stop(self) -> bool:
         """Has the run learned all that it will?"""

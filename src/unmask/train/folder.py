@@ -8,11 +8,10 @@ checkpoint has, so that no line is recorded twice. The run lists what it writes 
 """
 
 import json
-import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from glob import escape
@@ -28,9 +27,10 @@ from unmask.settings import read_json, read_toml, write_toml
 from unmask.train import written
 from unmask.train.compose import Scope, compose, difference
 from unmask.train.recipe import Recipe
+from unmask.train.written import RECIPE
 from unmask.version import VERSION
 
-RECIPE, FACTS, METRICS, LOG = "recipe.toml", "facts.json", "metrics.jsonl", "log.txt"
+FACTS, METRICS, LOG = "facts.json", "metrics.jsonl", "log.txt"
 CHECKPOINTS, MODEL, MODELS = "checkpoints", "model", "models"
 LOCK = ".lock"
 # Facts that decide what a run learns; another value is another run.
@@ -38,8 +38,6 @@ BINDING = ("corpus", "tokenizer")
 # Facts that decide the last bits; another value is announced.
 EXACT = ["unmask", "torch", "threads", "processor", "processes", "shard", "device"]
 EXACT += ["precision", "micro_batches"]
-# The folder of a step, or one that is unfinished or was set aside as damaged.
-_STEP = re.compile(r"(?:\.|damaged-)?(step-\d+)(?:\.tmp-.+|-[0-9a-f]{6})?")
 
 
 @dataclass
@@ -73,11 +71,6 @@ class RunFolder:
         for name, text in self.waiting:
             self._append(name, text)
         self.waiting.clear()
-
-    @property
-    def name(self) -> str:
-        """The name of the folder, also where the path is "."."""
-        return self.path.absolute().name
 
     @property
     def checkpoints(self) -> Path:
@@ -135,6 +128,11 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return found
 
 
+def of_kind(metrics: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The entries of training steps, "train", or those of evaluations, "eval"."""
+    return [entry for entry in metrics if entry["kind"] == kind]
+
+
 @contextmanager
 def open_run(
     path: Path,
@@ -167,10 +165,10 @@ def open_run(
     with held(path / LOCK, what="this run"):
         if folder.replaces:
             refuse_foreign_files(path)  # the rest waits until the new run can start
-        elif (begun or ours) and written.read_list(path) is None:
-            written.write_list(path, names_without_list(path))
+        elif begun or ours:
+            written.write_list(path, names_in(path))
         (path / CHECKPOINTS).mkdir(exist_ok=True)
-        for name in (written.LIST, *(written.read_list(path) or ())):
+        for name in (written.LIST, *names_in(path)):
             if "/" not in name:
                 sweep(path, f".{escape(name)}.tmp-*")
         try:
@@ -187,33 +185,35 @@ def open_run(
 def delete_run(path: Path) -> None:
     """Delete what a run wrote into its folder; if anything else is there, delete nothing.
 
-    The lock stays. The recipe goes last: without it, the folder would not count as a run.
+    The lock stays.
     """
     contents = refuse_foreign_files(path)
-    contents.files = [file for file in contents.files if file.name != LOCK]
-    written.delete(contents, last=(path / RECIPE, path / written.LIST))
+    contents.own = [own for own in contents.own if own != path / LOCK]
+    written.delete(contents)
 
 
 def refuse_foreign_files(path: Path) -> written.Contents:
     """Raise an error if a run's folder holds anything but what the run wrote."""
-    names = written.read_list(path)
-    names = names_without_list(path) if names is None else names
-    contents = written.survey(path, [*names, LOCK, written.LIST], holders=[CHECKPOINTS])
+    names = [*names_in(path), LOCK, written.LIST]
+    contents = written.survey(path, names, holders=[CHECKPOINTS])
     written.refuse_foreign(path, contents.foreign)
     return contents
 
 
-def names_without_list(path: Path) -> list[str]:
-    """Return what a run of version 0.1 may have written, which kept no list."""
+def names_in(path: Path) -> list[str]:
+    """Return the names that are listed; without a list, what version 0.1 may have written."""
+    listed = written.read_list(path)
+    if listed is not None:
+        return listed
     names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.BOARD]
     if path.name.startswith("trial-"):
         names.append("result.json")  # of a search
     for parent in (CHECKPOINTS, "best"):
         for entry in (path / parent).glob("*"):
-            if step := _STEP.fullmatch(entry.name):
-                names.append(f"{parent}/{step[1]}")
+            if step := re.search(r"step-\d+", entry.name):  # also of one unfinished or damaged
+                names.append(f"{parent}/{step[0]}")
     with suppress(UserError):  # a recipe that cannot be read names no tasks
-        tasks = read_toml(path / RECIPE).get("tasks", []) if (path / RECIPE).is_file() else []
+        tasks = read_toml(path / RECIPE).get("tasks", [])
         names += [f"models/{t['name']}" for t in tasks if isinstance(t, dict) and "name" in t]
     return list(dict.fromkeys(names))
 
@@ -223,7 +223,7 @@ def begin(
     scope: Scope,
     recipe: Recipe,
     facts: dict[str, Any],
-    stored: Recipe | None = None,
+    stored: Recipe | None,
 ) -> None:
     """Write down what the run is; on resuming, compare, and refuse or announce differences.
 
@@ -232,7 +232,7 @@ def begin(
     folder.recipe = scope.table(recipe)
     if not folder.writes:
         return
-    if not (folder.path / RECIPE).exists():
+    if stored is None:
         folder.put(FACTS, json.dumps(facts, indent=1) + "\n")
         folder.put(RECIPE, write_toml(folder.recipe))
         return
@@ -244,8 +244,6 @@ def begin(
                 f"{folder.path}: was begun with another {what} (sha256 {before.get(name)!s:.12}... "
                 f"then, {facts[name]!s:.12}... now). Resume it with that one, or begin another run."
             )
-    stored = stored or stored_recipe(folder.path, scope)
-    assert stored is not None
     changed = difference(scope.table(stored), folder.recipe)
     if changed:
         raise FolderError(
@@ -281,9 +279,8 @@ def environment() -> dict[str, Any]:
 
 def processor() -> str:
     """The name of the processor, which decides the order of sums."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or os.uname().machine
+    with suppress(OSError):
+        told = Path("/proc/cpuinfo").read_text("utf-8")
+        if name := re.search(r"^model name\s*:(.*)", told, re.MULTILINE):
+            return name[1].strip()
+    return platform.processor() or platform.machine()

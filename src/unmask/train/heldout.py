@@ -1,7 +1,7 @@
 """The held-out scores of a run: measured beside baselines, told, watched for trouble and drawn."""
 
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 
 from unmask.data.corpus import Corpus
 from unmask.data.examples import split_documents
@@ -9,7 +9,7 @@ from unmask.data.stream import Stream
 from unmask.errors import DataError
 from unmask.model.network import Network
 from unmask.objectives.base import OnePass
-from unmask.train.evaluate import SEED, Baselines, Blanks, Evaluation, baselines
+from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
 from unmask.train.evaluator import Entry, Evaluator
 from unmask.train.position import Position
 from unmask.train.recipe import Recipe
@@ -32,8 +32,6 @@ class HeldOut(Evaluator):
         self.folder, self.group, self.recipe = site.folder, site.processes, recipe
         self.objective = objective.standard()
         self.watch = Watch(self.folder.say, objective.asks)
-        self.watch.remember(self.folder.metrics())
-        self.baselines: Baselines | None = None
         if not recipe.data.held_out or not recipe.evaluate.times:
             return
         _, held = split_documents(len(corpus.documents) - 1, recipe.data.held_out)
@@ -49,7 +47,7 @@ class HeldOut(Evaluator):
         self.evaluation = self._on(tokens)
         choices = self.objective.readers[0].choices
         self.baselines = baselines(corpus, self.evaluation.answers(), self.group, choices=choices)
-        self.plain_loss = self.baselines.unigram_loss
+        self.plain_loss = self.baselines.get("unigram_loss")
         self.blanks = Blanks(self.evaluation, corpus)
 
     def _phase(self) -> Phase:
@@ -99,29 +97,31 @@ class HeldOut(Evaluator):
             each = int(room / (count + 1))  # one is before the first step
             tokens = min(most, max(PROBED, each))
             found = [tokens, min(count, max(1, int(room / tokens) - 1))]
-        agreed = self.group.total([v if self.group.first else 0.0 for v in found])
-        return round(agreed[0]), round(agreed[1])
+        tokens, count = map(round, self.group.from_first(found))
+        return tokens, count
 
     def evaluate(self, network: Network, position: Position) -> Entry:
         """Measure and report."""
-        assert self.baselines is not None
         scores = self.evaluation(network)
         asks = self.objective.asks
-        plain = {k: v for k, v in asdict(self.baselines).items() if v is not None}
-        entry: Entry = {**scores, **plain, "tokens": position.tokens}
+        entry: Entry = {**scores, **self.baselines, "tokens": position.tokens}
         entry |= {f"{r.term}_chance": 1 / r.choices for r in self.objective.readers}
         entry |= {"evaluated": self.evaluation.tokens, "evaluations": self.times, "asks": asks}
         entry["seconds"] = round(position.seconds, 3)
         if self.group.first:
             entry["blanks"] = self.blanks(network, self.group.device)
-        known = f"ln V {plain['ln_v']:.3f}"
-        if "unigram_loss" in plain:
-            known = f"unigram {plain['unigram_loss']:.3f}, {known}"
+        known = f"ln V {self.baselines['ln_v']:.3f}"
+        if self.plain_loss is not None:
+            known = f"unigram {self.plain_loss:.3f}, {known}"
         right = ", ".join(f"{about} {scores[f'{t}_accuracy']:.1%}" for t, about in asks.items())
         loss = scores[next(iter(asks))]
         self.folder.say(f"step {position.step}: held-out loss {loss:.3f} ({known}); right: {right}")
-        self.watch.evaluated(position.step, scores, self.baselines)
+        self.watch.evaluated(position.step, scores, self.plain_loss)
         return entry
+
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """Remember the evaluations of a run that is resumed."""
+        self.watch.remember(entries)
 
     def stepped(self, position: Position, report: Report) -> None:
         """Look for signs of trouble."""
@@ -129,5 +129,4 @@ class HeldOut(Evaluator):
 
     def report(self) -> None:
         """Draw the run so far."""
-        if self.folder.writes:
-            write_report(self.folder, warnings=self.watch.said)
+        write_report(self.folder, warnings=self.watch.said)

@@ -11,6 +11,7 @@ from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.state import newest_state, prune, refuse_poison, write_state
 from unmask.checkpoint.weights import empty
 from unmask.model.network import Network, count_parameters
+from unmask.train.answers import metric_name
 from unmask.train.distributed import like, whole
 from unmask.train.evaluator import METRIC
 from unmask.train.folder import CHECKPOINTS
@@ -59,7 +60,7 @@ class Keeper:
     def restore(self) -> Position | None:
         """Take weights and moments from the newest checkpoint; None if there is none yet."""
         state = newest_state(self.site.folder.checkpoints, self.site.folder.say)
-        found = -1.0 if state is None else float(state.facts["step"])
+        found = -1 if state is None else state.facts["step"]
         self.processes.refuse_difference(found, "the newest checkpoint that each finds")
         if state is None:
             return None
@@ -70,43 +71,36 @@ class Keeper:
         with torch.no_grad():
             for name, tensor in network.state_dict().items():
                 tensor.copy_(like(stored[name], tensor))
-        parameters = dict(network.named_parameters())
-        moments = {
-            key: like(value, parameters[key.partition("/")[2]])
-            for key, value in state.optimizer.items()
-        }
-        write_moments(network, self.optimizer, moments)
+        write_moments(network, self.optimizer, state.optimizer)
         return Position(**state.facts)
 
     def publish(self, position: Position) -> None:
         """Write the models of a finished run: of the best step, or else of the last."""
         network = self.network()  # gathers from all processes
-        best = self.given.evaluator.best()
+        best = self.given.evaluator.best(position)
         if self.processes.first:
-            if best is not None:
+            if best.path is not None:
                 network = load_folder(best.path).network
             for folder, head in self.given.publish.items():
                 target = self.site.folder.path / folder
                 if target.exists():
                     continue
                 self.site.folder.claim(folder)
-                facts: dict[str, object] = {"step": position.step}
-                if best is not None:
-                    prefix = f"{head}." if head else ""
-                    scores = {
-                        name.removeprefix(prefix): value
-                        for name, value in best.scores.items()
-                        if name.startswith(prefix) and name != METRIC
-                    }
-                    facts = {"step": best.step, "scores": scores}
+                prefix = metric_name(head, "")
+                scores = {
+                    name.removeprefix(prefix): value
+                    for name, value in best.scores.items()
+                    if name.startswith(prefix) and name != METRIC
+                }
+                facts = {"scores": scores} if scores else {}
                 save_folder(
                     target,
                     network.only(head) if head else network,
                     self.given.tokens.source,
                     target=self.given.tokens.target,
                     recipe=self.site.folder.recipe,
-                    provenance={**self.given.digest.provenance, **facts},
-                    task=best.settings.get(head) if best else None,
+                    provenance={**self.given.digest.provenance, "step": best.step, **facts},
+                    task=best.settings.get(head),
                 )
                 if head:
                     self.site.folder.say(f"the model for {head} is in {target}")

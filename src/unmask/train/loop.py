@@ -15,6 +15,7 @@ import torch
 
 from unmask.errors import Stopped, UserError
 from unmask.memory import keep_freed_memory
+from unmask.train.folder import of_kind
 from unmask.train.ingredients import Ingredients
 from unmask.train.keep import Keeper
 from unmask.train.optim import average, make_optimizer, set_rate
@@ -40,28 +41,25 @@ class Loop:
         network = given.network.train()
         trainee = Trainee(network, given.objective)
         self.module = self.processes.wrap(trainee, list(network.encoder.blocks), shard=shard)
-        self.optimizer = make_optimizer(
-            trainee, recipe.optimizer, layers=network.config.layers, shard=shard
-        )
+        self.optimizer = make_optimizer(trainee, recipe.optimizer, layers=network.config.layers)
         self.keeper = Keeper(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.deal: Deal | Ahead = Deal(given.source, self.processes)
-        if _wanted_ahead(self.settings.ahead, self.processes.device):
+        ahead, on_gpu = self.settings.ahead, self.processes.device.type != "cpu"
+        if ahead == "on" or (ahead == "auto" and on_gpu):
             self.deal = Ahead(self.deal, self._progress_at)
         if self.settings.compile:
             self.module = torch.compile(self.module)  # type: ignore[assignment]
 
-    def resume(self) -> bool:
-        """Go on from the newest checkpoint; False if there is none yet."""
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one."""
         found = self.keeper.restore()
         self.folder.cut_back(found.step if found else -1)
         self.processes.wait()
-        self.evaluator.restore([e for e in self.folder.metrics() if e["kind"] == "eval"])
-        if found is None:
-            return False
-        self.position, self.saved_step = found, found.step
-        self.folder.say(f"resuming from step {found.step}")
-        return True
+        self.evaluator.restore(of_kind(self.folder.metrics(), "eval"))
+        if found is not None:
+            self.position, self.saved_step = found, found.step
+            self.folder.say(f"resuming from step {found.step}")
 
     def run(self) -> None:
         """Train to the end; a signal ends it between two steps, with everything saved."""
@@ -78,9 +76,10 @@ class Loop:
             if report is None:
                 continue
             if report.taken and self.settings.average:
-                self._average(self.progress - before)
+                weight = min((self.progress - before) / self.settings.average, 1.0)
+                average(self.given.network, self.optimizer, weight)
             self._log(report, time.monotonic() - begun)
-            if self._evaluation_due():
+            if self._slot() > position.slot:  # also where several moments passed in one step
                 self._evaluate()
             if self._save_due():
                 self.save()
@@ -134,11 +133,6 @@ class Loop:
             self._leave_out(report, dealt.pieces)
         return report
 
-    def _average(self, share: float) -> None:
-        """Let weights that were reached in a share of the run count in the running mean."""
-        weight = min(share / self.settings.average, 1.0)
-        average(self.given.network, self.optimizer, weight)
-
     def _next(self) -> float:
         """The progress that decides the rate: from the first step, which has one above nothing."""
         schedule, position = self.schedule, self.position
@@ -171,21 +165,21 @@ class Loop:
 
     def _clock(self, begun: float) -> None:
         """Add the time of a step; every process takes the first one's."""
-        passed = time.monotonic() - begun if self.processes.first else 0.0
+        passed = time.monotonic() - begun
         if self.schedule.minutes is not None:
-            passed = self.processes.total([passed])[0]
+            passed = self.processes.from_first([passed])[0]
         self.position.seconds += passed
 
     def _log(self, report: Report, seconds: float) -> None:
         position = self.position
         if position.step % self.settings.log_steps == 0 or self.progress >= 1.0:
+            measured = {**report.losses, "loss": report.loss, "norm": report.norm}
             self.folder.record(
                 {
                     "kind": "train",
                     "step": position.step,
-                    **{name: _finite(value) for name, value in report.losses.items()},
-                    "loss": _finite(report.loss),
-                    "norm": _finite(report.norm),
+                    # JSON has no other numbers.
+                    **{name: v if math.isfinite(v) else None for name, v in measured.items()},
                     "rate": self.optimizer.param_groups[0]["lr"],
                     "tokens": position.tokens,
                     "seconds": round(position.seconds, 3),
@@ -213,10 +207,6 @@ class Loop:
                 f"steps have {minutes * (1 - BEFORE):.1f} minutes all the same"
             )
         self._clock(max(self.site.started, now - most))
-
-    def _evaluation_due(self) -> bool:
-        """Has a moment come at which the run is to be evaluated, also while it was busy?"""
-        return self._slot() > self.position.slot
 
     def _slot(self) -> int:
         """Of the evaluations that are spread over the run, the last that is due."""
@@ -252,14 +242,4 @@ class Loop:
         settings, step = self.settings, self.position.step
         by_step = settings.save_steps is not None and step % settings.save_steps == 0
         late = time.monotonic() - self.saved_at > 60 * settings.save_minutes
-        first = self.processes.first
-        return by_step or self.processes.total([float(late and first)])[0] > 0
-
-
-def _finite(value: float) -> float | None:
-    """A number that JSON has; None for those it has not."""
-    return value if math.isfinite(value) else None
-
-
-def _wanted_ahead(wanted: str, device: torch.device) -> bool:
-    return device.type != "cpu" if wanted == "auto" else wanted == "on"
+        return by_step or self.processes.agree(late)

@@ -6,11 +6,10 @@ long as AdamW's usually are (Liu et al. 2025), so that one rate serves both.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 ROUNDS = 5
 FIRST, SECOND, THIRD = 3.4445, -4.7750, 2.0315  # of a polynomial that draws lengths towards one
@@ -18,22 +17,11 @@ LENGTH = 0.2  # of AdamW's steps, the root of the mean square
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW for most parameters, orthogonal steps for some matrices."""
+    """AdamW for most parameters, orthogonal steps for the matrices of the last group.
 
-    def __init__(
-        self,
-        groups: Iterable[dict[str, Any]],
-        matrices: Sequence[tuple[nn.Parameter, int]],
-        *,
-        momentum: float,
-        factor: float,
-        decay: float,
-        **how: Any,
-    ) -> None:
-        # What lies in one matrix only to save a product is turned each for itself.
-        own = {"params": [p for p, _ in matrices], "parts": [parts for _, parts in matrices]}
-        own |= {"weight_decay": decay, "momentum": momentum, "factor": factor}
-        super().__init__([*groups, own], **how)
+    That group also has `momentum`, `factor`, and `parts`: how many matrices lie in each, only to
+    save a product; they are turned each for itself.
+    """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unmask.model.attention import Joined
+from unmask.train.distributed import like
 from unmask.train.muon import Muon
 from unmask.train.schedule import OptimizerSettings
 
@@ -42,14 +43,12 @@ def place_parameters(
 
 
 def make_optimizer(
-    module: nn.Module, settings: OptimizerSettings, *, layers: int = 0, shard: bool = False
+    module: nn.Module, settings: OptimizerSettings, *, layers: int = 0
 ) -> torch.optim.AdamW:
     """Make an optimizer for the parameters of a module; biases and norms do not decay.
 
     `layers` is the number of blocks of the encoder, from which layer-wise rates count down.
     """
-    if shard:
-        settings.refuse_shares()
     named = [(p, place) for _, p, place in place_parameters(module) if p.requires_grad]
     muon = settings.kind == "muon"
     turned = [p for p, place in named if muon and p.ndim == 2 and place.in_block]
@@ -69,10 +68,11 @@ def make_optimizer(
     }
     if not turned:
         return torch.optim.AdamW(list(groups.values()), **rules)  # type: ignore[arg-type]
-    own = {"momentum": settings.momentum, "factor": settings.factor, "decay": settings.decay}
     parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
-    matrices = [(p, parts.get(id(p), 1)) for p in turned]
-    return Muon(list(groups.values()), matrices, **own, **rules)  # type: ignore[arg-type]
+    matrices = {"params": turned, "parts": [parts.get(id(p), 1) for p in turned]}
+    matrices |= {"weight_decay": settings.decay}
+    matrices |= {"momentum": settings.momentum, "factor": settings.factor}
+    return Muon([*groups.values(), matrices], **rules)  # type: ignore[arg-type]
 
 
 def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
@@ -113,11 +113,7 @@ def read_moments(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 def write_moments(module: nn.Module, optimizer: Optimizer, moments: dict[str, Tensor]) -> None:
     """Give an optimizer back what `read_moments` read."""
-    for name, parameter in module.named_parameters():
-        state = {
-            key.partition("/")[0]: value
-            for key, value in moments.items()
-            if key.partition("/")[2] == name
-        }
-        if state:
-            optimizer.state[parameter] = state
+    parameters = dict(module.named_parameters())
+    for key, value in moments.items():
+        kind, _, name = key.partition("/")
+        optimizer.state[parameters[name]][kind] = like(value, parameters[name])

@@ -37,31 +37,30 @@ def preflight(given: Ingredients, recipe: Recipe, site: Site) -> None:
         )
     first, last = learn_by_heart(given)
     expected, plain = given.objective.chance, given.evaluator.plain_loss
-    known = "" if expected is None else f" (ln V {expected:.2f}"
-    if known:
-        known += f", unigram {plain:.2f})" if plain else ")"
+    known = {} if expected is None else {"ln V": expected}
+    if known and plain:
+        known["unigram"] = plain
+    shown = ", ".join(f"{name} {loss:.2f}" for name, loss in known.items())
+    shown = f" ({shown})" if shown else ""
     site.folder.say(
-        f"preflight: loss before training {first:.2f}{known}; one batch learned by heart to "
+        f"preflight: loss before training {first:.2f}{shown}; one batch learned by heart to "
         f"{last:.2f}"
     )
-    problem = None
-    if expected is not None:
-        least = min(expected, plain or expected)
-        if not 0.75 * least <= first <= 1.25 * expected:
-            problem = (
-                f"preflight: an untrained network has a loss of {first:.2f}; need about ln V = "
-                f"{expected:.2f}. Check model.init_std and the weights it starts from."
-            )
-    if problem is None and not last < 0.7 * first:
-        problem = (
-            f"preflight: {HEART_STEPS} steps on one batch lowered its loss only from {first:.2f} "
-            f"to {last:.2f}; need less than {0.7 * first:.2f}: it cannot learn. Check the model "
-            "settings; --no-preflight starts all the same."
+    if expected is not None and not 0.75 * min(known.values()) <= first <= 1.25 * expected:
+        raise PreflightError(
+            f"preflight: an untrained network has a loss of {first:.2f}; need about ln V = "
+            f"{expected:.2f}. Check model.init_std and the weights it starts from."
         )
-    if problem and expected is not None:
+    if last < 0.7 * first:
+        return
+    problem = (
+        f"preflight: {HEART_STEPS} steps on one batch lowered its loss only from {first:.2f} "
+        f"to {last:.2f}; need less than {0.7 * first:.2f}: it cannot learn. Check the model "
+        "settings; --no-preflight starts all the same."
+    )
+    if expected is not None:
         raise PreflightError(problem)
-    if problem:
-        site.folder.say(f"warning: {problem}")
+    site.folder.say(f"warning: {problem}")
 
 
 def learn_by_heart(given: Ingredients) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
 
 from unmask.data.kinds import ExampleSettings
 from unmask.errors import SettingsError, unknown
@@ -63,12 +63,10 @@ class ModelSettings(Settings):
     frozen: int = 0  # blocks from the bottom that stay as they are, and the embeddings; -1: all
     head_layers: list[int] = Field(default_factory=list)  # states that a head reads; the last
 
-    OTHER: ClassVar[set[str]] = {"size", "decoder", "frozen", "head_layers"}
-
     def config(self, vocab_size: int) -> ModelConfig:
         """The whole shape, for a vocabulary."""
         named = {} if self.size is None else sized(self.size, vocab_size).model_dump()
-        own = self.model_dump(exclude_none=True, exclude=self.OTHER)
+        own = self.model_dump(exclude_none=True, include={*ModelConfig.model_fields})
         table = {**named, **own, "vocab_size": vocab_size}
         return build(ModelConfig, table, where="recipe [model]")
 
@@ -144,27 +142,33 @@ def _choice(table: Any, known: Mapping[str, type[Settings]], what: str) -> Any:
     return Choice(name=name, settings=build(known[name], own, where=f"recipe [{what}]"))
 
 
-class TaskEntry(Settings):
-    """One of several tasks, and its files."""
+def _objective(table: Any) -> Any:
+    from unmask.objectives import OBJECTIVES  # imports torch
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]  # of its head and its folder
-    task: Choice
-    train: str
-    dev: str
-    text: str | None = None
-    second: str | None = None
-    label: str | None = None
-
-    @field_validator("task", mode="before")
-    @classmethod
-    def _known(cls, table: Any) -> Any:
-        return _task(table)
+    known = {name: kind.settings for name, kind in OBJECTIVES.items()}
+    return _choice(table, known, "objective")
 
 
 def _task(table: Any) -> Any:
     from unmask.tasks import TASK_SETTINGS  # imports torch
 
     return _choice(table, TASK_SETTINGS, "task")
+
+
+ObjectiveChoice = Annotated[Choice, BeforeValidator(_objective)]
+TaskChoice = Annotated[Choice, BeforeValidator(_task)]
+
+
+class TaskEntry(Settings):
+    """One of several tasks, and its files."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]  # of its head and its folder
+    task: TaskChoice
+    train: str
+    dev: str
+    text: str | None = None
+    second: str | None = None
+    label: str | None = None
 
 
 class Recipe(Settings):
@@ -174,26 +178,13 @@ class Recipe(Settings):
     model: ModelSettings = ModelSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     data: DataSettings = DataSettings()
-    objective: Choice | None = None
-    task: Choice | None = None
+    objective: ObjectiveChoice | None = None
+    task: TaskChoice | None = None
     tasks: list[TaskEntry] = Field(default_factory=list)
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings
     loop: LoopSettings = LoopSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
-
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _known_objective(cls, table: Any) -> Any:
-        from unmask.objectives import OBJECTIVES  # imports torch
-
-        known = {name: kind.settings for name, kind in OBJECTIVES.items()}
-        return _choice(table, known, "objective")
-
-    @field_validator("task", mode="before")
-    @classmethod
-    def _known_task(cls, table: Any) -> Any:
-        return _task(table)
 
     @model_validator(mode="after")
     def _auto_needs_a_clock(self) -> "Recipe":

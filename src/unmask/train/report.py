@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unmask.settings import write_toml
-from unmask.train.answers import answers_of
+from unmask.train.answers import Scored, answers_of, heads, metric_name, table
 from unmask.train.curves import Chart, Line, column
-from unmask.train.folder import RunFolder
-
-if TYPE_CHECKING:
-    from unmask.train.scores import Scored
+from unmask.train.folder import RunFolder, of_kind
 
 CURVES, REPORT = "curves.svg", "report.html"
 SMOOTH = 20  # points of the running mean of a training loss
@@ -30,33 +27,28 @@ def write_report(
     folder: RunFolder,
     *,
     warnings: Sequence[str] = (),
-    scored: "Mapping[str, Scored] | None" = None,
+    scored: Mapping[str, Scored] | None = None,
 ) -> None:
     """Draw a run as far as it is; `scored` are the answers of its best step, by task."""
-    metrics = folder.metrics()
+    metrics = folder.metrics() if folder.writes else []
     if not metrics:
         return
-    held = [entry for entry in metrics if entry["kind"] == "eval"]
+    held = of_kind(metrics, "eval")
     extra, charts = "", []
     for name, own in (scored or {}).items():
-        keys = {what: f"{name}.{what}" if name else what for what in own.scores}
-        lines = [
-            Line(what, [e["step"] for e in held], [e[key] for e in held])
-            for what, key in keys.items()
-            if held
-        ]
+        lines = [Line(what, *_points(held, metric_name(name, what))) for what in own.scores]
         title = f"Scores on held-out data{f': {name}' if name else ''}"
         charts.append(Chart(title, lines))
         extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"
     usual = charts_of(metrics)
     folder.put(CURVES, column([*usual[:1], *charts] if charts else usual[:3]))
-    folder.put(REPORT, page(folder.name, metrics, folder.recipe, warnings, extra=extra))
+    name = folder.path.absolute().name  # also where the path is "."
+    folder.put(REPORT, page(name, metrics, folder.recipe, warnings, extra=extra))
 
 
 def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
     """The curves of a run."""
-    train = [entry for entry in metrics if entry["kind"] == "train"]
-    held = [entry for entry in metrics if entry["kind"] == "eval"]
+    train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
     asks = held[-1].get("asks", {}) if held else {}
     main = next(iter(asks), "loss")
     losses = [
@@ -103,8 +95,7 @@ def page(
 
 
 def _summary(metrics: list[dict[str, Any]]) -> str:
-    train = [entry for entry in metrics if entry["kind"] == "train"]
-    held = [entry for entry in metrics if entry["kind"] == "eval"]
+    train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
     rows: list[tuple[str, str, str]] = []
     if train:
         last = train[-1]
@@ -123,11 +114,9 @@ def _summary(metrics: list[dict[str, Any]]) -> str:
             name, plain = _plain(term, main, last)
             said = f"{name}: {last[plain]:.1%}"
             rows.append((f"{about} right", f"{last[f'{term}_accuracy']:.1%}", said))
-    body = "".join(
-        f'<tr><th>{escape(a)}</th><td class="n">{escape(b)}</td><td>{escape(c)}</td></tr>'
-        for a, b, c in rows
+    return table(
+        f'{heads([a])}<td class="n">{escape(b)}</td><td>{escape(c)}</td>' for a, b, c in rows
     )
-    return f"<table>{body}</table>"
 
 
 def _plain(term: str, main: str, entry: dict[str, Any]) -> tuple[str, str]:
@@ -139,27 +128,26 @@ def _plain(term: str, main: str, entry: dict[str, Any]) -> tuple[str, str]:
 
 def _blanks(metrics: list[dict[str, Any]]) -> str:
     """How the guesses for the same blanks changed over the run."""
-    held = [entry for entry in metrics if entry["kind"] == "eval" and entry.get("blanks")]
+    held = [entry for entry in of_kind(metrics, "eval") if entry.get("blanks")]
     if not held:
         return ""
     picked = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
     moments = [held[i] for i in picked]
-    heads = "".join(f"<th>step {entry['step']:,}</th>" for entry in moments)
-    rows = []
+    rows = [heads(["", *(f"step {entry['step']:,}" for entry in moments)])]
     for case in moments[-1]["blanks"]:
         shown = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
         same = [next((b for b in e["blanks"] if b["text"] == case["text"]), None) for e in moments]
         cells = "".join(f"<td>{_guesses(found) if found else ''}</td>" for found in same)
-        rows.append(f"<tr><td>{shown}<br><small>{escape(case['truth'])}</small></td>{cells}</tr>")
-    return f"<h2>Blanks, filled</h2><table><tr><th></th>{heads}</tr>{''.join(rows)}</table>"
+        rows.append(f"<td>{shown}<br><small>{escape(case['truth'])}</small></td>{cells}")
+    return f"<h2>Blanks, filled</h2>{table(rows)}"
 
 
 def _guesses(case: dict[str, Any]) -> str:
-    right = {True: ' class="right"', False: ""}
-    return "<br>".join(
-        f"<span{right[token == case['truth']]}>{escape(token)} {share:.0%}</span>"
-        for token, share in case["guesses"]
-    )
+    said = []
+    for token, share in case["guesses"]:
+        mark = ' class="right"' if token == case["truth"] else ""
+        said.append(f"<span{mark}>{escape(token)} {share:.0%}</span>")
+    return "<br>".join(said)
 
 
 def _points(

@@ -7,9 +7,8 @@ new run, a resumed one and a restart, and only then asks the job for its ingredi
 resume, restarts, sharding, time limits, checks and shared evaluation hold for every job.
 """
 
-import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -68,23 +67,19 @@ class Outcome:
         return self.folder / MODEL
 
 
+@dataclass(frozen=True)
 class Run:
     """A job in a folder."""
 
-    def __init__(
-        self,
-        job: Job,
-        recipe: Recipe | None,
-        out: Path,
-        console: Console | None = None,
-        options: Options = Options(),
-    ) -> None:
-        self.job, self.recipe, self.out, self.options = job, recipe, out, options
-        self.console = console or Console()
+    job: Job
+    recipe: Recipe | None
+    out: Path
+    console: Console | None = None
+    options: Options = field(default_factory=Options)
 
     def go(self) -> Outcome:
         """Train, from where the run was stopped if it was; without a recipe, by the stored one."""
-        started, options = time.monotonic(), self.options
+        started, options, console = time.monotonic(), self.options, self.console or Console()
         if options.threads:
             torch.set_num_threads(options.threads)
         with stop_wishes() as stop, processes() as group:
@@ -94,23 +89,23 @@ class Run:
                 resume=resume,
                 overwrite=options.overwrite,
                 writes=group.first,
-                console=self.console,
+                console=console,
             ) as folder:
                 group.wait()  # until the first process has decided about the folder
                 stored = None
                 if not folder.replaces:
-                    stored = stored_recipe(self.out, self.job.scope, self.console)
-                site = Site(group, folder, self.console, stop, started, stored, options.check)
+                    stored = stored_recipe(self.out, self.job.scope, console)
+                site = Site(group, folder, console, stop, started, stored, options.check)
                 try:
                     return self._train(site)
                 finally:
-                    self.console.finish()
+                    console.finish()
 
     def _train(self, site: Site) -> Outcome:
         recipe, group = self._resolved(site), site.processes
         given = self.job.build(recipe, site)
-        group.refuse_other(given.digest.sha256, f"the {given.digest.name}")
-        group.refuse_other(json.dumps(self.job.scope.table(recipe)), "the recipe")
+        group.refuse_difference(given.digest.sha256, f"the {given.digest.name}")
+        group.refuse_difference(self.job.scope.table(recipe), "the recipe")
         group.wait()
         site.folder.start_over()  # not before the data was read and the network made
         if self.options.tensorboard and group.first:
@@ -140,10 +135,8 @@ class Run:
         loop.resume()
         loop.run()
         given.evaluator.report()
-        best = given.evaluator.best()
-        step = loop.position.step
-        summary = {"step": step} if best is None else {**best.scores, "step": best.step}
-        return Outcome(self.out, summary)
+        best = given.evaluator.best(loop.position)
+        return Outcome(self.out, {**best.scores, "step": best.step})
 
     def _resolved(self, site: Site) -> Recipe:
         """The recipe with all that was left open settled, for this number of processes."""
@@ -152,6 +145,8 @@ class Run:
             raise FolderError(
                 f"{self.out}: no run to resume (recipe.toml is not there). Check the path."
             )
+        if self.options.shard:
+            recipe.optimizer.refuse_shares()
         recipe = self.job.resolve(recipe, site)
         before = site.stored.loop.micro_batches if site.stored else 1
         least = max(recipe.loop.micro_batches, before)

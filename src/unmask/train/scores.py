@@ -4,10 +4,10 @@ A run may have several tasks: then each has its scores under its name, and the b
 with the highest mean of the tasks' main metrics.
 """
 
+import math
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.disk import sweep
 from unmask.model.network import Network
-from unmask.settings import Settings
-from unmask.tasks.base import Detail
+from unmask.train.answers import Scored, metric_name
 from unmask.train.evaluator import METRIC, Best, Entry, Evaluator
 from unmask.train.ingredients import Tokens
 from unmask.train.position import Position
@@ -25,17 +24,6 @@ from unmask.train.report import write_report
 from unmask.train.site import Site
 
 BEST = "best"
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What was measured of one task on held-out data, and the settings that it settled on."""
-
-    name: str  # of the task
-    metric: str  # the best model is the one with the most of it
-    settings: Settings
-    scores: dict[str, float]
-    detail: Detail
 
 
 class Exam(Protocol):
@@ -59,27 +47,31 @@ class Scores(Evaluator):
 
     def evaluate(self, network: Network, position: Position) -> Entry:
         """Measure, report, and keep the model if it is the best."""
-        entry: Entry = {"tokens": position.tokens}
         measured, losses = self.exam.measure(network)
-        for name, scored in measured.items():
-            entry |= {key_of(name, what): value for what, value in scored.scores.items()}
-        entry["loss"] = mean(losses)
-        entry[METRIC] = mean(s.scores[s.metric] for s in measured.values())
+        scores = {
+            metric_name(name, what): value
+            for name, scored in measured.items()
+            for what, value in scored.scores.items()
+        }
+        entry: Entry = {"tokens": position.tokens, **scores, "loss": mean(losses)}
+        entry[METRIC] = mean(scored.scores[scored.metric] for scored in measured.values())
         entry["how"] = {name: self._settings_of(scored) for name, scored in measured.items()}
-        better = self.group.agree(self._better(entry[METRIC]))
         self.history.append({"step": position.step, **entry})
-        self._say(position.step, entry, measured, better)
+        better = self.group.agree(self._best() is self.history[-1])
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        mark = " (the best so far)" if better and position.step else ""
+        said = f"held-out loss {entry['loss']:.4f}, {shown}{mark}"
+        self.folder.say(f"step {position.step}: {said}")
         if better:
             self._keep(position.step, network, entry)
             self.shown = measured
         return entry
 
-    def best(self) -> Best:
+    def best(self, position: Position) -> Best:
         """The step with the best scores."""
         entry = self._best()
         scores = {k: v for k, v in entry.items() if isinstance(v, float)}
-        path = self.folder.path / BEST / f"step-{entry['step']}"
-        return Best(path, entry["step"], scores, entry["how"])
+        return Best(entry["step"], self._place(entry["step"]), scores, entry["how"])
 
     def stop(self) -> bool:
         """Has there been no better one for as long as patience lasts?"""
@@ -91,21 +83,16 @@ class Scores(Evaluator):
     def report(self) -> None:
         """Draw the run so far, with the answers of its best step."""
         if self.shown is None and self.history:  # they were given before the run was resumed
-            network = load_folder(self.best().path).network
+            network = load_folder(self._place(self._best()["step"])).network
             self.shown, _ = self.exam.measure(network.to(self.group.device))
-        if self.folder.writes:
-            write_report(self.folder, scored=self.shown or {})
+        write_report(self.folder, scored=self.shown or {})
 
     def restore(self, entries: Sequence[Entry]) -> None:
         """Remember what was measured before; forget what will be measured again."""
         self.history = list(entries)
-        known = {entry["step"] for entry in entries}
         if self.folder.writes:
             sweep(self.folder.path / BEST, ".step-*.tmp-*")
-            for path in self._kept():
-                if _step(path) not in known:
-                    shutil.rmtree(path)
-        self.saved()  # a run that was killed may not have come to it
+            self._remove_others()  # a run that was killed may not have come to it
         self.group.wait()
 
     def saved(self) -> None:
@@ -114,35 +101,24 @@ class Scores(Evaluator):
         A run that is killed continues from a checkpoint, and then the best step up to that
         checkpoint is the best one again.
         """
-        if not self.folder.writes or not self.history:
-            return
-        ends = [_step(path) for path in self.folder.checkpoints.glob("step-*")]
-        needed = {self._best()["step"]}
-        for end in ends:
-            before = [entry for entry in self.history if entry["step"] <= end]
-            needed |= {self._best(before)["step"]} if before else set()
-        with suppress(OSError):
-            for path in self._kept():
-                if _step(path) not in needed:
-                    shutil.rmtree(path)
+        if self.folder.writes:
+            with suppress(OSError):
+                self._remove_others()
 
-    def _kept(self) -> list[Path]:
-        return list((self.folder.path / BEST).glob("step-*"))
+    def _remove_others(self) -> None:
+        ends = [math.inf, *map(_step, self.folder.checkpoints.glob("step-*"))]
+        before = [[entry for entry in self.history if entry["step"] <= end] for end in ends]
+        needed = {self._best(entries)["step"] for entries in before if entries}
+        for path in [*(self.folder.path / BEST).glob("step-*")]:
+            if _step(path) not in needed:
+                shutil.rmtree(path)
 
-    def _say(self, step: int, entry: Entry, measured: dict[str, Scored], better: bool) -> None:
-        names = [key_of(name, what) for name, scored in measured.items() for what in scored.scores]
-        shown = ", ".join(f"{name} {entry[name]:.4f}" for name in names)
-        mark = " (the best so far)" if better and step else ""
-        self.folder.say(f"step {step}: held-out loss {entry['loss']:.4f}, {shown}{mark}")
+    def _place(self, step: int) -> Path:
+        return self.folder.path / BEST / f"step-{step}"
 
-    def _best(self, among: Sequence[Entry] | None = None) -> Entry:
+    def _best(self, among: Sequence[Entry] = ()) -> Entry:
         """The first of the highest; step 0 counts only if there is no other."""
-        history = self.history if among is None else among
-        return max(history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
-
-    def _better(self, value: float) -> bool:
-        before = [entry[METRIC] for entry in self.history if entry["step"] > 0]
-        return not before or value > max(before)
+        return max(among or self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
     def _settings_of(self, scored: Scored) -> dict[str, Any]:
         """What a model folder keeps of a task."""
@@ -150,10 +126,9 @@ class Scores(Evaluator):
         return {**own, **scored.settings.model_dump()}
 
     def _keep(self, step: int, network: Network, entry: Entry) -> None:
-        target = self.folder.path / BEST / f"step-{step}"
+        target = self._place(step)
         if self.folder.writes and not target.exists():
             self.folder.claim(f"{BEST}/{target.name}")
-            target.parent.mkdir(exist_ok=True)
             scores = {k: v for k, v in entry.items() if isinstance(v, float) and k != METRIC}
             save_folder(
                 target,
@@ -165,11 +140,6 @@ class Scores(Evaluator):
             )
             self.saved()
         self.group.wait()
-
-
-def key_of(name: str, what: str) -> str:
-    """What a task's metric is called in a run."""
-    return f"{name}.{what}" if name else what
 
 
 def _step(path: Path) -> int:

@@ -215,19 +215,17 @@ class Mixture:
 
     def pieces(self, cursor: Cursor, step: int, progress: float) -> Planned:
         """The next items of the sources whose turn it is."""
-        if self.per == "step":
-            name = self._drawn([step])[0]
-            pieces, then = self.sources[name].pieces(self._own(cursor, name), step, progress)
-            return pieces, self._moved(cursor, name, then)
-        units = self.loop.micro_batches if self.per == "piece" else self.loop.batch_size
+        draws_of = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
+        units = draws_of[self.per]
         names = self._drawn([step * units + unit for unit in range(units)])
         each, more = divmod(self.loop.batch_size, units)  # the first `more` units have one more
         parts: list[_Part] = []
         for name, source in self.sources.items():
             drawn = [each + (unit < more) for unit in range(units) if names[unit] == name]
             if drawn:
-                numbers, then = source.take(self._own(cursor, name), sum(drawn))
-                cursor = self._moved(cursor, name, then)
+                own = {key: cursor.get(f"{name}.{key}", 0) for key in ("epoch", "row")}
+                numbers, then = source.take(own, sum(drawn))
+                cursor = cursor | {f"{name}.{key}": value for key, value in then.items()}
                 parts += source.parts(numbers)
         return _lazy(_adjusted(parts, self.loop.micro_batches), self.seed, step, progress), cursor
 
@@ -240,12 +238,6 @@ class Mixture:
         found = draws.uniform(draws.key(self.seed, _MIXTURE), np.array(units, dtype=np.uint64))
         places = np.searchsorted(self.bounds, found, side="right")
         return [names[min(int(place), len(names) - 1)] for place in places]
-
-    def _own(self, cursor: Cursor, name: str) -> Cursor:
-        return {key: cursor.get(f"{name}.{key}", 0) for key in ("epoch", "row")}
-
-    def _moved(self, cursor: Cursor, name: str, then: Cursor) -> Cursor:
-        return {**cursor, **{f"{name}.{key}": value for key, value in then.items()}}
 
 
 @dataclass(frozen=True)

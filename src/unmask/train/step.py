@@ -8,7 +8,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -87,19 +86,21 @@ def take_step(
     given: set[str] = set()  # terms that this process's batches have
     optimizer.zero_grad(set_to_none=True)
     rounds = len(pieces) if rounds is None else rounds
+    lower, device = precision == "bf16", processes.device
+    casting = torch.autocast(device.type, dtype=torch.bfloat16, enabled=lower)
     for number in range(rounds):
         if number and give_up():
             return None
         # A process with fewer batches is idle at first: all exchange gradients in the last round.
         if number < rounds - len(pieces):
             if not number:  # DDP talks to all processes in the first pass of a step: none may miss
-                with processes.syncing(module, False), _casting(precision, processes):
-                    module(pieces[0].batch.to(processes.device))
+                with processes.syncing(module, False), casting:
+                    module(pieces[0].batch.to(device))
             continue
         piece = pieces[number - rounds]
         torch.manual_seed(piece.seed)  # of this batch alone, whoever computes it and when
-        with processes.syncing(module, number == rounds - 1), _casting(precision, processes):
-            found = module(piece.batch.to(processes.device))
+        with processes.syncing(module, number == rounds - 1), casting:
+            found = module(piece.batch.to(device))
             # Wrappers average the gradients of the processes, and we want their sum.
             shares = {n: processes.world / max(counts[n], 1) for n in terms if n in found}
             parts = [(found[name] * share).float() for name, share in shares.items()]
@@ -129,12 +130,6 @@ def _counts(
         counts.update({**piece.batch.counts, "tokens": piece.batch.real})
     names = [*sorted(terms), "tokens"]
     return dict(zip(names, processes.total([counts[name] for name in names]), strict=True))
-
-
-def _casting(precision: Precision, processes: Processes) -> torch.autocast | nullcontext[None]:
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(processes.device.type, dtype=torch.bfloat16)
 
 
 def choose_precision(wanted: str, device: torch.device) -> Precision:

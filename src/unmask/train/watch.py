@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unmask.train.evaluate import Baselines
 from unmask.train.step import Report
 
 WINDOW = 50  # steps whose mean counts as the loss
@@ -28,9 +27,9 @@ class Watch:
         self.best = float("inf")
         self.history: list[dict[str, Any]] = []
 
-    def remember(self, metrics: Sequence[Mapping[str, Any]]) -> None:
+    def remember(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
         """Take up the evaluations of a run that is resumed, without warning again."""
-        self.history = [dict(e) for e in metrics if e.get("kind") == "eval" and self.term in e]
+        self.history = [dict(entry) for entry in evaluations if self.term in entry]
 
     def stepped(self, step: int, report: Report) -> None:
         """After a step."""
@@ -51,8 +50,8 @@ class Watch:
         if report.norm == 0.0:
             self._warn(step, "still", "the gradient is zero: nothing is learned any more")
 
-    def evaluated(self, step: int, scores: dict[str, float], plain: Baselines) -> None:
-        """After an evaluation."""
+    def evaluated(self, step: int, scores: dict[str, float], unigram: float | None) -> None:
+        """After an evaluation; `unigram` is the loss of a guess by word frequency, where known."""
         self.history.append(scores)
         if len(self.history) <= PLATEAU:
             return
@@ -64,11 +63,11 @@ class Watch:
                 f"the held-out loss was {min(losses):.2f} and is {losses[-1]:.2f}: the text is "
                 "learned by heart. Use more text, a smaller model or fewer steps",
             )
-        if plain.unigram_loss is not None:
-            self._words(step, losses, plain.unigram_loss)
+        if unigram is not None:
+            self._words(step, losses, unigram)
             for name, about in self.beside.items():
                 if name in scores and len(self.history) > 2 * PLATEAU:
-                    learned = losses[-1] < plain.unigram_loss - 0.5
+                    learned = losses[-1] < unigram - 0.5
                     self._others(step, name, about, learned=learned)
 
     def _words(self, step: int, losses: Sequence[float], unigram: float) -> None:

@@ -21,7 +21,7 @@ from unmask.disk import write_file
 from unmask.errors import FolderError, UserError
 from unmask.manifest import read_sealed
 
-LIST = ".written"
+LIST, RECIPE = ".written", "recipe.toml"
 BOARD = "tensorboard"
 SHOWN = 5  # names in an error message
 LEFT_OVER = re.compile(r"\.(.+)\.tmp-.+")  # of a writer that was killed
@@ -37,8 +37,7 @@ USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
 class Contents:
     """What is in a folder: what unmask wrote there, and the names of everything else."""
 
-    files: list[Path] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)  # outer ones first
+    own: list[Path] = field(default_factory=list)  # folders, and what tells what the rest is, first
     left_over: list[Path] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
 
@@ -72,20 +71,12 @@ def survey(folder: Path, names: Collection[str], holders: Collection[str] = ()) 
     return found
 
 
-def delete(contents: Contents, last: Sequence[Path] = ()) -> None:
-    """Delete what unmask wrote, in an order that a killed process can start again.
-
-    Manifests go after the files that they name; `last` are the files that tell what the rest is.
-    """
+def delete(contents: Contents) -> None:
+    """Delete what unmask wrote, in an order that a killed process can start again."""
     for path in contents.left_over:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    files = [path for path in contents.files if path not in last]
-    for path in sorted(files, key=lambda path: path.name == MANIFEST):
-        path.unlink()
-    for path in reversed(contents.folders):
-        path.rmdir()
-    for path in last:
-        path.unlink(missing_ok=True)
+    for path in reversed(contents.own):
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def refuse_foreign(folder: Path, foreign: Sequence[str]) -> None:
@@ -115,26 +106,29 @@ def _walk(place: Path, inside: str, names: set[str], holders: set[str], found: C
     """Survey a folder whose path from the outermost one is `inside`."""
     holders = holders | {parent.as_posix() for name in names for parent in Path(name).parents}
     with os.scandir(place) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
+        for entry in sorted(entries, key=_tells_of_others):
             path, name = Path(entry.path), inside + entry.name
             folder = entry.is_dir(follow_symlinks=False)
             left, damaged = LEFT_OVER.fullmatch(entry.name), DAMAGED.fullmatch(entry.name)
+            owned = name in names or (damaged and inside + damaged[1] in names)
             if entry.is_symlink():
                 found.foreign.append(name)
             elif left and inside + left[1] in names:
                 found.left_over.append(path)
-            elif name in names or (damaged and inside + damaged[1] in names):
-                (found.folders if folder else found.files).append(path)
+            elif owned or (folder and name in holders):
+                found.own.append(path)
                 if folder:
-                    own = {f"{name}/{file}" for file in _own(path, name)}
-                    _walk(path, f"{name}/", own, set(), found)
-            elif folder and name in holders:
-                found.folders.append(path)
-                _walk(path, f"{name}/", names, set(), found)
+                    _walk(path, f"{name}/", _own(path, name) if owned else names, set(), found)
             else:
                 found.foreign.append(f"{name}/" if folder else name)
 
 
+def _tells_of_others(entry: os.DirEntry[str]) -> tuple[int, str]:
+    names = (LIST, RECIPE, MANIFEST)  # without a recipe, a folder does not count as a run
+    return names.index(entry.name) if entry.name in names else len(names), entry.name
+
+
 def _own(path: Path, name: str) -> set[str]:
     """Return what belongs to the run in one of its folders."""
-    return {event.name for event in path.glob(EVENTS)} if name == BOARD else members(path)
+    files = {event.name for event in path.glob(EVENTS)} if name == BOARD else members(path)
+    return {f"{name}/{file}" for file in files}
