@@ -222,10 +222,11 @@ def test_a_selection_goes_on_as_the_whole_would(own):
 def test_rows_that_share_a_source_say_what_rows_with_their_own_would(own):
     decoder, states, texts, words, table = asked(own)
     _, spoken = decoder.step(decoder.begin(states, texts), words[:, 0], table)
-    alone, shared = spoken.select(torch.arange(3).repeat_interleave(2)), spoken.several(2)
+    twice = torch.arange(3).repeat_interleave(2)
+    alone, shared = spoken.select(twice), spoken.select(twice, each=2)
     assert shared.states is spoken.states
     for which in (torch.tensor([1, 0, 2, 3, 5, 5]), torch.tensor([5, 4, 0, 1])):
-        alone, shared = alone.select(which), shared.select(which)
+        alone, shared = alone.select(which), shared.select(which, each=2)
         assert len(shared.states) == len(which) // 2
         heard = torch.arange(5, 5 + len(which))
         one, shared = decoder.step(shared, heard, table)

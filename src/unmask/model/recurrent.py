@@ -73,28 +73,20 @@ class Spoken:
 
     cell: tuple[Tensor, ...]  # [layers, N, D]: one, or two of an lstm
     context: Tensor  # [N, D]; if it is fed by attention, what was looked at last
-    states: Tensor  # [N // each, L, D] of the source
-    keys: Tensor | None  # [N // each, L, D] the same as attention compares them
-    real: Tensor  # [N // each, L]
-    each: int = 1  # rows of a text
+    states: Tensor  # [texts, L, D] of the source
+    keys: Tensor | None  # [texts, L, D] the same as attention compares them
+    real: Tensor  # [texts, L]
 
-    def several(self, count: int) -> "Spoken":
-        """So many copies of each row, side by side."""
-        rows = torch.arange(len(self.context), device=self.context.device)
-        return replace(self._rows(rows.repeat_interleave(count)), each=self.each * count)
-
-    def select(self, which: Tensor) -> "Spoken":
-        """Some of the rows, in groups of `each` that are of one text.  [M]"""
-        texts = texts_left(which, self.each, len(self.real))
-        spoken = self._rows(which)
+    def select(self, which: Tensor, each: int = 1) -> "Spoken":
+        """Some of the rows, any number of times each, in groups of `each` of one text.  [M]"""
+        count = len(self.real)
+        texts = texts_left(which, len(self.context) // count, each, count)
+        cell = tuple(part[:, which] for part in self.cell)
+        spoken = replace(self, cell=cell, context=self.context[which])
         if texts is None:
             return spoken
         keys = None if self.keys is None else self.keys[texts]
         return replace(spoken, states=self.states[texts], keys=keys, real=self.real[texts])
-
-    def _rows(self, which: Tensor) -> "Spoken":
-        cell = tuple(part[:, which] for part in self.cell)
-        return replace(self, cell=cell, context=self.context[which])
 
 
 class RecurrentDecoder(nn.Module):

@@ -1,13 +1,12 @@
 """States of a source -> the words of a target: greedy, by beams, or drawn.
 
-A decoder offers `begin` and `step`, its states `select` and `several`; nothing else of it is known
-here. Texts are searched together and leave the batch when they are done; none changes what another
-says.
+A decoder offers `begin` and `step`, its states `select`; nothing else of it is known here. Texts
+are searched together and leave the batch when they are done; none changes what another says.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,20 +31,20 @@ class Hypothesis:
 class State(Protocol):
     """How far a decoder is."""
 
-    def select(self, which: Tensor) -> Any:
-        """Some of the rows; the copies of a row stay together, and as many."""
-
-    def several(self, count: int) -> Any:
-        """So many copies of each row, side by side."""
+    def select(self, which: Tensor, each: int = 1) -> Self:
+        """Some of the rows, any number of times each, in groups of `each` of one text."""
 
 
-class Speaker(Protocol):
+S = TypeVar("S", bound=State)
+
+
+class Speaker(Protocol[S]):
     """What is asked of a decoder with its words."""
 
-    def begin(self, states: Tensor, texts: Texts) -> State:
+    def begin(self, states: Tensor, texts: Texts) -> S:
         """Before the first word."""
 
-    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
+    def step(self, state: S, words: Tensor) -> tuple[Tensor, S]:
         """Scores of the next word, [N, V], after these, [N]."""
 
 
@@ -59,7 +58,7 @@ class Marks:
 
 
 def search(
-    speaker: Speaker,
+    speaker: Speaker[S],
     states: Tensor,  # [N, L, D]
     texts: Texts,
     marks: Marks,
@@ -91,7 +90,7 @@ def _best(scores: Tensor, texts: Tensor, step: int) -> Tensor:
 
 
 def _one_each(
-    speaker: Speaker, state: Any, marks: Marks, limits: Tensor, pick: Pick
+    speaker: Speaker[S], state: S, marks: Marks, limits: Tensor, pick: Pick
 ) -> list[Hypothesis]:
     """One word for each text, step by step."""
     texts = torch.arange(len(limits), device=limits.device)  # whose row it is
@@ -156,16 +155,16 @@ def _drawing(
     return pick
 
 
-class _Beams:
+class _Beams(Generic[S]):
     """Several beginnings of each text, the likeliest kept at every step."""
 
     def __init__(
-        self, speaker: Speaker, state: Any, marks: Marks, settings: SearchSettings, limits: Tensor
+        self, speaker: Speaker[S], state: S, marks: Marks, settings: SearchSettings, limits: Tensor
     ) -> None:
         self.speaker, self.marks, self.settings, self.limits = speaker, marks, settings, limits
         self.count = settings.beams
-        self.state = state.several(self.count)
         self.texts = torch.arange(len(limits), device=limits.device)  # [M] those still searched
+        self.state = state.select(self.texts.repeat_interleave(self.count), self.count)
         rows = len(limits) * self.count
         self.words = limits.new_full((rows,), marks.begin)  # [M * beams] the last of each
         self.said = limits.new_zeros(rows, 0)
@@ -239,9 +238,9 @@ class _Beams:
             done.append(late or self._enough(text, best[m], step))
         stay = torch.tensor([not own for own in done], device=rows.device)
         if bool(stay.all()):
-            self.state = self.state.select(rows)
+            self.state = self.state.select(rows, self.count)
             return
         each = stay.repeat_interleave(self.count)
-        self.state = self.state.select(rows[each])
+        self.state = self.state.select(rows[each], self.count)
         self.texts, self.scores = self.texts[stay], self.scores[stay]
         self.words, self.said = self.words[each], self.said[each]

@@ -227,7 +227,7 @@ class Translator:
     def _found(self) -> list[Attention | Alignment]:
         decoder = self.network.decoder
         if isinstance(decoder, Decoder):
-            return [cross for _, cross in decoder.looks()]
+            return list(decoder.crosses())
         return [] if decoder is None or decoder.alignment is None else [decoder.alignment]
 
     def _lookers(self) -> torch.nn.ModuleList:
