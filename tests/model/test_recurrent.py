@@ -338,7 +338,7 @@ def test_a_decoder_looks_where_its_scores_say_and_never_at_padding(kind, own):
             torch.testing.assert_close(weights[n, 0, 0, :length], expected, atol=1e-6, rtol=1e-5)
             if own["feeds"] == "both":  # what it found is what it is fed
                 seen = expected @ states[n, :length]
-                torch.testing.assert_close(spoken.context[n], seen, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(spoken.context[n, 0], seen, atol=1e-5, rtol=1e-5)
 
 
 def test_all_looks_at_once_are_those_of_every_step():
@@ -358,7 +358,7 @@ def test_a_listener_changes_what_is_read():
     first[..., 0] = 1.0
     with listening(decoder, lambda layer, weights: first):
         _, after = decoder.step(spoken, words[:, 0], table)
-    assert torch.equal(after.context, states[:, 0])
+    assert torch.equal(after.context[:, 0], states[:, 0])
 
 
 @pytest.mark.parametrize("own", [{"feeds": "word"}, {"feeds": "both", "attention": "additive"}])

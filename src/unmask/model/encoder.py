@@ -4,6 +4,8 @@ A row may hold several texts. `owner` says which text of its row a token belongs
 padding), `index` is its position in that text. Texts of one row do not see each other.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from unmask.model import masks, positions
@@ -36,7 +38,7 @@ class Encoder(nn.Module):
         )
         last = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.last_norm = last if config.norm == "pre" else nn.Identity()
-        self.apply(self._start)
+        self.apply(partial(start, std=config.init_std))
 
     def forward(
         self,
@@ -109,6 +111,3 @@ class Encoder(nn.Module):
         if trace is not None:
             trace.append(out)
         return chosen(out, places)
-
-    def _start(self, module: nn.Module) -> None:
-        start(module, self.config.init_std)

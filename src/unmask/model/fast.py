@@ -73,29 +73,13 @@ class _PlusDropped(Function):
         return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
 
 
-class _Dropped(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, steps: int) -> Tensor:
-        chance = _bytes(x.shape)
-        ctx.save_for_backward(chance)
-        ctx.steps = steps
-        return _kept(chance, steps).mul_(x).mul_(_grown(steps))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (chance,) = ctx.saved_tensors
-        return _kept(chance, ctx.steps).mul_(grad).mul_(_grown(ctx.steps)), None
-
-
 def dropped(x: Tensor, rate: float) -> Tensor:
     """x with a share of its numbers set to zero.  Any shape."""
-    steps = steps_of(rate)
-    return _apply(_Dropped, x, steps) if steps else x
+    return plus_dropped(x.new_zeros(()), x, rate) if rate else x
 
 
 def plus_dropped(x: Tensor, y: Tensor, rate: float) -> Tensor:
-    """x + y, with a share of y's numbers set to zero.  Both of one shape."""
+    """x + y, with a share of y's numbers set to zero.  x is of y's shape, or one number."""
     steps = steps_of(rate)
     if not steps:
         return x + y

@@ -60,14 +60,8 @@ class ZeroGradients(torch.autograd.Function):
 
 def heads_of(tasks: Mapping[str, Task]) -> HeadsConfig:
     """A head for each task; a pooler if one of them reads it."""
-    several = {}
-    for name, task in tasks.items():
-        own = task.heads
-        assert own.labels is not None
-        several[name] = LabelsConfig(
-            labels=own.labels,
-            label_names=own.label_names,
-            label_dropout=own.label_dropout,
-            label_answer=own.label_answer,
-        )
+    fields = set(LabelsConfig.model_fields)
+    several = {
+        name: LabelsConfig(**task.heads.model_dump(include=fields)) for name, task in tasks.items()
+    }
     return HeadsConfig(pooler=any(h.labels == "text" for h in several.values()), several=several)

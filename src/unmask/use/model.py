@@ -150,9 +150,8 @@ class Model:
         (example,) = self._examples([[first, second]], truncate=truncate)
         batch, states = self._one(example)
         with torch.inference_mode():
-            pooled = self.network.pooled(states[-1], batch.row, batch.start)
-            assert self.network.pair_head is not None
-            scores = self.network.pair_head(pooled)[0]  # class 0 is "follows"
+            pooled_from = states[-1][batch.row, batch.start]
+            scores = self.network.pair_scores(pooled_from)[0]  # class 0 is "follows"
             return float(scores.softmax(dim=-1)[0])
 
     @property
