@@ -99,7 +99,7 @@ class Decoder(nn.Module):
         index = torch.full_like(words[:, None], before)
         x = self._embed(words[:, None], index, table)
         added = self.positions.bias(index, torch.arange(before + 1, device=index.device)[None])
-        looks = [partial(_read, source=source, added=said.added) for source in said.source]
+        looks = [partial(Attention.read, source=own, added=said.added) for own in said.source]
         return self._run(x, added, index, looks, said.words)[:, 0], said
 
     def _run(
@@ -126,7 +126,3 @@ class Decoder(nn.Module):
         x = self.positions.scaled(F.embedding(words, table))
         where = self.positions.embed(index)
         return dropped(self.norm(x if where is None else x + where), self.dropout)
-
-
-def _read(cross: Attention, x: Tensor, *, source: Tensor, added: Tensor | None) -> Tensor:
-    return cross.read(x, source, added)

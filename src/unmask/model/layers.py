@@ -100,13 +100,8 @@ class Block(nn.Module):
         `look` lets a decoder's tokens read another text, by the attention that it is given. See
         `Attention` for `kept`.
         """
-
-        def attend(x: Tensor) -> Tensor:
-            out: Tensor = self.attention(
-                x, added=added, positions=positions, index=index, places=places, kept=kept
-            )
-            return out
-
+        here = {"added": added, "positions": positions, "index": index}
+        attend = partial(self.attention, **here, places=places, kept=kept)
         x = self._add(x, attend, self.attention_norm, places)
         if look is not None and self.cross is not None and self.cross_norm is not None:
             x = self._add(x, partial(look, self.cross), self.cross_norm)

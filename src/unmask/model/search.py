@@ -98,16 +98,15 @@ def _one_each(
     said = limits.new_zeros(len(limits), int(limits.max()))
     length, total = torch.zeros_like(limits), torch.zeros(len(limits), device=limits.device)
     wanted = torch.ones_like(limits, dtype=torch.bool)  # of the rows
-    never = torch.tensor(marks.never, dtype=torch.long, device=limits.device)
     for step in range(said.shape[1]):
         scores, state = speaker.step(state, words)
-        scores[:, never] = NEVER
+        scores[:, list(marks.never)] = NEVER
         words = pick(scores, texts, step)
         chance = scores.gather(1, words[:, None])[:, 0] - _whole(scores)
         on = texts[wanted]
         total[on] += chance[wanted]
         said[on, step] = words[wanted]
-        length[on] = step + 1
+        length[on] = step + (words[wanted] != marks.end)  # without the end
         wanted = wanted & (words != marks.end) & (step + 1 < limits[texts])
         alive = int(wanted.sum())
         if not alive:
@@ -115,20 +114,14 @@ def _one_each(
         if alive <= SHRINK * len(texts):
             (keep,) = wanted.nonzero(as_tuple=True)
             state, texts, words, wanted = state.select(keep), texts[keep], words[keep], wanted[keep]
-    return [
-        Hypothesis(_without_end(row[:n], marks.end), s)
-        for row, n, s in zip(said.tolist(), length.tolist(), total.tolist(), strict=True)
-    ]
+    found = zip(said.tolist(), length.tolist(), total.tolist(), strict=True)
+    return [Hypothesis(row[:count], score) for row, count, score in found]
 
 
 def _whole(scores: Tensor) -> Tensor:
     """The log of the sum of exp, in the scores' own memory: they are lost.  [N, V] -> [N]"""
     highest = scores.amax(dim=-1, keepdim=True)
     return scores.sub_(highest).exp_().sum(dim=-1).log_() + highest[:, 0]
-
-
-def _without_end(words: list[int], end: int) -> list[int]:
-    return words[:-1] if words and words[-1] == end else words
 
 
 def _drawing(
@@ -189,8 +182,7 @@ class _Beams(Generic[S]):
 
     def _step(self, step: int) -> None:
         scores, self.state = self.speaker.step(self.state, self.words)
-        never = torch.tensor(self.marks.never, dtype=torch.long, device=scores.device)
-        scores[:, never] = NEVER
+        scores[:, list(self.marks.never)] = NEVER
         # Twice as many as are kept: at most half of them can be ends. Each is among as many best of
         # its beam.
         several = min(2 * self.count, scores.shape[1])
