@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import masks, positions
+from unmask.model import fast, masks, positions
 from unmask.model.attention import Attention
 from unmask.model.config import DecoderConfig, ModelConfig
 from unmask.model.kept import Kept, Room
-from unmask.model.layers import Block, Look, dropped
+from unmask.model.layers import Block, Look
 from unmask.model.rows import Texts, texts_left
 from unmask.model.start import table
 from unmask.settings import build
@@ -125,4 +125,4 @@ class Decoder(nn.Module):
         """2 x [B, T] -> [B, T, D]"""
         x = self.positions.scaled(F.embedding(words, table))
         where = self.positions.embed(index)
-        return dropped(self.norm(x if where is None else x + where), self.dropout)
+        return fast.dropped(self.norm(x if where is None else x + where), self.dropout)

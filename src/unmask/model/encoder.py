@@ -8,10 +8,10 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from unmask.model import masks, positions
+from unmask.model import fast, masks, positions
 from unmask.model.attention import chosen
 from unmask.model.config import ModelConfig
-from unmask.model.layers import Block, dropped
+from unmask.model.layers import Block
 from unmask.model.recurrent import RecurrentLayer
 from unmask.model.rows import texts_of
 from unmask.model.start import start, table
@@ -63,7 +63,7 @@ class Encoder(nn.Module):
         x = self.positions.scaled(self.tokens(tokens)) + self.segments(segments)
         where = self.positions.embed(index)
         x = x if where is None else x + where
-        return dropped(self.norm(x), self.dropout)
+        return fast.dropped(self.norm(x), self.dropout)
 
     def run(
         self,
@@ -106,7 +106,7 @@ class Encoder(nn.Module):
         for layer, block in enumerate(self.blocks):
             if trace is not None:
                 trace.append(texts.together(states))
-            states = block(dropped(states, self.dropout) if layer else states, texts.length)
+            states = block(fast.dropped(states, self.dropout) if layer else states, texts.length)
         out = texts.together(states)
         if trace is not None:
             trace.append(out)

@@ -2,24 +2,25 @@
 
 There the matrix products leave little to gain; what is left is drawing random numbers for dropout
 and writing tensors that nobody needs. Each function has a plain counterpart, to which a test holds
-it:
+it, and which all but `self_attend` use themselves where the fast way is not `usable`:
 
-    dropped         F.dropout(x, rate)
-    plus_dropped    x + F.dropout(y, rate)
+    dropped         dropout(x)
+    plus_dropped    x + dropout(y)
     self_attend     F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
     token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum",
                                     label_smoothing=smoothing)
 
-`usable` says where they are used. Dropout here takes a byte for each number, so its rate comes in
-steps of 1/256: 0.1 is 26/256. None of them can be differentiated twice.
+Dropout here takes a byte for each number, so its rate comes in steps of 1/256: 0.1 is 26/256. None
+of them can be differentiated twice.
 """
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 LEVELS = 256  # of a random byte
 
@@ -73,17 +74,20 @@ class _PlusDropped(Function):
         return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
 
 
-def dropped(x: Tensor, rate: float) -> Tensor:
-    """x with a share of its numbers set to zero.  Any shape."""
-    return plus_dropped(x.new_zeros(()), x, rate) if rate else x
+def dropped(x: Tensor, dropout: nn.Dropout) -> Tensor:
+    """dropout(x), for any shape."""
+    if dropout.p and dropout.training and usable(x):
+        return plus_dropped(x.new_zeros(()), x, dropout)
+    out: Tensor = dropout(x)
+    return out
 
 
-def plus_dropped(x: Tensor, y: Tensor, rate: float) -> Tensor:
-    """x + y, with a share of y's numbers set to zero.  x is of y's shape, or one number."""
-    steps = steps_of(rate)
-    if not steps:
-        return x + y
-    return _apply(_PlusDropped, x, y, steps)
+def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Dropout) -> Tensor:
+    """x + dropout(y), where x is of y's shape, or one number."""
+    if dropout.p and dropout.training and usable(y):
+        return _apply(_PlusDropped, x, y, steps_of(dropout.p))
+    out: Tensor = x + dropout(y)
+    return out
 
 
 class _SelfAttend(Function):
@@ -198,11 +202,15 @@ class _TokenLoss(Function):
 def token_loss(
     states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Summed cross-entropy of guessing the answers among all tokens.
+    """Summed cross-entropy of guessing the answers among all tokens, by their own vectors.
 
+    Smoothing takes a share off each answer and spreads it over all tokens (Szegedy et al. 2016).
     [N, D], [V, D], [V], [N] -> []
     """
-    return _apply(_TokenLoss, states, table, bias, answers, smoothing)
+    if usable(states):
+        return _apply(_TokenLoss, states, table, bias, answers, smoothing)
+    scores = F.linear(states, table, bias)
+    return F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
 
 
 def _apply(function: Any, *arguments: Any) -> Tensor:

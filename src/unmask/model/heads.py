@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import fast
 from unmask.model.config import ModelConfig
 from unmask.model.layers import ACTIVATIONS
 from unmask.model.start import start
@@ -40,20 +39,6 @@ class TokenHead(nn.Module):
         """[N, D] -> [N, D]"""
         out: Tensor = self.norm(self.activation(self.dense(hidden)))
         return out
-
-
-def word_loss(
-    states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float = 0.0
-) -> Tensor:
-    """Summed cross-entropy of words, told by their own vectors.
-
-    Smoothing takes a share off each answer and spreads it over all words (Szegedy et al. 2016).
-    [N, D], [V, D], [V], [N] -> []
-    """
-    if fast.usable(states):
-        return fast.token_loss(states, table, bias, answers, smoothing)
-    scores = F.linear(states, table, bias)
-    return F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
 
 
 class LabelHead(nn.Module):

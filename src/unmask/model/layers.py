@@ -115,22 +115,6 @@ class Block(nn.Module):
         places: Tensor | None = None,
     ) -> Tensor:
         if self.pre:
-            return plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
-        out: Tensor = norm(plus_dropped(chosen(x, places), part(x), self.dropout))
+            return fast.plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
+        out: Tensor = norm(fast.plus_dropped(chosen(x, places), part(x), self.dropout))
         return out
-
-
-def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Dropout) -> Tensor:
-    """x + dropout(y)"""
-    if dropout.training and fast.usable(x):
-        return fast.plus_dropped(x, y, dropout.p)
-    out: Tensor = x + dropout(y)
-    return out
-
-
-def dropped(x: Tensor, dropout: nn.Dropout) -> Tensor:
-    """dropout(x)"""
-    if dropout.training and fast.usable(x):
-        return fast.dropped(x, dropout.p)
-    out: Tensor = dropout(x)
-    return out

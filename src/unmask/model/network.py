@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.errors import SettingsError
+from unmask.model import fast
 from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
 from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
-from unmask.model.heads import LabelHead, Pooler, TokenHead, word_loss
+from unmask.model.heads import LabelHead, Pooler, TokenHead
 from unmask.model.recurrent import RecurrentDecoder
 from unmask.model.start import start
 
@@ -72,7 +73,7 @@ class Network(nn.Module):
         """How wrong the guesses are, summed over chosen tokens.  [N, D], [N] -> []"""
         assert self.token_head is not None, "this network has no token head"
         states, bias = self.token_head(hidden), self.token_head.bias
-        return word_loss(states, self.encoder.tokens.weight, bias, answers)
+        return fast.token_loss(states, self.encoder.tokens.weight, bias, answers)
 
     @property
     def words(self) -> Tensor:
@@ -89,7 +90,7 @@ class Network(nn.Module):
     def word_loss(self, states: Tensor, answers: Tensor, smoothing: float = 0.0) -> Tensor:
         """How wrong the next words are, summed.  [N, D], [N] -> []"""
         assert self.decoder is not None, "this network has no decoder"
-        return word_loss(states, self.words, self.decoder.bias, answers, smoothing)
+        return fast.token_loss(states, self.words, self.decoder.bias, answers, smoothing)
 
 
 def decoder_of(config: ModelConfig, own: DecoderConfig) -> Decoder | RecurrentDecoder:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from unmask.model import fast
 from unmask.model.attention import Alignment
 from unmask.model.config import DecoderConfig, ModelConfig
-from unmask.model.layers import dropped
 from unmask.model.rows import Texts, texts_left
 from unmask.model.start import table
 
@@ -179,7 +179,7 @@ class RecurrentDecoder(nn.Module):
     def _heard(self, words: Tensor, table: Tensor) -> Tensor:
         """[N, T] -> [N, T, D]"""
         vectors = F.embedding(words, table)
-        return vectors if self.norm is None else dropped(self.norm(vectors), self.dropout)
+        return vectors if self.norm is None else fast.dropped(self.norm(vectors), self.dropout)
 
     def _run(self, heard: Tensor, spoken: Spoken) -> tuple[Tensor, Tensor, Spoken]:
         """States, what they are read with, and where it ended.  [N, T, D] -> 2 x [N, T, D]"""
@@ -211,4 +211,4 @@ class RecurrentDecoder(nn.Module):
             parts.append(context)
         if self.hears_word:
             parts.append(heard)
-        return dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)
+        return fast.dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)
