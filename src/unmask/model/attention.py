@@ -65,7 +65,20 @@ class Attention(Heard):
             rate = self.dropout if self.training else 0.0
             mixed = fast.self_attend(joined, added, rate, positions.turn(index))
         else:
-            mixed = self._spelled_out(x, added, positions, index, kept)
+            parts = self.qkv(x).chunk(3, dim=-1)
+            q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+            q, k = positions.rotate(q, index), positions.rotate(k, index)
+            keys_index = index
+            if kept is not None:
+                kept.add(torch.stack([k, v], dim=1))
+                k, v = kept.tokens.unbind(1)
+                keys_index = torch.arange(kept.length, device=x.device)[None]
+            shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
+            if shift is not None:
+                added = shift if added is None else added + shift
+            values = partial(positions.values, index=index, memory_index=keys_index)
+            more = values if positions.reads_weights else None
+            mixed = self._mixed(q, k, v, added, more).flatten(2)
         output: Tensor = self.output(chosen(mixed, places))
         return output
 
@@ -87,27 +100,6 @@ class Attention(Heard):
         k, v = source.unbind(1)
         output: Tensor = self.output(self._mixed(q, k, v, added).reshape(x.shape))
         return output
-
-    def _spelled_out(
-        self,
-        x: Tensor,
-        added: Tensor | None,
-        positions: Positions,
-        index: Tensor,
-        kept: Kept | None,
-    ) -> Tensor:  # [B, Q, D]
-        q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
-        q, k = positions.rotate(q, index), positions.rotate(k, index)
-        keys_index = index
-        if kept is not None:
-            kept.add(torch.stack([k, v], dim=1))
-            k, v = kept.tokens.unbind(1)
-            keys_index = torch.arange(kept.length, device=x.device)[None]
-        shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
-        if shift is not None:
-            added = shift if added is None else added + shift
-        values = partial(positions.values, index=index, memory_index=keys_index)
-        return self._mixed(q, k, v, added, values if positions.reads_weights else None).flatten(2)
 
     def _mixed(
         self,
@@ -143,11 +135,6 @@ class Attention(Heard):
         if self.listener is not None:
             weights = self.listener(self.layer, weights)
         return F.dropout(weights, self.dropout, self.training)
-
-    def _split(self, x: Tensor) -> Tensor:
-        """[B, S, D] -> [B, H, S, d]"""
-        heads: Tensor = x.unflatten(-1, (self.heads, -1))
-        return heads.transpose(1, 2)
 
 
 class Alignment(Heard):

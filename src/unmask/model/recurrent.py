@@ -98,7 +98,6 @@ class RecurrentDecoder(nn.Module):
         width = config.width
         self.hears_word = own.feeds in ("word", "both")
         self.hears_context = own.feeds in ("context", "both")
-        self.begins_with_context = own.feeds in ("nothing", "word") or own.attention is not None
         self.map = nn.Linear(width, width) if own.context != "last" else None
         self.tokens = None if own.shared else table(own.vocab_size, width)
         self.norm = nn.LayerNorm(width, eps=config.norm_epsilon) if self.hears_word else None
@@ -107,10 +106,10 @@ class RecurrentDecoder(nn.Module):
         self.cell = CELLS[own.cell](
             max(fed, 1), width, own.layers, batch_first=True, dropout=between
         )
-        parts = 2 if own.cell == "lstm" else 1
+        self.parts = 2 if own.cell == "lstm" else 1  # tensors that a cell goes on from
         self.first = None
-        if not self.begins_with_context:
-            self.first = nn.Parameter(torch.zeros(parts, own.layers, width))
+        if self.hears_context and own.attention is None:  # else it begins with the context
+            self.first = nn.Parameter(torch.zeros(self.parts, own.layers, width))
         self.alignment = Alignment(width, own.attention) if own.attention else None
         self.looks_first = self.alignment is not None and self.hears_context
         read = self.hears_context or self.alignment is not None
@@ -128,9 +127,8 @@ class RecurrentDecoder(nn.Module):
         if self.map is not None:
             context = torch.tanh(self.map(context))
         keys = None if self.alignment is None else self.alignment.keys(states)
-        parts = 2 if self.own.cell == "lstm" else 1
         if self.first is None:
-            cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * parts
+            cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * self.parts
         else:
             cell = tuple(p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first)
         return Spoken(cell, context[:, None], states, keys, real)
