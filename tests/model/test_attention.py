@@ -95,14 +95,15 @@ def test_going_on_token_by_token_is_causal_attention(scheme):
     attention, where, x, index = attention_and_input(scheme, causal=True)
     added = masks.as_scores(masks.causal(index), where.bias(index, index), x.dtype)
     expected = attention(x, added=added, positions=where.at(0), index=index)
-    kept = Kept(Room(torch.empty(2, 2, 2, 0, 8)))
+    nothing = torch.empty(2, 2, 0, 8)
+    kept = Kept(Room(nothing, nothing))
     for at in range(6):
         now = index[:, at : at + 1]
         added = where.bias(now, index[:, : at + 1])
         here = {"added": added, "positions": where.at(0), "index": now}
         out = attention(x[:, at : at + 1], **here, kept=kept)
         torch.testing.assert_close(out[:, 0], expected[:, at])
-    assert kept.tokens.shape == (2, 2, 2, 6, 8)
+    assert kept.keys.shape == kept.values.shape == (2, 2, 6, 8)
 
 
 def test_a_query_that_may_see_nothing_reads_zero_and_never_nan():

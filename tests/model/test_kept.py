@@ -8,47 +8,61 @@ from unmask.model.kept import LEAST, Kept, Room
 
 
 def tokens(first, count):
-    """Keys that tell their number, values that tell a hundred more.  -> [2, 2, 3, count, 4]"""
+    """Tokens that tell their number.  -> [2, 3, count, 4]"""
     numbers = torch.arange(first, first + count, dtype=torch.float32)
-    both = torch.stack([numbers, numbers + 100])
-    return both[None, :, None, :, None].expand(2, 2, 3, count, 4).contiguous()
+    return numbers[None, None, :, None].expand(2, 3, count, 4).contiguous()
 
 
 def nothing():
-    return Kept(Room(tokens(0, 0)))
+    return Kept(Room(tokens(0, 0), tokens(0, 0)))
+
+
+def add(kept, first, count):
+    """Keys that tell their number, values that tell a hundred more."""
+    kept.add(tokens(first, count), tokens(first + 100, count))
+
+
+def holds(kept, *parts):
+    """Are these all that is kept, each told by its first number and their count?"""
+    keys = torch.cat([tokens(first, count) for first, count in parts], dim=2)
+    values = torch.cat([tokens(first + 100, count) for first, count in parts], dim=2)
+    return torch.equal(kept.keys, keys) and torch.equal(kept.values, values)
 
 
 def test_token_by_token_is_all_at_once_and_moves_only_when_the_room_is_full():
     kept, rooms = nothing(), []
     for at in range(3 * LEAST):
-        kept.add(tokens(at, 1))
-        assert torch.equal(kept.tokens, tokens(0, at + 1))
+        add(kept, at, 1)
+        assert holds(kept, (0, at + 1))
         if not any(kept.room is room for room in rooms):
             rooms.append(kept.room)
-    assert [len(room.places[0, 0, 0]) for room in rooms] == [16, 34, 70]
+    assert [len(room.keys[0, 0]) for room in rooms] == [16, 34, 70]
+    assert [len(room.values[0, 0]) for room in rooms] == [16, 34, 70]
 
 
 def test_two_ways_to_go_on_do_not_write_over_each_other():
     start = nothing()
-    start.add(tokens(0, 2))
+    add(start, 0, 2)
     one, two = replace(start), replace(start)
-    one.add(tokens(7, 1))
-    two.add(tokens(8, 2))
+    add(one, 7, 1)
+    add(two, 8, 2)
     assert one.room is start.room
     assert two.room is not start.room
-    assert torch.equal(one.tokens, torch.cat([tokens(0, 2), tokens(7, 1)], dim=3))
-    assert torch.equal(two.tokens, torch.cat([tokens(0, 2), tokens(8, 2)], dim=3))
-    assert torch.equal(start.tokens, tokens(0, 2))
+    assert holds(one, (0, 2), (7, 1))
+    assert holds(two, (0, 2), (8, 2))
+    assert holds(start, (0, 2))
 
 
 def test_a_selection_has_its_own_room_of_the_same_size():
     known = nothing()
-    known.add(tokens(0, 2) + torch.tensor([0.0, 1000.0])[:, None, None, None, None])  # by rows
-    before = known.tokens.clone()
+    rows = torch.tensor([0.0, 1000.0])[:, None, None, None]
+    known.add(tokens(0, 2) + rows, tokens(2, 2) + rows)
+    keys, values = known.keys.clone(), known.values.clone()
     chosen = known.select(torch.tensor([1, 1, 0]))
-    assert chosen.room.places.shape == (3, 2, 3, LEAST, 4)
-    chosen.add(tokens(9, 1)[[0, 1, 1]])
-    known.add(tokens(5, 1))
-    assert torch.equal(known.tokens, torch.cat([before, tokens(5, 1)], dim=3))
-    assert torch.equal(chosen.tokens[2], torch.cat([before, tokens(9, 1)], dim=3)[0])
-    assert torch.equal(chosen.tokens[:2], torch.cat([before, tokens(9, 1)], dim=3)[[1, 1]])
+    assert chosen.room.keys.shape == chosen.room.values.shape == (3, 3, LEAST, 4)
+    chosen.add(*(tokens(first, 1)[[0, 1, 1]] for first in (9, 19)))
+    known.add(tokens(5, 1), tokens(6, 1))
+    assert torch.equal(known.keys, torch.cat([keys, tokens(5, 1)], dim=2))
+    assert torch.equal(known.values, torch.cat([values, tokens(6, 1)], dim=2))
+    assert torch.equal(chosen.keys[2], torch.cat([keys, tokens(9, 1)], dim=2)[0])
+    assert torch.equal(chosen.values[:2], torch.cat([values, tokens(19, 1)], dim=2)[[1, 1]])

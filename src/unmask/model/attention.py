@@ -70,8 +70,8 @@ class Attention(Heard):
             q, k = positions.rotate(q, index), positions.rotate(k, index)
             keys_index = index
             if kept is not None:
-                kept.add(torch.stack([k, v], dim=1))
-                k, v = kept.tokens.unbind(1)
+                kept.add(k, v)
+                k, v = kept.keys, kept.values
                 keys_index = torch.arange(kept.length, device=x.device)[None]
             shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
             if shift is not None:

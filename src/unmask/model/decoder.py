@@ -37,7 +37,7 @@ class Said:
     def select(self, which: Tensor, each: int = 1) -> "Said":
         """Some of the rows, any number of times each, in groups of `each` of one text.  [M]"""
         count = len(self.source[0])
-        texts = texts_left(which, len(self.words[0].tokens) // count, each, count)
+        texts = texts_left(which, len(self.words[0].keys) // count, each, count)
         said = replace(self, words=tuple(kept.select(which) for kept in self.words))
         if texts is None:
             return said
@@ -87,10 +87,10 @@ class Decoder(nn.Module):
         """Before the first word.  states [N, L, D], a row for each text"""
         real = texts.real()
         source = tuple(cross.keep(states) for cross in self.crosses())
-        nothing = source[0][:, :, :, :0]
+        nothing = source[0][:, 0, :, :0]
         allowed = None if bool(real.all()) else real[:, None, None]
         added = masks.as_scores(allowed, None, states.dtype)
-        return Said(tuple(Kept(Room(nothing)) for _ in source), source, added)
+        return Said(tuple(Kept(Room(nothing, nothing)) for _ in source), source, added)
 
     def step(self, said: Said, words: Tensor, table: Tensor) -> tuple[Tensor, Said]:
         """One word further.  words [N], table [V, D] -> [N, D]"""

@@ -16,10 +16,13 @@ class Room:
     """Places for more than is there, so that one more token costs one token (but beams move all).
 
     Whoever has the first `used` places may write the next ones; whoever comes later finds them
-    taken, and moves to a room of its own. So nothing that somebody reads is ever changed.
+    taken, and moves to a room of its own. So nothing that somebody reads is ever changed. Keys and
+    values are two tensors: malloc returns blocks above 32 MB to the system, and one tensor of both
+    would sooner be such a block, to be mapped again with every step of a beam search.
     """
 
-    places: Tensor  # [B, 2, H, P, d]
+    keys: Tensor  # [B, H, P, d]
+    values: Tensor  # [B, H, P, d]
     used: int = 0
 
 
@@ -31,24 +34,35 @@ class Kept:
     length: int = 0
 
     @property
-    def tokens(self) -> Tensor:
-        """Keys, then values.  [B, 2, H, K, d]"""
-        return self.room.places[:, :, :, : self.length]
+    def keys(self) -> Tensor:
+        """[B, H, K, d]"""
+        return self.room.keys[:, :, : self.length]
 
-    def add(self, more: Tensor) -> None:
-        """Put the keys and values of more tokens behind those that are there.  [B, 2, H, M, d]"""
-        length = self.length + more.shape[3]
-        if self.room.used != self.length or self.room.places.shape[3] < length:
-            batch, _, heads, _, size = more.shape
-            places = more.new_empty(batch, 2, heads, max(LEAST, 2 * length), size)
-            places[:, :, :, : self.length] = self.tokens
-            self.room = Room(places)
-        self.room.places[:, :, :, self.length : length] = more
+    @property
+    def values(self) -> Tensor:
+        """[B, H, K, d]"""
+        return self.room.values[:, :, : self.length]
+
+    def add(self, keys: Tensor, values: Tensor) -> None:
+        """Put more tokens behind those that are there.  2 x [B, H, M, d]"""
+        length = self.length + keys.shape[2]
+        if self.room.used != self.length or self.room.keys.shape[2] < length:
+            batch, heads, _, size = keys.shape
+            shape = (batch, heads, max(LEAST, 2 * length), size)
+            room = Room(keys.new_empty(shape), values.new_empty(shape))
+            room.keys[:, :, : self.length] = self.keys
+            room.values[:, :, : self.length] = self.values
+            self.room = room
+        self.room.keys[:, :, self.length : length] = keys
+        self.room.values[:, :, self.length : length] = values
         self.room.used = self.length = length
 
     def select(self, which: Tensor) -> "Kept":
         """Some of the rows, any number of times each, with as much room.  [M]"""
-        places = self.room.places.new_empty(len(which), *self.room.places.shape[1:])
+        shape = (len(which), *self.room.keys.shape[1:])
+        room = Room(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
+        chosen = Kept(room, self.length)
         # Rows copied where they are to be: several times faster than tensor[which] and a move.
-        torch.index_select(self.tokens, 0, which, out=places[:, :, :, : self.length])
-        return Kept(Room(places, self.length), self.length)
+        torch.index_select(self.keys, 0, which, out=chosen.keys)
+        torch.index_select(self.values, 0, which, out=chosen.values)
+        return chosen
