@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
 LEVELS = 256  # of a random byte
@@ -58,9 +58,17 @@ def _grown(steps: int) -> float:
     return LEVELS / (LEVELS - steps)
 
 
+class _Context(FunctionCtx):
+    """What a function knows in its backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    steps: int
+    smoothing: float
+
+
 class _PlusDropped(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, steps: int) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, y: Tensor, steps: int) -> Tensor:
         chance = _bytes(y.shape)
         ctx.save_for_backward(chance)
         ctx.steps = steps
@@ -68,7 +76,7 @@ class _PlusDropped(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (chance,) = ctx.saved_tensors
         kept = _kept(chance, ctx.steps)
         return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
@@ -165,7 +173,12 @@ def self_attend(
 class _TokenLoss(Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float
+        ctx: _Context,
+        states: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        answers: Tensor,
+        smoothing: float,
     ) -> Tensor:
         scores = torch.addmm(bias, states, table.t())  # [N, V]
         highest = scores.amax(dim=-1)
@@ -181,7 +194,7 @@ class _TokenLoss(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         states, table, shares, answers = ctx.saved_tensors
         # The gradient of the scores is `shares` less one at the answer; the one is taken off after,
         # and with smoothing so is the same little from every word.
