@@ -98,16 +98,13 @@ class Again:
 
     def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
         """All words once more."""
-        from unmask.model.decoder import Memory
-
         decoder = self.network.decoder
         assert isinstance(decoder, Decoder)
         said = torch.cat([state.words, words[:, None]], dim=1)
         owner = torch.zeros_like(said)
         index = torch.arange(said.shape[1]).expand_as(said)
-        places = torch.arange(state.states.shape[1]).expand(state.real.shape)
-        memory = Memory(state.states, state.real.long() - 1, places)
-        found = decoder(said, index, owner, memory, self.network.words)
+        source_owner = state.real.long() - 1
+        found = decoder(said, index, owner, state.states, source_owner, self.network.words)
         return self.network.word_scores(found[:, -1]), _SoFar(state.states, state.real, said)
 
 
@@ -117,11 +114,8 @@ class _SoFar:
     real: Tensor
     words: Tensor
 
-    def select(self, which: Tensor) -> "_SoFar":
+    def select(self, which: Tensor, each: int = 1) -> "_SoFar":
         return _SoFar(self.states[which], self.real[which], self.words[which])
-
-    def several(self, count: int) -> "_SoFar":
-        return self.select(torch.arange(len(self.real)).repeat_interleave(count))
 
 
 class Greedy:

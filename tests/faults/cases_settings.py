@@ -169,7 +169,7 @@ TEXTS = {
     "casing-of-text": (
         removed(TOKENIZER, replaced("tokenizer_config.json", b'{"do_lower_case": "yes"}')),
         "tokenizer_config.json",
-        "lower-casing is 'yes'",
+        "do_lower_case is 'yes'",
     ),
 }
 

@@ -9,6 +9,7 @@ from tests.conftest import tiny_config
 from unmask.model import masks, positions
 from unmask.model.attention import Attention, listening, muting, recording
 from unmask.model.config import Scheme
+from unmask.model.kept import Kept, Room
 from unmask.model.start import start
 
 SCHEMES = get_args(Scheme)
@@ -65,30 +66,28 @@ def test_attention_by_hand():
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_attention_to_a_memory_that_is_itself_is_self_attention(scheme):
-    attention, where, x, index = attention_and_input(scheme)
-    added = where.bias(index, index)
-    own = attention(x, added=added, positions=where.at(0), index=index)
-    crossed = attention(
-        x, added=added, positions=where.at(0), index=index, memory=x, memory_index=index
-    )
-    torch.testing.assert_close(crossed, own)
+@pytest.mark.parametrize("mask", ["none", "packed"])
+def test_reading_a_text_that_is_itself_is_self_attention(mask):
+    attention, where, x, index = attention_and_input()
+    owner = torch.tensor([[0, 0, 0, 1, 1, -1], [0, 0, 0, 0, 0, 0]])
+    allowed = masks.same_text(owner) if mask == "packed" else None
+    added = masks.as_scores(allowed, None, x.dtype)
+    own = attention(x, added=added, positions=where, index=index)
+    torch.testing.assert_close(attention.read(x, attention.keep(x), added), own)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_was_kept_answers_as_the_memory_itself(scheme):
-    attention, where, x, index = attention_and_input(scheme)
-    memory, memory_index = torch.randn(2, 4, 16), torch.arange(4).expand(2, -1)
-    added = where.bias(index, memory_index)
-    here = {"added": added, "positions": where.at(0), "index": index}
-    expected = attention(x, **here, memory=memory, memory_index=memory_index)
-    kept = attention.keep(memory, memory_index, where.at(0))
-    torch.testing.assert_close(attention.recall(x, kept, **here), expected)
+def test_rows_that_share_a_text_read_it_as_rows_with_their_own():
+    attention, _, x, _ = attention_and_input()
+    states, x = torch.randn(2, 4, 16), torch.cat([x, x.flip(0)])[:, :1]  # two rows of each text
+    source = attention.keep(states)
+    added = torch.zeros(2, 1, 1, 4)
+    added[1, ..., 3] = float("-inf")
+    own = torch.tensor([0, 0, 1, 1])
+    expected = attention.read(x, attention.keep(states[own]), added[own])
+    torch.testing.assert_close(attention.read(x, source, added), expected)
     swapped = torch.tensor([1, 0])
-    turned = attention.recall(x, kept.select(swapped), **here)
-    other = attention(x, **here, memory=memory[swapped], memory_index=memory_index)
-    torch.testing.assert_close(turned, other)
+    turned = attention.read(x[[2, 3, 0, 1]], source[swapped], added[swapped])
+    torch.testing.assert_close(turned, expected[[2, 3, 0, 1]])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -96,14 +95,15 @@ def test_going_on_token_by_token_is_causal_attention(scheme):
     attention, where, x, index = attention_and_input(scheme, causal=True)
     added = masks.as_scores(masks.causal(index), where.bias(index, index), x.dtype)
     expected = attention(x, added=added, positions=where.at(0), index=index)
-    kept = attention.nothing(x)
-    assert kept.keys.shape == (2, 2, 0, 8)
+    nothing = torch.empty(2, 2, 0, 8)
+    kept = Kept(Room(nothing, nothing))
     for at in range(6):
         now = index[:, at : at + 1]
         added = where.bias(now, index[:, : at + 1])
         here = {"added": added, "positions": where.at(0), "index": now}
-        out, kept = attention.go_on(x[:, at : at + 1], kept, **here)
+        out = attention(x[:, at : at + 1], **here, kept=kept)
         torch.testing.assert_close(out[:, 0], expected[:, at])
+    assert kept.keys.shape == kept.values.shape == (2, 2, 6, 8)
 
 
 def test_a_query_that_may_see_nothing_reads_zero_and_never_nan():

@@ -75,6 +75,23 @@ def test_heads_that_read_the_pooler_need_one():
         build(HeadsConfig, {"labels": "text"}, where="heads")
 
 
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({}, "several: 'mood' has no labels; need labels and label_names"),
+        ({"labels": "text"}, "labels and label_names go together"),
+        (
+            {"labels": "token", "label_names": ("a", "b"), "label_answer": "several"},
+            "labels = text",
+        ),
+        ({"labels": "text", "label_names": ("a", "b"), "label_answer": "number"}, "has one name"),
+    ],
+)
+def test_each_of_several_heads_is_checked_as_one_alone(own, message):
+    with pytest.raises(SettingsError, match=message):
+        build(HeadsConfig, {"pooler": True, "several": {"mood": own}}, where="heads")
+
+
 def recurrent(**changes):
     fixed = {"cell": "gru", "heads": 1, "inner_width": 8, "positions": "none"}
     return table(**{**fixed, **changes})

@@ -12,7 +12,6 @@ from unmask.data.packing import pack
 from unmask.errors import SettingsError
 from unmask.model.attention import recording
 from unmask.model.config import READ_BY_SCHEME, DecoderConfig, HeadsConfig, Scheme
-from unmask.model.decoder import Memory
 from unmask.model.network import Network
 from unmask.model.rows import texts_of
 from unmask.text.tokenizer import Encoded
@@ -51,8 +50,8 @@ def decoded(network, some, said, rows):
     """The states of each target, wherever it lies."""
     read, heard = (collate(side, rows, pad_id=0) for side in (some, said))
     states = network.encoder(read.tokens, read.segments, read.index, read.owner)
-    memory = Memory(states, read.owner, read.index)
-    found = network.decoder(heard.tokens, heard.index, heard.owner, memory, network.words)
+    words = heard.tokens, heard.index, heard.owner
+    found = network.decoder(*words, states, read.owner, network.words)
     return apart(found, heard)
 
 
@@ -92,8 +91,8 @@ def test_every_word_sees_all_of_its_source_and_nothing_of_a_neighbours():
         collate(side, [[0, 1], [2]], pad_id=0) for side in (sources()[:3], targets()[:3])
     )
     states = torch.randn(*read.tokens.shape, 16, requires_grad=True)
-    memory = Memory(states, read.owner, read.index)
-    found = network.decoder(heard.tokens, heard.index, heard.owner, memory, network.words)
+    words = heard.tokens, heard.index, heard.owner
+    found = network.decoder(*words, states, read.owner, network.words)
     for n, own in enumerate(apart(found, heard)):
         for state in own:
             (grad,) = torch.autograd.grad(state.square().sum(), states, retain_graph=True)
@@ -148,13 +147,13 @@ def test_rows_that_share_a_source_say_what_rows_with_their_own_would():
     words = torch.tensor([target.ids for target in targets([(0, 3)] * 5)])
     _, said = steps(network, sources(), words)
     own = said.select(torch.arange(5).repeat_interleave(3))
-    shared = said.several(3)
+    shared = said.select(torch.arange(5).repeat_interleave(3), each=3)
     assert shared.source is said.source
     step = network.decoder.step
     for which in (torch.arange(15).view(5, 3).flip(1), torch.tensor([[12, 12, 14], [3, 5, 4]])):
         heard = 5 + torch.arange(which.numel()) % 14
-        shared, own = shared.select(which.flatten()), own.select(which.flatten())
-        assert len(shared.source[0].keys) == len(which)
+        shared, own = shared.select(which.flatten(), each=3), own.select(which.flatten())
+        assert len(shared.source[0]) == len(which)
         one, shared = step(shared, heard, network.words)
         two, own = step(own, heard, network.words)
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
@@ -226,10 +225,9 @@ def test_it_is_torchs_decoder():
     theirs.linear1.load_state_dict(block.feed.inner.state_dict())
     theirs.linear2.load_state_dict(block.feed.outer.state_dict())
     states, x, index = torch.randn(3, 6, 16), torch.randn(3, 4, 16), torch.arange(4).expand(3, -1)
-    owner, memory_index = torch.zeros(3, 4).long(), torch.arange(6).expand(3, -1)
+    owner, source_owner = torch.zeros(3, 4).long(), torch.zeros(3, 6).long()
     network.decoder._embed = lambda *_: x
-    memory = Memory(states, torch.zeros(3, 6).long(), memory_index)
-    found = network.decoder(owner, index, owner, memory, network.words)
+    found = network.decoder(owner, index, owner, states, source_owner, network.words)
     expected = theirs(x, states, tgt_mask=torch.full((4, 4), float("-inf")).triu(1))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tests.conftest import tiny_config
@@ -45,7 +46,7 @@ def test_a_rate_is_rounded_to_steps_of_a_byte(rate, steps):
 @pytest.mark.parametrize("rate", RATES)
 def test_as_many_numbers_are_dropped_as_the_rate_says_and_the_mean_stays(rate):
     torch.manual_seed(0)
-    out = fast.dropped(torch.ones(1000, 1000), rate)
+    out = fast.dropped(torch.ones(1000, 1000), nn.Dropout(rate))
     share = fast.steps_of(rate) / 256
     assert float((out == 0).float().mean()) == pytest.approx(share, abs=0.002)
     assert float(out.mean()) == pytest.approx(1.0, abs=0.01)
@@ -54,7 +55,7 @@ def test_as_many_numbers_are_dropped_as_the_rate_says_and_the_mean_stays(rate):
 
 def test_which_numbers_are_dropped_does_not_depend_on_their_neighbours():
     torch.manual_seed(0)
-    gone = (fast.dropped(torch.ones(400, 1000), 0.5) == 0).float() - 0.5
+    gone = (fast.dropped(torch.ones(400, 1000), nn.Dropout(0.5)) == 0).float() - 0.5
     for shift in range(1, 17):
         assert abs(float((gone[:, shift:] * gone[:, :-shift]).mean())) < 0.002
     assert float(gone.mean(dim=0).abs().max()) < 0.15
@@ -63,7 +64,7 @@ def test_which_numbers_are_dropped_does_not_depend_on_their_neighbours():
 def test_the_seed_decides_what_is_dropped():
     def drawn(seed):
         torch.manual_seed(seed)
-        return fast.dropped(torch.ones(64, 64), 0.1)
+        return fast.dropped(torch.ones(64, 64), nn.Dropout(0.1))
 
     assert torch.equal(drawn(1), drawn(1))
     assert not torch.equal(drawn(1), drawn(2))
@@ -74,7 +75,7 @@ def test_the_seed_decides_what_is_dropped():
 def test_dropping_is_a_product_with_the_mask(rate, shape):
     (x,) = leaves(shape)
     torch.manual_seed(1)
-    out = fast.dropped(x, rate)
+    out = fast.dropped(x, nn.Dropout(rate))
     torch.manual_seed(1)
     expected = x * mask(shape, rate) if rate else x * 1.0
     same(out, expected, [x])
@@ -84,7 +85,7 @@ def test_dropping_is_a_product_with_the_mask(rate, shape):
 def test_adding_what_is_dropped_is_the_sum_with_the_masked(rate):
     x, y = leaves((3, 5, 7), (3, 5, 7))
     torch.manual_seed(1)
-    out = fast.plus_dropped(x, y, rate)
+    out = fast.plus_dropped(x, y, nn.Dropout(rate))
     torch.manual_seed(1)
     expected = x + y * mask(y.shape, rate) if rate else x + y
     same(out, expected, [x, y])
@@ -179,8 +180,8 @@ ANSWERS = torch.zeros(6, dtype=torch.long)
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: fast.dropped(x, 0.1),
-        lambda x: fast.plus_dropped(x, x * x, 0.1),
+        lambda x: fast.dropped(x, nn.Dropout(0.1)),
+        lambda x: fast.plus_dropped(x, x * x, nn.Dropout(0.1)),
         lambda x: fast.self_attend(x.view(1, 2, 3, 2, 2), None, 0.0),
         lambda x: fast.token_loss(x.view(6, 4), torch.ones(5, 4), torch.ones(5), ANSWERS),
     ],
@@ -202,3 +203,23 @@ def test_they_are_used_on_a_processor_in_full_precision_with_gradients():
         assert not fast.usable(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not fast.usable(x)
+
+
+@pytest.mark.parametrize("where", ["evaluation", "double precision"])
+def test_elsewhere_they_are_torchs_own(where):
+    dropout = nn.Dropout(0.5).train(where != "evaluation")
+    kind = torch.float64 if where == "double precision" else torch.float32
+    x, y = torch.randn(2, 3, 5, dtype=kind).unbind()
+    for ours, plain in (
+        (lambda: fast.dropped(y, dropout), lambda: dropout(y)),
+        (lambda: fast.plus_dropped(x, y, dropout), lambda: x + dropout(y)),
+    ):
+        torch.manual_seed(1)
+        found = ours()
+        torch.manual_seed(1)
+        assert torch.equal(found, plain())
+    table, bias, answers = torch.randn(7, 5, dtype=kind), torch.randn(7, dtype=kind), ANSWERS[:3]
+    with torch.no_grad():
+        scores = F.linear(x, table, bias)
+        expected = F.cross_entropy(scores, answers, reduction="sum", label_smoothing=0.1)
+        assert torch.equal(fast.token_loss(x, table, bias, answers, 0.1), expected)

@@ -1,8 +1,10 @@
 """What is kept grows by what is put behind it, and nobody's part of it changes."""
 
+from dataclasses import replace
+
 import torch
 
-from unmask.model.kept import LEAST, Growing, kept
+from unmask.model.kept import LEAST, Kept, Room
 
 
 def tokens(first, count):
@@ -11,35 +13,56 @@ def tokens(first, count):
     return numbers[None, None, :, None].expand(2, 3, count, 4).contiguous()
 
 
+def nothing():
+    return Kept(Room(tokens(0, 0), tokens(0, 0)))
+
+
+def add(kept, first, count):
+    """Keys that tell their number, values that tell a hundred more."""
+    kept.add(tokens(first, count), tokens(first + 100, count))
+
+
+def holds(kept, *parts):
+    """Are these all that is kept, each told by its first number and their count?"""
+    keys = torch.cat([tokens(first, count) for first, count in parts], dim=2)
+    values = torch.cat([tokens(first + 100, count) for first, count in parts], dim=2)
+    return torch.equal(kept.keys, keys) and torch.equal(kept.values, values)
+
+
 def test_token_by_token_is_all_at_once_and_moves_only_when_the_room_is_full():
-    growing, rooms = Growing(tokens(0, 0)), []
+    kept, rooms = nothing(), []
     for at in range(3 * LEAST):
-        growing = growing.and_then(tokens(at, 1))
-        assert torch.equal(growing.tensor, tokens(0, at + 1))
-        if growing.room not in rooms:
-            rooms.append(growing.room)
-    assert [len(room.places[0, 0]) for room in rooms] == [16, 34, 70]
+        add(kept, at, 1)
+        assert holds(kept, (0, at + 1))
+        if not any(kept.room is room for room in rooms):
+            rooms.append(kept.room)
+    assert [len(room.keys[0, 0]) for room in rooms] == [16, 34, 70]
+    assert [len(room.values[0, 0]) for room in rooms] == [16, 34, 70]
 
 
 def test_two_ways_to_go_on_do_not_write_over_each_other():
-    start = Growing(tokens(0, 0)).and_then(tokens(0, 2))
-    one, two = start.and_then(tokens(7, 1)), start.and_then(tokens(8, 2))
+    start = nothing()
+    add(start, 0, 2)
+    one, two = replace(start), replace(start)
+    add(one, 7, 1)
+    add(two, 8, 2)
     assert one.room is start.room
     assert two.room is not start.room
-    assert torch.equal(one.tensor, torch.cat([tokens(0, 2), tokens(7, 1)], dim=2))
-    assert torch.equal(two.tensor, torch.cat([tokens(0, 2), tokens(8, 2)], dim=2))
-    assert torch.equal(start.tensor, tokens(0, 2))
+    assert holds(one, (0, 2), (7, 1))
+    assert holds(two, (0, 2), (8, 2))
+    assert holds(start, (0, 2))
 
 
 def test_a_selection_has_its_own_room_of_the_same_size():
-    index = torch.arange(2).expand(2, 2)
-    known = kept(tokens(0, 0), tokens(0, 0), index[:, :0])
-    known = known.and_then(tokens(0, 2), tokens(2, 2), index)
+    known = nothing()
+    rows = torch.tensor([0.0, 1000.0])[:, None, None, None]
+    known.add(tokens(0, 2) + rows, tokens(2, 2) + rows)
+    keys, values = known.keys.clone(), known.values.clone()
     chosen = known.select(torch.tensor([1, 1, 0]))
-    assert chosen.growing_keys.room.places.shape == (3, 3, LEAST, 4)
-    chosen = chosen.and_then(*(x[[0, 1, 1]] for x in (tokens(9, 1), tokens(9, 1), index[:, :1])))
-    known = known.and_then(tokens(5, 1), tokens(6, 1), index[:, :1])
-    assert torch.equal(known.keys, torch.cat([tokens(0, 2), tokens(5, 1)], dim=2))
-    assert torch.equal(known.values, torch.cat([tokens(2, 2), tokens(6, 1)], dim=2))
-    assert torch.equal(chosen.keys[2], torch.cat([tokens(0, 2), tokens(9, 1)], dim=2)[0])
-    assert chosen.index.shape == (3, 3)
+    assert chosen.room.keys.shape == chosen.room.values.shape == (3, 3, LEAST, 4)
+    chosen.add(*(tokens(first, 1)[[0, 1, 1]] for first in (9, 19)))
+    known.add(tokens(5, 1), tokens(6, 1))
+    assert torch.equal(known.keys, torch.cat([keys, tokens(5, 1)], dim=2))
+    assert torch.equal(known.values, torch.cat([values, tokens(6, 1)], dim=2))
+    assert torch.equal(chosen.keys[2], torch.cat([keys, tokens(9, 1)], dim=2)[0])
+    assert torch.equal(chosen.values[:2], torch.cat([values, tokens(19, 1)], dim=2)[[1, 1]])

@@ -222,10 +222,11 @@ def test_a_selection_goes_on_as_the_whole_would(own):
 def test_rows_that_share_a_source_say_what_rows_with_their_own_would(own):
     decoder, states, texts, words, table = asked(own)
     _, spoken = decoder.step(decoder.begin(states, texts), words[:, 0], table)
-    alone, shared = spoken.select(torch.arange(3).repeat_interleave(2)), spoken.several(2)
+    twice = torch.arange(3).repeat_interleave(2)
+    alone, shared = spoken.select(twice), spoken.select(twice, each=2)
     assert shared.states is spoken.states
     for which in (torch.tensor([1, 0, 2, 3, 5, 5]), torch.tensor([5, 4, 0, 1])):
-        alone, shared = alone.select(which), shared.select(which)
+        alone, shared = alone.select(which), shared.select(which, each=2)
         assert len(shared.states) == len(which) // 2
         heard = torch.arange(5, 5 + len(which))
         one, shared = decoder.step(shared, heard, table)
@@ -337,7 +338,7 @@ def test_a_decoder_looks_where_its_scores_say_and_never_at_padding(kind, own):
             torch.testing.assert_close(weights[n, 0, 0, :length], expected, atol=1e-6, rtol=1e-5)
             if own["feeds"] == "both":  # what it found is what it is fed
                 seen = expected @ states[n, :length]
-                torch.testing.assert_close(spoken.context[n], seen, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(spoken.context[n, 0], seen, atol=1e-5, rtol=1e-5)
 
 
 def test_all_looks_at_once_are_those_of_every_step():
@@ -357,7 +358,7 @@ def test_a_listener_changes_what_is_read():
     first[..., 0] = 1.0
     with listening(decoder, lambda layer, weights: first):
         _, after = decoder.step(spoken, words[:, 0], table)
-    assert torch.equal(after.context, states[:, 0])
+    assert torch.equal(after.context[:, 0], states[:, 0])
 
 
 @pytest.mark.parametrize("own", [{"feeds": "word"}, {"feeds": "both", "attention": "additive"}])

@@ -12,7 +12,6 @@ from unmask.data.batches import collate
 from unmask.errors import SettingsError
 from unmask.model import search as module
 from unmask.model.config import SearchSettings
-from unmask.model.decoder import Memory
 from unmask.model.rows import texts_of
 from unmask.model.search import Marks, search
 from unmask.settings import build
@@ -31,11 +30,8 @@ class Heard:
     number: torch.Tensor  # [N]
     words: torch.Tensor  # [N, t]
 
-    def select(self, which):
+    def select(self, which, each=1):
         return Heard(self.number[which], self.words[which])
-
-    def several(self, count):
-        return self.select(torch.arange(len(self.number)).repeat_interleave(count))
 
 
 class Fable:
@@ -313,8 +309,8 @@ def recomputed(network, states, texts, limit):
             words = torch.tensor([heard])
             where, nobody = torch.arange(len(heard))[None], torch.zeros_like(words)
             if network.heads.decoder.cell == "attention":
-                memory = Memory(own, torch.zeros_like(index), index)
-                found = network.decoder(words, where, nobody, memory, network.words)
+                same = torch.zeros_like(index)
+                found = network.decoder(words, where, nobody, own, same, network.words)
             else:
                 spoken = network.decoder.begin(own, texts_of(torch.zeros_like(index), index))
                 found = network.decoder(spoken, words, network.words)

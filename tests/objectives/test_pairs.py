@@ -29,7 +29,7 @@ def scores(network, text):
     """The two scores of a text that has a row to itself."""
     batch = batch_of([text])
     hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-    return network.pair_head(network.pooled(hidden, batch.row, batch.start))[0]
+    return network.pair_scores(hidden[batch.row, batch.start])[0]
 
 
 def read(order, network, texts, labels):

@@ -42,8 +42,8 @@ def our_numbers(network: Network) -> dict[str, torch.Tensor]:
     tokens, segments = rows()
     index = torch.arange(tokens.shape[1]).expand_as(tokens)
     hidden = network.encoder(tokens, segments, index, torch.zeros_like(tokens))
-    heads, row = network.heads, torch.arange(2)
-    pooled = network.pooled(hidden, row, torch.zeros_like(row)) if heads.pooler else None
+    heads = network.heads
+    pooled = network.pool(hidden[:, 0]) if heads.pooler else None
     if heads.labels == "text":
         return {"logits": network.label_head(pooled)}
     if heads.labels == "token":

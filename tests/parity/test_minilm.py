@@ -61,7 +61,7 @@ def hidden_of(model, examples, rows):
     for row in rows:
         batch = collate([examples[i] for i in row], [list(range(len(row)))], pad_id=0)
         hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-        pooled = network.pooled(hidden, batch.row, batch.start)
+        pooled = network.pool(hidden[batch.row, batch.start])
         for i, start, length, vector in zip(row, batch.start, batch.length, pooled, strict=True):
             found[i] = (hidden[0, start : start + length], vector)
     return found

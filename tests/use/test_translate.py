@@ -14,7 +14,7 @@ from unmask.errors import DataError, FolderError, SettingsError
 from unmask.jobs.translate import TranslateJob
 from unmask.model.config import SearchSettings
 from unmask.tasks import engine
-from unmask.tasks.translate import batch_of, states_of
+from unmask.tasks.translate import batch_of, read, states_of
 from unmask.train.compose import compose
 from unmask.train.run import Run
 from unmask.use import translate
@@ -140,15 +140,12 @@ def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders
     (tokens,) = model.words.tokens([Pair("hund rot", "red dog", "here")])
     batch = batch_of([tokens], pad_id=0)
     inputs = []
-    (block,) = network.decoder.blocks
-    hook = block.cross.register_forward_hook(
-        lambda module, given, named, out: inputs.append((given[0], named["memory"])),
-        with_kwargs=True,
-    )
+    (block,) = network.decoder.blocks  # pre-norm: what comes out of the norm asks the source
+    hook = block.cross_norm.register_forward_hook(lambda module, given, out: inputs.append(out))
     with torch.inference_mode():
         states_of(network, batch)
         hook.remove()
-        ((asking, memory),) = inputs
+        (asking,), memory = inputs, read(network, batch)
         width, heads = network.config.width, network.config.heads
         weight, bias = block.cross.qkv.weight, block.cross.qkv.bias
         q = (asking @ weight[:width].T + bias[:width]).view(-1, heads, width // heads)

@@ -1,13 +1,14 @@
 """Multi-head attention: the only place where one token reads another.
 
-    x [B, Q, D] asks, memory [B, K, D] answers; what is added to the scores says who may be asked.
-
-Self-attention is memory = x. Every mask and every position scheme comes from outside. The weights
-are not returned: who wants to see or change them listens (`listening`, `recording`).
+In self-attention the tokens of a text read each other; in cross-attention they read the states of
+another text. What is added to the scores says who may be read. Every mask and every position scheme
+comes from outside. The weights are not returned: register a listener to read or change them
+(`listening`, `recording`).
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from unmask.model import fast
 from unmask.model.config import ModelConfig, Scoring
-from unmask.model.kept import Kept, kept
+from unmask.model.kept import Kept
 from unmask.model.positions import Positions
 
 Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
@@ -54,66 +55,51 @@ class Attention(Heard):
         *,
         added: Tensor | None,  # [B or 1, H or 1, Q, K] to the scores; -inf bars
         positions: Positions,
-        index: Tensor,  # [B, Q] position of each query
-        memory: Tensor | None = None,  # [B, K, D]; None is x
-        memory_index: Tensor | None = None,  # [B, K]
+        index: Tensor,  # [B, Q] position of each token
         places: Tensor | None = None,  # [N] of all B x Q queries, those whose answer is wanted
+        kept: Kept | None = None,  # the tokens before x, which are read too; x is put behind them
     ) -> Tensor:  # [B, Q, D], or [N, D] where places are given
-        """Let each x read the memory."""
-        if self._may_be_fast(x, added, positions, memory):
+        """Let the tokens read each other."""
+        if kept is None and self._may_be_fast(x, added, positions):
             joined = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
             rate = self.dropout if self.training else 0.0
             mixed = fast.self_attend(joined, added, rate, positions.turn(index))
         else:
-            mixed = self._spelled_out(x, added, positions, index, memory, memory_index)
+            parts = self.qkv(x).chunk(3, dim=-1)
+            q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+            q, k = positions.rotate(q, index), positions.rotate(k, index)
+            keys_index = index
+            if kept is not None:
+                kept.add(k, v)
+                k, v = kept.keys, kept.values
+                keys_index = torch.arange(kept.length, device=x.device)[None]
+            shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
+            if shift is not None:
+                added = shift if added is None else added + shift
+            values = partial(positions.values, index=index, memory_index=keys_index)
+            more = values if positions.reads_weights else None
+            mixed = self._mixed(q, k, v, added, more).flatten(2)
         output: Tensor = self.output(chosen(mixed, places))
         return output
 
-    def keep(self, memory: Tensor, index: Tensor, positions: Positions) -> Kept:
-        """The keys and values of a memory that will be read more than once.  [B, K, D], [B, K]"""
-        weight, bias = self.qkv.weight[memory.shape[-1] :], self.qkv.bias[memory.shape[-1] :]
-        k, v = (self._split(part) for part in F.linear(memory, weight, bias).chunk(2, dim=-1))
-        return kept(positions.rotate(k, index), v, index)
+    def keep(self, states: Tensor) -> Tensor:
+        """The keys and values of another text, for `read`.  [B, K, D] -> [B, 2, H, K, d]"""
+        weight, bias = self.qkv.weight[states.shape[-1] :], self.qkv.bias[states.shape[-1] :]
+        joined: Tensor = F.linear(states, weight, bias).unflatten(-1, (2, self.heads, -1))
+        return joined.permute(0, 2, 3, 1, 4)
 
-    def recall(
-        self, x: Tensor, known: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
-    ) -> Tensor:
-        """Let each x read what was kept.  [B, Q, D], [B, Q] -> [B, Q, D]"""
+    def read(self, x: Tensor, source: Tensor, added: Tensor | None) -> Tensor:
+        """Let tokens read another text, by what `keep` made of it.
+
+        Several rows in a row may read the same text.
+        [B * n, Q, D], [B, 2, H, K, d], [B or 1, 1, Q or 1, K] -> [B * n, Q, D]
+        """
         width = x.shape[-1]
-        q = self._split(F.linear(x, self.qkv.weight[:width], self.qkv.bias[:width]))
-        q = positions.rotate(q, index)
-        mixed = self._mixed(q, known.keys, known.values, added, positions, index, known.index)
-        output: Tensor = self.output(mixed)
+        q = F.linear(x, self.qkv.weight[:width], self.qkv.bias[:width])
+        q = q.view(len(source), -1, self.heads, width // self.heads).transpose(1, 2)
+        k, v = source.unbind(1)
+        output: Tensor = self.output(self._mixed(q, k, v, added).reshape(x.shape))
         return output
-
-    def go_on(
-        self, x: Tensor, known: Kept, *, added: Tensor | None, positions: Positions, index: Tensor
-    ) -> tuple[Tensor, Kept]:
-        """Let each x read what was kept and itself, and keep it too.  [B, 1, D], [B, 1]"""
-        q, k, v = self._project(x, None)
-        q, k = positions.rotate(q, index), positions.rotate(k, index)
-        known = known.and_then(k, v, index)
-        mixed = self._mixed(q, known.keys, known.values, added, positions, index, known.index)
-        return self.output(mixed), known
-
-    def nothing(self, x: Tensor) -> Kept:
-        """What is kept before the first word, for as many rows as x has."""
-        empty = x.new_zeros(len(x), self.heads, 0, x.shape[-1] // self.heads)
-        return kept(empty, empty, torch.zeros(len(x), 0, dtype=torch.long, device=x.device))
-
-    def _spelled_out(
-        self,
-        x: Tensor,
-        added: Tensor | None,
-        positions: Positions,
-        index: Tensor,
-        memory: Tensor | None,
-        memory_index: Tensor | None,
-    ) -> Tensor:  # [B, Q, D]
-        keys_index = index if memory_index is None else memory_index
-        q, k, v = self._project(x, memory)  # [B, H, Q, d], 2 x [B, H, K, d]
-        q, k = positions.rotate(q, index), positions.rotate(k, keys_index)
-        return self._mixed(q, k, v, added, positions, index, keys_index)
 
     def _mixed(
         self,
@@ -121,30 +107,21 @@ class Attention(Heard):
         k: Tensor,  # [B, H, K, d]
         v: Tensor,  # [B, H, K, d]
         added: Tensor | None,
-        positions: Positions,
-        index: Tensor,
-        keys_index: Tensor,
-    ) -> Tensor:  # [B, Q, D]
-        shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
-        if shift is not None:
-            added = shift if added is None else added + shift
-
-        if self.listener is None and not positions.reads_weights:
+        values: Callable[[Tensor], Tensor] | None = None,  # weights -> more to read
+    ) -> Tensor:  # [B, Q, H, d]
+        if self.listener is None and values is None:
             rate = self.dropout if self.training else 0.0
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
         else:  # the same sum written out, because someone reads the weights
             weights = self._weights(q, k, added)  # [B, H, Q, K]
             mixed = weights @ v  # [B, H, Q, d]
-            if positions.reads_weights:
-                mixed = mixed + positions.values(weights, index, keys_index)
-        return mixed.transpose(1, 2).flatten(2)
+            if values is not None:
+                mixed = mixed + values(weights)
+        return mixed.transpose(1, 2)
 
-    def _may_be_fast(
-        self, x: Tensor, added: Tensor | None, positions: Positions, memory: Tensor | None
-    ) -> bool:
+    def _may_be_fast(self, x: Tensor, added: Tensor | None, positions: Positions) -> bool:
         """Nothing is asked that only the spelled-out way can do."""
-        apart = positions.in_layers and not positions.only_turns
-        asked = self.listener is not None or apart or memory is not None
+        asked = self.listener is not None or positions.reads_weights
         trained = added is not None and added.requires_grad
         return not asked and not trained and fast.usable(x)
 
@@ -158,23 +135,6 @@ class Attention(Heard):
         if self.listener is not None:
             weights = self.listener(self.layer, weights)
         return F.dropout(weights, self.dropout, self.training)
-
-    def _project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, Q, D], [B, K, D] -> [B, H, Q, d], 2 x [B, H, K, d]"""
-        if memory is None:
-            q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
-            return q, k, v
-        width = x.shape[-1]
-        weight, bias = self.qkv.weight, self.qkv.bias
-        q = F.linear(x, weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
-        kv = F.linear(memory, weight[width:], bias[width:]).unflatten(-1, (2, self.heads, -1))
-        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
-        return q.transpose(1, 2), k, v
-
-    def _split(self, x: Tensor) -> Tensor:
-        """[B, S, D] -> [B, H, S, d]"""
-        heads: Tensor = x.unflatten(-1, (self.heads, -1))
-        return heads.transpose(1, 2)
 
 
 class Alignment(Heard):

@@ -4,7 +4,7 @@ The limits are far above any BERT; they keep a hostile or mistyped config from a
 than a machine can hold.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,13 @@ READ_BY_SCHEME = {  # settings that only some positions read
     "buckets": ("t5",),
     "rotary_base": ("rotary",),
 }
+
+
+def _refuse_set(settings: Settings, *names: str, why: str) -> None:
+    """Refuse settings that differ from their defaults, where nothing would read them."""
+    for name in names:
+        if getattr(settings, name) != type(settings).model_fields[name].default:
+            raise ValueError(f"{name} is set, but {why}")
 
 
 class ModelConfig(Settings):
@@ -60,7 +67,7 @@ class ModelConfig(Settings):
     window: Annotated[Count, Field(le=2**17)] | None = None  # ... and nothing farther than this
 
     @model_validator(mode="after")
-    def _cell_fits(self) -> "ModelConfig":
+    def _cell_fits(self) -> Self:
         if self.cell == "attention":
             return self
         fixed = {"heads": 1, "inner_width": self.width, "positions": "none"}
@@ -79,19 +86,16 @@ class ModelConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> "ModelConfig":
+    def _sizes_fit(self) -> Self:
         if self.width % self.heads:
             raise ValueError(
                 f"width {self.width} is not a multiple of heads {self.heads}; every head takes an "
                 "equal share of the width. Change one of the two."
             )
-        for name in READ_BY_SCHEME:
-            default = type(self).model_fields[name].default
-            if getattr(self, name) != default and self.positions not in READ_BY_SCHEME[name]:
-                raise ValueError(
-                    f"{name} is set, but {self.positions} positions do not read it; only "
-                    f"{' and '.join(READ_BY_SCHEME[name])} do. Leave it out."
-                )
+        for name, schemes in READ_BY_SCHEME.items():
+            if self.positions not in schemes:
+                needs = f"only {' and '.join(schemes)} do. Leave it out."
+                _refuse_set(self, name, why=f"{self.positions} positions do not read it; {needs}")
         channels = {"sinusoidal": self.width, "rotary": self.head_width}.get(self.positions, 0)
         if channels % 2:
             raise ValueError(
@@ -140,14 +144,10 @@ class DecoderConfig(Settings):
     attention: Scoring | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> "DecoderConfig":
-        for name in ("context", "feeds", "attention"):
-            default = type(self).model_fields[name].default
-            if self.cell == "attention" and getattr(self, name) != default:
-                raise ValueError(
-                    f"{name} is set, but a Transformer does not read it; only lstm and gru do. "
-                    "Leave it out."
-                )
+    def _fits(self) -> Self:
+        if self.cell == "attention":
+            why = "a Transformer does not read it; only lstm and gru do. Leave it out."
+            _refuse_set(self, "context", "feeds", "attention", why=why)
         if self.attention and self.feeds not in ("word", "both"):
             raise ValueError(
                 f'attention with feeds = "{self.feeds}"; a decoder that looks at the source is fed '
@@ -157,28 +157,34 @@ class DecoderConfig(Settings):
 
 
 class LabelsConfig(Settings):
-    """A label head: what it reads, and the names of its rows."""
+    """A label head, if there is one."""
 
-    labels: LabelKind
-    label_names: Names
+    labels: LabelKind | None = None  # a linear layer: on the pooled text, each token, span ends
+    label_names: Names = ()
     label_dropout: Share = 0.1
-    label_answer: Answer = "one"
+    label_answer: Answer = "one"  # one label, any of them, or a number
+
+    @model_validator(mode="after")
+    def _labels_fit(self) -> Self:
+        if (self.labels is None) != (not self.label_names):
+            raise ValueError("labels and label_names go together; give both or neither.")
+        if self.label_answer != "one" and self.labels != "text":
+            raise ValueError("label_answer is of labels on a text; need labels = text.")
+        if self.label_answer == "number" and len(self.label_names) != 1:
+            raise ValueError("a number has one name; need one in label_names.")
+        return self
 
     def alone(self) -> "HeadsConfig":
         """What stands on an encoder that has no other head."""
         return HeadsConfig(pooler=self.labels == "text", **self.model_dump())
 
 
-class HeadsConfig(Settings):
+class HeadsConfig(LabelsConfig):
     """What stands on the encoder."""
 
     pooler: bool = True  # tanh layer on [CLS]
     tokens: bool = False  # guesses hidden tokens, tied to the token embeddings
     pair: bool = False  # is the second text the next one?
-    labels: LabelKind | None = None  # a linear layer: on the pooled text, each token, span ends
-    label_names: Names = ()
-    label_dropout: Share = 0.1
-    label_answer: Answer = "one"  # one label, any of them, or a number
     layers: Layers = ()  # whose states the labels read, side by side; () the usual ones
     several: dict[str, LabelsConfig] = Field(default_factory=dict)  # instead of labels: by name
     decoder: DecoderConfig | None = None  # says a text of its own
@@ -188,16 +194,13 @@ class HeadsConfig(Settings):
         return self.several[name].alone()
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> "HeadsConfig":
-        if (self.labels is None) != (not self.label_names):
-            raise ValueError("labels and label_names go together; give both or neither.")
+    def _heads_fit(self) -> Self:
         pooled = self.pair or (self.labels == "text" and not self.layers)
         if pooled and not self.pooler:
             raise ValueError("a pair head or text labels read the pooler; need pooler = true.")
-        if self.label_answer != "one" and self.labels != "text":
-            raise ValueError("label_answer is of labels on a text; need labels = text.")
-        if self.label_answer == "number" and len(self.label_names) != 1:
-            raise ValueError("a number has one name; need one in label_names.")
+        for name, own in self.several.items():
+            if own.labels is None:
+                raise ValueError(f"several: '{name}' has no labels; need labels and label_names.")
         return self
 
 
@@ -214,13 +217,12 @@ class SearchSettings(Settings):
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
-    def _is_read(self) -> "SearchSettings":
-        for name in ("temperature", "top_k", "top_p", "seed"):
-            changed = getattr(self, name) != type(self).model_fields[name].default
-            if changed and not self.sample:
-                raise ValueError(f"{name} is set, but nothing is drawn; set sample = true.")
-        if self.beams == 1 and self.penalty != 1.0:
-            raise ValueError("penalty is set, but nothing is compared; set beams above 1.")
+    def _is_read(self) -> Self:
+        if not self.sample:
+            why = "nothing is drawn; set sample = true."
+            _refuse_set(self, "temperature", "top_k", "top_p", "seed", why=why)
+        if self.beams == 1:
+            _refuse_set(self, "penalty", why="nothing is compared; set beams above 1.")
         if self.sample and self.beams > 1:
             raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
         return self

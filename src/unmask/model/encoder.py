@@ -4,12 +4,14 @@ A row may hold several texts. `owner` says which text of its row a token belongs
 padding), `index` is its position in that text. Texts of one row do not see each other.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 
-from unmask.model import masks, positions
+from unmask.model import fast, masks, positions
 from unmask.model.attention import chosen
 from unmask.model.config import ModelConfig
-from unmask.model.layers import Block, dropped
+from unmask.model.layers import Block
 from unmask.model.recurrent import RecurrentLayer
 from unmask.model.rows import texts_of
 from unmask.model.start import start, table
@@ -36,7 +38,7 @@ class Encoder(nn.Module):
         )
         last = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.last_norm = last if config.norm == "pre" else nn.Identity()
-        self.apply(self._start)
+        self.apply(partial(start, std=config.init_std))
 
     def forward(
         self,
@@ -61,7 +63,7 @@ class Encoder(nn.Module):
         x = self.positions.scaled(self.tokens(tokens)) + self.segments(segments)
         where = self.positions.embed(index)
         x = x if where is None else x + where
-        return dropped(self.norm(x), self.dropout)
+        return fast.dropped(self.norm(x), self.dropout)
 
     def run(
         self,
@@ -104,11 +106,8 @@ class Encoder(nn.Module):
         for layer, block in enumerate(self.blocks):
             if trace is not None:
                 trace.append(texts.together(states))
-            states = block(dropped(states, self.dropout) if layer else states, texts.length)
+            states = block(fast.dropped(states, self.dropout) if layer else states, texts.length)
         out = texts.together(states)
         if trace is not None:
             trace.append(out)
         return chosen(out, places)
-
-    def _start(self, module: nn.Module) -> None:
-        start(module, self.config.init_std)

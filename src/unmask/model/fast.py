@@ -2,24 +2,25 @@
 
 There the matrix products leave little to gain; what is left is drawing random numbers for dropout
 and writing tensors that nobody needs. Each function has a plain counterpart, to which a test holds
-it:
+it, and which all but `self_attend` use themselves where the fast way is not `usable`:
 
-    dropped         F.dropout(x, rate)
-    plus_dropped    x + F.dropout(y, rate)
+    dropped         dropout(x)
+    plus_dropped    x + dropout(y)
     self_attend     F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
     token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum",
                                     label_smoothing=smoothing)
 
-`usable` says where they are used. Dropout here takes a byte for each number, so its rate comes in
-steps of 1/256: 0.1 is 26/256. None of them can be differentiated twice.
+Dropout here takes a byte for each number, so its rate comes in steps of 1/256: 0.1 is 26/256. None
+of them can be differentiated twice.
 """
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn import functional as F
 
 LEVELS = 256  # of a random byte
 
@@ -57,9 +58,17 @@ def _grown(steps: int) -> float:
     return LEVELS / (LEVELS - steps)
 
 
+class _Context(FunctionCtx):
+    """What a function knows in its backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    steps: int
+    smoothing: float
+
+
 class _PlusDropped(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, steps: int) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, y: Tensor, steps: int) -> Tensor:
         chance = _bytes(y.shape)
         ctx.save_for_backward(chance)
         ctx.steps = steps
@@ -67,39 +76,26 @@ class _PlusDropped(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (chance,) = ctx.saved_tensors
         kept = _kept(chance, ctx.steps)
         return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
 
 
-class _Dropped(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, steps: int) -> Tensor:
-        chance = _bytes(x.shape)
-        ctx.save_for_backward(chance)
-        ctx.steps = steps
-        return _kept(chance, steps).mul_(x).mul_(_grown(steps))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (chance,) = ctx.saved_tensors
-        return _kept(chance, ctx.steps).mul_(grad).mul_(_grown(ctx.steps)), None
+def dropped(x: Tensor, dropout: nn.Dropout) -> Tensor:
+    """dropout(x), for any shape."""
+    if dropout.p and dropout.training and usable(x):
+        return plus_dropped(x.new_zeros(()), x, dropout)
+    out: Tensor = dropout(x)
+    return out
 
 
-def dropped(x: Tensor, rate: float) -> Tensor:
-    """x with a share of its numbers set to zero.  Any shape."""
-    steps = steps_of(rate)
-    return _apply(_Dropped, x, steps) if steps else x
-
-
-def plus_dropped(x: Tensor, y: Tensor, rate: float) -> Tensor:
-    """x + y, with a share of y's numbers set to zero.  Both of one shape."""
-    steps = steps_of(rate)
-    if not steps:
-        return x + y
-    return _apply(_PlusDropped, x, y, steps)
+def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Dropout) -> Tensor:
+    """x + dropout(y), where x is of y's shape, or one number."""
+    if dropout.p and dropout.training and usable(y):
+        return _apply(_PlusDropped, x, y, steps_of(dropout.p))
+    out: Tensor = x + dropout(y)
+    return out
 
 
 class _SelfAttend(Function):
@@ -177,7 +173,12 @@ def self_attend(
 class _TokenLoss(Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float
+        ctx: _Context,
+        states: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        answers: Tensor,
+        smoothing: float,
     ) -> Tensor:
         scores = torch.addmm(bias, states, table.t())  # [N, V]
         highest = scores.amax(dim=-1)
@@ -193,7 +194,7 @@ class _TokenLoss(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         states, table, shares, answers = ctx.saved_tensors
         # The gradient of the scores is `shares` less one at the answer; the one is taken off after,
         # and with smoothing so is the same little from every word.
@@ -214,11 +215,15 @@ class _TokenLoss(Function):
 def token_loss(
     states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Summed cross-entropy of guessing the answers among all tokens.
+    """Summed cross-entropy of guessing the answers among all tokens, by their own vectors.
 
+    Smoothing takes a share off each answer and spreads it over all tokens (Szegedy et al. 2016).
     [N, D], [V, D], [V], [N] -> []
     """
-    return _apply(_TokenLoss, states, table, bias, answers, smoothing)
+    if usable(states):
+        return _apply(_TokenLoss, states, table, bias, answers, smoothing)
+    scores = F.linear(states, table, bias)
+    return F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
 
 
 def _apply(function: Any, *arguments: Any) -> Tensor:

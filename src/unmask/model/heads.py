@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import fast
 from unmask.model.config import ModelConfig
 from unmask.model.layers import ACTIVATIONS
 from unmask.model.start import start
@@ -23,7 +22,7 @@ class Pooler(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Which token was it? Scores over the vocabulary, through the token embeddings themselves.
+    """Which token was it? A state that the token embeddings themselves are compared with.
 
     Run it only on the states of tokens that must be guessed: V is much wider than D.
     """
@@ -36,42 +35,21 @@ class TokenHead(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         start(self.dense, config.init_std)
 
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        """[N, D], [V, D] -> [N, V]"""
-        return F.linear(self._states(hidden), table, self.bias)
-
-    def loss(self, hidden: Tensor, table: Tensor, answers: Tensor) -> Tensor:
-        """Summed cross-entropy of the answers.  [N, D], [V, D], [N] -> []"""
-        return word_loss(self._states(hidden), table, self.bias, answers)
-
-    def _states(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[N, D] -> [N, D]"""
         out: Tensor = self.norm(self.activation(self.dense(hidden)))
         return out
-
-
-def word_loss(
-    states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float = 0.0
-) -> Tensor:
-    """Summed cross-entropy of words, told by their own vectors.
-
-    Smoothing takes a share off each answer and spreads it over all words (Szegedy et al. 2016).
-    [N, D], [V, D], [V], [N] -> []
-    """
-    if fast.usable(states):
-        return fast.token_loss(states, table, bias, answers, smoothing)
-    scores = F.linear(states, table, bias)
-    return F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
 
 
 class LabelHead(nn.Module):
     """A linear reading: of a pooled text, of each token, of the two ends of a span, of a pair."""
 
     def __init__(
-        self, config: ModelConfig, labels: int, dropout: float = 0.0, *, width: int | None = None
+        self, config: ModelConfig, labels: int, dropout: float = 0.0, *, layers: int = 1
     ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(width or config.width, labels)
+        self.dense = nn.Linear(config.width * layers, labels)
         start(self.dense, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -139,27 +140,19 @@ class Int8FeedForward(nn.Module):
         return out if self.few is None else out + self.few(x)
 
 
-def linears(network: Network) -> dict[str, nn.Linear]:
-    """The layers of the blocks, in which nearly all work is done."""
-    return {
-        name: module
-        for name, module in network.encoder.blocks.named_modules()
-        if isinstance(module, nn.Linear)
-    }
-
-
 @contextmanager
 def observing(network: Network) -> Iterator[dict[str, Seen]]:
-    """Inside the block, note what those layers are given."""
+    """Inside the block, note what the linear layers of the blocks are given."""
     seen: dict[str, Seen] = {}
     handles = []
-    for name, layer in linears(network).items():
-        seen[name] = Seen(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
 
-        def watch(module: nn.Module, inputs: tuple[Tensor], own: Seen = seen[name]) -> None:
-            own.widen(inputs[0])
+    def watch(own: Seen, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        own.widen(inputs[0])
 
-        handles.append(layer.register_forward_pre_hook(watch))
+    for name, layer in network.encoder.blocks.named_modules():
+        if isinstance(layer, nn.Linear):
+            seen[name] = Seen(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
+            handles.append(layer.register_forward_pre_hook(partial(watch, seen[name])))
     try:
         yield seen
     finally:

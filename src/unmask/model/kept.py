@@ -1,6 +1,6 @@
-"""Keys and values that need not be computed again: of a memory, or of the words so far.
+"""Keys and values of the words so far, which need not be computed again for the next word.
 
-For saying something, not for training: what grows is written in place.
+For generating text, not for training: what grows is written in place.
 """
 
 from dataclasses import dataclass
@@ -11,85 +11,58 @@ from torch import Tensor
 LEAST = 16  # places of a room
 
 
+@dataclass
 class Room:
     """Places for more than is there, so that one more token costs one token (but beams move all).
 
     Whoever has the first `used` places may write the next ones; whoever comes later finds them
-    taken, and moves to a room of its own. So nothing that somebody reads is ever changed.
+    taken, and moves to a room of its own. So nothing that somebody reads is ever changed. Keys and
+    values are two tensors: malloc returns blocks above 32 MB to the system, and one tensor of both
+    would sooner be such a block, to be mapped again with every step of a beam search.
     """
 
-    def __init__(self, like: Tensor, batch: int, places: int) -> None:
-        _, heads, _, size = like.shape
-        self.places = like.new_empty(batch, heads, places, size)
-        self.used = 0
-
-    def put(self, x: Tensor, at: int) -> None:
-        """Write some tokens, the first of them in place `at`.  [B, H, K, d]"""
-        self.used = at + x.shape[2]
-        self.places[:, :, at : self.used] = x
+    keys: Tensor  # [B, H, P, d]
+    values: Tensor  # [B, H, P, d]
+    used: int = 0
 
 
-@dataclass(frozen=True)
-class Growing:
-    """A tensor that more is put behind, and perhaps a room that it lies in."""
-
-    tensor: Tensor  # [B, H, K, d]
-    room: Room | None = None
-
-    def and_then(self, more: Tensor) -> "Growing":
-        """What is there and what follows.  [B, H, M, d]"""
-        before, room = self.tensor.shape[2], self.room
-        length = before + more.shape[2]
-        if room is None or room.used != before or room.places.shape[2] < length:
-            room = Room(more, len(more), max(LEAST, 2 * length))
-            room.put(self.tensor, 0)
-        room.put(more, before)
-        return Growing(room.places[:, :, :length], room)
-
-    def select(self, which: Tensor) -> "Growing":
-        """The same for some of the rows, with as much room.  [M]"""
-        if self.room is None:
-            return Growing(self.tensor.index_select(0, which))
-        room = Room(self.tensor, len(which), self.room.places.shape[2])
-        room.used = self.tensor.shape[2]
-        chosen = room.places[:, :, : room.used]
-        # Rows copied where they are to be: several times faster than tensor[which] and a move.
-        torch.index_select(self.tensor, 0, which, out=chosen)
-        return Growing(chosen, room)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Kept:
-    """What attention compares and reads, and where each token stands."""
+    """The keys and values of some tokens: the first places of a room."""
 
-    growing_keys: Growing
-    growing_values: Growing
-    index: Tensor  # [B, K]
+    room: Room
+    length: int = 0
 
     @property
     def keys(self) -> Tensor:
         """[B, H, K, d]"""
-        return self.growing_keys.tensor
+        return self.room.keys[:, :, : self.length]
 
     @property
     def values(self) -> Tensor:
         """[B, H, K, d]"""
-        return self.growing_values.tensor
+        return self.room.values[:, :, : self.length]
+
+    def add(self, keys: Tensor, values: Tensor) -> None:
+        """Put more tokens behind those that are there.  2 x [B, H, M, d]"""
+        length = self.length + keys.shape[2]
+        if self.room.used != self.length or self.room.keys.shape[2] < length:
+            batch, heads, _, size = keys.shape
+            shape = (batch, heads, max(LEAST, 2 * length), size)
+            room = Room(keys.new_empty(shape), values.new_empty(shape))
+            room.keys[:, :, : self.length] = self.keys
+            room.values[:, :, : self.length] = self.values
+            self.room = room
+        self.room.keys[:, :, self.length : length] = keys
+        self.room.values[:, :, self.length : length] = values
+        self.room.used = self.length = length
 
     def select(self, which: Tensor) -> "Kept":
-        """The same for some of the rows, any number of times each.  [M]"""
-        keys, values = self.growing_keys.select(which), self.growing_values.select(which)
-        return Kept(keys, values, self.index.index_select(0, which))
-
-    def and_then(self, keys: Tensor, values: Tensor, index: Tensor) -> "Kept":
-        """These, and those of what follows."""
-        return Kept(
-            self.growing_keys.and_then(keys),
-            self.growing_values.and_then(values),
-            torch.cat([self.index, index], dim=1),
-        )
-
-
-def kept(keys: Tensor, values: Tensor, index: Tensor) -> Kept:
-    """Keys and values as they are, without room for more.  2 x [B, H, K, d], [B, K]"""
-    return Kept(Growing(keys), Growing(values), index)
+        """Some of the rows, any number of times each, with as much room.  [M]"""
+        shape = (len(which), *self.room.keys.shape[1:])
+        room = Room(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
+        chosen = Kept(room, self.length)
+        # Rows copied where they are to be: several times faster than tensor[which] and a move.
+        torch.index_select(self.keys, 0, which, out=chosen.keys)
+        torch.index_select(self.values, 0, which, out=chosen.values)
+        return chosen

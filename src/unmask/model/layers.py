@@ -6,6 +6,7 @@ pre-norm            x = x + part(norm(x)), and one more norm after the last bloc
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from unmask.model.attention import Attention, Joined, chosen
 from unmask.model.config import Activation, ModelConfig
 from unmask.model.kept import Kept
 from unmask.model.positions import Positions
+
+Look = Callable[[Attention, Tensor], Tensor]  # how tokens read another text
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -66,7 +69,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each with a residual, a norm and dropout.
 
-    A decoder's block looks at another text in between (`cross`).
+    A decoder's block reads another text in between (`cross`).
     """
 
     def __init__(self, config: ModelConfig, layer: int, *, cross: bool = False) -> None:
@@ -89,51 +92,20 @@ class Block(nn.Module):
         positions: Positions,
         index: Tensor,
         places: Tensor | None = None,
-        look: Callable[[Attention, Tensor], Tensor] | None = None,
+        kept: Kept | None = None,
+        look: Look | None = None,
     ) -> Tensor:  # [B, S, D]
         """All tokens read each other; with places, only the states there go on.  -> [N, D]
 
-        `look` lets a decoder's tokens read another text, by the attention that it is given.
+        `look` lets a decoder's tokens read another text, by the attention that it is given. See
+        `Attention` for `kept`.
         """
-
-        def attend(x: Tensor) -> Tensor:
-            out: Tensor = self.attention(
-                x, added=added, positions=positions, index=index, places=places
-            )
-            return out
-
+        here = {"added": added, "positions": positions, "index": index}
+        attend = partial(self.attention, **here, places=places, kept=kept)
         x = self._add(x, attend, self.attention_norm, places)
-        if look is not None:
-            x = self.looking(x, look)
+        if look is not None and self.cross is not None and self.cross_norm is not None:
+            x = self._add(x, partial(look, self.cross), self.cross_norm)
         return self._add(x, self.feed, self.feed_norm)
-
-    def looking(self, x: Tensor, look: Callable[[Attention, Tensor], Tensor]) -> Tensor:
-        """The part in between.  [B, S, D] -> [B, S, D]"""
-        cross, norm = self.cross, self.cross_norm
-        assert cross is not None
-        assert norm is not None
-        return self._add(x, lambda x: look(cross, x), norm)
-
-    def go_on(
-        self,
-        x: Tensor,  # [B, 1, D]
-        kept: Kept,
-        look: Callable[[Attention, Tensor], Tensor],
-        *,
-        added: Tensor | None,
-        positions: Positions,
-        index: Tensor,
-    ) -> tuple[Tensor, Kept]:  # [B, 1, D]
-        """One token further, by what was kept of those before it."""
-        then = kept
-
-        def attend(x: Tensor) -> Tensor:
-            nonlocal then
-            out, then = self.attention.go_on(x, kept, added=added, positions=positions, index=index)
-            return out
-
-        x = self.looking(self._add(x, attend, self.attention_norm), look)
-        return self._add(x, self.feed, self.feed_norm), then
 
     def _add(
         self,
@@ -143,22 +115,6 @@ class Block(nn.Module):
         places: Tensor | None = None,
     ) -> Tensor:
         if self.pre:
-            return plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
-        out: Tensor = norm(plus_dropped(chosen(x, places), part(x), self.dropout))
+            return fast.plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
+        out: Tensor = norm(fast.plus_dropped(chosen(x, places), part(x), self.dropout))
         return out
-
-
-def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Dropout) -> Tensor:
-    """x + dropout(y)"""
-    if dropout.training and fast.usable(x):
-        return fast.plus_dropped(x, y, dropout.p)
-    out: Tensor = x + dropout(y)
-    return out
-
-
-def dropped(x: Tensor, dropout: nn.Dropout) -> Tensor:
-    """dropout(x)"""
-    if dropout.training and fast.usable(x):
-        return fast.dropped(x, dropout.p)
-    out: Tensor = dropout(x)
-    return out

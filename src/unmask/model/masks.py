@@ -31,10 +31,9 @@ def other_text(owner: Tensor, memory_owner: Tensor) -> Tensor:
     return (own | (owner < 0)[:, :, None])[:, None]
 
 
-def causal(index: Tensor, memory_index: Tensor | None = None) -> Tensor:
-    """Each token sees itself and what came before it.  [B, Q], [B, K] -> [B, 1, Q, K]"""
-    keys = index if memory_index is None else memory_index
-    return (index[:, :, None] >= keys[:, None, :])[:, None]
+def causal(index: Tensor) -> Tensor:
+    """Each token sees itself and what came before it.  [B, S] -> [B, 1, S, S]"""
+    return (index[:, :, None] >= index[:, None, :])[:, None]
 
 
 def window(index: Tensor, reach: int) -> Tensor:

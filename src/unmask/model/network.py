@@ -1,14 +1,17 @@
 """Encoder + heads: what a model folder holds. Rows go in, hidden states and scores come out."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.errors import SettingsError
+from unmask.model import fast
 from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
 from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
-from unmask.model.heads import LabelHead, Pooler, TokenHead, word_loss
+from unmask.model.heads import LabelHead, Pooler, TokenHead
 from unmask.model.recurrent import RecurrentDecoder
 from unmask.model.start import start
 
@@ -25,17 +28,11 @@ class Network(nn.Module):
         self.pair_head = LabelHead(config, 2) if heads.pair else None
         self.label_head = None
         if heads.labels:
-            width = config.width * max(len(heads.layers), 1)
-            count, dropout = len(heads.label_names), heads.label_dropout
-            self.label_head = LabelHead(config, count, dropout, width=width)
-
-        self.label_heads = nn.ModuleDict(
-            {
-                name: LabelHead(config, len(own.label_names), own.label_dropout)
-                for name, own in heads.several.items()
-            }
-        )
-
+            count, layers = len(heads.label_names), max(len(heads.layers), 1)
+            self.label_head = LabelHead(config, count, heads.label_dropout, layers=layers)
+        self.label_heads = nn.ModuleDict()
+        for name, own in heads.several.items():
+            self.label_heads[name] = LabelHead(config, len(own.label_names), own.label_dropout)
         self.decoder = decoder_of(config, heads.decoder) if heads.decoder else None
 
     def only(self, name: str) -> "Network":
@@ -46,12 +43,8 @@ class Network(nn.Module):
         alone.pooler = self.pooler if alone.heads.pooler else None
         return alone.train(self.training)
 
-    def pooled(self, hidden: Tensor, row: Tensor, start: Tensor) -> Tensor:
-        """One vector per text, from its [CLS].  [B, S, D], [N], [N] -> [N, D]"""
-        return self.pool(hidden[row, start])
-
     def pool(self, first: Tensor) -> Tensor:
-        """The same from the states of [CLS] alone.  [N, D] -> [N, D]"""
+        """One vector per text, from the state of its [CLS].  [N, D] -> [N, D]"""
         assert self.pooler is not None, "this network has no pooler"
         vectors: Tensor = self.pooler(first)
         return vectors
@@ -73,16 +66,23 @@ class Network(nn.Module):
         states = torch.cat([trace[i] for i in layers], dim=-1) if layers else trace[-1]
         return self.label_scores(states[:, 0] if self.heads.labels == "text" else states)
 
+    def pair_scores(self, first: Tensor) -> Tensor:
+        """Does the second text follow? From the states of [CLS].  [N, D] -> [N, 2]"""
+        assert self.pair_head is not None, "this network has no pair head"
+        scores: Tensor = self.pair_head(self.pool(first))
+        return scores
+
     def guess(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, for the states of chosen tokens.  [N, D] -> [N, V]"""
         assert self.token_head is not None, "this network has no token head"
-        scores: Tensor = self.token_head(hidden, self.encoder.tokens.weight)
-        return scores
+        states = self.token_head(hidden)
+        return F.linear(states, self.encoder.tokens.weight, self.token_head.bias)
 
     def guess_loss(self, hidden: Tensor, answers: Tensor) -> Tensor:
         """How wrong the guesses are, summed over chosen tokens.  [N, D], [N] -> []"""
         assert self.token_head is not None, "this network has no token head"
-        return self.token_head.loss(hidden, self.encoder.tokens.weight, answers)
+        states, bias = self.token_head(hidden), self.token_head.bias
+        return fast.token_loss(states, self.encoder.tokens.weight, bias, answers)
 
     @property
     def words(self) -> Tensor:
@@ -99,7 +99,7 @@ class Network(nn.Module):
     def word_loss(self, states: Tensor, answers: Tensor, smoothing: float = 0.0) -> Tensor:
         """How wrong the next words are, summed.  [N, D], [N] -> []"""
         assert self.decoder is not None, "this network has no decoder"
-        return word_loss(states, self.words, self.decoder.bias, answers, smoothing)
+        return fast.token_loss(states, self.words, self.decoder.bias, answers, smoothing)
 
 
 def decoder_of(config: ModelConfig, own: DecoderConfig) -> Decoder | RecurrentDecoder:
@@ -110,7 +110,7 @@ def decoder_of(config: ModelConfig, own: DecoderConfig) -> Decoder | RecurrentDe
             "table (shared) there are as many of both. Change vocab_size, or share nothing."
         )
     made = (Decoder if own.cell == "attention" else RecurrentDecoder)(config, own)
-    made.apply(lambda module: start(module, config.init_std))
+    made.apply(partial(start, std=config.init_std))
     return made
 
 

@@ -22,9 +22,7 @@ from unmask.model.start import table
 class Positions(nn.Module):
     """No positions at all: the base of every scheme."""
 
-    in_layers = False  # True: it acts in each layer's attention, by `rotate`, `scores` or `values`
-    reads_weights = False  # True: `values` must be asked, which needs the weights spelled out
-    only_turns = False  # True: all it does is to turn queries and keys, and `turn` says how
+    reads_weights = False  # True: `scores` and `values` act, which needs the weights spelled out
 
     def scaled(self, tokens: Tensor) -> Tensor:
         """The token embeddings, to which `embed` is added.  [B, S, D] -> [B, S, D]"""
@@ -101,9 +99,6 @@ class Sinusoidal(Positions):
 class Rotary(Positions):
     """Turn each pair of channels by an angle that grows with the position (Su et al. 2021)."""
 
-    in_layers = True
-    only_turns = True
-
     cos: Tensor
     sin: Tensor
 
@@ -161,9 +156,6 @@ class Shaw(Positions):
     Distances are clipped to `reach`; heads share the vectors, layers have their own.
     """
 
-    in_layers = True
-    reads_weights = True
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
@@ -180,7 +172,6 @@ class Shaw(Positions):
 class ShawLayer(Positions):
     """The vectors of one layer."""
 
-    in_layers = True
     reads_weights = True
 
     def __init__(self, reach: int, head_width: int) -> None:

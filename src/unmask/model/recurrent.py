@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from unmask.model import fast
 from unmask.model.attention import Alignment
 from unmask.model.config import DecoderConfig, ModelConfig
-from unmask.model.layers import dropped
 from unmask.model.rows import Texts, texts_left
 from unmask.model.start import table
 
@@ -72,29 +72,21 @@ class Spoken:
     """
 
     cell: tuple[Tensor, ...]  # [layers, N, D]: one, or two of an lstm
-    context: Tensor  # [N, D]; if it is fed by attention, what was looked at last
-    states: Tensor  # [N // each, L, D] of the source
-    keys: Tensor | None  # [N // each, L, D] the same as attention compares them
-    real: Tensor  # [N // each, L]
-    each: int = 1  # rows of a text
+    context: Tensor  # [N, 1, D]; if it is fed by attention, what was looked at last
+    states: Tensor  # [texts, L, D] of the source
+    keys: Tensor | None  # [texts, L, D] the same as attention compares them
+    real: Tensor  # [texts, L]
 
-    def several(self, count: int) -> "Spoken":
-        """So many copies of each row, side by side."""
-        rows = torch.arange(len(self.context), device=self.context.device)
-        return replace(self._rows(rows.repeat_interleave(count)), each=self.each * count)
-
-    def select(self, which: Tensor) -> "Spoken":
-        """Some of the rows, in groups of `each` that are of one text.  [M]"""
-        texts = texts_left(which, self.each, len(self.real))
-        spoken = self._rows(which)
+    def select(self, which: Tensor, each: int = 1) -> "Spoken":
+        """Some of the rows, any number of times each, in groups of `each` of one text.  [M]"""
+        count = len(self.real)
+        texts = texts_left(which, len(self.context) // count, each, count)
+        cell = tuple(part[:, which] for part in self.cell)
+        spoken = replace(self, cell=cell, context=self.context[which])
         if texts is None:
             return spoken
         keys = None if self.keys is None else self.keys[texts]
         return replace(spoken, states=self.states[texts], keys=keys, real=self.real[texts])
-
-    def _rows(self, which: Tensor) -> "Spoken":
-        cell = tuple(part[:, which] for part in self.cell)
-        return replace(self, cell=cell, context=self.context[which])
 
 
 class RecurrentDecoder(nn.Module):
@@ -106,26 +98,24 @@ class RecurrentDecoder(nn.Module):
         width = config.width
         self.hears_word = own.feeds in ("word", "both")
         self.hears_context = own.feeds in ("context", "both")
-        self.begins_with_context = own.feeds in ("nothing", "word") or own.attention is not None
         self.map = nn.Linear(width, width) if own.context != "last" else None
         self.tokens = None if own.shared else table(own.vocab_size, width)
         self.norm = nn.LayerNorm(width, eps=config.norm_epsilon) if self.hears_word else None
         fed = width * (self.hears_word + self.hears_context)
+        between = config.dropout if own.layers > 1 else 0.0
         self.cell = CELLS[own.cell](
-            max(fed, 1), width, own.layers, batch_first=True, dropout=self._between(own)
+            max(fed, 1), width, own.layers, batch_first=True, dropout=between
         )
-        parts = 2 if own.cell == "lstm" else 1
+        self.parts = 2 if own.cell == "lstm" else 1  # tensors that a cell goes on from
         self.first = None
-        if not self.begins_with_context:
-            self.first = nn.Parameter(torch.zeros(parts, own.layers, width))
+        if self.hears_context and own.attention is None:  # else it begins with the context
+            self.first = nn.Parameter(torch.zeros(self.parts, own.layers, width))
         self.alignment = Alignment(width, own.attention) if own.attention else None
+        self.looks_first = self.alignment is not None and self.hears_context
         read = self.hears_context or self.alignment is not None
         self.read = nn.Linear(width * (1 + read + self.hears_word), width)
         self.bias = nn.Parameter(self.read.weight.new_zeros(own.vocab_size))
         self.dropout = nn.Dropout(config.dropout)
-
-    def _between(self, own: DecoderConfig) -> float:
-        return self.config.dropout if own.layers > 1 else 0.0
 
     def begin(self, states: Tensor, texts: Texts) -> Spoken:
         """Before the first word.  states [N, L, D], a row for each text"""
@@ -137,23 +127,16 @@ class RecurrentDecoder(nn.Module):
         if self.map is not None:
             context = torch.tanh(self.map(context))
         keys = None if self.alignment is None else self.alignment.keys(states)
-        parts = 2 if self.own.cell == "lstm" else 1
         if self.first is None:
-            cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * parts
+            cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * self.parts
         else:
             cell = tuple(p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first)
-        return Spoken(cell, context, states, keys, real)
+        return Spoken(cell, context[:, None], states, keys, real)
 
     def step(self, spoken: Spoken, words: Tensor, table: Tensor) -> tuple[Tensor, Spoken]:
         """One word further.  words [N], table [V, D] -> [N, D]"""
         heard = self._heard(words[:, None], table)  # [N, 1, D]
-        if self.alignment is not None and self.hears_context:
-            spoken = self._look_first(spoken)
-        states, cell = self._run(heard, spoken)
-        spoken = replace(spoken, cell=cell)
-        context = spoken.context[:, None]
-        if self.alignment is not None and not self.hears_context:
-            context = self._look(states, spoken)
+        states, context, spoken = self._run(heard, spoken)
         return self._read(states, context, heard)[:, 0], spoken
 
     def forward(
@@ -181,46 +164,43 @@ class RecurrentDecoder(nn.Module):
     def _together(self, spoken: Spoken, words: Tensor, table: Tensor) -> Tensor:
         """One call for all steps, unless each waits for where the one before it looked."""
         heard = self._heard(words, table)
-        if self.alignment is None or not self.hears_context:
-            states, _ = self._run(heard, spoken)
-            context = spoken.context[:, None].expand_as(states)
-            if self.alignment is not None:
-                context = self._look(states, spoken)
+        if not self.looks_first:
+            states, context, _ = self._run(heard, spoken)
             return self._read(states, context, heard)
         found, contexts = [], []
-        for at in range(words.shape[1]):
-            spoken = self._look_first(spoken)
-            state, cell = self._run(heard[:, at : at + 1], spoken)
-            spoken = replace(spoken, cell=cell)
-            found.append(state)
-            contexts.append(spoken.context)
-        return self._read(torch.cat(found, dim=1), torch.stack(contexts, dim=1), heard)
+        for part in heard.split(1, dim=1):
+            states, context, spoken = self._run(part, spoken)
+            found.append(states)
+            contexts.append(context)
+        return self._read(torch.cat(found, dim=1), torch.cat(contexts, dim=1), heard)
 
     def _heard(self, words: Tensor, table: Tensor) -> Tensor:
         """[N, T] -> [N, T, D]"""
         vectors = F.embedding(words, table)
-        return vectors if self.norm is None else dropped(self.norm(vectors), self.dropout)
+        return vectors if self.norm is None else fast.dropped(self.norm(vectors), self.dropout)
 
-    def _look_first(self, spoken: Spoken) -> Spoken:
-        """With the context that the last state asks for."""
-        return replace(spoken, context=self._look(spoken.cell[0][-1][:, None], spoken)[:, 0])
+    def _run(self, heard: Tensor, spoken: Spoken) -> tuple[Tensor, Tensor, Spoken]:
+        """States, what they are read with, and where it ended.  [N, T, D] -> 2 x [N, T, D]"""
+        if self.looks_first:  # with the context that the last state asks for
+            spoken = replace(spoken, context=self._look(spoken.cell[0][-1][:, None], spoken))
+        context = spoken.context.expand(-1, heard.shape[1], -1)
+        parts = [heard] if self.hears_word else []
+        if self.hears_context:
+            parts.append(context)
+        fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
+        lstm = self.own.cell == "lstm"
+        states, cell = self.cell(fed, spoken.cell if lstm else spoken.cell[0])
+        if self.alignment is not None and not self.looks_first:
+            context = self._look(states, spoken)
+        return states, context, replace(spoken, cell=cell if lstm else (cell,))
 
     def _look(self, query: Tensor, spoken: Spoken) -> Tensor:
+        """A context for each query.  [N, T, D] -> [N, T, D]"""
         assert self.alignment is not None
         assert spoken.keys is not None
         asked = query.reshape(len(spoken.real), -1, query.shape[-1])  # by texts
         found: Tensor = self.alignment(asked, spoken.keys, spoken.states, spoken.real)
         return found.view(query.shape)
-
-    def _run(self, heard: Tensor, spoken: Spoken) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """[N, T, D] -> [N, T, D], and where it ended"""
-        parts = [heard] if self.hears_word else []
-        if self.hears_context:
-            parts.append(spoken.context[:, None].expand(-1, heard.shape[1], -1))
-        fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
-        lstm = self.own.cell == "lstm"
-        states, cell = self.cell(fed, spoken.cell if lstm else spoken.cell[0])
-        return states, cell if lstm else (cell,)
 
     def _read(self, states: Tensor, context: Tensor, heard: Tensor) -> Tensor:
         """What is to be said, from all that is known.  3 x [N, T, D] -> [N, T, D]"""
@@ -229,4 +209,4 @@ class RecurrentDecoder(nn.Module):
             parts.append(context)
         if self.hears_word:
             parts.append(heard)
-        return dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)
+        return fast.dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)

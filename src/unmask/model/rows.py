@@ -38,12 +38,13 @@ class Texts:
         return real
 
 
-def texts_left(which: Tensor, each: int, count: int) -> Tensor | None:
-    """The texts of chosen rows, in groups of `each`; None if all texts stay as they are.
+def texts_left(which: Tensor, before: int, each: int, count: int) -> Tensor | None:
+    """The texts of chosen rows, in groups of `each`; None if all `count` texts stay as they are.
 
-    Groups may move, repeat or leave, but the rows of one are of one text.  [N] -> [N // each]
+    There were `before` rows of each text. Groups may move, repeat or leave, but the rows of one
+    are of one text.  [N] -> [N // each]
     """
-    texts = (which // each).view(-1, each)
+    texts = (which // before).view(-1, each)
     assert bool((texts == texts[:, :1]).all()), "rows of different texts in one group"
     texts = texts[:, 0]
     stay = torch.arange(count, device=which.device)

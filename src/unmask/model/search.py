@@ -1,13 +1,12 @@
 """States of a source -> the words of a target: greedy, by beams, or drawn.
 
-A decoder offers `begin` and `step`, its states `select` and `several`; nothing else of it is known
-here. Texts are searched together and leave the batch when they are done; none changes what another
-says.
+A decoder offers `begin` and `step`, its states `select`; nothing else of it is known here. Texts
+are searched together and leave the batch when they are done; none changes what another says.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,20 +31,20 @@ class Hypothesis:
 class State(Protocol):
     """How far a decoder is."""
 
-    def select(self, which: Tensor) -> Any:
-        """Some of the rows; the copies of a row stay together, and as many."""
-
-    def several(self, count: int) -> Any:
-        """So many copies of each row, side by side."""
+    def select(self, which: Tensor, each: int = 1) -> Self:
+        """Some of the rows, any number of times each, in groups of `each` of one text."""
 
 
-class Speaker(Protocol):
+S = TypeVar("S", bound=State)
+
+
+class Speaker(Protocol[S]):
     """What is asked of a decoder with its words."""
 
-    def begin(self, states: Tensor, texts: Texts) -> State:
+    def begin(self, states: Tensor, texts: Texts) -> S:
         """Before the first word."""
 
-    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
+    def step(self, state: S, words: Tensor) -> tuple[Tensor, S]:
         """Scores of the next word, [N, V], after these, [N]."""
 
 
@@ -59,7 +58,7 @@ class Marks:
 
 
 def search(
-    speaker: Speaker,
+    speaker: Speaker[S],
     states: Tensor,  # [N, L, D]
     texts: Texts,
     marks: Marks,
@@ -91,7 +90,7 @@ def _best(scores: Tensor, texts: Tensor, step: int) -> Tensor:
 
 
 def _one_each(
-    speaker: Speaker, state: Any, marks: Marks, limits: Tensor, pick: Pick
+    speaker: Speaker[S], state: S, marks: Marks, limits: Tensor, pick: Pick
 ) -> list[Hypothesis]:
     """One word for each text, step by step."""
     texts = torch.arange(len(limits), device=limits.device)  # whose row it is
@@ -99,16 +98,15 @@ def _one_each(
     said = limits.new_zeros(len(limits), int(limits.max()))
     length, total = torch.zeros_like(limits), torch.zeros(len(limits), device=limits.device)
     wanted = torch.ones_like(limits, dtype=torch.bool)  # of the rows
-    never = torch.tensor(marks.never, dtype=torch.long, device=limits.device)
     for step in range(said.shape[1]):
         scores, state = speaker.step(state, words)
-        scores[:, never] = NEVER
+        scores[:, list(marks.never)] = NEVER
         words = pick(scores, texts, step)
         chance = scores.gather(1, words[:, None])[:, 0] - _whole(scores)
         on = texts[wanted]
         total[on] += chance[wanted]
         said[on, step] = words[wanted]
-        length[on] = step + 1
+        length[on] = step + (words[wanted] != marks.end)  # without the end
         wanted = wanted & (words != marks.end) & (step + 1 < limits[texts])
         alive = int(wanted.sum())
         if not alive:
@@ -116,20 +114,14 @@ def _one_each(
         if alive <= SHRINK * len(texts):
             (keep,) = wanted.nonzero(as_tuple=True)
             state, texts, words, wanted = state.select(keep), texts[keep], words[keep], wanted[keep]
-    return [
-        Hypothesis(_without_end(row[:n], marks.end), s)
-        for row, n, s in zip(said.tolist(), length.tolist(), total.tolist(), strict=True)
-    ]
+    found = zip(said.tolist(), length.tolist(), total.tolist(), strict=True)
+    return [Hypothesis(row[:count], score) for row, count, score in found]
 
 
 def _whole(scores: Tensor) -> Tensor:
     """The log of the sum of exp, in the scores' own memory: they are lost.  [N, V] -> [N]"""
     highest = scores.amax(dim=-1, keepdim=True)
     return scores.sub_(highest).exp_().sum(dim=-1).log_() + highest[:, 0]
-
-
-def _without_end(words: list[int], end: int) -> list[int]:
-    return words[:-1] if words and words[-1] == end else words
 
 
 def _drawing(
@@ -156,16 +148,16 @@ def _drawing(
     return pick
 
 
-class _Beams:
+class _Beams(Generic[S]):
     """Several beginnings of each text, the likeliest kept at every step."""
 
     def __init__(
-        self, speaker: Speaker, state: Any, marks: Marks, settings: SearchSettings, limits: Tensor
+        self, speaker: Speaker[S], state: S, marks: Marks, settings: SearchSettings, limits: Tensor
     ) -> None:
         self.speaker, self.marks, self.settings, self.limits = speaker, marks, settings, limits
         self.count = settings.beams
-        self.state = state.several(self.count)
         self.texts = torch.arange(len(limits), device=limits.device)  # [M] those still searched
+        self.state = state.select(self.texts.repeat_interleave(self.count), self.count)
         rows = len(limits) * self.count
         self.words = limits.new_full((rows,), marks.begin)  # [M * beams] the last of each
         self.said = limits.new_zeros(rows, 0)
@@ -190,8 +182,7 @@ class _Beams:
 
     def _step(self, step: int) -> None:
         scores, self.state = self.speaker.step(self.state, self.words)
-        never = torch.tensor(self.marks.never, dtype=torch.long, device=scores.device)
-        scores[:, never] = NEVER
+        scores[:, list(self.marks.never)] = NEVER
         # Twice as many as are kept: at most half of them can be ends. Each is among as many best of
         # its beam.
         several = min(2 * self.count, scores.shape[1])
@@ -239,9 +230,9 @@ class _Beams:
             done.append(late or self._enough(text, best[m], step))
         stay = torch.tensor([not own for own in done], device=rows.device)
         if bool(stay.all()):
-            self.state = self.state.select(rows)
+            self.state = self.state.select(rows, self.count)
             return
         each = stay.repeat_interleave(self.count)
-        self.state = self.state.select(rows[each])
+        self.state = self.state.select(rows[each], self.count)
         self.texts, self.scores = self.texts[stay], self.scores[stay]
         self.words, self.said = self.words[each], self.said[each]

@@ -48,8 +48,7 @@ class PairOrder(Reader):
 
     def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
         """states [N, D]"""
-        assert network.pair_head is not None, "this network has no pair head"
-        scores: Tensor = network.pair_head(network.pool(states))  # [N, 2]
+        scores = network.pair_scores(states)  # [N, 2]
         answers = batch.labels["pair"]  # [N]
         loss = F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="sum")
         sums = {"pair": loss}

@@ -22,7 +22,7 @@ from unmask.data.batches import Batch, collate
 from unmask.data.parallel import Pair
 from unmask.errors import need
 from unmask.model.config import SearchSettings, Share
-from unmask.model.decoder import Decoder, Memory
+from unmask.model.decoder import Decoder
 from unmask.model.network import Network
 from unmask.model.recurrent import RecurrentDecoder
 from unmask.model.rows import Texts, texts_of
@@ -164,21 +164,22 @@ def _numbers(batch: Batch) -> Tensor:
     return (begins.flatten().cumsum(0) - 1).clamp(min=0).view(begins.shape)
 
 
-def read(network: Network, batch: Batch) -> Memory:
-    """What the encoder makes of the sources."""
-    states = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-    return Memory(states, batch.owner, batch.index)
+def read(network: Network, batch: Batch) -> Tensor:
+    """What the encoder makes of the sources.  -> [B, S, D]"""
+    states: Tensor = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
+    return states
 
 
 def states_of(network: Network, batch: Batch) -> Tensor:
     """The decoder's states for every answer.  -> [N, D]"""
-    decoder, memory, heard = network.decoder, read(network, batch), batch.labels
+    decoder, source, heard = network.decoder, read(network, batch), batch.labels
     if isinstance(decoder, Decoder):
-        states = decoder(heard[WORDS], heard[INDEX], heard[OWNER], memory, network.words)
+        words, index, owner = heard[WORDS], heard[INDEX], heard[OWNER]
+        states = decoder(words, index, owner, source, batch.owner, network.words)
     else:
         assert isinstance(decoder, RecurrentDecoder), "this network has no decoder"
         sources, targets = texts_of(batch.owner, batch.index), texts_of(heard[OWNER], heard[INDEX])
-        spoken = decoder.begin(sources.apart(memory.states), sources)
+        spoken = decoder.begin(sources.apart(source), sources)
         forced = targets.apart(heard[FORCED]) if FORCED in heard else None
         states = decoder(spoken, targets.apart(heard[WORDS]), network.words, forced)
         states = targets.together(states)
@@ -270,7 +271,7 @@ def said_of(
     ).to(network.words.device)
     with torch.inference_mode():
         texts = texts_of(batch.owner, batch.index)
-        states = texts.apart(read(network, batch).states)
+        states = texts.apart(read(network, batch))
         order: list[int] = batch.begins.argsort().tolist()
         found = search(
             Speaking(network),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
 from unmask.processes import in_order
-from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
+from unmask.text.tokenizer import Casing, Tokenizer, grouped, whole_characters
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
@@ -32,26 +32,13 @@ def count_words(
 ) -> Counter[str]:
     """Count words as the tokenizer splits them: lower-cased or not, punctuation apart."""
     loose: Counter[str] = Counter()  # between spaces, punctuation still on
+    stretches = (stretch for text in texts for stretch in _stretches(text))
     count = partial(_count_chunk, casing=casing)
-    for counted_texts, counted in in_order(count, _chunks(texts, chunk), workers):
+    for counted_texts, counted in in_order(count, grouped(stretches, len, chunk), workers):
         loose.update(counted)
         if progress:
             progress(sum(map(len, counted_texts)))
     return _split_punctuation(loose, casing)
-
-
-def _chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    held = 0
-    for text in texts:
-        for stretch in _stretches(text):
-            chunk.append(stretch)
-            held += len(stretch)
-            if held >= size:
-                yield chunk
-                chunk, held = [], 0
-    if chunk:
-        yield chunk
 
 
 def _stretches(text: str) -> Iterator[str]:

@@ -5,18 +5,29 @@ to 128 or another algorithm. We read from it what a BERT tokenizer is made of an
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import FolderError
 from unmask.settings import read_json
 from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
-from unmask.text.vocabulary import CLS, CONTINUES, MASK, PAD, SEP, SPECIALS, UNKNOWN, Vocabulary
+from unmask.text.vocabulary import CONTINUES, SPECIALS, UNKNOWN, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
 VOCAB, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
 TOKENIZER_LIMIT = 16 * 2**20  # bytes of tokenizer.json
+CONFIG_KEYS = {  # of a Casing, in tokenizer_config.json and in the normalizer of tokenizer.json
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "chinese_apart": "tokenize_chinese_chars",
+}
+NORMALIZER_KEYS = {
+    "lowercase": "lowercase",
+    "strip_accents": "strip_accents",
+    "chinese_apart": "handle_chinese_chars",
+}
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -28,7 +39,9 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     if not vocab.exists() and not whole.exists():
         raise FolderError(f"{folder}: neither {VOCAB} nor {TOKENIZER} is there; need one of them.")
     if not whole.exists():
-        return Tokenizer(Vocabulary.read(vocab), _casing_from_config(folder))
+        path = folder / TOKENIZER_CONFIG
+        config = read_json(path) if path.exists() else {}
+        return Tokenizer(Vocabulary.read(vocab), _casing(config, CONFIG_KEYS, path))
     tokenizer = _from_table(read_json(whole, limit=TOKENIZER_LIMIT), whole)
     if vocab.exists() and (listed := Vocabulary.read(vocab)) != tokenizer.vocabulary:
         raise FolderError(
@@ -40,22 +53,11 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 def tokenizer_files(tokenizer: Tokenizer, *, max_length: int | None = None) -> dict[str, str]:
     """What to write for a tokenizer: file name -> contents."""
-    casing = tokenizer.casing
-    config: dict[str, Any] = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": casing.lowercase,
-        "strip_accents": casing.strip_accents,
-        "tokenize_chinese_chars": casing.chinese_apart,
-    }
+    config: dict[str, object] = {"tokenizer_class": "BertTokenizer"}
+    config |= {theirs: getattr(tokenizer.casing, ours) for ours, theirs in CONFIG_KEYS.items()}
     if max_length is not None:
         config["model_max_length"] = max_length
-    specials = {
-        "pad_token": PAD,
-        "unk_token": UNKNOWN,
-        "cls_token": CLS,
-        "sep_token": SEP,
-        "mask_token": MASK,
-    }
+    specials = {f"{token[1:-1].lower()}_token": token for token in SPECIALS}
     return {
         VOCAB: tokenizer.vocabulary.text(),
         TOKENIZER: tokenizer.engine.to_str(pretty=True) + "\n",
@@ -71,24 +73,14 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int | Non
         (folder / name).write_bytes(text.encode("utf-8"))
 
 
-def _casing_from_config(folder: Path) -> Casing:
-    path = folder / TOKENIZER_CONFIG
-    table = read_json(path) if path.exists() else {}
-    return _casing(
-        path,
-        lowercase=table.get("do_lower_case", True),
-        strip_accents=table.get("strip_accents"),
-        chinese_apart=table.get("tokenize_chinese_chars", True),
-    )
-
-
-def _casing(path: Path, *, lowercase: Any, strip_accents: Any, chinese_apart: Any) -> Casing:
-    for name, value in (("lower-casing", lowercase), ("Chinese splitting", chinese_apart)):
-        if not isinstance(value, bool):
-            raise FolderError(f"{path}: {name} is {value!r:.60}; need true or false.")
-    if strip_accents is not None and not isinstance(strip_accents, bool):
-        raise FolderError(f"{path}: strip_accents is {strip_accents!r:.60}; need true or false.")
-    return Casing(lowercase, strip_accents, chinese_apart)
+def _casing(table: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Casing:
+    """Read a casing by the keys that a file has for it; what is missing is as BERT has it."""
+    given = {ours: table[theirs] for ours, theirs in keys.items() if theirs in table}
+    for ours, value in given.items():
+        automatic = ours == "strip_accents" and value is None
+        if not isinstance(value, bool) and not automatic:
+            raise FolderError(f"{path}: {keys[ours]} is {value!r:.60}; need true or false.")
+    return Casing(**given)
 
 
 def _from_table(table: dict[str, Any], path: Path) -> Tokenizer:
@@ -103,13 +95,7 @@ def _from_table(table: dict[str, Any], path: Path) -> Tokenizer:
         if part.get(key, need) != need:
             raise FolderError(f"{path}: {key} is {part[key]!r:.60}; BERT's is {need!r}.")
     vocabulary = _vocabulary(model, table.get("added_tokens"), path)
-    casing = _casing(
-        path,
-        lowercase=normalizer.get("lowercase", True),
-        strip_accents=normalizer.get("strip_accents"),
-        chinese_apart=normalizer.get("handle_chinese_chars", True),
-    )
-    return Tokenizer(vocabulary, casing)
+    return Tokenizer(vocabulary, _casing(normalizer, NORMALIZER_KEYS, path))
 
 
 def _part(

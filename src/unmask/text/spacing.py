@@ -58,17 +58,14 @@ def spaced(words: Sequence[str]) -> str:
         else:
             lean_back, lean_on = word in LEANS_BACK and bool(before), word in LEANS_ON
             opened = word == "„" or (opened and word != "”")
-        text += word if joined or lean_back or _unspaced(before, word) else f" {word}"
+        joined = joined or lean_back or _chinese(before[-1:]) or _chinese(word[:1])
+        text += word if joined else f" {word}"
         joined = lean_on
     return text
 
 
 def _letters(word: str) -> bool:
     return word[:1].isalnum() and word[-1:].isalnum()
-
-
-def _unspaced(before: str, word: str) -> bool:
-    return _chinese(before[-1:]) or _chinese(word[:1])
 
 
 def _chinese(character: str) -> bool:

@@ -9,10 +9,10 @@ engine carries its own Unicode tables, so ids do not change with the version of 
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -23,6 +23,7 @@ from unmask.text.wordpiece import LONGEST_WORD
 
 Cut = Literal["longest", "second"]
 Offsets = tuple[int, int]
+T = TypeVar("T")
 
 AHEAD = 1024  # texts tokenised at a time, by all cores
 CHARACTERS = 2**21  # ... but not more than these: a token takes a hundred bytes before it is cut
@@ -108,8 +109,7 @@ class Tokenizer:
 
     def ids_of_each(self, texts: Iterable[str]) -> Iterator[tuple[str, list[int]]]:
         """Every text with its ids, in steady memory however many there are."""
-        texts = iter(texts)
-        while some := list(islice(texts, AHEAD)):
+        for some in grouped(texts, len, CHARACTERS, AHEAD):
             yield from zip(some, self.ids(some), strict=True)
 
     def encode(
@@ -135,8 +135,7 @@ class Tokenizer:
         cut: Cut = "longest",
     ) -> Iterator[Encoded]:
         """Texts (one string) or pairs (two) as the model reads them, tokenised in parallel."""
-        texts = iter(texts)
-        while some := _some(texts):
+        for some in grouped(texts, _characters, CHARACTERS, AHEAD):
             pieces = iter(self.pieces([part for parts in some for part in parts]))
             for parts in some:
                 first, *others = islice(pieces, len(parts))
@@ -157,13 +156,15 @@ class Tokenizer:
             keep = _fit(*lengths, room=self._room(limit, second is not None), cut=cut)
         a, b = keep
         ids = [self.vocabulary.cls, *first.ids[:a], self.vocabulary.sep]
+        segments = [0] * (a + 2)
         offsets = [NOWHERE, *first.offsets[:a], NOWHERE]
+        special = [True, *[False] * a, True]
         if second is not None:
             ids += [*second.ids[:b], self.vocabulary.sep]
+            segments += [1] * (b + 1)
             offsets += [*second.offsets[:b], NOWHERE]
-        head, tail = a + 2, len(ids) - a - 2
-        special = [True, *[False] * a, True, *([False] * (tail - 1) + [True] if tail else [])]
-        return Encoded(ids, [0] * head + [1] * tail, offsets, special, sum(lengths) - sum(keep))
+            special += [*[False] * b, True]
+        return Encoded(ids, segments, offsets, special, sum(lengths) - sum(keep))
 
     def windows(
         self,
@@ -240,13 +241,21 @@ def whole_characters(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def _some(texts: Iterator[Sequence[str]]) -> list[Sequence[str]]:
-    """As many as are tokenised at a time."""
-    some: list[Sequence[str]] = []
-    characters = 0
-    for parts in texts:
-        some.append(parts)
-        characters += sum(map(len, parts))
-        if len(some) == AHEAD or characters > CHARACTERS:
-            break
-    return some
+def _characters(parts: Sequence[str]) -> int:
+    return sum(map(len, parts))
+
+
+def grouped(
+    items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
+) -> Iterator[list[T]]:
+    """Lists of items; each ends when its items have a size of `most`, or when it has `count`."""
+    some: list[T] = []
+    held = 0
+    for item in items:
+        some.append(item)
+        held += size(item)
+        if held >= most or len(some) == count:
+            yield some
+            some, held = [], 0
+    if some:
+        yield some

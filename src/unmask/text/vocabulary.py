@@ -63,13 +63,11 @@ class Vocabulary:
                 f"{path}:{line}: byte {error.start} is not UTF-8 (0x{raw[error.start]:02x}); a "
                 "vocabulary is UTF-8 text, one token a line. Convert the file to UTF-8."
             ) from None
-        lines = text.split("\n")  # never splitlines(): U+2028 and U+0085 may be tokens
-        if lines[-1] == "":
-            lines.pop()
+        lines = text.removesuffix("\n").split("\n")  # not splitlines(): U+2028 may be a token
         tokens = [line.removesuffix("\r") for line in lines]
-        if not tokens or not tokens[-1]:
+        if not tokens[-1]:
             raise DataError(
-                f"{path}:{max(len(tokens), 1)}: a blank line at the end; a vocabulary ends with "
+                f"{path}:{len(tokens)}: a blank line at the end; a vocabulary ends with "
                 "its last token, and a blank line would be one token more. Remove it."
             )
         return cls(tokens, where=str(path))

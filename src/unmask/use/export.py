@@ -94,8 +94,7 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
     if heads.tokens:
         found["prediction_logits" if heads.pair else "logits"] = network.guess(last)
     if heads.pair:
-        assert network.pair_head is not None
-        found["seq_relationship_logits"] = network.pair_head(network.pool(last[:, 0]))
+        found["seq_relationship_logits"] = network.pair_scores(last[:, 0])
     if found:
         return found
     weights = mask[:, :, None].to(last.dtype)

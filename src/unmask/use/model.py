@@ -122,9 +122,8 @@ class Model:
         self._need("pair_head", "judge next sentences", PRETRAINING)
         example = self.example(first, second, truncate=truncate)
         with torch.inference_mode():
-            pooled = self.network.pool(self.states(example)[-1][:, 0])
-            assert self.network.pair_head is not None
-            scores = self.network.pair_head(pooled)[0]  # class 0 is "follows"
+            states = self.states(example)[-1]
+            scores = self.network.pair_scores(states[:, 0])[0]  # class 0 is "follows"
             return float(scores.softmax(dim=-1)[0])
 
     @property

@@ -210,7 +210,7 @@ class Translator:
         """Whatever looks at the source; nothing, where a decoder has one context for all of it."""
         decoder = self.network.decoder
         if isinstance(decoder, Decoder):
-            return torch.nn.ModuleList(cross for _, cross in decoder.looks())
+            return torch.nn.ModuleList(decoder.crosses())
         alignment = None if decoder is None else decoder.alignment
         return torch.nn.ModuleList([] if alignment is None else [alignment])
 
