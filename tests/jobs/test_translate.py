@@ -53,7 +53,7 @@ def recipe_of(name, changes):
 @pytest.mark.slow
 def test_a_transformer_learns_a_toy_language_and_its_folder_translates(tmp_path):
     pairs = toy_pairs(100)
-    changes = [*TRANSFORMER, "schedule.epochs=60.0", "optimizer.rate=3e-3"]
+    changes = [*TRANSFORMER, "schedule.epochs=90.0", "optimizer.rate=3e-3"]
     scores = trained(tmp_path / "run", changes=changes, data=PairSplit(pairs, pairs[:20]))
     assert scores["bleu"] > 90
     model = Translator(load_folder(tmp_path / "run" / "model"))
