@@ -164,3 +164,15 @@ def test_weights_may_be_sharded_in_every_job(jobs, tmp_path, job):
 def test_no_job_hangs_on_two_processes(jobs, tmp_path, job, flags, micro_batches):
     trained(jobs[job], tmp_path / "run", *flags, processes=2, steps=6, micro_batches=micro_batches)
     assert len(losses(tmp_path / "run")) == 6
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("flags", [[], ["--shard"]], ids=["DDP", "shard"])
+@pytest.mark.parametrize("job", ["pretrain", "finetune"])
+def test_a_compiled_network_takes_the_same_steps_on_two_processes(jobs, tmp_path, job, flags):
+    given = {"steps": 4, "micro_batches": 3, "dropout": 0.0}
+    off = ["model.dropout=0.0", "model.attention_dropout=0.0"] if job == "pretrain" else []
+    trained(jobs[job], tmp_path / "plain", *_set(off), processes=1, **given)
+    compiled = [*_set([*off, "loop.compile=true"]), *flags]
+    trained(jobs[job], tmp_path / "compiled", *compiled, processes=2, **given)
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=CLOSE)

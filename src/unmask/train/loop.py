@@ -11,8 +11,6 @@ import signal
 import time
 from collections.abc import Sequence
 
-import torch
-
 from unmask.errors import Stopped, UserError
 from unmask.memory import keep_freed_memory
 from unmask.train.folder import of_kind
@@ -40,6 +38,8 @@ class Loop:
         self.precision = choose_precision(recipe.loop.precision, self.processes.device)
         network = given.network.train()
         trainee = Trainee(network, given.objective)
+        if self.settings.compile:
+            trainee.compile()  # inside of what exchanges gradients, which must be recognised
         self.module = self.processes.wrap(trainee, list(network.encoder.blocks), shard=shard)
         self.optimizer = make_optimizer(trainee, recipe.optimizer, layers=network.config.layers)
         self.keeper = Keeper(given, recipe, site, self.optimizer, shard=shard)
@@ -48,8 +48,6 @@ class Loop:
         ahead, on_gpu = self.settings.ahead, self.processes.device.type != "cpu"
         if ahead == "on" or (ahead == "auto" and on_gpu):
             self.deal = Ahead(self.deal, self._progress_at)
-        if self.settings.compile:
-            self.module = torch.compile(self.module)  # type: ignore[assignment]
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one."""
