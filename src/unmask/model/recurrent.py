@@ -183,14 +183,17 @@ class RecurrentDecoder(nn.Module):
         """States, what they are read with, and where it ended.  [N, T, D] -> 2 x [N, T, D]"""
         if self.looks_first:  # with the context that the last state asks for
             spoken = replace(spoken, context=self._look(spoken.cell[0][-1][:, None], spoken))
-        context = spoken.context.expand(-1, heard.shape[1], -1)
         parts = [heard] if self.hears_word else []
         if self.hears_context:
-            parts.append(context)
+            parts.append(spoken.context.expand(-1, heard.shape[1], -1))
         fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
         lstm = self.own.cell == "lstm"
         states, cell = self.cell(fed, spoken.cell if lstm else spoken.cell[0])
-        if self.alignment is not None and not self.looks_first:
+        context = spoken.context  # of the one word that looked first
+        if self.alignment is None:
+            # Expanded again: the gradient of each use is a sum over the words, of its own.
+            context = context.expand_as(states)
+        elif not self.looks_first:
             context = self._look(states, spoken)
         return states, context, replace(spoken, cell=cell if lstm else (cell,))
 
