@@ -101,16 +101,18 @@ def open_corpus(
     for number, entry in enumerate(manifest["shards"]):
         _check_shard(path, number, entry, kind.itemsize, check)
         index = np.fromfile(shard_path(path, number, "idx"), dtype="<u4").astype(np.int64)
-        sentences.append(index[: entry["sentences"]] + tokens)
-        documents.append(index[entry["sentences"] :] + count)
+        inside: int = entry["sentences"]
+        length: int = entry["tokens"]
+        sentences.append(index[:inside] + tokens)
+        documents.append(index[inside:] + count)
         begins.append(tokens)
         shards.append(_mapped(shard_path(path, number, "bin"), kind))
         if manifest["words"] == "spaces":
             continues.append(_mapped(shard_path(path, number, "wrd"), np.dtype("u1")))
-        tokens += entry["tokens"]
-        count += entry["sentences"]
+        tokens += length
+        count += inside
         if progress:
-            progress(entry["tokens"])
+            progress(length)
     return Corpus(
         path,
         tokenizer,

@@ -97,7 +97,7 @@ class Statistics:
         }
 
 
-def length_bins(lengths: NDArray[Any]) -> list[int]:
+def length_bins(lengths: NDArray[np.int64]) -> list[int]:
     """How many lengths are in [2^i, 2^(i+1)), for each i.
 
     >>> length_bins(np.array([1, 2, 3, 4, 900]))[:3]
