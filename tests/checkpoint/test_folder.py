@@ -176,7 +176,8 @@ def test_a_decoder_that_is_no_table_is_refused(tmp_path, tokenizer, target):
         ({"shared": True}, r"config\.json: decoder: 13 words, and the encoder has 23"),
         ({"max_length": 2**18}, r"json: 'unmask_decoder.max_length' is 262144"),
         ({"feeds": "nothing"}, "feeds is set, but a Transformer does not read it"),
-        ({"cells": "gru"}, "unknown key 'cells'"),
+        ({"cells": "gru"}, r"\[unmask_decoder\]: unknown key 'cells'; did you mean 'cell'\?"),
+        ({"layerz": 1}, r"unknown key 'layerz'; did you mean 'layers'\?"),
     ],
 )
 def test_a_decoder_that_is_not_the_one_of_the_weights_is_refused(

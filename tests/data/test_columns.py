@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.data.columns import Columns, infer, read_samples
+from unmask.data.columns import LOOKED_AT, Columns, infer, look_at, read_samples
 from unmask.errors import DataError
 
 GLUE = {  # file, columns, examples, the first example's answer
@@ -88,3 +88,20 @@ def test_numbers_of_jsonl_are_answers_too(tmp_path):
     path = table(tmp_path, '{"text": "a", "label": 1}', '{"text": "b", "label": 0}', name="a.jsonl")
     columns = infer(path, Columns())
     assert [sample.label for sample in read_samples(path, columns)] == [1, 0]
+
+
+def test_columns_by_number_are_not_looked_for_in_objects(tmp_path):
+    """A table without a header has numbers for names; the keys of an object have no order."""
+    rows = [f"a text of {i} words\t{'ab'[i % 2]}" for i in range(9)]
+    columns = infer(table(tmp_path, *rows), Columns())
+    assert (columns.text, columns.label, columns.header) == ("1", "2", False)
+    other = table(tmp_path, '{"text": "a", "label": "b"}', name="b.jsonl")
+    with pytest.raises(DataError, match=r"b\.jsonl:1: unknown column '1'.* Choose with --text"):
+        list(read_samples(other, columns))
+
+
+def test_as_many_bad_rows_are_looked_at_as_good_ones(tmp_path):
+    """Else a file whose first line has another width would be read to its end."""
+    rows = [f"a text\t{i % 2}" for i in range(LOOKED_AT)]
+    path = table(tmp_path, "a title", *rows, "at the end")
+    assert look_at(path, Columns(header=False), lambda cells: False)[1] == {"1": ["a title"]}

@@ -6,8 +6,12 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from tests.serve.conftest import running
+from tests.conftest import tiny_network
+from tests.serve.conftest import HEADS, running
+from unmask.checkpoint.folder import save_folder
 from unmask.model.config import SearchSettings
+from unmask.tasks.ner import NerSettings
+from unmask.use.model import Model
 
 TEXTS = ["the cat sat on the mat", "a dog", ""]
 
@@ -28,6 +32,18 @@ def test_openai_embeddings_are_those_of_python_as_floats_and_as_base64(client, s
     coded = ask(client, "/v1/embeddings", input=TEXTS, encoding_format="base64")
     vectors = [np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in coded["data"]]
     np.testing.assert_array_equal(np.stack(vectors), np.array(found, np.float32))
+
+
+def test_no_text_is_the_context_of_another_one(tmp_path, tokenizer):
+    """Sentences of a document see each other, and texts of clients are documents of their own."""
+    task = {"name": "ner", **NerSettings(context=8).model_dump()}
+    save_folder(tmp_path / "names", tiny_network(HEADS["names"]), tokenizer, task=task)
+    model = Model.load(tmp_path / "names")
+    texts = ["the cat sat on the mat", "a dog", "the mat"]
+    alone = [model.entities(text).tags for text in texts]
+    with running({"names": model}) as server, server.client() as client:
+        found = [tuple(names["tags"]) for names in ask(client, "/entities", texts=texts)]
+    assert found == alone
 
 
 def test_models_are_listed(client):

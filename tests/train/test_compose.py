@@ -108,6 +108,15 @@ def test_a_value_that_cannot_be_is_named_with_its_place(made, says):
     assert refused({**table(), **made}).startswith(says)
 
 
+@pytest.mark.parametrize("name", ["optimizer.rate", "schedule.warmup", "schedule.epochs"])
+def test_a_table_where_a_job_has_a_number_of_its_own_is_refused(name):
+    top, _, inner = name.partition(".")
+    says = f"recipe: '{name}' is {{'x': 3}}; input should be a valid number"
+    given = {**LEAST["finetune"], top: {inner: {"x": 3}}}
+    assert says in refused(given, scope=Finetune.scope)
+    assert says in refused(LEAST["finetune"], f"{name}.x=3", scope=Finetune.scope)
+
+
 def test_a_recipe_without_a_length_is_refused():
     assert refused({"model": {"size": "tiny"}}) == "recipe: 'schedule' is missing; give it a value."
     says = "recipe [schedule]: a run has steps, minutes or epochs; need one of them, got none of"

@@ -53,7 +53,7 @@ def checked(
     )
     console = Heard()
     site = Site(Processes(), RunFolder(place, console), console, Wish(), 0.0)
-    preflight(given, made, site)
+    preflight(given, site)
     assert all(torch.equal(before[n], t) for n, t in network.state_dict().items()), "not touched"
     return console.said
 

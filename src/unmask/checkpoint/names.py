@@ -157,7 +157,8 @@ def _checked(kind: type[S], own: dict[str, Any], keys: Mapping[str, str], path: 
     except SettingsError as error:
         message = str(error)
         for ours, theirs in keys.items():
-            message = re.sub(rf"(?<=['\[]){ours}(?=['.\]])", theirs, message)
+            named = rf"^({re.escape(str(path))}:? ['\[]){ours}(?=['.\]])"
+            message = re.sub(named, rf"\g<1>{theirs}", message)
         raise FolderError(message) from None
 
 

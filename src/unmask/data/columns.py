@@ -9,13 +9,14 @@ table of text, by its number.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, whole
+from unmask.data.lines import REFUSE, Glance, Watcher, kind_of, whole
 from unmask.data.tables import TABLES, Row, read_rows, refuse_repeated
 from unmask.errors import DataError, unknown
 
@@ -116,8 +117,10 @@ def look_at(
     The header of a table of text has a name that was asked for, or one that people use, or
     `is_header` finds one in the first cells of each column.
     """
-    rows = read_rows(path, list, header=False, watcher=GLANCE)
-    found = [row.cells for row in islice(rows, LOOKED_AT)]
+    found: list[dict[str, Any]] = []
+    with suppress(DataError):  # whoever reads the file in earnest tells it
+        rows = read_rows(path, list, header=False, watcher=_First())
+        found.extend(row.cells for row in islice(rows, LOOKED_AT))
     if not found:
         next(read_rows(path, list), None)  # says what is wrong with the first
     names = list(dict.fromkeys(name for row in found for name in row))
@@ -139,8 +142,21 @@ def look_at(
     return header, cells
 
 
+class _First(Glance):
+    """Gives up when as many rows are bad as would be looked at."""
+
+    def __init__(self) -> None:
+        self.left = LOOKED_AT
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """Count it."""
+        self.left -= 1
+        if not self.left:
+            raise error
+
+
 def _is_header(cells: dict[str, list[str]]) -> bool:
-    """A header has no label that occurs below."""
+    """Is the first cell of the label's column none of the labels below it, and no number?"""
     below = {name: values[1:] for name, values in cells.items()}
     label = _label_like(_besides(below, [_longest(below)]))
     if label is None:
@@ -214,7 +230,10 @@ def read_samples(
     wanted = columns.given()
 
     def choose(names: Sequence[str]) -> list[str]:
-        return [column(what, name, names) for what, name in wanted.items()]
+        for what, name in wanted.items():
+            if name not in names:  # `infer` has settled numbers; keys of an object have no order
+                raise DataError(f"{unknown('column', name, names)} Choose with --{what}.")
+        return list(wanted.values())
 
     for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
         try:

@@ -117,8 +117,9 @@ def _refuse_rest(
     """Count the lines of one file that begin where the other has ended; there must be none."""
     counts, more = [begin - 1, begin - 1], ["", ""]
     for number, text, error in rest:
-        if error and not text:
+        if error and (number == begin or not text):
             watcher.bad(error, text)
+        if error and not text:
             more[longer] = " or more"
         else:
             counts[longer] = number

@@ -23,7 +23,7 @@ def prepare_on_ray(
     tasks: int = 1,
 ) -> dict[str, Any] | None:
     """Make a corpus by tasks on Ray, the same to the byte; `tasks` 1 means one for each core."""
-    need("--engine ray", "ray", extra="ray")
+    need("--engine ray", "ray", "ray.data", extra="ray")
     import ray
     import ray.data
 

@@ -111,7 +111,7 @@ class Stream:
         """One example: [CLS] first [SEP] second [SEP]."""
         vocabulary = self.corpus.tokenizer.vocabulary
         a, b = int(plan.first_length[i]), int(plan.second_length[i])
-        ids = np.full(a + b + int(plan.around[i]), vocabulary.sep, dtype=np.int64)
+        ids = np.full(a + b + (3 if b else 2), vocabulary.sep, dtype=np.int64)
         ids[0] = vocabulary.cls
         segments = np.zeros_like(ids)
         segments[a + 2 :] = 1

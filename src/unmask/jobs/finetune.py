@@ -60,7 +60,7 @@ class Finetune:
 def labelled_ingredients(
     parts: Mapping[str, Labelled], start: Folder, heads: HeadsConfig, recipe: Recipe, site: Site
 ) -> Ingredients:
-    """Put heads on a model, for several tasks by their names or for one whose name is empty."""
+    """Make what a run on labelled data needs; a single task has the empty name."""
     network = make_network(start.network.config, heads, recipe.seed, start=start.network)
     freeze(network, recipe.model.frozen, pooler=start.network.pooler is not None)
     tokens = Tokens(start.needed_tokenizer(), max_length(recipe, network))

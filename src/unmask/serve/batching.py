@@ -141,4 +141,6 @@ def _known(error: BaseException) -> Exception:
         return too_large(f"{said} Shorten it, or let its end be cut (truncate: true).")
     if isinstance(error, DataError | SettingsError):
         return invalid(str(error))
-    return RuntimeError(repr(error))
+    mistake = RuntimeError(repr(error))
+    mistake.__cause__ = error  # with its traceback, for the log
+    return mistake

@@ -38,7 +38,7 @@ log = logging.getLogger("unmask.serve")
 
 
 class Guard:
-    """An app behind its limits; `queued` are the routes that wait in the queue, by path."""
+    """An app behind its limits; `queued` are the routes whose requests wait, by path."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ through the same code as the command line and Python.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -123,7 +123,11 @@ def _answer(model: Model, items: list[tuple[str, str]]) -> list[Answer]:
 
 
 def _entities(model: Model, items: list[str]) -> list[Names]:
-    return list(model.predict(sentence_of(text, "the text") for text in items))
+    # Each is a document of its own: no text may be the context of another client's.
+    texts = (
+        replace(sentence_of(text, "the text"), document=number) for number, text in enumerate(items)
+    )
+    return list(model.predict(texts))
 
 
 def _fill(model: Model, items: list[str], *, top: int, truncate: bool) -> list[list[list[Guess]]]:

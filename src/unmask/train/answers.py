@@ -44,20 +44,22 @@ def table(rows: Iterable[str]) -> str:
     return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in rows)}</table>"
 
 
-def heads(names: Iterable[str]) -> str:
+def head_cells(names: Iterable[str]) -> str:
     """Make cells that say what is in a row or below."""
     return "".join(f"<th>{escape(name)}</th>" for name in names)
 
 
 def scores_table(scores: dict[str, float]) -> str:
     """Every metric of the best step."""
-    return table(f'{heads([name])}<td class="n">{scores[name]:.4f}</td>' for name in scores)
+    return table(f'{head_cells([name])}<td class="n">{scores[name]:.4f}</td>' for name in scores)
 
 
 def label_table(rows: list[dict[str, Any]]) -> str:
     """Precision, recall and F1 of each label."""
     names = list(rows[0])
-    return table([heads(names), *("".join(_cell(row[name]) for name in names) for row in rows)])
+    return table(
+        [head_cells(names), *("".join(_cell(row[name]) for name in names) for row in rows)]
+    )
 
 
 def _cell(value: str | float) -> str:
@@ -70,20 +72,20 @@ def _cell(value: str | float) -> str:
 def confusion_table(confusion: dict[str, Any]) -> str:
     """Counts, the darker the larger their share of the row; rows are the truth."""
     names, counts = confusion["names"], confusion["counts"]
-    rows = [heads(["truth \\ said", *names])]
+    rows = [head_cells(["truth \\ said", *names])]
     for name, row in zip(names, counts, strict=True):
         total = max(sum(row), 1)
         cells = (
             f'<td class="n" style="background:rgb(37 99 235 / {count / total:.2f})">{count:,}</td>'
             for count in row
         )
-        rows.append(heads([name]) + "".join(cells))
+        rows.append(head_cells([name]) + "".join(cells))
     return table(rows)
 
 
 def mistake_table(mistakes: list[Mistake]) -> str:
     """The worst first."""
-    rows = [heads(["text", "truth", "said", ""])]
+    rows = [head_cells(["text", "truth", "said", ""])]
     for m in mistakes:
         text = escape(m.text[:SHOWN]) + ("..." if len(m.text) > SHOWN else "")
         place = f"<td>{text}<br><small>{escape(m.where)}</small></td>"

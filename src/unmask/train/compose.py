@@ -103,7 +103,10 @@ def compose(
                 f"{where}: {unread[0]} is set, but {scope.job} does not read it. Leave it out."
             )
     flat = _without(_flat(given), unread)
-    table = _nested(_below(scope.defaults, flat) | flat)
+    below = _below(scope.defaults, flat)
+    # A table that is wrongly given for a number replaces it here, and is refused by `build`.
+    below = {name: below[name] for name in below if not any(_within(own, name) for own in flat)}
+    table = _nested(below | flat)
     plain = {key: value for key, value in table.items() if key not in CHOICES}
     recipe = build(Recipe, plain, where="recipe")
     if check:
@@ -120,9 +123,9 @@ def modernised(
     """Replace some settings of a table, all by today's names; also return notices of old ones."""
     told, assignments = [], []
     for name in _flat(table):
-        top, _, rest = name.partition(".")
+        path = name.split(".")
         # Settings of these two have gone to different places; other tables have moved as a whole.
-        told.append(f"{top}.{rest.partition('.')[0]}" if top in ("train", "tune") else top)
+        told.append(".".join(path[: 2 if path[0] in ("train", "tune") else 1]))
     for change in changes:
         name, equals, value = change.partition("=")
         told.append(name.strip())

@@ -121,10 +121,12 @@ class RunFolder:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run; a line that a killed process left unfinished is passed over."""
     path = run / METRICS
-    found = []
+    found: list[dict[str, Any]] = []
     for line in path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []:
-        with suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                found.append(entry)
     return found
 
 

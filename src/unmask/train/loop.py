@@ -77,7 +77,7 @@ class Loop:
                 weight = min((self.progress - before) / self.settings.average, 1.0)
                 average(self.given.network, self.optimizer, weight)
             self._log(report, time.monotonic() - begun)
-            if self._slot() > position.slot:  # also where several moments passed in one step
+            if self._slot() > position.slot:  # at most once a step, however many were due
                 self._evaluate()
             if self._save_due():
                 self.save()
@@ -162,7 +162,7 @@ class Loop:
             )
 
     def _clock(self, begun: float) -> None:
-        """Add the time of a step; every process takes the first one's."""
+        """Add the time since `begun`; where minutes count, every process takes the first one's."""
         passed = time.monotonic() - begun
         if self.schedule.minutes is not None:
             passed = self.processes.from_first([passed])[0]
@@ -176,7 +176,7 @@ class Loop:
                 {
                     "kind": "train",
                     "step": position.step,
-                    # JSON has no other numbers.
+                    # JSON has no NaN and no infinity.
                     **{name: v if math.isfinite(v) else None for name, v in measured.items()},
                     "rate": self.optimizer.param_groups[0]["lr"],
                     "tokens": position.tokens,

@@ -10,7 +10,6 @@ import torch
 from unmask.errors import UserError
 from unmask.train.distributed import Processes
 from unmask.train.ingredients import Ingredients
-from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 from unmask.train.step import Piece, Trainee, take_step
 
@@ -22,7 +21,7 @@ class PreflightError(UserError):
     """A run that cannot go well was not started."""
 
 
-def preflight(given: Ingredients, recipe: Recipe, site: Site) -> None:
+def preflight(given: Ingredients, site: Site) -> None:
     """Check all that can be checked without training.
 
     Where the loss of an untrained network is known, a run that cannot go well is refused; elsewhere

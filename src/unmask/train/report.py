@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from unmask.settings import write_toml
-from unmask.train.answers import Scored, answers_of, heads, metric_name, table
+from unmask.train.answers import Scored, answers_of, head_cells, metric_name, table
 from unmask.train.curves import Chart, Line, column
 from unmask.train.folder import RunFolder, of_kind
 
@@ -115,7 +115,7 @@ def _summary(metrics: list[dict[str, Any]]) -> str:
             said = f"{name}: {last[plain]:.1%}"
             rows.append((f"{about} right", f"{last[f'{term}_accuracy']:.1%}", said))
     return table(
-        f'{heads([a])}<td class="n">{escape(b)}</td><td>{escape(c)}</td>' for a, b, c in rows
+        f'{head_cells([a])}<td class="n">{escape(b)}</td><td>{escape(c)}</td>' for a, b, c in rows
     )
 
 
@@ -133,7 +133,7 @@ def _blanks(metrics: list[dict[str, Any]]) -> str:
         return ""
     picked = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
     moments = [held[i] for i in picked]
-    rows = [heads(["", *(f"step {entry['step']:,}" for entry in moments)])]
+    rows = [head_cells(["", *(f"step {entry['step']:,}" for entry in moments)])]
     for case in moments[-1]["blanks"]:
         shown = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
         same = [next((b for b in e["blanks"] if b["text"] == case["text"]), None) for e in moments]

@@ -115,7 +115,7 @@ class Run:
         _announce(given, site)
         fresh = not any(site.folder.checkpoints.glob("step-*"))
         if site.check and fresh and group.first:
-            preflight(given, recipe, site)
+            preflight(given, site)
         group.wait()
         loop = Loop(given, recipe, site, shard=self.options.shard)
         facts = {

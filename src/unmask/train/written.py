@@ -37,7 +37,9 @@ USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
 class Contents:
     """What is in a folder: what unmask wrote there, and the names of everything else."""
 
-    own: list[Path] = field(default_factory=list)  # folders, and what tells what the rest is, first
+    own: list[Path] = field(
+        default_factory=list
+    )  # a folder before what is in it; lists and manifests before what they name
     left_over: list[Path] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
 
@@ -72,7 +74,10 @@ def survey(folder: Path, names: Collection[str], holders: Collection[str] = ()) 
 
 
 def delete(contents: Contents) -> None:
-    """Delete what unmask wrote, in an order that a killed process can start again."""
+    """Delete what unmask wrote, in an order that a killed process can start again.
+
+    Manifests go after the files that they name, the recipe and the list of the run last.
+    """
     for path in contents.left_over:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in reversed(contents.own):

@@ -95,7 +95,7 @@ def habits(
     model: Model, texts: Iterable[str], *, progress: Callable[[], object] = lambda: None
 ) -> list[Habit]:
     """What each head does over some texts, layer by layer."""
-    sums: list[Table] = []  # of each text [habits + 2, L, H]
+    total = np.zeros(())  # [habits + 2, L, H]
     rows = 0
     for text in texts:
         maps = model.attention(text)
@@ -106,11 +106,11 @@ def habits(
         weights = maps.weights.astype(np.float64)  # [L, H, S, S]
         shares = [(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)]
         bits = -(weights * np.log2(np.maximum(weights, 1e-12))).sum(axis=(2, 3))
-        sums.append(np.stack([*shares, bits, np.full_like(bits, size * np.log2(size))]))
+        total = total + np.stack([*shares, bits, np.full_like(bits, size * np.log2(size))])
         rows += size
     if not rows:
         raise SettingsError("no text with a word in it. Give texts to watch the heads read.")
-    *shares, entropy, even = np.sum(sums, axis=0) / rows
+    *shares, entropy, even = total / rows
     return [
         Habit(
             layer,

@@ -197,9 +197,8 @@ class Translator:
         with torch.inference_mode(), recording(self._lookers) as weights:
             states_of(self.network, batch)
         seen = [found[0].mean(dim=0) for found in weights]  # over heads
-        at_once = len(seen[0]) == len(
-            tokens.answers
-        )  # in each layer; a recurrent decoder goes by words
+        # A Transformer gives all words in each layer, a recurrent decoder one after another.
+        at_once = len(seen[0]) == len(tokens.answers)
         mean = torch.stack(seen).mean(dim=0) if at_once else torch.cat(seen)
         across, columns = _words(self.words.source, ids)
         down, rows = _words(self.words.target, tokens.answers)

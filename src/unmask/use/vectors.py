@@ -163,3 +163,5 @@ def _write_parquet(rows: Rows, path: Path, texts: Iterator[str]) -> None:
             words = pa.array(list(islice(texts, len(block))), pa.string())
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.ravel()), rows.width)
             writer.write_batch(pa.record_batch([words, vectors], schema=kind))
+    if next(texts, None) is not None:
+        raise DataError("the texts: there are more than vectors. Were they changed meanwhile?")
