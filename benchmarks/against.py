@@ -74,19 +74,27 @@ class Side:
         return line
 
 
-def measure(case: str, old: Path, new: Path, data: Path, work: Path) -> dict[str, Any]:
-    """Measure one case until its interval is narrow enough."""
+def measure(
+    case: str,
+    old: Path,
+    new: Path,
+    data: Path,
+    work: Path,
+    starts: int = STARTS,
+    rounds: int = ROUNDS,
+) -> dict[str, Any]:
+    """Measure one case until its interval is narrow enough, with at least so many starts."""
     seconds: dict[str, list[float]] = {"old": [], "new": [], "control": []}
     for name in seconds:  # compiled models of other code
         shutil.rmtree(work / name, ignore_errors=True)
     found: dict[str, Any] = {}
-    for start in range(MOST_STARTS):
+    for start in range(max(MOST_STARTS, starts)):
         sides = {
             name: Side({"new": new}.get(name, old), case, data, work / name) for name in seconds
         }
         for side in sides.values():
             side()  # not counted
-        for number in range(ROUNDS):
+        for number in range(rounds):
             names = list(sides)
             shift = number % len(names)
             for name in names[shift:] + names[:shift]:
@@ -94,7 +102,7 @@ def measure(case: str, old: Path, new: Path, data: Path, work: Path) -> dict[str
         for side in sides.values():
             side.close()
         found = {name: interval(seconds["old"], seconds[name]) for name in seconds if name != "old"}
-        if start + 1 >= STARTS and found["new"]["high"] - found["new"]["low"] <= WIDE:
+        if start + 1 >= starts and found["new"]["high"] - found["new"]["low"] <= WIDE:
             break
     return {"case": case, "rounds": len(seconds["old"]), **found, "seconds": seconds}
 
@@ -118,6 +126,8 @@ def main() -> None:
     parser.add_argument("new", type=Path, help="the checkout in question")
     parser.add_argument("data", type=Path, help="the folder with glue/")
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--starts", type=int, default=STARTS, help="at least, of each process")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each start")
     parser.add_argument("--work", type=Path, default=Path("results/against"))
     given = parser.parse_args(sys.argv[2:])
     paths = [path.resolve() for path in (given.old, given.new, given.data, given.work)]
@@ -127,7 +137,7 @@ def main() -> None:
     for case in CASES:
         if given.only not in case:
             continue
-        result = measure(case, *paths)
+        result = measure(case, *paths, given.starts, given.rounds)
         with (paths[3] / "results.jsonl").open("a") as file:
             file.write(json.dumps(result) + "\n")
         cells = [
