@@ -493,3 +493,23 @@ def test_two_workers_learn_the_same_files_byte_for_byte(unmask, corpus, learned,
 
 def test_get_does_not_fetch_what_is_there(unmask, minilm):
     assert unmask("get", "minilm").stderr == f"minilm is already in {minilm}\n"
+
+
+ENDS = """
+import atexit, sys
+from unmask.cli import main
+atexit.register(lambda: print("Python ended"))
+sys.argv = ["unmask", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(("world", "printed"), [("1", "Python ended"), ("2", "")])
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["info", "nowhere"], 2)])
+def test_one_of_several_processes_ends_at_once(world, printed, arguments, code):
+    command = [sys.executable, "-c", ENDS, *arguments]
+    environment = {**os.environ, "WORLD_SIZE": world}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout.replace(f"unmask {VERSION}", "").strip() == printed
+    assert done.stderr.count("\n") == (code != 0)  # what was to be said has been said
