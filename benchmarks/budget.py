@@ -31,7 +31,6 @@ from unmask.data.examples import split_documents
 from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
 from unmask.model.config import sized
-from unmask.objectives.base import OnePass
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.train.curves import Chart, Line, column
 from unmask.train.distributed import Processes
@@ -68,7 +67,7 @@ class Examples:
     def __init__(self, path: Path) -> None:
         corpus = open_corpus(path, check=False)
         self.vocabulary = corpus.tokenizer.vocabulary
-        self.objective = OnePass([MaskedLM(MaskSettings(), self.vocabulary)])
+        self.objective = MaskedLM(MaskSettings(), self.vocabulary)
         seen, held = split_documents(len(corpus.documents) - 1, HELD_OUT)
         kind = ExampleSettings(pairs="off")
         self.stream = Stream(corpus, seen, kind, 0, LENGTH)
@@ -101,7 +100,7 @@ def train_theirs(
             return found
         begun = time.monotonic()
         rows, cursor = examples.stream.take(cursor, ROWS)
-        batch = examples.objective.prepare(examples.stream.batch(rows), step)
+        batch = examples.objective.prepare(examples.stream.batch(rows), step, progress)
         for group in optimizer.param_groups:
             group["lr"] = plain.rate * schedule.factor(max(progress, 1e-4))
         part = theirs.trimmed(theirs.apart([batch], LENGTH, pairs=False))
@@ -118,7 +117,8 @@ def train_ours(examples: Examples, corpus: Path, out: Path, minutes: float) -> l
     command += ["--set", f"evaluate.tokens={SCORED}", "--set", f"data.held_out={HELD_OUT}"]
     subprocess.run(command, check=True)
     found = [entry for entry in read_metrics(out) if entry["kind"] == "eval"]
-    again = examples.evaluation(load_folder(out / "model").network)["mlm"]
+    network = load_folder(out / "model").network
+    again = examples.evaluation(network, examples.objective, {})["mlm"]
     if abs(again - found[-1]["mlm"]) > 1e-3:
         raise SystemExit(
             f"the run says {found[-1]['mlm']:.4f}, and this benchmark {again:.4f}: they are not "

@@ -11,16 +11,17 @@ from unmask.model.attention import Attention
 from unmask.model.decoder import Decoder
 from unmask.model.layers import Block
 from unmask.model.network import Network
-from unmask.tasks.translate import Tokenizers
+from unmask.model.shape import DECODER
+from unmask.text.tokens import Tokens
 
 
-def export_to_ctranslate2(network: Network, words: Tokenizers, folder: Path) -> None:
+def export_to_ctranslate2(network: Network, words: Tokens, folder: Path) -> None:
     """Write the folder anew; for networks like the recipe `transformer`: pre-norm, ReLU, waves."""
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
 
-    config, decoder = network.config, network.decoder
-    assert isinstance(decoder, Decoder)
+    config, decoder = network.config, network.head(DECODER, Decoder)
+    assert words.target is not None
     assert (config.norm, config.activation, config.positions) == ("pre", "relu", "sinusoidal")
     spec = TransformerSpec.from_config(
         (config.layers, len(decoder.blocks)),
@@ -29,23 +30,23 @@ def export_to_ctranslate2(network: Network, words: Tokenizers, folder: Path) -> 
         activation=Activation.RELU,
         layernorm_embedding=True,
     )
-    encoder = network.encoder
+    encoder, embeddings = network.encoder, network.encoder.embeddings
     spec.encoder.scale_embeddings = False
     spec.decoder.scale_embeddings = False
-    table = encoder.positions.scaled(encoder.tokens.weight) + encoder.segments.weight[0]
+    table = embeddings.positions.scaled(embeddings.table) + embeddings.segments.weight[0]
     spec.encoder.embeddings[0].weight = _array(table)  # every source is of segment 0
-    _norm(spec.encoder.layernorm_embedding, encoder.norm)
-    spec.encoder.position_encodings.encodings = _array(encoder.positions.table)
+    _norm(spec.encoder.layernorm_embedding, embeddings.norm)
+    spec.encoder.position_encodings.encodings = _array(embeddings.positions.table)
     _norm(spec.encoder.layer_norm, encoder.last_norm)
     for theirs, block in zip(spec.encoder.layer, encoder.blocks, strict=True):
         _block(theirs, block)
-    spec.decoder.embeddings.weight = _array(decoder.positions.scaled(network.words))
+    spec.decoder.embeddings.weight = _array(decoder.positions.scaled(network.words()))
     _norm(spec.decoder.layernorm_embedding, decoder.norm)
     spec.decoder.position_encodings.encodings = _array(decoder.positions.table)
     _norm(spec.decoder.layer_norm, decoder.last_norm)
     for theirs, block in zip(spec.decoder.layer, decoder.blocks, strict=True):
         _block(theirs, block)
-    spec.decoder.projection.weight = _array(network.words)
+    spec.decoder.projection.weight = _array(network.words())
     spec.decoder.projection.bias = _array(decoder.bias)
     spec.register_source_vocabulary(list(words.source.vocabulary.tokens))
     spec.register_target_vocabulary(list(words.target.vocabulary.tokens))

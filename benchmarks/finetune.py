@@ -25,25 +25,29 @@ import torch
 
 from benchmarks import theirs, tuned
 from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
+from tests.stepping import take_step
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.console import Console
 from unmask.data.batches import Batch
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled, LabelledFiles, windows_of
+from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.scopes import FINETUNE
 from unmask.memory import keep_freed_memory
 from unmask.model.factory import make_network
 from unmask.model.network import Network
-from unmask.tasks.base import Supervised, Task, answers, batch_of
+from unmask.model.shape import Shape
+from unmask.tasks.base import Task, answers
 from unmask.tasks.engine import Live
+from unmask.tasks.labels import LabelTask, LabelWindow, label_tasks
+from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
 from unmask.train.distributed import Processes
-from unmask.train.ingredients import Tokens
 from unmask.train.optim import make_optimizer
 from unmask.train.recipe import Recipe
 from unmask.train.run import Run
 from unmask.train.sources import Deal, Shuffled
-from unmask.train.step import Trainee, take_step
+from unmask.train.steps.base import TrainingModule
 from unmask.use.model import Model
 
 THREADS, BATCH, STEPS, TEXTS = 2, 32, 16, 1000
@@ -108,7 +112,7 @@ def settings(case: Quality, seed: int) -> Recipe:
         "loop": {"batch_size": BATCH, "precision": "fp32"},
         "evaluate": {"times": 1},
     }
-    return compose(Finetune.scope, table)
+    return compose(FINETUNE, table)
 
 
 def read_case(case: Quality, folder: Path) -> Labelled:
@@ -164,29 +168,45 @@ class Timed(Console):
         self.ends.append(time.monotonic())
 
 
+def task_of(data: Labelled) -> LabelTask[Any, Any]:
+    """The task, which is learned from labels."""
+    return label_tasks({"": data.task})[""]
+
+
+def windows_of(data: Labelled, tokens: Tokens) -> list[LabelWindow]:
+    """What is learned from the training data."""
+    found = task_of(data).windows(data.train, tokens, learn=True)
+    return [window.compact() for _, windows in found for window in windows]
+
+
 def _theirs(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
-    folder = load_folder(model)
-    assert folder.tokenizer is not None
     assert recipe.tokenizer.max_length is not None
-    length = recipe.tokenizer.max_length
-    windows, _ = windows_of(data.task, data.train, Tokens(folder.tokenizer, length))
-    network = tuned.network(data.task, model, recipe.seed)
+    tokens = Tokens(load_folder(model).needed_tokenizer(), recipe.tokenizer.max_length)
+    task, windows = task_of(data), windows_of(data, tokens)
+    network = tuned.network(task, model, recipe.seed)
     optimizer = theirs.adamw(network, recipe.optimizer)
     schedule = recipe.schedule.in_steps(len(windows) / recipe.loop.batch_size)
-    seconds = tuned.train(
-        network, data.task, windows, optimizer, schedule, recipe, seed=recipe.seed
-    )
-    pairs = list(data.task.windows(data.dev, folder.tokenizer, length))
+    seconds = tuned.train(network, task, windows, optimizer, schedule, recipe, seed=recipe.seed)
+    pairs = list(task.windows(data.dev, tokens))
     flat = [window for _, some in pairs for window in some]
-    tables = iter(tuned.scores(network, data.task, flat, batch=recipe.loop.batch_size))
-    said = [data.task.answer(record, some, [next(tables) for _ in some]) for record, some in pairs]
-    task, settled = data.task.settle(data.dev, said)
+    tables = iter(tuned.scores(network, task, flat, batch=recipe.loop.batch_size))
+    said = [
+        task.decode(record, some, [next(tables) for _ in some], tokens) for record, some in pairs
+    ]
+    task, settled = task.settle(data.dev, said)
     return {**task.score(data.dev, settled), "seconds": seconds}
 
 
-def _network(folder: Folder, task: Task) -> Network:
+def _network(folder: Folder, task: Task[Any, Any]) -> Network:
     """The network of a folder with the head of a task."""
-    return make_network(folder.network.config, task.heads, 0, start=folder.network)
+    config = folder.network.config
+    heads = task.heads(config, Tokens(folder.needed_tokenizer(), config.max_length), {})
+    return make_network(Shape.of(config, heads), 0, start=folder.network)
+
+
+def _tokens(folder: Folder) -> Tokens:
+    """How its texts are read."""
+    return Tokens(folder.needed_tokenizer(), 128)
 
 
 class Speed:
@@ -212,64 +232,46 @@ class Speed:
 
     def _step_unmask(self) -> Callable[[], object]:
         folder = load_folder(self.model)
-        assert folder.tokenizer is not None
-        task = self.data.task
-        trainee = Trainee(_network(folder, task).train(), Supervised(task))
-        optimizer = make_optimizer(trainee, self.recipe.optimizer)
-        windows, _ = windows_of(task, self.data.train, Tokens(folder.tokenizer, 128))
-        pad, group = folder.tokenizer.vocabulary.pad, Processes()
+        task, tokens, group = self.data.task, _tokens(folder), Processes()
+        objective = task.objective
+        module = TrainingModule(_network(folder, task).train(), objective)
+        optimizer = make_optimizer(module, self.recipe.optimizer)
+        items = [[window] for window in windows_of(self.data, tokens)]
 
-        def lay_out(some: Sequence[Any], seed: int, progress: float) -> Batch:
-            return batch_of(task, some, pad_id=pad)
+        def lay_out(some: Sequence[Any]) -> Batch:
+            return task.batch(some, tokens)
 
-        deal = Deal(Shuffled([[window] for window in windows], lay_out, self.recipe), group)
+        deal = Deal(Shuffled(items, lay_out, objective, self.recipe), group)
 
         def steps() -> None:
             cursor: dict[str, int] = {}
             for step in range(STEPS):
                 dealt = deal.take(cursor, step, 0.0)
                 cursor = dealt.cursor
-                take_step(
-                    trainee,
-                    dealt.pieces,
-                    optimizer,
-                    group,
-                    terms=[task.name],
-                    clip=self.recipe.optimizer.clip,
-                )
+                clip = self.recipe.optimizer.clip
+                take_step(module, dealt.pieces, optimizer, group, clip=clip)
 
         return steps
 
     def _step_transformers(self) -> Callable[[], object]:
-        folder = load_folder(self.model)
-        assert folder.tokenizer is not None
-        windows, _ = windows_of(self.data.task, self.data.train, Tokens(folder.tokenizer, 128))
-        network, recipe = tuned.network(self.data.task, self.model, 0), self.recipe
+        windows = windows_of(self.data, _tokens(load_folder(self.model)))
+        task, recipe = task_of(self.data), self.recipe
+        network = tuned.network(task, self.model, 0)
         schedule = recipe.schedule.model_copy(update={"steps": STEPS, "epochs": None})
         optimizer = theirs.adamw(network, recipe.optimizer)
-        return lambda: tuned.train(
-            network, self.data.task, windows, optimizer, schedule, recipe, seed=0
-        )
+        return lambda: tuned.train(network, task, windows, optimizer, schedule, recipe, seed=0)
 
     def _evaluate_unmask(self) -> Callable[[], object]:
-        folder = load_folder(self.model)
-        assert folder.tokenizer is not None
-        network, tokenizer = (
-            _network(folder, self.data.task).eval(),
-            folder.tokenizer,
-        )
-        return lambda: list(
-            answers(Live(network), tokenizer, self.data.task, self.data.dev, limit=128, known=True)
-        )
+        folder, task = load_folder(self.model), self.data.task
+        network, tokens = _network(folder, task).eval(), _tokens(folder)
+        return lambda: list(answers(Live(network), tokens, task, self.data.dev, known=True))
 
     def _evaluate_transformers(self) -> Callable[[], object]:
-        folder = load_folder(self.model)
-        tokenizer, task = folder.tokenizer, self.data.task
-        assert tokenizer is not None
+        tokens, task = _tokens(load_folder(self.model)), task_of(self.data)
         network = tuned.network(task, self.model, 0)
 
         def evaluate() -> None:
-            found = [some[0] for _, some in task.windows(self.data.dev, tokenizer, 128)]
+            found = [some[0] for _, some in task.windows(self.data.dev, tokens)]
             tuned.scores(network, task, found, batch=BATCH)
 
         return evaluate
@@ -286,7 +288,7 @@ class Speed:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(self.model)
-        network = tuned.network(self.data.task, self.model, 0).eval()
+        network = tuned.network(task_of(self.data), self.model, 0).eval()
         texts = [record.text for record in self.data.dev]
 
         @torch.inference_mode()

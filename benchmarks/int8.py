@@ -42,11 +42,11 @@ def compared(name: str, folder: Path) -> dict[str, Any]:
     out = place / "int8"
     if not out.exists():
         said = compile_model(live, out, data.train[:TEXTS], int8=True)
-        print(f"{name}: {said.said()}")
+        print(f"{name}: {said.text}")
     found: dict[str, Any] = {}
     for kind, model in {"fp32": live, "int8": Model.load(out)}.items():
         begun = time.perf_counter()
-        scores, _, _ = evaluate_file(model, folder / case.dev, Columns())
+        scores, _, _ = evaluate_file(model, [folder / case.dev], Columns())
         found[kind] = {**scores, "seconds": time.perf_counter() - begun}
     for metric in case.metrics:
         full, bytes_ = (100 * found[kind][metric] for kind in ("fp32", "int8"))

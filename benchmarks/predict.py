@@ -19,12 +19,14 @@ from pydoc_data.topics import topics
 from typing import Any
 
 from benchmarks.measure import save
+from tests.shapes import bert_heads
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.start import finetune_files
-from unmask.model.config import HeadsConfig, sized
+from unmask.model.config import sized
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 
 SHORTEST, LONGEST = 20, 20_000  # characters; as many texts of each order of magnitude
 TAUGHT: dict[str, list[dict[str, Any]]] = {
@@ -37,7 +39,7 @@ def taught(task: str, place: Path) -> Path:
     """A tiny model for a task, after one step."""
     tokenizer = load_folder(get("minilm")).tokenizer
     assert tokenizer is not None
-    network = Network(sized("tiny", len(tokenizer.vocabulary)), HeadsConfig())
+    network = Network(Shape.of(sized("tiny", len(tokenizer.vocabulary)), bert_heads()))
     save_folder(place / "start", network, tokenizer)
     changes = ["loop.batch_size=2", "schedule.steps=1", "evaluate.times=1"]
     rows = TAUGHT[task]

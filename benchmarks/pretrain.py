@@ -12,20 +12,22 @@ import torch
 
 from benchmarks import theirs
 from benchmarks.measure import Apart, gflops, interleaved, matrix_products, ratio, save
+from tests.shapes import bert_heads
+from tests.stepping import take_step
 from unmask.data.batches import Batch, collate
 from unmask.data.packing import pack
 from unmask.data.stream import Drawn
 from unmask.memory import keep_freed_memory
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
-from unmask.objectives.base import OnePass
+from unmask.model.shape import Shape
+from unmask.objectives.base import Joint
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps.base import Piece, TrainingModule
 
 THREADS, MICRO_TOKENS = 2, 2048
 RULES = OptimizerSettings(rate=1e-4)
@@ -98,29 +100,22 @@ class Ours:
     def __init__(self, case: Case) -> None:
         words = [f"word{i}" for i in range(case.vocab_size - len(SPECIALS))]
         vocabulary = Vocabulary([*SPECIALS, *words])
-        objective = OnePass(
+        objective = Joint(
             [MaskedLM(MaskSettings(), vocabulary), PairOrder(PairSettings(), vocabulary)]
         )
         torch.manual_seed(0)
-        self.network = Network(case.config, HeadsConfig(tokens=True, pair=True)).train()
-        self.trainee = Trainee(self.network, objective)
-        self.optimizer = make_optimizer(self.trainee, RULES)
+        self.network = Network(Shape.of(case.config, bert_heads(tokens=True, pair=True))).train()
+        self.module = TrainingModule(self.network, objective)
+        self.optimizer = make_optimizer(self.module, RULES)
         self.pieces = [
-            Piece(objective.prepare(batch, 0), seed)
+            Piece(objective.prepare(batch, 0, 0.0), seed)
             for seed, batch in enumerate(_batches(examples_of(case), case.length, vocabulary))
         ]
         self.tokens = sum(piece.batch.real for piece in self.pieces)
 
     def step(self) -> None:
         """All examples once."""
-        take_step(
-            self.trainee,
-            self.pieces,
-            self.optimizer,
-            Processes(),
-            terms=self.trainee.objective.terms,
-            clip=RULES.clip,
-        )
+        take_step(self.module, self.pieces, self.optimizer, clip=RULES.clip)
 
     def flops(self) -> float:
         """Of the products that are done: two a weight and token, thrice with the way back."""

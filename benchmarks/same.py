@@ -23,7 +23,23 @@ from typing import Any
 
 EXACT_STEPS, CLOSE_STEPS, TOLERANCE = 30, 50, 1e-6
 # Parameter names of OLD -> those of NEW, as prefixes; the first one that fits is used.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    f"{prefix}{old}": f"{prefix}{new}"
+    for prefix in ("network.", "unmask.")  # in training, and on disk
+    for old, new in {
+        "encoder.tokens.": "encoders.main.embeddings.tokens.",
+        "encoder.segments.": "encoders.main.embeddings.segments.",
+        "encoder.positions.": "encoders.main.embeddings.positions.",
+        "encoder.norm.": "encoders.main.embeddings.norm.",
+        "encoder.": "encoders.main.",
+        "pooler.": "heads.pooler.",
+        "token_head.": "heads.tokens.",
+        "pair_head.": "heads.pair.",
+        "label_head.": "heads.labels.",
+        "label_heads.": "heads.",
+        "decoder.": "heads.decoder.",
+    }.items()
+}
 
 SHAPE = ["model.size=tiny", "model.width=32", "model.heads=2", "model.inner_width=64"]
 PLAIN = ["train.precision=fp32", "train.evaluations=1", "train.save_minutes=1000"]
@@ -131,7 +147,8 @@ def kind_of(kind: str, steps: int, old: Path, new: Path) -> str:
         from safetensors.torch import load_file
 
         name = f"checkpoints/step-{steps}/model.safetensors"
-        first, second = load_file(old / name), load_file(new / name)
+        first = {renamed(key): tensor for key, tensor in load_file(old / name).items()}
+        second = load_file(new / name)
         if first.keys() != second.keys():
             return f"{len(first.keys() ^ second.keys())} tensors are in one of them only"
         worst = {k: float((first[k] - second[k]).abs().max()) for k in first}

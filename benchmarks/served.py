@@ -14,10 +14,12 @@ import torch
 
 from benchmarks.embed import texts_of_known_length
 from benchmarks.measure import kilobytes
+from tests.shapes import bert_heads
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 from unmask.use.model import Model
 
 
@@ -46,7 +48,7 @@ def tiny(place: Path) -> Path:
     """A model so small that the server itself is what is measured."""
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=30522, width=32, layers=2, heads=2, inner_width=64)
-    network = Network(config, HeadsConfig())
+    network = Network(Shape.of(config, bert_heads()))
     save_folder(place / "tiny", network, load_folder(get("minilm")).needed_tokenizer())
     return place / "tiny"
 

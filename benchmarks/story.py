@@ -127,7 +127,7 @@ def untrained(model: Path, out: Path) -> Path:
     if not out.exists():
         folder = load_folder(model)
         assert folder.tokenizer is not None
-        save_folder(out, Network(folder.network.config, folder.network.heads), folder.tokenizer)
+        save_folder(out, Network(folder.network.shape), folder.tokenizer)
     return out
 
 

@@ -1,6 +1,6 @@
 """A recurrent decoder that is taught: all steps at once, or by the loop that people write."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -8,20 +8,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
+from tests.shapes import bert_heads
+from tests.stepping import take_step
 from unmask.data.columns import Columns
 from unmask.data.parallel import Pair, find_folder, read_pairs
-from unmask.jobs.pairs import learned
-from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
+from unmask.jobs.vocabularies import learned
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
-from unmask.tasks.translate import NAME, Tokenizers, Tokens, Translate, TranslateSettings, batch_of
-from unmask.train.distributed import Processes
+from unmask.model.shape import DecoderConfig, Shape
+from unmask.objectives.nextword import PairTokens
+from unmask.tasks.translate import Translate, TranslateSettings
+from unmask.text.tokens import Tokens
 from unmask.train.optim import make_optimizer
 from unmask.train.recipe import TokenizerSettings
 from unmask.train.schedule import OptimizerSettings
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps.base import Piece, TrainingModule
 
 BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
-WIDTH = 384
+WIDTH, LONGEST = 384, 512
+TASK = Translate(TranslateSettings(smoothing=0.0))
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,22 @@ class Setting:
     model: Path | None
 
 
-def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[Tokens]]:
+def tokens_of(setting: Setting, count: int) -> tuple[Tokens, list[PairTokens]]:
     """Pairs of the data, and the words that they teach."""
     paths = find_folder(setting.data, "de", "en")
     pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
-    words = learned(pairs[:4000], TokenizerSettings(size=6000))
-    return words, list(words.tokens(pairs[:count]))
+    words = learned(TASK, pairs[:4000], TokenizerSettings(size=6000))
+    words = replace(words, max_length=LONGEST)
+    return words, learned_from(pairs[:count], words)
 
 
-def by_length(tokens: list[Tokens]) -> list[Tokens]:
+def learned_from(pairs: list[Pair], words: Tokens) -> list[PairTokens]:
+    """What is learned from each pair."""
+    found = TASK.windows(pairs, words, learn=True)
+    return [window for _, windows in found for window in windows]
+
+
+def by_length(tokens: list[PairTokens]) -> list[PairTokens]:
     """Neighbours in length together, as steps are made."""
     return sorted(tokens, key=lambda own: len(own.ids))
 
@@ -60,7 +72,7 @@ def gru(words: int) -> Network:
         dropout=0.3,
     )
     own = DecoderConfig(vocab_size=words, layers=1, shared=True, cell="gru", context="mapped")
-    return Network(config, HeadsConfig(pooler=False, decoder=own))
+    return Network(Shape.of(config, bert_heads(pooler=False, decoder=own)))
 
 
 class Fused:
@@ -70,20 +82,16 @@ class Fused:
         torch.set_num_threads(setting.threads)
         words, tokens = tokens_of(setting, BATCH * STEPS)
         tokens = by_length(tokens)
-        self.trainee = Trainee(
-            gru(len(words.target.vocabulary)), Translate(TranslateSettings(smoothing=0.0))
-        )
-        self.trainee.network.train()
-        self.optimizer = make_optimizer(self.trainee, OptimizerSettings(rate=1e-3))
+        self.module = TrainingModule(gru(len(words.source.vocabulary)), TASK.objective).train()
+        self.optimizer = make_optimizer(self.module, OptimizerSettings(rate=1e-3))
         parts = [tokens[i : i + BATCH] for i in range(0, len(tokens), BATCH)]
-        self.batches = [batch_of(part, pad_id=0) for part in parts]
-        self.about = {"words": sum(batch.counts[NAME] for batch in self.batches)}
+        self.batches = [TASK.batch(part, words) for part in parts]
+        self.about = {"words": sum(batch.counts[TASK.name] for batch in self.batches)}
 
     def __call__(self) -> None:
         """A round of steps."""
         for batch in self.batches:
-            pieces = [Piece(batch, 0)]
-            take_step(self.trainee, pieces, self.optimizer, Processes(), terms=[NAME], clip=1.0)
+            take_step(self.module, [Piece(batch, 0)], self.optimizer, clip=1.0)
 
 
 class Loop(nn.Module):
@@ -121,7 +129,7 @@ class Stepwise:
         words, tokens = tokens_of(setting, BATCH * STEPS)
         tokens = by_length(tokens) if sort else tokens
         torch.manual_seed(0)
-        self.model = Loop(len(words.target.vocabulary)).train()
+        self.model = Loop(len(words.source.vocabulary)).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
         self.batches = []
         for at in range(0, len(tokens), BATCH):

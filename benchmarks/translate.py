@@ -13,7 +13,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +22,34 @@ from torch import Tensor
 
 from benchmarks.exported import export_to_ctranslate2
 from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
-from benchmarks.teaching import Fused, Setting, Stepwise, tokens_of
+from benchmarks.teaching import TASK, Fused, Setting, Stepwise, learned_from, tokens_of
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
 from unmask.data.parallel import find_folder, read_pairs
-from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
+from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.decoder import Decoder
 from unmask.model.network import Network
+from unmask.model.rows import texts_of
 from unmask.model.search import Hypothesis, Marks, search
+from unmask.model.shape import DECODER, DecoderConfig, Shape
+from unmask.objectives.nextword import PairTokens, Speaking
 from unmask.tasks import engine
-from unmask.tasks.translate import (
-    Speaking,
-    Tokenizers,
-    Tokens,
-    batch_of,
-    said_of,
-)
-from unmask.use.translate import AT_ONCE, OF_WORKER
+from unmask.tasks.translate import AT_ONCE, OF_WORKER
+from unmask.text.tokens import Tokens
 
 WORDS, ROWS = 40, 32
 SENTENCES, THEIRS = 1014, 64  # translated in a round, and by CTranslate2 at a time
 
 
-def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
+def transformer(setting: Setting) -> tuple[Network, Tokens]:
     """The given model, or one of the recipe `transformer` that knows nothing."""
     if setting.model is not None:
         folder = load_folder(setting.model)
-        assert folder.target is not None
-        return folder.network.eval(), Tokenizers(folder.needed_tokenizer(), folder.target)
+        words = Tokens(folder.needed_tokenizer(), folder.network.config.max_length, folder.target)
+        return folder.network.eval(), words
     words, _ = tokens_of(setting, 1)
+    words = replace(words, max_length=128)
     torch.manual_seed(0)
     config = ModelConfig(
         vocab_size=len(words.source.vocabulary),
@@ -65,7 +64,7 @@ def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
         norm_epsilon=1e-6,
     )
     own = DecoderConfig(vocab_size=config.vocab_size, layers=3, max_length=128, shared=True)
-    return Network(config, HeadsConfig(pooler=False, decoder=own)).eval(), words
+    return Network(Shape.of(config, bert_heads(pooler=False, decoder=own))).eval(), words
 
 
 class Endless:
@@ -74,10 +73,6 @@ class Endless:
     def __init__(self, network: Network, end: int, *, cached: bool) -> None:
         self.inner = Speaking(network) if cached else Again(network)
         self.end = end
-
-    def begin(self, states: Tensor, texts: Any) -> Any:
-        """See Speaking."""
-        return self.inner.begin(states, texts)
 
     def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
         """See Speaking."""
@@ -92,20 +87,16 @@ class Again:
     def __init__(self, network: Network) -> None:
         self.network = network
 
-    def begin(self, states: Tensor, texts: Any) -> Any:
-        """Nothing is said yet."""
-        return _SoFar(states, texts.real(), torch.zeros(len(states), 0, dtype=torch.long))
-
     def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
         """All words once more."""
-        decoder = self.network.decoder
-        assert isinstance(decoder, Decoder)
+        decoder = self.network.head(DECODER, Decoder)
         said = torch.cat([state.words, words[:, None]], dim=1)
         owner = torch.zeros_like(said)
         index = torch.arange(said.shape[1]).expand_as(said)
         source_owner = state.real.long() - 1
-        found = decoder(said, index, owner, state.states, source_owner, self.network.words)
-        return self.network.word_scores(found[:, -1]), _SoFar(state.states, state.real, said)
+        found = decoder(said, index, owner, state.states, source_owner, self.network.words())
+        scores = self.network.token_scores(found[:, -1], DECODER)
+        return scores, _SoFar(state.states, state.real, said)
 
 
 @dataclass(frozen=True)
@@ -126,24 +117,25 @@ class Greedy:
         self.network, self.words = transformer(setting)
         _, tokens = tokens_of(setting, 2000)
         middle = [own for own in tokens if len(own.source) == 16][:ROWS]
-        self.batch = batch_of([Tokens(own.source) for own in middle], pad_id=0)
+        self.batch = TASK.batch([PairTokens(own.source) for own in middle], self.words)
         self.cached = cached
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
         """What is said to each text."""
-        from unmask.model.rows import texts_of
-        from unmask.tasks.translate import read
-
-        marks = self.words.marks
-        speaker = Endless(self.network, marks.end, cached=self.cached)
+        vocabulary = (self.words.target or self.words.source).vocabulary
+        speaker = Endless(self.network, vocabulary.sep, cached=self.cached)
         with torch.inference_mode():
             texts = texts_of(self.batch.owner, self.batch.index)
-            states = texts.apart(read(self.network, self.batch).states)
+            states = texts.apart(self.network.encode(self.batch))
+            if self.cached:
+                state: Any = self.network.head(DECODER, Decoder).begin(states, texts)
+            else:
+                nothing = torch.zeros(len(states), 0, dtype=torch.long)
+                state = _SoFar(states, texts.real(), nothing)
+            begun, limits = (torch.full_like(texts.length, n) for n in (vocabulary.cls, WORDS))
             settings = SearchSettings(longest=WORDS)
-            found = search(
-                speaker, states, texts, Marks(marks.begin, marks.end), settings, most=WORDS
-            )
+            found = search(speaker, state, begun, limits, Marks(vocabulary.sep), settings)
         return [own.words for own in found]
 
     def __call__(self) -> None:
@@ -158,14 +150,15 @@ class Ours:
         torch.set_num_threads(setting.threads)
         self.threads = setting.threads
         self.network, self.words = transformer(setting)
-        self.tokens, self.search = sources(setting, self.words), SearchSettings(beams=beams)
+        self.tokens = sources(setting, self.words)
+        self.task = TASK.searching(SearchSettings(beams=beams))
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
         """What is said to each text."""
 
-        def answer(some: list[Tokens]) -> list[Hypothesis]:
-            return said_of(self.network, some, self.words, self.search)
+        def answer(some: list[PairTokens]) -> Sequence[Hypothesis]:
+            return self.task.run(engine.Live(self.network), some, self.words).values
 
         found = engine.run(
             self.tokens,
@@ -196,13 +189,13 @@ class CTranslate2:
         self.translator = ctranslate2.Translator(
             str(folder), compute_type="float32", inter_threads=setting.threads, intra_threads=1
         )
-        assert network.heads.decoder is not None
-        self.most = network.heads.decoder.max_length
+        assert network.shape.decoder is not None
+        self.most = network.shape.decoder.max_length
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
         """What is said to each text."""
-        ids = self.words.target.vocabulary.ids
+        ids = (self.words.target or self.words.source).vocabulary.ids
         found = self.translator.translate_batch(
             self.texts,
             beam_size=self.beams,
@@ -217,11 +210,11 @@ class CTranslate2:
         self.say()
 
 
-def sources(setting: Setting, words: Tokenizers) -> list[Tokens]:
+def sources(setting: Setting, words: Tokens) -> list[PairTokens]:
     """Texts to translate, sorted by length."""
     paths = find_folder(setting.data, "de", "en")
     pairs = list(read_pairs(paths["dev"], Columns()))[:SENTENCES]
-    found = [Tokens(own.source) for own in words.tokens(pairs)]
+    found = [PairTokens(own.source) for own in learned_from(pairs, words)]
     return sorted(found, key=lambda own: len(own.ids))
 
 

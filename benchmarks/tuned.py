@@ -14,14 +14,14 @@ from torch import Tensor
 
 from benchmarks import theirs
 from benchmarks.theirs import IGNORED
-from unmask.tasks.base import Scores, Task, Window
+from unmask.tasks.labels import LabelTask, LabelWindow, Scores
 from unmask.train.recipe import Recipe
 from unmask.train.schedule import ScheduleSettings
 
 TYPES = {"classify": "single_label_classification", "regress": "regression"}
 
 
-def network(task: Task, path: Path, seed: int) -> Any:
+def network(task: LabelTask[Any, Any], path: Path, seed: int) -> Any:
     """Their model for a task, with the weights of a folder and a new head."""
     from transformers import (
         AutoModelForQuestionAnswering,
@@ -32,7 +32,7 @@ def network(task: Task, path: Path, seed: int) -> Any:
     torch.manual_seed(seed)
     if task.name == "qa":
         return AutoModelForQuestionAnswering.from_pretrained(path)
-    count = len(task.heads.label_names)
+    count = len(task.head.names)
     if task.name == "ner":
         return AutoModelForTokenClassification.from_pretrained(path, num_labels=count)
     return AutoModelForSequenceClassification.from_pretrained(
@@ -40,7 +40,9 @@ def network(task: Task, path: Path, seed: int) -> Any:
     )
 
 
-def rows_of(task: Task, windows: Sequence[Window], *, known: bool = True) -> dict[str, Tensor]:
+def rows_of(
+    task: LabelTask[Any, Any], windows: Sequence[LabelWindow], *, known: bool = True
+) -> dict[str, Tensor]:
     """A batch as their collators make it, with the answers where they are known."""
     shape = len(windows), max(len(window.ids) for window in windows)
     names = "input_ids", "token_type_ids", "attention_mask"
@@ -53,7 +55,9 @@ def rows_of(task: Task, windows: Sequence[Window], *, known: bool = True) -> dic
     return {**rows, **_answers(task, windows, shape)} if known else rows
 
 
-def _answers(task: Task, windows: Sequence[Window], shape: tuple[int, int]) -> dict[str, Tensor]:
+def _answers(
+    task: LabelTask[Any, Any], windows: Sequence[LabelWindow], shape: tuple[int, int]
+) -> dict[str, Tensor]:
     truths = task.truths(windows)
     if task.name == "qa":
         return {"start_positions": truths[:, 0], "end_positions": truths[:, 1]}
@@ -67,8 +71,8 @@ def _answers(task: Task, windows: Sequence[Window], shape: tuple[int, int]) -> d
 
 def train(
     model: Any,
-    task: Task,
-    windows: Sequence[Window],
+    task: LabelTask[Any, Any],
+    windows: Sequence[LabelWindow],
     optimizer: torch.optim.Optimizer,
     schedule: ScheduleSettings,
     recipe: Recipe,
@@ -100,7 +104,9 @@ def batches(count: int, size: int, seed: int) -> Iterator[list[int]]:
 
 
 @torch.inference_mode()
-def scores(model: Any, task: Task, windows: Sequence[Window], *, batch: int) -> list[Scores]:
+def scores(
+    model: Any, task: LabelTask[Any, Any], windows: Sequence[LabelWindow], *, batch: int
+) -> list[Scores]:
     """What their model says at the places of each window, in order."""
     model.eval()
     found: list[Scores] = []

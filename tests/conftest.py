@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.plugged import AS_PLUGIN
+from tests.shapes import bert_heads
 from unmask.cli import main
 from unmask.errors import UserError
-from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
+from unmask.model.shape import DecoderConfig, Heads, Shape
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -29,6 +32,12 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 TIMEOUT = 120  # seconds of a command
 DATA = Path(__file__).parents[2] / "shared" / "data"
 WORDS = "the a cat dog sat on mat un ##want ##ed runn ##ing , . ! 我 爱 你".split()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Say which built-in file was replaced by a copy, see tests/plugged.py."""
+    if AS_PLUGIN in os.environ:
+        terminalreporter.write_line(f"as a plugin: {os.environ[AS_PLUGIN]}")
 
 
 @pytest.fixture(autouse=True)
@@ -78,18 +87,18 @@ def tiny_config(**changes) -> ModelConfig:
     return ModelConfig(**{**sizes, "max_length": 32, **changes})
 
 
-def tiny_network(heads: HeadsConfig | None = None, **changes) -> Network:
+def tiny_network(heads: Heads | None = None, **changes) -> Network:
     """Random weights, wide enough apart that a wrong one shows."""
     torch.manual_seed(0)
     config = tiny_config(**{"init_std": 0.2, **changes})
-    return Network(config, heads or HeadsConfig()).eval()
+    return Network(Shape.of(config, bert_heads() if heads is None else heads)).eval()
 
 
 def tiny_translator(decoder: dict, **changes) -> Network:
     """An encoder of either kind, and a decoder with words of its own unless they are shared."""
     words = 23 if decoder.get("shared") else 19
     own = DecoderConfig(**{"vocab_size": words, "layers": 2, "max_length": 32, **decoder})
-    return tiny_network(HeadsConfig(pooler=False, decoder=own), **changes)
+    return tiny_network(bert_heads(pooler=False, decoder=own), **changes)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,11 @@
 """A toy language pair: each word has one translation, and the order is turned round."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.data.parallel import Pair
+from unmask.jobs.labelled import LabelledFiles
 
 WORDS = {
     "hund": "dog",
@@ -50,3 +52,13 @@ SMALL = [  # a recipe's settings for a model that learns them in seconds
 SHAPE = ["model.width=32", "model.layers=1", "model.init_std=0.1", "model.dropout=0.0"]
 TRANSFORMER = [*SMALL, *SHAPE, "model.heads=2", "model.inner_width=64"]
 RECURRENT = [*SMALL, *SHAPE, "model.inner_width=32"]
+
+
+def toy_files(train: int, dev: int) -> LabelledFiles:
+    """Pairs to learn from and to be scored on, as a user gives them in Python."""
+    return LabelledFiles(rows_of(toy_pairs(train)), rows_of(toy_pairs(dev, seed=1)))
+
+
+def rows_of(pairs: Sequence[Pair]) -> list[dict[str, str | None]]:
+    """What would be the lines of a JSONL file."""
+    return [{"source": pair.source, "target": pair.target} for pair in pairs]

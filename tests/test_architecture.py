@@ -149,7 +149,7 @@ def test_hugging_faces_setting_names_live_in_one_file():
 
 
 def test_tests_mirror_the_source():
-    folders = {path.parent.name for path in FILES if path.parent != SOURCE}
+    folders = {path.relative_to(SOURCE).parts[0] for path in FILES if path.parent != SOURCE}
     assert folders <= {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
 
 

@@ -4,11 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 from tests.pairs import write_pairs
+from unmask import plugins
 from unmask.checkpoint.folder import load_folder
 from unmask.use.export import export_onnx
 
@@ -27,6 +29,24 @@ def blocks(language):
     return found
 
 
+def named_files():
+    """The Python blocks that are files of their own: "```python name.py"."""
+    for page in PAGES:
+        block = re.compile(r"^```python ([\w]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+        yield from block.findall(page.read_text())
+
+
+@pytest.fixture(autouse=True)
+def only_built_in():
+    """What a block registers is forgotten after it."""
+    before = deepcopy(plugins._registered)
+    yield
+    for kind, names in plugins._registered.items():
+        for name in [*names]:
+            if name not in before[kind]:
+                del names[name]
+
+
 @pytest.fixture
 def workplace(tmp_path, monkeypatch, minilm):
     """A folder with the files that the pages' examples read."""
@@ -37,6 +57,8 @@ def workplace(tmp_path, monkeypatch, minilm):
         ]
         (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     write_pairs(tmp_path / "pairs", languages=("de", "en"))
+    for name, code in named_files():
+        (tmp_path / name).write_text(code)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

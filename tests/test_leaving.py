@@ -77,7 +77,8 @@ OTHERS = {
     "unmask.data.examples:Plan",
     # Held-out records that a network is measured on, behind the interface `Exam`.
     "unmask.jobs.exam:Answered",
-    "unmask.use.translate:Translation",
+    # An answer, not a recipe.
+    "unmask.tasks.translate:Translation",
 }
 
 

@@ -1,8 +1,10 @@
 """JSON from strangers: bounded, strict, and with the place of the fault; tables, as TOML."""
 
 import tomllib
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Field
 
 from unmask.errors import FolderError, SettingsError
 from unmask.settings import (
@@ -46,11 +48,22 @@ class Inner(Settings):
     length: int = 1
 
 
+class Near(Settings):
+    kind: Literal["near"] = "near"
+    reach: int = 1
+
+
+class Far(Settings):
+    kind: Literal["far"] = "far"
+    way: int | list[int] = 1
+
+
 class Outer(Settings):
     name: str = ""
     inner: Inner = Inner()
     maybe: Inner | None = None
     parts: list[Inner] = []
+    ends: dict[str, Annotated[Near | Far, Field(discriminator="kind")]] = {}
 
 
 @pytest.mark.parametrize(
@@ -62,6 +75,22 @@ class Outer(Settings):
         ({"parts": [{}, {"lenght": 2}]}, "x [parts]: unknown key 'lenght'; did you mean 'length'?"),
         ({"inner": 5}, "x: 'inner' is 5; "),
         ({"parts": {"length": 2}}, "x: 'parts' is "),
+        (
+            {"ends": {"a": {"kind": "far", "wy": 2}}},
+            "x [ends]: unknown key 'wy'; did you mean 'way'?",
+        ),
+        ({"ends": {"a": {"kind": "near", "reach": "b"}}}, "x: 'ends.a.reach' is 'b'; "),
+        (
+            {"ends": {"a": {"kind": "left"}}},
+            "x: 'ends.a' is {'kind': 'left'}; need a kind of 'near', 'far'.",
+        ),
+        ({"ends": {"a": {"reach": 1}}}, "x: 'ends.a' is {'reach': 1}; need a kind."),
+        ({"ends": {"a": {"kind": []}}}, "x: 'ends.a' is {'kind': []}; "),
+        ({"ends": {"a": {"kind": "far", "way": [1, "b"]}}}, "x: 'ends.a.way.1' is 'b'; "),
+        (
+            {"ends": {"a": {"kind": "far", "way": "b"}}},
+            "x: 'ends.a.way' is 'b'; input should be a valid integer; or ",
+        ),
     ],
     ids=str,
 )

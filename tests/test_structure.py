@@ -13,7 +13,9 @@ import pytest
 from tests.train.assembled import finetuning, finetuning_several, pretraining, translating
 from unmask.jobs import scopes
 from unmask.objectives import OBJECTIVES
-from unmask.tasks import TASK_SETTINGS, TASKS
+from unmask.plugins import find
+from unmask.tasks import TASKS
+from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Ingredients
 from unmask.train.loop import Loop
@@ -21,8 +23,8 @@ from unmask.train.loop import Loop
 SOURCE = Path(__file__).parents[1] / "src"
 FILES = sorted((SOURCE / "unmask").rglob("*.py"))
 TRAIN = sorted((SOURCE / "unmask" / "train").rglob("*.py"))
-REGISTRIES = {"unmask.objectives.OBJECTIVES", "unmask.tasks.TASKS", "unmask.tasks.TASK_SETTINGS"}
-SHARED = {"base", "engine"}  # modules of objectives and tasks that know no concrete one
+REGISTRIES = {"unmask.objectives.OBJECTIVES", "unmask.tasks.TASKS"}
+SHARED = {"base", "engine", "results"}  # modules of objectives and tasks that know no concrete one
 FUNCTIONS = types.FunctionType | types.MethodType | types.BuiltinFunctionType | functools.partial
 
 
@@ -100,7 +102,7 @@ def test_functions_are_found_wherever_they_are_held():
     assert not any(held({"model": "", "path": SOURCE}))
 
 
-# One place that computes gradients
+# The only places that compute gradients of training
 
 
 def calls(text: str, attribute: str) -> list[int]:
@@ -114,9 +116,9 @@ def calls(text: str, attribute: str) -> list[int]:
     ]
 
 
-def test_gradients_are_computed_in_one_file():
+def test_gradients_of_training_are_computed_by_steps_alone():
     found = [name(path) for path in FILES if calls(path.read_text(), "backward")]
-    assert found == ["train/step.py"]
+    assert found == ["train/steps/coupled.py", "train/steps/summed.py"]
 
 
 def test_calls_are_found_and_definitions_are_not():
@@ -149,8 +151,10 @@ def concrete(dotted: str) -> bool:
 
 def known_names() -> set[str]:
     """The names and terms of all objectives, tasks and jobs."""
-    objectives = {*OBJECTIVES, *(kind.term for kind in OBJECTIVES.values())}
-    tasks = {*TASKS, *TASK_SETTINGS, *(kind.name for kind in TASKS.values())}
+    kinds, words = [find("objective", OBJECTIVES, n) for n in OBJECTIVES], Vocabulary(SPECIALS)
+    terms = {term for kind in kinds for term in kind(kind.Config(), words).terms}
+    objectives = {*OBJECTIVES, *terms}
+    tasks = {*TASKS, *(find("task", TASKS, n).name for n in TASKS)}
     jobs = {scope.job for scope in vars(scopes).values() if isinstance(scope, Scope)}
     return objectives | tasks | jobs
 
@@ -200,11 +204,12 @@ def test_an_import_of_something_concrete_is_found(text):
     "text",
     [
         "import torch",
-        "from unmask.tasks import TASK_SETTINGS, TASKS",
+        "from unmask.tasks import TASKS",
         "from unmask.objectives import OBJECTIVES",
         "from unmask.objectives.base import Objective",
         "from unmask.tasks import engine",
         "from unmask.tasks.base import Task",
+        "from unmask.tasks.results import Detail",
         "from unmask.train.run import Job",
     ],
 )

@@ -69,15 +69,15 @@ def _poison(kind: str, step: int) -> Iterator[None]:
     read = MaskedLM.read
     calls = 0
 
-    def spoiled(self: MaskedLM, network: Network, states: Tensor, batch) -> Sums:  # noqa: ANN001
+    def spoiled(self: MaskedLM, network: Network, states: Tensor, batch, **how) -> Sums:  # noqa: ANN001, ANN003
         nonlocal calls
         now = network.training and calls == 2 * step  # two batches make a step
         calls += network.training
         if not now or kind == "rate":
-            return read(self, network, states, batch)
+            return read(self, network, states, batch, **how)
         if kind == "states":
             states = states * math.nan
-        sums = read(self, network, states, batch)
+        sums = read(self, network, states, batch, **how)
         if kind in ("loss", "bf16"):
             sums["mlm"] = sums["mlm"] * math.nan
         if kind == "infinite":

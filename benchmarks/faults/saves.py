@@ -83,7 +83,7 @@ def _save_under_strace(
             os.dup2(file.fileno(), 1)
         os.write(tell, b"x")
         signal.sigwait([signal.SIGUSR1])  # a call that is not among those that are struck
-        write = partial(write_state, moments=state.optimizer, facts=state.facts)
+        write = partial(write_state, moments=state.optimizer, own=state.own, facts=state.facts)
         place = out / "step-9"
         save_folder(place, state.network, tokenizer, recipe={}, provenance={}, beside=write)
         prune(out, 2)

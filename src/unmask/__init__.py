@@ -18,9 +18,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unmask.jobs.labelled import Rows
+    from unmask.plugins import Kind
     from unmask.use.model import Model
 
-__all__ = ["__version__", "finetune", "load"]
+__all__ = ["__version__", "finetune", "load", "register"]
+
+
+def register(kind: "Kind", name: str, thing: "Any") -> None:
+    """Make an "objective", "task", "metric" or "callback" of your own known by a name.
+
+    A file that is given with `--plugin FILE.py` calls this; docs/extend.md has an example of each.
+    """
+    from unmask.plugins import register
+
+    register(kind, name, thing)
 
 
 def load(model: "str | Path") -> "Model":

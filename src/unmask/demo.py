@@ -26,6 +26,7 @@ from unmask.errors import FolderError
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain
+from unmask.jobs.scopes import FINETUNE
 from unmask.model.network import Network, count_parameters
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.text.learn import LearnSettings
@@ -163,11 +164,19 @@ class Indented(Console):
     """Prints the lines of a run as part of the demo, and passes its progress on."""
 
     def __init__(self, console: Console, say: Say) -> None:
-        self.tell, self.progress, self.finish = say, console.progress, console.finish  # type: ignore[method-assign]
+        self.tell, self.console = say, console
 
     def say(self, line: str) -> None:
         """Tell a line of the run."""
         self.tell(f"   {line}")
+
+    def progress(self, *arguments: Any, **more: Any) -> None:
+        """Show how far a stage is."""
+        self.console.progress(*arguments, **more)
+
+    def finish(self) -> None:
+        """End what is shown."""
+        self.console.finish()
 
 
 def learn(out: Path, size: Size, console: Console, say: Say) -> Path:
@@ -182,7 +191,7 @@ def compare(model: Path, data: Labelled, size: Size, out: Path, say: Say) -> dic
     train, dev = len(data.train), len(data.dev)
     trained = load_folder(model)
     torch.manual_seed(0)
-    fresh = Network(trained.network.config, trained.network.heads)
+    fresh = Network(trained.network.shape)
     say(f"   {train} labelled sentences to learn from, {dev} of unseen modules to test")
     say(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
     accuracies = {}
@@ -205,7 +214,7 @@ def tuning(size: Size) -> Recipe:
         "schedule": {"steps": size.steps, "warmup": 0.1},
         "evaluate": {"times": 4},
     }
-    return compose(Finetune.scope, table)
+    return compose(FINETUNE, table)
 
 
 def label(seen: Sequence[Module], unseen: Sequence[Module], size: Size) -> Labelled:

@@ -22,6 +22,17 @@ class DataError(UserError):
     """A text or data file that cannot be read as it stands."""
 
 
+class TextTooLong(DataError):
+    """A text that does not fit, where nothing may be cut; `number` counts texts from 1."""
+
+    def __init__(self, number: int, tokens: int, limit: int, where: str | None = None) -> None:
+        self.number, self.tokens, self.limit = number, tokens, limit
+        super().__init__(
+            f"{where or f'text {number}'}: {tokens:,} tokens; the model holds {limit}. Shorten the "
+            "text, or let its end be cut (truncate=True; without --no-truncate)."
+        )
+
+
 class FolderError(UserError):
     """A model folder that is missing, damaged, hostile or of another kind."""
 
@@ -48,6 +59,15 @@ def need(what: str, *packages: str, extra: str) -> None:
                 f"{what} needs {package}, which is not installed. "
                 f"Run: pip install 'unmask[{extra}]'"
             ) from None
+
+
+def in_one_line(error: Exception) -> str:
+    """What went wrong in somebody else's code: the kind of error, and what it says.
+
+    >>> in_one_line(ValueError("two\\nlines")), in_one_line(KeyError())
+    ('ValueError: two lines', 'KeyError')
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
 def unknown(what: str, got: str, allowed: Iterable[str]) -> str:

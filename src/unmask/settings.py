@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from unmask.errors import FolderError, SettingsError, UserError, unknown
 
@@ -21,6 +22,7 @@ NEEDED = {  # where pydantic says what the value is in Python, and not in TOML a
     "model_type": "need a table",
     "dict_type": "need a table",
     "tuple_type": "need a list",
+    "union_tag_not_found": "need a kind",
 }
 
 
@@ -42,7 +44,7 @@ def build(kind: type[S], table: Mapping[str, Any], *, where: str) -> S:
         inner = error.errors(include_url=False)[0].get("ctx", {}).get("error")
         if isinstance(inner, SettingsError):  # a table inside has found the words already
             raise inner from None
-        raise SettingsError(_first(error, where)) from None
+        raise SettingsError(_first(error, table, where)) from None
 
 
 def refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) -> None:
@@ -54,10 +56,24 @@ def refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) -
         tables = value if isinstance(value, list) else [value]
         if get_origin(inner) is dict and isinstance(value, Mapping):
             tables = list(value.values())
-        inside = next((k for k in (inner, *get_args(inner)) if _has_tables(k)), None)
+        kinds = [own for own in _within(inner) if _has_tables(own)]
         for part in tables:
-            if inside and isinstance(part, Mapping):
+            inside = _kind_of(part, kinds) if isinstance(part, Mapping) else None
+            if inside:
                 refuse_unknown(inside, part, f"{where} [{key}]")
+
+
+def _within(annotation: Any) -> list[Any]:
+    """A type and all types that it is made of."""
+    return [annotation, *(own for part in get_args(annotation) for own in _within(part))]
+
+
+def _kind_of(table: Mapping[str, Any], kinds: list[type[Settings]]) -> type[Settings] | None:
+    """What a table declares, where there are several kinds, and it says which it is."""
+    tagged = [own for own in kinds if "kind" in own.model_fields]
+    if len(tagged) > 1:
+        kinds = [own for own in tagged if own.model_fields["kind"].default == table.get("kind")]
+    return next(iter(kinds), None)
 
 
 def _has_tables(kind: Any) -> TypeGuard[type[Settings]]:
@@ -152,19 +168,46 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first(error: ValidationError, where: str) -> str:
+def _first(error: ValidationError, table: Mapping[str, Any], where: str) -> str:
     """One line for the first thing that is wrong."""
-    detail = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in detail["loc"])
-    need = NEEDED.get(detail["type"], detail["msg"].removeprefix("Value error, "))
-    need = need[0].lower() + need[1:]
+    found = [(_place(own, table), own) for own in error.errors(include_url=False)]
+    first = found[0][0]
+    # A value that may be of several types is refused by each; the deepest has read most of it.
+    inside = [one for one in found if one[0][: len(first)] == first]
+    place, detail = max(inside, key=lambda one: len(one[0]))
+    needs = dict.fromkeys(_need(own) for at, own in inside if at == place)
+    key = ".".join(place)
     if detail["type"] == "missing":
         return f"{where}: '{key}' is missing; give it a value."
     if not key or (detail["type"] == "value_error" and isinstance(detail["input"], Mapping)):
         # A rule between several keys of a table, which names them itself.
-        return f"{where}{f' [{key}]' if key else ''}: {need}"
-    got = repr(detail.get("input"))
-    return f"{where}: '{key}' is {got[:60]}; {need.removesuffix('.')}."
+        return f"{where}{f' [{key}]' if key else ''}: {_need(detail)}"
+    got, need = repr(detail.get("input")), "; or ".join(one.removesuffix(".") for one in needs)
+    return f"{where}: '{key}' is {got[:60]}; {need}."
+
+
+def _need(detail: ErrorDetails) -> str:
+    """What is needed instead."""
+    if detail["type"] == "union_tag_invalid":  # whose message has all of what was given
+        return f"need a kind of {detail['ctx']['expected_tags']}"
+    need = NEEDED.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return need[0].lower() + need[1:]
+
+
+def _numbered(value: object) -> dict[str | int, object]:
+    """The elements of a list, by their numbers."""
+    return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
+
+
+def _place(detail: ErrorDetails, table: object) -> tuple[str, ...]:
+    """The names that lead to a value, without the types that pydantic tried on the way."""
+    found: list[str] = []
+    for part in detail["loc"]:
+        rows = table if isinstance(table, Mapping) else _numbered(table)
+        if part in rows:
+            table = rows[part]
+            found.append(str(part))
+    return (*found, str(detail["loc"][-1])) if detail["type"] == "missing" else tuple(found)
 
 
 def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from tests.conftest import tiny_network, tiny_translator
+from tests.shapes import bert_heads
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.errors import FolderError
-from unmask.model.config import HeadsConfig
+from unmask.model.shape import PoolerConfig, VectorConfig
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -18,17 +19,29 @@ CASED = Casing(lowercase=False, strip_accents=False)
 
 
 def test_everything_comes_back_bit_for_bit(tmp_path, tokenizer):
-    heads = HeadsConfig(tokens=True, pair=True, labels="text", label_names=("no", "yes"))
+    heads = bert_heads(tokens=True, pair=True, labels="text", label_names=("no", "yes"))
     network = tiny_network(heads, dropout=0.2, activation="relu", norm_epsilon=1e-7)
     save_folder(tmp_path / "m", network, tokenizer, recipe={"steps": 3}, provenance={"by": "me"})
     back = load_folder(tmp_path / "m")
     assert back.network.config == network.config
-    assert back.network.heads == heads
+    assert back.network.shape.heads == heads
     assert back.tokenizer.vocabulary == tokenizer.vocabulary
     assert back.manifest["recipe"] == {"steps": 3}
     assert back.manifest["provenance"] == {"by": "me"}
     for key, tensor in network.state_dict().items():
         assert torch.equal(back.network.state_dict()[key], tensor), key
+
+
+@pytest.mark.parametrize("name", ["half", "keys", "forward", "_modules", "my-task", "7"])
+def test_a_head_may_be_called_as_something_that_torch_has(tmp_path, tokenizer, name):
+    network = tiny_network({name: VectorConfig(width=3), "pooler": PoolerConfig()})
+    save_folder(tmp_path / "m", network, tokenizer)
+    back = load_folder(tmp_path / "m").network.half().float().eval()
+    assert list(back.heads.keys()) == [name, "pooler"]
+    assert back.shape == network.shape
+    assert back.heads[name](torch.zeros(2, 16)).shape == (2, 3)
+    assert not back.heads[name].training
+    assert back.state_dict().keys() == network.state_dict().keys()
 
 
 def test_writing_twice_gives_the_same_bytes(tmp_path, tokenizer):
@@ -128,7 +141,7 @@ def write_translator(path, tokenizer, target, kind="transformer", *, shared=Fals
 def test_every_kind_of_translator_comes_back_bit_for_bit(tmp_path, tokenizer, target, kind, shared):
     network = write_translator(tmp_path / "m", tokenizer, target, kind, shared=shared)
     back = load_folder(tmp_path / "m")
-    assert (back.network.config, back.network.heads) == (network.config, network.heads)
+    assert back.network.shape == network.shape
     assert back.tokenizer.digest() == tokenizer.digest()
     assert back.target.digest() == (tokenizer if shared else target).digest()
     assert (tmp_path / "m" / "target").exists() != shared
@@ -152,39 +165,71 @@ def test_a_changed_word_of_the_target_is_noticed(tmp_path, tokenizer, target):
         load_folder(tmp_path / "m")
 
 
-def unsealed(path, **changes):
+VERSIONS = pytest.mark.parametrize("version", ["0.1", "today"])
+
+
+def unsealed(path, version, **changes):
     """A folder that somebody else has written, with other settings of its decoder."""
     (path / "unmask.json").unlink(missing_ok=True)
     table = json.loads((path / "config.json").read_text())
-    own = table["unmask_decoder"]
-    table["unmask_decoder"] = {**own, **changes} if changes else "a decoder"
+    own = table["unmask"]["heads"]["decoder"]
+    own = {**own, **changes} if changes else "a decoder"
+    table["unmask"]["heads"]["decoder"] = own
+    if version == "0.1":
+        table["unmask_decoder"] = own
+        table["unmask"] = table["unmask"]["encoders"]["main"]
     (path / "config.json").write_text(json.dumps(table))
 
 
-def test_a_decoder_that_is_no_table_is_refused(tmp_path, tokenizer, target):
+@VERSIONS
+def test_another_version_reads_the_same_of_a_translator(tmp_path, tokenizer, target, version):
+    network = write_translator(tmp_path / "m", tokenizer, target)
+    unsealed(tmp_path / "m", version, vocab_size=13)
+    back = load_folder(tmp_path / "m").network
+    assert back.shape == network.shape
+    for key, tensor in network.state_dict().items():
+        assert torch.equal(back.state_dict()[key], tensor), key
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("0.1", "'unmask_decoder' is 'a decoder'; need a table"),
+        ("today", "'heads.decoder' is 'a decoder'; "),
+    ],
+)
+def test_a_decoder_that_is_no_table_is_refused(tmp_path, tokenizer, target, version, message):
     write_translator(tmp_path / "m", tokenizer, target)
-    unsealed(tmp_path / "m")
-    with pytest.raises(FolderError, match="'unmask_decoder' is 'a decoder'; need a table"):
+    unsealed(tmp_path / "m", version)
+    with pytest.raises(FolderError, match=message):
         load_folder(tmp_path / "m")
 
 
+@VERSIONS
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"vocab_size": 99}, r"has shape \[13.*config\.json implies \[99"),
-        ({"layers": 3}, "tensors are missing, the first is 'unmask.decoder.blocks.2"),
+        ({"layers": 3}, "tensors are missing, the first is 'unmask.heads.decoder.blocks.2"),
         ({"shared": True}, r"config\.json: decoder: 13 words, and the encoder has 23"),
-        ({"max_length": 2**18}, r"json: 'unmask_decoder.max_length' is 262144"),
+        (
+            {"max_length": 2**18},
+            r"json: 'heads.decoder.max_length' is 262144|"
+            r"json \[unmask_decoder\]: 'max_length' is 262144",
+        ),
         ({"feeds": "nothing"}, "feeds is set, but a Transformer does not read it"),
-        ({"cells": "gru"}, r"\[unmask_decoder\]: unknown key 'cells'; did you mean 'cell'\?"),
+        (
+            {"cells": "gru"},
+            r"\[(heads|unmask_decoder)\]: unknown key 'cells'; did you mean 'cell'\?",
+        ),
         ({"layerz": 1}, r"unknown key 'layerz'; did you mean 'layers'\?"),
     ],
 )
 def test_a_decoder_that_is_not_the_one_of_the_weights_is_refused(
-    tmp_path, tokenizer, target, changes, message
+    tmp_path, tokenizer, target, changes, message, version
 ):
     write_translator(tmp_path / "m", tokenizer, target)
-    unsealed(tmp_path / "m", **changes)
+    unsealed(tmp_path / "m", version, **changes)
     with pytest.raises(FolderError, match=message):
         load_folder(tmp_path / "m")
 

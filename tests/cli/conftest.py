@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.model.config import HeadsConfig
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory, tokenizer) -> Path:
     """A random model of four layers for texts of at most 16 tokens."""
-    heads = HeadsConfig(pooler=True, tokens=True, pair=True)
+    heads = bert_heads(pooler=True, tokens=True, pair=True)
     path = tmp_path_factory.mktemp("models") / "tiny"
     save_folder(path, tiny_network(heads, layers=4, max_length=16), tokenizer)
     return path

@@ -61,7 +61,7 @@ def test_labels_that_are_not_ascii_stay_readable_in_every_checkpoint(run):
     folders = [out / "model", *(out / "checkpoints").iterdir()]
     assert len(folders) > 1
     for folder in folders:
-        assert load_folder(folder).network.heads.label_names == ("heiß", "kühl")
+        assert load_folder(folder).network.shape.labels.names == ("heiß", "kühl")
     files = [path for path in out.rglob("*") if path.suffix in (".json", ".jsonl", ".html", ".md")]
     assert any("kühl" in path.read_text("utf-8") for path in files)
     for path in files:

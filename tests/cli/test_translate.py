@@ -26,7 +26,7 @@ def model(unmask, place):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step"] > 0
-    assert "200 pairs" in done.stderr
+    assert "200 examples" in done.stderr
     return place / "run" / "model"
 
 

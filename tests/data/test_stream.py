@@ -17,7 +17,6 @@ from unmask.data.stream import Cursor, Stream
 from unmask.errors import DataError
 from unmask.jobs.corpus import CorpusSource
 from unmask.jobs.pretrain import Pretrain
-from unmask.objectives.base import OnePass
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
@@ -187,7 +186,7 @@ def test_another_seed_or_length_has_other_examples_with_other_numbers(corpus, ch
 def hidden(stream, rows, **how):
     """What is shown of each example, and where tokens must be guessed, by its number."""
     masked = MaskedLM(MaskSettings(**how), stream.corpus.tokenizer.vocabulary)
-    batch = masked.prepare(stream.batch(rows), 7)
+    batch = masked.prepare(stream.batch(rows), 7, 0.0)
     asked = torch.zeros(batch.tokens.numel(), dtype=torch.bool)
     asked[batch.labels["mlm_places"]] = True
     asked = asked.view_as(batch.tokens)
@@ -225,7 +224,7 @@ def shares(corpus, world, steps, recipe):
     for step in range(steps):
         pieces = []
         for rank in range(world):
-            source = CorpusSource(corpus, recipe, OnePass([masked]))
+            source = CorpusSource(corpus, recipe, masked)
             dealt = Deal(source, Processes(rank, world)).take(cursors[rank], step, step / steps)
             cursors[rank] = dealt.cursor
             assert dealt.rounds == len(dealt.pieces) == 4 // world

@@ -71,12 +71,89 @@ CONFIGS = {
     "labels-of-a-head-a-number": (
         config(unmask_heads={"a": {"labels": "text", "label_names": 5}}),
         CONFIG,
-        "'unmask_heads.a.label_names' is 5; need a list",
+        "[unmask_heads.a]: 'label_names' is 5; need a list",
     ),
-    "layers-a-number": (config(unmask_layers=3), CONFIG, "'unmask_layers' is 3; need a list"),
-    "layer-9999": (config(unmask_layers=[9999]), CONFIG, "'unmask_layers.0' is 9999"),
+    "layers-a-number": (
+        labelled(torch.zeros(3, 16), unmask_layers=3),
+        CONFIG,
+        "'unmask_layers' is 3; input should be 'last' or 'weighted'; or need a list",
+    ),
+    "layer-9999": (
+        labelled(torch.zeros(3, 16), unmask_layers=[9999]),
+        CONFIG,
+        "'unmask_layers.0' is 9999",
+    ),
+    "layer-5-of-2": (
+        labelled(torch.zeros(3, 16), unmask_layers=[5]),
+        CONFIG,
+        "'labels' reads layer 5, and the encoder has 2",
+    ),
     "unmask-without-table": (config(model_type="unmask"), CONFIG, "without its table 'unmask'"),
     "unmask-with-a-key-of-100-kB": (own_config(**{"k" * 100_000: 1}), CONFIG, "unknown key"),
+    "encoders-a-list": (config(model_type="unmask", unmask={"encoders": []}), CONFIG, "'encoders'"),
+    "encoders-a-number": (config(model_type="unmask", unmask={"encoders": 1}), CONFIG, "need a"),
+    "no-encoder": (shape(), CONFIG, "need one that is called main"),
+    "encoders-by-the-thousand": (shape(*[{}] * 1000), CONFIG, "'encoders' is "),
+    "a-second-encoder-without-weights": (
+        shape({}, {}, heads=PRETRAINING),
+        ANY,
+        "tensors are missing, the first is 'unmask.encoders.e1.",
+    ),
+    "encoders-that-borrow-in-a-circle": (
+        shape({"borrows": "e1"}, {"borrows": "main"}),
+        CONFIG,
+        "borrows the tokens of 'e1', which has none",
+    ),
+    "layers-by-the-hundred-thousand": (
+        shape({}, *[{"width": 2, "heads": 1, "inner_width": 1, "layers": 512}] * 63),
+        CONFIG,
+        "a network has at most 1,024",
+    ),
+    "waves-of-sixty-four-encoders": (
+        shape(*[{"positions": "sinusoidal", "max_length": 2**16}] * 64),
+        CONFIG,
+        "67,108,864 numbers for their positions",
+    ),
+    "decoders-of-five-hundred-layers": (
+        shape(
+            {},
+            heads={f"d{n}": {"kind": "decoder", "vocab_size": 1, "layers": 512} for n in range(64)},
+        ),
+        CONFIG,
+        "a network has at most 1,024",
+    ),
+    "heads-of-a-shape-a-list": (
+        config(model_type="unmask", unmask={"encoders": {"main": OWN}, "heads": []}),
+        CONFIG,
+        "'heads' is []; need a table",
+    ),
+    "head-of-no-kind": (shape({}, heads={"a": {}}), CONFIG, "'heads.a' is {}; need a kind"),
+    "head-of-a-kind-of-100-kB": (
+        shape({}, heads={"a": {"kind": "k" * 100_000}}),
+        CONFIG,
+        "need a kind of 'pooler', ",
+    ),
+    # Any name will do, but the weights are of another network.
+    "head-called-as-a-method": (
+        shape({}, heads={"keys": {"kind": "pooler"}}),
+        WEIGHTS,
+        "has no place in the network that config.json describes",
+    ),
+    "head-called-as-a-flag": (
+        shape({}, heads={"training": {"kind": "pooler"}}),
+        CONFIG,
+        "'training' is a flag of every module of torch; give it another name",
+    ),
+    "head-called-as-a-path": (
+        shape({}, heads={"../../etc/x": {"kind": "pooler"}}),
+        CONFIG,
+        "'heads.../../etc/x' is '../../etc/x'; string should match",
+    ),
+    "vector-without-end": (
+        shape({}, heads={"a": {"kind": "vector", "width": 2**40}}),
+        CONFIG,
+        "'heads.a.width' is 1099511627776",
+    ),
     "infinite-base": (
         both(
             tensors(lambda table: table.pop("bert.embeddings.position_embeddings.weight")),

@@ -6,14 +6,14 @@ import pytest
 
 from tests.conftest import tiny_network
 from tests.faults.spoil import *
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.model.config import HeadsConfig
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory, tokenizer):
     path = tmp_path_factory.mktemp("good") / "model"
-    save_folder(path, tiny_network(HeadsConfig(tokens=True, pair=True)), tokenizer)
+    save_folder(path, tiny_network(bert_heads(tokens=True, pair=True)), tokenizer)
     return path
 
 

@@ -98,6 +98,23 @@ def own_config(**changes):
     return config(model_type="unmask", unmask={**OWN, "max_length": 32, **changes})
 
 
+# The heads of the good folder.
+PRETRAINING = {
+    "pooler": {"kind": "pooler"},
+    "tokens": {"kind": "tokens"},
+    "pair": {"kind": "labels", "names": ["follows", "differs"]},
+}
+
+
+def shape(*encoders, heads=None):
+    """Model type "unmask", whose table has a whole network: the first encoder is the main one."""
+    tables = {
+        f"e{n}" if n else "main": {**OWN, "max_length": 32, **changes}
+        for n, changes in enumerate(encoders)
+    }
+    return config(model_type="unmask", unmask={"encoders": tables, "heads": heads or {}})
+
+
 def as_file(header, body=b""):
     """A safetensors file, well formed or not."""
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()

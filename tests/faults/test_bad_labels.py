@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from unmask.data.columns import Columns, infer
+from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE
 from unmask.errors import DataError
+from unmask.plugins import find
 from unmask.settings import build
 from unmask.tasks import TASKS
 from unmask.tasks.check import examine
@@ -252,13 +253,13 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
 
 def read_all(task: str, path: Path) -> None:
     """As a run does: read everything, learn what it poses, check it."""
-    kind = TASKS[task]
-    how = build(kind.settings, {}, where="task")
-    columns = infer(path, Columns()) if kind.tabular else Columns()
-    records = list(kind.read(path, columns, REFUSE, how))
+    kind = find("task", TASKS, task)
+    config = build(kind.Config, {}, where="task")
+    columns, _ = kind.noted([path], Columns())
+    records = list(kind.read([path], columns, REFUSE, config))
     if not records:
         raise DataError(f"{path}: nothing to learn from in it.")
-    kind.learn(how, records).check(records)
+    kind.learn(config, records).check(records)
 
 
 UNREADABLE = {  # behind which nothing can be told

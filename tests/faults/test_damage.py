@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.integrity import MANIFEST, verify
 from unmask.errors import UserError
-from unmask.model.config import HeadsConfig
 
 FLIPS, CUTS, SAMPLED = 1_800, 200, 50  # each fiftieth also by reading the whole folder
 PAGE = 4096  # what a disk or a memory loses at once
@@ -21,7 +21,7 @@ WEIGHTS = "model.safetensors"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     path = tmp_path_factory.mktemp("damage") / "model"
-    network = tiny_network(HeadsConfig(tokens=True, pair=True))
+    network = tiny_network(bert_heads(tokens=True, pair=True))
     save_folder(path, network, tokenizer, recipe={"rate": 1e-05, "name": "é"})
     return path
 
@@ -156,9 +156,9 @@ def test_two_files_that_changed_places_are_detected(folder, names):
 
 
 def test_the_manifest_of_another_folder_is_detected(folder, names, tmp_path, tokenizer):
-    network = tiny_network(HeadsConfig(tokens=True, pair=True))
+    network = tiny_network(bert_heads(tokens=True, pair=True))
     with torch.no_grad():
-        network.encoder.tokens.weight[3, 5] += 1e-6
+        network.encoder.embeddings.tokens.weight[3, 5] += 1e-6
     save_folder(tmp_path / "model", network, tokenizer)
     stale = (tmp_path / "model" / MANIFEST).read_bytes()
     with (

@@ -13,6 +13,7 @@ from typing import Any
 import unmask
 from unmask.checkpoint.folder import load_folder
 from unmask.model.config import SearchSettings
+from unmask.model.parts import part_of
 from unmask.use.model import Model
 
 FOLDERS = Path(__file__).parent / "folders"  # what the earlier version wrote
@@ -104,9 +105,11 @@ def translated(model: Model, inputs: Json) -> Json:
 def loss_of(model: Model, pairs: list[list[str]]) -> float:
     """The mean loss per target token, [SEP] included, of a source and its given translation."""
     from unmask.data.parallel import Pair
+    from unmask.tasks.results import Tally
 
-    given = [Pair(source, target, "given") for source, target in pairs]
-    return model.translator.evaluate(given)[0]["loss"]
+    given, tally = [Pair(source, target, "given") for source, target in pairs], Tally()
+    list(model.predict(given, tally))
+    return tally.mean
 
 
 ASK: dict[str, Ask] = {
@@ -130,7 +133,7 @@ def load(name: str) -> Model:
 def load_one_of_several(name: str) -> Model:
     """The folder with the heads of all tasks, reduced to one of them."""
     folder = load_folder(FOLDERS / "multi" / "model")
-    return Model(replace(folder, network=folder.network.only(name)))
+    return Model(replace(folder, network=part_of(folder.network, [name])))
 
 
 def differences(found: Any, expected: Any, where: str = "answer") -> list[str]:

@@ -6,16 +6,19 @@ from typing import Any
 
 import torch
 
+from tests.shapes import bert_heads
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
 from unmask.console import Console
 from unmask.data.columns import Sample
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.jobs.scopes import FINETUNE
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
-from unmask.tasks.base import Detail
+from unmask.model.shape import Shape
 from unmask.tasks.classify import Classify, ClassifySettings
+from unmask.tasks.results import Detail
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.answers import Scored
@@ -49,7 +52,7 @@ def small_model(path: Path) -> Folder:
         max_length=32,
         init_std=0.1,
     )
-    save_folder(path, Network(config, HeadsConfig(tokens=True, pair=True)), tokenizer)
+    save_folder(path, Network(Shape.of(config, bert_heads(tokens=True, pair=True))), tokenizer)
     return load_folder(path)
 
 
@@ -91,7 +94,7 @@ def recipe(**changes: Any) -> Recipe:
     table = dict(TABLE)
     for name, value in changes.items():
         table[name] = {**table.get(name, {}), **value} if isinstance(value, dict) else value
-    return compose(Finetune.scope, table)
+    return compose(FINETUNE, table)
 
 
 def run(

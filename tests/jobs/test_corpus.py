@@ -7,7 +7,7 @@ import pytest
 from tests.corpora import chatter, corpus_of
 from tests.train.conftest import recipe
 from unmask.jobs.corpus import CorpusSource, check_corpus, objective_for
-from unmask.objectives.base import OnePass
+from unmask.objectives.base import Joint
 from unmask.objectives.mlm import MaskedLM
 from unmask.train.preflight import PreflightError
 
@@ -20,7 +20,7 @@ def corpus(tmp_path_factory):
 def checked(corpus, *, broken=None, **settings) -> list[str]:
     """What is reported of a corpus."""
     made = recipe(**settings)
-    asked = broken or objective_for(made, corpus.tokenizer.vocabulary)[0]
+    asked = broken or objective_for(made, corpus.tokenizer.vocabulary)
     said: list[str] = []
     check_corpus(CorpusSource(corpus, made, asked), said.append)
     return said
@@ -74,11 +74,11 @@ def test_sentences_that_come_again_and_again_are_warned_of(tmp_path):
 
 
 def test_special_tokens_that_are_masked_are_refused(corpus):
-    usual, _ = objective_for(recipe(), corpus.tokenizer.vocabulary)
+    usual = objective_for(recipe(), corpus.tokenizer.vocabulary)
     broken = [r for r in usual.readers if isinstance(r, MaskedLM)][0]
     broken.special[:] = False
     with pytest.raises(PreflightError, match="preflight: special tokens are masked: a defect of"):
-        checked(corpus, broken=OnePass(usual.readers))
+        checked(corpus, broken=Joint(list(usual.readers)))
 
 
 def test_where_no_tokens_are_predicted_there_is_nothing_to_report(corpus):

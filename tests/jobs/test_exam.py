@@ -12,15 +12,16 @@ import torch
 
 from tests.jobs.small import small_model
 from unmask.jobs.exam import Answered, gathered
-from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.scopes import FINETUNE
 from unmask.model.factory import make_network
+from unmask.model.shape import Shape
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live
 from unmask.tasks.regress import Number
+from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
 from unmask.train.distributed import Processes
-from unmask.train.ingredients import Tokens
 
 COUNT = 7  # records: one process has more than the other
 PATIENCE = 60  # seconds that a process waits for the other
@@ -100,16 +101,20 @@ def case(request, model, tmp_path):
     changes, (name, content) = CASES[request.param]
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    task = compose(Finetune.scope, request.param.split()[0], changes).task
+    task = compose(FINETUNE, request.param.split()[0], changes).task
     part = LabelledFiles(path, path).read(task)
     assert len(part.dev) == COUNT
-    network = make_network(model.network.config, part.task.heads, 0, start=model.network).eval()
-    return part, network, Tokens(model.tokenizer, 32)
+    tokens = Tokens(model.tokenizer, 32)
+    network = make_network(
+        Shape.of(model.network.config, part.task.heads(model.network.config, tokens, {})),
+        0,
+        start=model.network,
+    ).eval()
+    return part, network, tokens
 
 
 def alone(part: Labelled, network, tokens: Tokens) -> list[Any]:
-    live, limit = Live(network), tokens.max_length
-    return [a for _, a in answers(live, tokens.source, part.task, part.dev, limit=limit)]
+    return [a for _, a in answers(Live(network), tokens, part.task, part.dev)]
 
 
 def test_answers_are_the_same_after_they_have_travelled(case):
@@ -148,8 +153,10 @@ def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 def test_two_processes_come_to_the_scores_of_one(case):
     part, network, tokens = case
-    expected, (loss,) = Answered({"": part}, tokens, Processes()).measure(network)
-    for found, (own,) in together(lambda side: Answered({"": part}, tokens, side).measure(network)):
+    expected, (loss,) = Answered({"": part}, tokens, Processes(), 1000).measure(network)
+    for found, (own,) in together(
+        lambda side: Answered({"": part}, tokens, side, 1000).measure(network)
+    ):
         assert found[""].scores == pytest.approx(expected[""].scores, rel=1e-4)
         assert found[""].detail.table == expected[""].detail.table
         assert found[""].detail.confusion == expected[""].detail.confusion

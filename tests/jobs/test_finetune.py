@@ -24,37 +24,44 @@ from tests.jobs.small import (
     small_model,
     written,
 )
+from tests.shapes import bert_heads
 from tests.train.conftest import Heard, metrics, single_threaded, state
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.errors import DataError, FolderError, SettingsError, Stopped
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import LabelledFiles, window_source, windows_of
+from unmask.jobs.labelled import LabelledFiles, window_source
+from unmask.jobs.scopes import FINETUNE
 from unmask.jobs.seeds import run_seeds
-from unmask.model.config import HeadsConfig
 from unmask.model.factory import freeze, make_network
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 from unmask.tasks import engine
-from unmask.tasks.base import Supervised
 from unmask.tasks.classify import Classify
 from unmask.tasks.ner import Ner
 from unmask.tasks.qa import Qa
 from unmask.tasks.regress import Regress
+from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
 from unmask.train.distributed import Processes
 from unmask.train.folder import RunFolder
-from unmask.train.ingredients import Tokens
 from unmask.train.optim import place_parameters
 from unmask.train.run import Options
 from unmask.train.schedule import OptimizerSettings
 from unmask.train.signals import Wish
 from unmask.train.site import Site
 from unmask.train.sources import Deal
-from unmask.train.step import Trainee
+from unmask.train.steps.base import TrainingModule
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Folder:
     return small_model(tmp_path_factory.mktemp("model") / "small")
+
+
+def network_for(config, seed=0, *, start=None) -> Network:
+    """A network with the heads of the task."""
+    heads = data().task.heads(config, Tokens(None, 32), {})
+    return make_network(Shape.of(config, heads), seed, start=start)
 
 
 def terminate() -> None:
@@ -65,23 +72,20 @@ def test_what_a_word_gives_away_is_learned_and_saved_as_a_model(model, tmp_path)
     found = finetune(model, data(), tmp_path / "run", recipe(schedule={"steps": 40}))
     assert found["accuracy"] == 1.0
     folder = load_folder(tmp_path / "run" / "model")
-    assert folder.network.heads.label_names == ("seven", "six")
+    assert folder.network.shape.labels.names == ("seven", "six")
     assert folder.manifest["task"]["name"] == "classify"
     assert folder.manifest["provenance"]["model"] == "small"
     assert "On held-out data" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
 def test_the_encoder_and_the_pooler_are_taken_over_and_the_head_is_new(model):
-    task = data().task
-    network = make_network(model.network.config, task.heads, 1, start=model.network)
-    for part in ("encoder", "pooler"):
-        for name, tensor in getattr(model.network, part).state_dict().items():
-            assert torch.equal(getattr(network, part).state_dict()[name], tensor), name
-    again, other = (
-        make_network(model.network.config, task.heads, seed, start=model.network) for seed in (1, 2)
-    )
-    assert torch.equal(network.label_head.dense.weight, again.label_head.dense.weight)
-    assert not torch.equal(network.label_head.dense.weight, other.label_head.dense.weight)
+    network = network_for(model.network.config, 1, start=model.network)
+    for part in ("encoders.main", "heads.pooler"):
+        for name, tensor in model.network.get_submodule(part).state_dict().items():
+            assert torch.equal(network.get_submodule(part).state_dict()[name], tensor), name
+    again, other = (network_for(model.network.config, seed, start=model.network) for seed in (1, 2))
+    assert torch.equal(network.heads["labels"].dense.weight, again.heads["labels"].dense.weight)
+    assert not torch.equal(network.heads["labels"].dense.weight, other.heads["labels"].dense.weight)
 
 
 def test_transformers_gives_the_same_logits_with_the_same_labels(model, tmp_path):
@@ -155,8 +159,10 @@ def windows_and_source(model, tmp_path, count, **changes):
     folder = RunFolder(tmp_path, Heard())
     site = Site(Processes(), folder, folder.console, Wish(), 0.0)
     tokens = Tokens(model.tokenizer, 32)
-    windows, _ = windows_of(data().task, samples(count), tokens)
-    return windows, window_source(data(train=count), tokens, recipe(**changes), site)
+    task = data().task
+    windows = [own for _, found in task.windows(samples(count), tokens) for own in found]
+    part, objective = data(train=count), task.objective
+    return windows, window_source(part, tokens, objective, recipe(**changes), site)
 
 
 def texts_of(batch):
@@ -199,9 +205,9 @@ def test_what_is_frozen_stays_as_it_is(model, tmp_path):
     before = model.network.state_dict()
     after = load_folder(tmp_path / "run" / "checkpoints" / "step-16").network.state_dict()
     for name, tensor in after.items():
-        if name in before and not name.startswith("label_head"):
+        if name in before and not name.startswith("heads.labels."):
             same = torch.equal(before[name], tensor)
-            frozen = name.startswith("encoder.") and ".blocks.1." not in name
+            frozen = name.startswith("encoders.") and ".blocks.1." not in name
             assert same == frozen, name
 
 
@@ -214,7 +220,7 @@ def test_all_can_be_frozen_but_the_head(model, tmp_path):
 
 
 def test_more_blocks_than_there_are_cannot_be_frozen(model):
-    network = make_network(model.network.config, data().task.heads, 0)
+    network = network_for(model.network.config)
     with pytest.raises(SettingsError, match=r"model\.frozen is 3, and the model has 2 blocks"):
         freeze(network, 3, pooler=True)
 
@@ -222,13 +228,13 @@ def test_more_blocks_than_there_are_cannot_be_frozen(model):
 def test_lower_blocks_learn_more_slowly_by_hand(model):
     settings = OptimizerSettings(layer_decay=0.5, head_factor=4.0)
     config, task = model.network.config.model_copy(update={"layers": 3}), data().task
-    trainee = Trainee(make_network(config, task.heads, 0), Supervised(task))
+    trainee = TrainingModule(network_for(config), task.objective)
     scales = {name: settings.scale(at.depth, 3) for name, _, at in place_parameters(trainee)}
-    assert scales["network.label_head.dense.weight"] == 4.0
-    assert scales["network.pooler.dense.weight"] == 4.0
-    assert scales["network.encoder.blocks.2.feed.inner.weight"] == 1.0
-    assert scales["network.encoder.blocks.0.feed.inner.weight"] == 0.25
-    assert scales["network.encoder.tokens.weight"] == 0.125
+    assert scales["network.heads.labels.dense.weight"] == 4.0
+    assert scales["network.heads.pooler.dense.weight"] == 4.0
+    assert scales["network.encoders.main.blocks.2.feed.inner.weight"] == 1.0
+    assert scales["network.encoders.main.blocks.0.feed.inner.weight"] == 0.25
+    assert scales["network.encoders.main.embeddings.tokens.weight"] == 0.125
 
 
 @pytest.mark.parametrize("kind", ["classify", "ner"])
@@ -237,8 +243,8 @@ def test_a_head_may_read_several_layers(model, tmp_path, kind):
     own = data() if kind == "classify" else names(tmp_path)
     finetune(model, own, tmp_path / "run", settings)
     folder = load_folder(tmp_path / "run" / "model")
-    assert folder.network.heads.layers == (1, 2)
-    assert folder.network.label_head.dense.weight.shape[1] == 64
+    assert folder.network.shape.labels.mix == (1, 2)
+    assert folder.network.heads["labels"].dense.weight.shape[1] == 64
 
 
 def test_names_are_learned_and_transformers_reads_them(model, tmp_path):
@@ -279,20 +285,25 @@ def test_a_file_without_rows_is_refused(tmp_path):
     ("name", "kind"), [("classify", Classify), ("regress", Regress), ("qa", Qa), ("ner", Ner)]
 )
 def test_every_task_has_a_recipe(name, kind):
-    task = compose(Finetune.scope, name).task
+    task = compose(FINETUNE, name).task
     assert task.name == kind.name == name
-    assert type(task.settings) is kind.settings
+    assert type(task.settings) is kind.Config
 
 
 def test_a_pooler_that_is_new_learns_though_the_rest_is_frozen(model, tmp_path):
     bare = Folder(
-        model.path, Network(model.network.config, HeadsConfig(pooler=False)), model.tokenizer, None
+        model.path,
+        Network(Shape.of(model.network.config, bert_heads(pooler=False))),
+        model.tokenizer,
+        None,
     )
     finetune(bare, data(), tmp_path / "run", recipe(model={"frozen": -1}))
-    first = make_network(bare.network.config, data().task.heads, 0, start=bare.network)
+    first = network_for(bare.network.config, start=bare.network)
     last = load_folder(tmp_path / "run" / "checkpoints" / "step-16").network
-    assert not torch.equal(first.pooler.dense.weight, last.pooler.dense.weight)
-    assert torch.equal(first.encoder.tokens.weight, last.encoder.tokens.weight)
+    assert not torch.equal(first.heads["pooler"].dense.weight, last.heads["pooler"].dense.weight)
+    assert torch.equal(
+        first.encoder.embeddings.tokens.weight, last.encoder.embeddings.tokens.weight
+    )
 
 
 @pytest.mark.parametrize("layers", [[3], [-4], [1, 99]])
@@ -352,7 +363,7 @@ def test_the_best_step_survives_a_crash_that_takes_steps_back(model, tmp_path, l
 def test_a_recipe_may_have_steps_and_no_epochs(tmp_path):
     path = tmp_path / "own.toml"
     path.write_text('[task]\nname = "classify"\n\n[schedule]\nsteps = 7\n')
-    assert compose(Finetune.scope, str(path)).schedule.in_steps(1000).steps == 7
+    assert compose(FINETUNE, str(path)).schedule.in_steps(1000).steps == 7
 
 
 def test_processes_share_a_step_in_as_many_parts_each(model, tmp_path):
@@ -376,8 +387,8 @@ def test_processes_share_a_step_in_as_many_parts_each(model, tmp_path):
 
 
 def test_steps_replace_epochs():
-    assert compose(Finetune.scope, "classify", ["schedule.steps=50"]).schedule.steps == 50
-    usual = compose(Finetune.scope, "classify")
+    assert compose(FINETUNE, "classify", ["schedule.steps=50"]).schedule.steps == 50
+    usual = compose(FINETUNE, "classify")
     assert usual.schedule.in_steps(320 / usual.loop.batch_size).steps == 30
 
 
@@ -388,17 +399,17 @@ def test_steps_replace_epochs():
 def test_a_setting_that_fine_tuning_does_not_read_is_refused_by_its_name(change):
     name = change.partition("=")[0]
     with pytest.raises(SettingsError, match=f"^classify: {name} is set, but finetune does not"):
-        compose(Finetune.scope, "classify", [change])
+        compose(FINETUNE, "classify", [change])
     table = {"task": {"name": "classify"}}
     section, _, key = name.partition(".")
     table[section] = {key: json.loads(change.partition("=")[2])}
     with pytest.raises(SettingsError, match=f"^recipe: {name} is set, but finetune does not"):
-        compose(Finetune.scope, table)
+        compose(FINETUNE, table)
 
 
 def test_momentum_is_read_where_muon_is_chosen():
     changes = ["optimizer.momentum=0.9", "optimizer.kind=muon"]
-    assert compose(Finetune.scope, "classify", changes).optimizer.momentum == 0.9
+    assert compose(FINETUNE, "classify", changes).optimizer.momentum == 0.9
 
 
 @pytest.mark.parametrize("then", ["fp32", "bf16"])

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.corpora import chatter, corpus_of
+from tests.shapes import bert_heads
 from tests.train.conftest import metrics
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.factory import make_network
+from unmask.model.shape import Shape
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +44,7 @@ def jobs(tmp_path_factory) -> dict[str, list[object]]:
             dropout=dropout,
             attention_dropout=dropout,
         )
-        network = make_network(config, HeadsConfig(), 0)
+        network = make_network(Shape.of(config, bert_heads()), 0)
         save_folder(place / f"encoder-{dropout}", network, corpus.tokenizer)
     texts = [" ".join(WORDS[(3 * i + j) % len(WORDS)] for j in range(4 + i % 5)) for i in range(40)]
     (place / "labels.tsv").write_text(

@@ -13,10 +13,12 @@ import pytest
 
 from tests.corpora import chatter, corpus_of
 from tests.jobs.small import WORDS
+from tests.shapes import bert_heads
 from tests.train.conftest import metrics
 from unmask.checkpoint.folder import save_folder
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.factory import make_network
+from unmask.model.shape import Shape
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -71,7 +73,7 @@ def test_a_task_is_learned_by_its_recipe(tmp_path, task):
     tokenizer = Tokenizer(Vocabulary([*SPECIALS, *WORDS]))
     size = len(tokenizer.vocabulary)
     config = ModelConfig(vocab_size=size, width=32, layers=1, heads=2, inner_width=64)
-    save_folder(tmp_path / "encoder", make_network(config, HeadsConfig(), 0), tokenizer)
+    save_folder(tmp_path / "encoder", make_network(Shape.of(config, bert_heads()), 0), tokenizer)
     file = str(labelled(tmp_path, task))
     files = ["--train", file, "--dev", file]
     trained(["finetune", task, str(tmp_path / "encoder"), *files], tmp_path / "run")

@@ -52,8 +52,8 @@ def test_several_tasks_share_an_encoder_and_end_as_models_of_their_own(model, tm
     assert found["number.accuracy"] == 1.0
     assert found["names.f1"] == 1.0
     number, named = (load_folder(tmp_path / "run" / "models" / n) for n in ("number", "names"))
-    assert number.network.heads.label_names == ("seven", "six")
-    assert named.network.heads.labels == "token"
+    assert number.network.shape.labels.names == ("seven", "six")
+    assert named.network.shape.labels.on == "token"
     for name, tensor in number.network.encoder.state_dict().items():
         assert torch.equal(tensor, named.network.encoder.state_dict()[name]), name
     theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "run" / "models" / "names")
@@ -73,9 +73,11 @@ def test_stopped_it_goes_on_to_the_same_bits(model, tmp_path):
     assert state(tmp_path / "cut", 16) == state(tmp_path / "whole", 16)
 
 
-@pytest.mark.parametrize("name", ["loss", "tokens", "train", "kind", "metric", "Names", "a b"])
+@pytest.mark.parametrize(
+    "name", ["loss", "tokens", "training", "kind", "metric", "Names", "a b", "labels", "pooler"]
+)
 def test_a_name_that_means_something_else_is_refused(model, tmp_path, name):
-    """Of an entry in the metrics, or of a member of the module that heads are put into."""
+    """Of an entry in the metrics, of another head, or of a member of the module that has them."""
     own = {"name": name, "task": {"name": "ner"}, "train": "a", "dev": "b"}
     with pytest.raises(SettingsError, match="name"):
         finetune_several(model, several(tmp_path, tasks=[own]), tmp_path / "run")

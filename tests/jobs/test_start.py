@@ -6,12 +6,12 @@ import pytest
 
 import unmask
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import save_folder
 from unmask.errors import DataError, FolderError, SettingsError, Stopped
 from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.start import finetune_files
-from unmask.model.config import HeadsConfig
 
 QUICK = {
     "schedule.steps": 30,
@@ -24,7 +24,7 @@ QUICK = {
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory, tokenizer):
     path = tmp_path_factory.mktemp("models") / "tiny"
-    save_folder(path, tiny_network(HeadsConfig(), max_length=16), tokenizer)
+    save_folder(path, tiny_network(bert_heads(), max_length=16), tokenizer)
     return path
 
 

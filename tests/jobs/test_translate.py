@@ -1,6 +1,7 @@
 """Training a translator: the same loop and folders; words are learned from the pairs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,15 +11,19 @@ from tests.jobs.small import At
 from tests.pairs import RECURRENT, TRANSFORMER, toy_pairs, write_pairs
 from tests.train.conftest import Heard, metrics
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.data.pair_files import PairFiles, PairSplit
+from unmask.data.pair_files import PairFiles
 from unmask.data.parallel import Pair
 from unmask.errors import DataError, FolderError, SettingsError
-from unmask.jobs import pairs as learning
+from unmask.jobs import vocabularies as learning
 from unmask.jobs.compare import compare, read_comparison
-from unmask.jobs.pairs import Given, fitting, learned
-from unmask.jobs.translate import TranslateJob
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.scopes import TRANSLATE
+from unmask.jobs.vocabularies import Given
 from unmask.model.decoder import Decoder
-from unmask.tasks.translate import batch_of
+from unmask.objectives.nextword import PairTokens
+from unmask.tasks.translate import Translate, TranslateSettings, written
+from unmask.text.tokens import Tokens
 from unmask.train.compose import compose, recipes_folder
 from unmask.train.distributed import Processes
 from unmask.train.folder import read_metrics
@@ -27,7 +32,8 @@ from unmask.train.run import Options, Run
 from unmask.train.sources import Deal, Shuffled
 from unmask.use.translate import Translator
 
-PAIRS = PairSplit(toy_pairs(200), toy_pairs(20, seed=1))
+TRAIN, DEV = toy_pairs(200), toy_pairs(20, seed=1)
+TASK = Translate(TranslateSettings())
 BRIEF = [*TRANSFORMER, "schedule.epochs=0.2", "evaluate.times=1"]  # two steps
 
 
@@ -36,25 +42,43 @@ def trained(
     recipe="transformer",
     changes=TRANSFORMER,
     *,
-    data=PAIRS,
+    data=(TRAIN, DEV),
     console=None,
+    model=None,
     given=Given(),
     **how,
 ):
     """The scores of the best step."""
-    chosen = compose(TranslateJob.scope, recipe, changes)
-    return Run(TranslateJob(data, given), chosen, out, console, Options(**how)).go().summary
+    chosen = compose(TRANSLATE, recipe, changes)
+    if isinstance(data, tuple):
+        settings = chosen.task.settings
+        task = Translate(settings) if isinstance(settings, TranslateSettings) else TASK
+        data = Labelled(task, *data)
+    job = Finetune(model, data, given, scope=TRANSLATE)
+    return Run(job, chosen, out, console, Options(**how)).go().summary
 
 
 def recipe_of(name, changes):
-    return compose(TranslateJob.scope, name, changes)
+    return compose(TRANSLATE, name, changes)
+
+
+def learned(pairs, settings) -> Tokens:
+    """Vocabularies of both sides."""
+    return learning.learned(TASK, pairs, settings)
+
+
+def fitting(pairs, words, limit) -> tuple[list[PairTokens], list[Pair]]:
+    """The tokens of pairs that fit, and those that are too long."""
+    found = list(TASK.windows(pairs, replace(words, max_length=limit), learn=True))
+    kept = [window for _, own in found for window in own]
+    return kept, [pair for pair, own in found if not own]
 
 
 @pytest.mark.slow
 def test_a_transformer_learns_a_toy_language_and_its_folder_translates(tmp_path):
     pairs = toy_pairs(100)
     changes = [*TRANSFORMER, "schedule.epochs=90.0", "optimizer.rate=3e-3"]
-    scores = trained(tmp_path / "run", changes=changes, data=PairSplit(pairs, pairs[:20]))
+    scores = trained(tmp_path / "run", changes=changes, data=(pairs, pairs[:20]))
     assert scores["bleu"] > 90
     model = Translator(load_folder(tmp_path / "run" / "model"))
     said = [own.text for own in model.translate(pair.source for pair in pairs)]
@@ -89,26 +113,26 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
 
 def test_a_bert_may_be_the_encoder_and_brings_its_words(tmp_path, tokenizer):
     save_folder(tmp_path / "bert", tiny_network(), tokenizer)
-    pairs = PairSplit(
+    pairs = (
         [Pair("the cat sat", "die katze", "1"), Pair("a dog", "ein hund", "2")] * 20,
         [Pair("the dog", "der hund", "1")],
     )
     changes = ["loop.batch_size=10", "schedule.epochs=1.0", "evaluate.times=1", "tokenizer.size=40"]
-    how = {"data": pairs, "given": Given(tmp_path / "bert")}
+    how = {"data": pairs, "model": tmp_path / "bert"}
     trained(tmp_path / "run", changes=[*changes, "tokenizer.joint=false"], **how)
     made = load_folder(tmp_path / "run" / "model")
     assert made.tokenizer.digest() == tokenizer.digest()
     assert made.target.digest() != tokenizer.digest()
-    assert isinstance(made.network.decoder, Decoder)
+    assert isinstance(made.network.heads["decoder"], Decoder)
     assert made.manifest["provenance"]["model"] == "bert"
     with pytest.raises(SettingsError, match=r"joint: the given model has a vocabulary of its own"):
         trained(tmp_path / "no", changes=changes, **how)
 
 
 def test_one_vocabulary_or_two_are_learned_from_the_pairs():
-    both = learned(PAIRS.train, TokenizerSettings(size=60))
+    both = learned(TRAIN, TokenizerSettings(size=60))
     assert both.source is both.target
-    apart = learned(PAIRS.train, TokenizerSettings(size=60, joint=False))
+    apart = learned(TRAIN, TokenizerSettings(size=60, joint=False))
     assert "hund" in apart.source.vocabulary
     assert "hund" not in apart.target.vocabulary
     assert "dog" in apart.target.vocabulary
@@ -117,30 +141,32 @@ def test_one_vocabulary_or_two_are_learned_from_the_pairs():
 def test_accents_are_kept_unless_told_otherwise():
     pairs = [Pair("übung", "exercise", "1")] * 3
     kept = learned(pairs, TokenizerSettings(size=60))
-    assert kept.text(kept.target.encode("übung").ids[1:-1]) == "übung"
+    assert written(kept.target.encode("übung").ids[1:-1], kept) == "übung"
     bare = learned(pairs, TokenizerSettings(size=60, accents=False))
-    assert bare.text(bare.target.encode("übung").ids[1:-1]) == "ubung"
+    assert written(bare.target.encode("übung").ids[1:-1], bare) == "ubung"
 
 
 def test_pairs_that_are_too_long_are_skipped_and_the_first_is_named(tmp_path):
-    words = learned(PAIRS.train, TokenizerSettings(size=60))
+    words = learned(TRAIN, TokenizerSettings(size=60))
     long = Pair("hund " * 30, "dog", "far:7")
-    kept, left = fitting([PAIRS.train[0], long], words, 16)
+    kept, left = fitting([TRAIN[0], long], words, 16)
     assert len(kept) == 1
     assert left == [long]
     heard = Heard()
-    data = PairSplit([*PAIRS.train, long], PAIRS.dev)
+    data = ([*TRAIN, long], DEV)
     changes = [*TRANSFORMER, "tokenizer.max_length=16"]
     trained(tmp_path / "run", changes=changes, data=data, console=heard)
-    (line,) = [line for line in heard.said if line.startswith("far:7: the first of 1 of 201 pairs")]
-    assert line.endswith("with more than 16 tokens on a side; they are skipped")
-    with pytest.raises(DataError, match="no pair has at most 16 tokens on both sides"):
-        trained(tmp_path / "no", changes=changes, data=PairSplit([long], PAIRS.dev))
+    (line,) = [
+        line for line in heard.said if line.startswith("far:7: the first of 1 of 201 examples")
+    ]
+    assert line.endswith("with more than 16 tokens; they are skipped")
+    with pytest.raises(DataError, match="no example has at most 16 tokens"):
+        trained(tmp_path / "no", changes=changes, data=([long], DEV))
 
 
 def test_steps_are_made_of_pairs_of_like_length_and_every_epoch_of_all_pairs():
-    words = learned(PAIRS.train, TokenizerSettings(size=60))
-    tokens, _ = fitting(PAIRS.train, words, 32)
+    words = learned(TRAIN, TokenizerSettings(size=60))
+    tokens, _ = fitting(TRAIN, words, 32)
     source = shuffled(tokens, RECURRENT, neighbours=5)
     taken, cursor, spans = [], {}, []
     for step in range(10):
@@ -157,15 +183,18 @@ def test_steps_are_made_of_pairs_of_like_length_and_every_epoch_of_all_pairs():
 def shuffled(tokens, changes, **how):
     """The source of a translation run for these pairs."""
 
-    def lay_out(some, seed, progress):
-        return batch_of(some, pad_id=0)
+    words = learned(TRAIN, TokenizerSettings(size=60))
 
-    return Shuffled([[own] for own in tokens], lay_out, recipe_of("gru", changes), **how)
+    def lay_out(some):
+        return TASK.batch(some, words)
+
+    items, objective = [[own] for own in tokens], TASK.objective
+    return Shuffled(items, lay_out, objective, recipe_of("gru", changes), **how)
 
 
 def test_processes_compute_as_many_parts_and_none_is_empty():
-    words = learned(PAIRS.train, TokenizerSettings(size=60))
-    tokens, _ = fitting(PAIRS.train[:3], words, 32)
+    words = learned(TRAIN, TokenizerSettings(size=60))
+    tokens, _ = fitting(TRAIN[:3], words, 32)
     changes = ["loop.batch_size=3", "loop.micro_tokens=1", "loop.micro_batches=2"]
     source = shuffled(tokens, [*RECURRENT, *changes])
     dealt = [Deal(source, Processes(rank, 2)).take({}, 0, 0.0) for rank in range(2)]
@@ -186,7 +215,7 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
             "model.head_layers=[1]",
             "head_layers is set, but translate does not read it",
         ),
-        ("gru", "task={name='ner'}", "ner is not learned from pairs; need translate"),
+        ("gru", "task={name='ner'}", "ner begins with a model"),
         ("gru", "model.heads=2", "heads is 2, and a layer of gru has none"),
         (
             "transformer",
@@ -215,13 +244,16 @@ def test_forcing_below_one_is_for_decoders_that_hear_words(tmp_path):
 
 def test_files_come_as_a_folder_or_by_name(tmp_path):
     folder = write_pairs(tmp_path / "data")
-    data = PairFiles(folder, "xx", "yy").read()
+    train, dev = PairFiles(folder, "xx", "yy").paths()
+    data = LabelledFiles(train, dev).read(compose(TRANSLATE, "gru").task)
     assert (len(data.train), len(data.dev)) == (200, 20)
     named = PairFiles(
         train=[folder / "train.xx", folder / "train.yy"],
         dev=[folder / "val.xx", folder / "val.yy"],
-    ).read()
-    assert [pair.key for pair in named.train] == [pair.key for pair in data.train]
+    )
+    assert [list(map(str, paths)) for paths in named.paths()] == [
+        list(map(str, paths)) for paths in (train, dev)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +268,7 @@ def test_files_come_as_a_folder_or_by_name(tmp_path):
 def test_files_that_are_not_enough_are_named(tmp_path, files, message):
     folder = write_pairs(tmp_path / "data")
     with pytest.raises((SettingsError, DataError), match=message):
-        files(folder).read()
+        files(folder).paths()
 
 
 def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
@@ -275,13 +307,13 @@ def test_variants_need_names_of_their_own(tmp_path):
 
 
 def test_given_words_are_used_as_they_are(tmp_path):
-    words = learned(PAIRS.train, TokenizerSettings(size=50, joint=False))
+    words = learned(TRAIN, TokenizerSettings(size=50, joint=False))
     trained(tmp_path / "run", changes=BRIEF, given=Given(vocabulary=words))
     made = load_folder(tmp_path / "run" / "model")
     assert made.tokenizer.digest() == words.source.digest()
     assert made.target.digest() == words.target.digest()
     with pytest.raises(SettingsError, match="without --vocabulary"):
-        trained(tmp_path / "no", given=Given(target_vocabulary=tmp_path))
+        trained(tmp_path / "no", given=Given(target=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +323,7 @@ def test_every_comparison_that_comes_with_unmask_can_be_asked_for(path):
     asked, heard = read_comparison(path), Heard()
     for variant in asked.variants:
         changes = [*asked.set, *variant.set]
-        assert compose(TranslateJob.scope, variant.recipe, changes, console=heard).schedule.epochs
+        assert compose(TRANSLATE, variant.recipe, changes, console=heard).schedule.epochs
     assert not heard.said, "no name in it is out of date"
 
 
@@ -318,9 +350,10 @@ def learnt(monkeypatch):
         calls.append(None)
         for act in after:
             act()
-        return learned(*arguments, **named)
+        return learn_them(*arguments, **named)
 
     after: list = []
+    learn_them = learning.learned
     monkeypatch.setattr(learning, "learned", learn)
     return calls, after
 
@@ -367,7 +400,7 @@ def test_minutes_count_the_learning_of_the_vocabulary(tmp_path, learnt, clock, s
 
 
 def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path):
-    missing = PairFiles(train=[tmp_path / "no.tsv"], dev=[tmp_path / "no.tsv"])
+    missing = LabelledFiles([tmp_path / "no.tsv"], [tmp_path / "no.tsv"])
     with pytest.raises(DataError, match=r"no\.tsv: no such file"):
         trained(tmp_path / "run", data=missing)
     assert not (tmp_path / "run").exists()

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from tests.shapes import bert_heads
 from unmask.errors import SettingsError
-from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig, sized
+from unmask.model.config import ModelConfig, sized
 from unmask.model.network import Network, count_parameters
+from unmask.model.shape import DecoderConfig, LabelsConfig, PoolerConfig, Shape
 from unmask.settings import build
 
 
@@ -24,8 +26,8 @@ def test_named_sizes_have_the_published_number_of_parameters(
     size, encoder_and_pooler, with_token_and_pair_heads
 ):
     with torch.device("meta"):
-        plain = Network(sized(size), HeadsConfig())
-        pretraining = Network(sized(size), HeadsConfig(tokens=True, pair=True))
+        plain = Network(Shape.of(sized(size), bert_heads()))
+        pretraining = Network(Shape.of(sized(size), bert_heads(tokens=True, pair=True)))
     assert count_parameters(plain) == encoder_and_pooler
     assert count_parameters(pretraining) == with_token_and_pair_heads
 
@@ -68,28 +70,109 @@ def test_a_missing_setting_is_named():
         build(ModelConfig, given, where="mini.toml")
 
 
-def test_heads_that_read_the_pooler_need_one():
-    with pytest.raises(SettingsError, match="need pooler = true"):
-        build(HeadsConfig, {"pooler": False, "pair": True}, where="heads")
-    with pytest.raises(SettingsError, match="labels and label_names go together"):
-        build(HeadsConfig, {"labels": "text"}, where="heads")
+@pytest.mark.parametrize("name", ["pair", "labels", "mood"])
+def test_heads_that_read_the_pooler_need_one(name):
+    config, own = build(ModelConfig, table(), where="model"), LabelsConfig(names=("a", "b"))
+    with pytest.raises(SettingsError, match=f"'{name}' reads the pooler; need one of the same"):
+        Shape.of(config, {name: own})
+    assert Shape.of(config, {**bert_heads(), name: own}).heads[name] == own
 
 
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({}, "several: 'mood' has no labels; need labels and label_names"),
-        ({"labels": "text"}, "labels and label_names go together"),
-        (
-            {"labels": "token", "label_names": ("a", "b"), "label_answer": "several"},
-            "labels = text",
-        ),
-        ({"labels": "text", "label_names": ("a", "b"), "label_answer": "number"}, "has one name"),
+        ({"on": "text"}, "'{}' is missing"),
+        ({"names": ()}, r"'{}' is \(\); tuple should have at least 1 item"),
+        ({"on": "token", "names": ("a", "b"), "answer": "several"}, 'need on = "text"'),
+        ({"names": ("a", "b"), "answer": "number"}, "a number has one name"),
     ],
 )
 def test_each_of_several_heads_is_checked_as_one_alone(own, message):
+    with pytest.raises(SettingsError, match=message.format("names")):
+        build(LabelsConfig, own, where="labels")
+    heads = {"pooler": {"kind": "pooler"}, "mood": {"kind": "labels", **own}}
+    with pytest.raises(SettingsError, match=message.format("heads.mood.names")):
+        build(Shape, {"encoders": {"main": table()}, "heads": heads}, where="network")
+
+
+def labels(**changes):
+    return {"kind": "labels", "on": "token", "names": ("a", "b"), **changes}
+
+
+def speaking(**changes):
+    return {"kind": "decoder", "vocab_size": 10, "layers": 1, **changes}
+
+
+WAVES = {"width": 64, "heads": 1, "max_length": 2**17, "positions": "sinusoidal"}
+
+
+@pytest.mark.parametrize(
+    ("encoders", "heads", "message"),
+    [
+        ({"one": {}}, {}, "encoders: need one that is called main"),
+        ({"main": {"layers": 0}}, {}, "'encoders.main.layers' is 0; input should be greater"),
+        ({"main": {"widht": 8}}, {}, r"\[encoders\]: unknown key 'widht'; did you mean 'width'"),
+        ({"main": {}, "a.b": {}}, {}, "'encoders.a.b' is 'a.b'; string should match pattern"),
+        ({"main": {}}, {"a": labels(encoder="b")}, "'a' reads the encoder 'b'; there is none"),
+        ({"main": {}}, {"a": labels(mix=(1, 2))}, "'a' reads layer 2, and the encoder has 1; need"),
+        ({"main": {}}, {"a": labels(mix=(-3,))}, "'a' reads layer -3, and the encoder has 1; need"),
+        ({"main": {}}, {"a": labels(mix="all")}, "'heads.a.mix' is 'all'; .*'weighted'; or need a"),
+        (
+            {"main": {}},
+            {"a": {"kind": "x"}},
+            "'heads.a' is {'kind': 'x'}; need a kind of 'pooler', ",
+        ),
+        (
+            {"main": {}},
+            {"a": labels(nmes=1)},
+            r"\[heads\]: unknown key 'nmes'; did you mean 'names'",
+        ),
+        ({"main": {}}, {"a": speaking(mix=(0,))}, "a decoder reads the last layer; leave mix out"),
+        ({"main": {}}, {"a": labels(encoder="\ud800")}, "'heads.a.encoder' is .*a valid string"),
+        ({"main": {"borrows": "\ud800"}}, {}, "'encoders.main.borrows' is .*a valid string"),
+        ({"main": {}, "b": {"borrows": "c"}}, {}, "'b' borrows the tokens of 'c', which has none"),
+        (
+            {"main": {}, "b": {"borrows": "main", "vocab_size": 9}},
+            {},
+            "'b' borrows tokens and has another vocab_size",
+        ),
+        (
+            {"main": {}, "b": {"borrows": "main", "width": 4}},
+            {},
+            "'b' borrows tokens of width 8, .* are 4 wide; set its embedding_width to 8",
+        ),
+        ({f"e{n}": {} for n in range(65)}, {}, "'encoders' is .*at most 64"),
+        (
+            {"main": {"layers": 512}, "b": {"layers": 500}},
+            {"a": speaking(layers=13)},
+            "1,025 layers in all; a network has at most 1,024",
+        ),
+        (
+            {"main": WAVES, "b": WAVES, "c": WAVES},
+            {"a": speaking(max_length=2**17), "d": speaking(max_length=2)},
+            "tables of 33,554,560 numbers for their positions; a network has at most 33,554,432",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_in_a_network_is_named(encoders, heads, message):
+    tables = {name: table(**changes) for name, changes in encoders.items()}
     with pytest.raises(SettingsError, match=message):
-        build(HeadsConfig, {"pooler": True, "several": {"mood": own}}, where="heads")
+        build(Shape, {"encoders": tables, "heads": heads}, where="network")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("training", "'heads.training' is 'training'; 'training' is a flag of every module"),
+        ("a.b", "'heads.a.b' is 'a.b'; string should match"),
+        ("a b", "'heads.a b' is 'a b'; string should match"),
+        ("", "'heads.' is ''; string should match"),
+    ],
+)
+def test_a_name_that_a_part_of_a_network_cannot_have_is_refused(name, message):
+    config = build(ModelConfig, table(), where="model")
+    with pytest.raises(SettingsError, match=message):
+        Shape.of(config, {name: PoolerConfig()})
 
 
 def recurrent(**changes):

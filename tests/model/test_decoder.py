@@ -7,13 +7,15 @@ import torch
 from torch.nn import functional as F
 
 from tests.conftest import tiny_config, tiny_translator
+from tests.shapes import bert_heads
 from unmask.data.batches import collate
 from unmask.data.packing import pack
 from unmask.errors import SettingsError
 from unmask.model.attention import recording
-from unmask.model.config import READ_BY_SCHEME, DecoderConfig, HeadsConfig, Scheme
+from unmask.model.config import READ_BY_SCHEME, Scheme
 from unmask.model.network import Network
 from unmask.model.rows import texts_of
+from unmask.model.shape import DecoderConfig, Shape
 from unmask.text.tokenizer import Encoded
 
 SCHEMES = get_args(Scheme)
@@ -51,7 +53,7 @@ def decoded(network, some, said, rows):
     read, heard = (collate(side, rows, pad_id=0) for side in (some, said))
     states = network.encoder(read.tokens, read.segments, read.index, read.owner)
     words = heard.tokens, heard.index, heard.owner
-    found = network.decoder(*words, states, read.owner, network.words)
+    found = network.heads["decoder"](*words, states, read.owner, network.words())
     return apart(found, heard)
 
 
@@ -92,7 +94,7 @@ def test_every_word_sees_all_of_its_source_and_nothing_of_a_neighbours():
     )
     states = torch.randn(*read.tokens.shape, 16, requires_grad=True)
     words = heard.tokens, heard.index, heard.owner
-    found = network.decoder(*words, states, read.owner, network.words)
+    found = network.heads["decoder"](*words, states, read.owner, network.words())
     for n, own in enumerate(apart(found, heard)):
         for state in own:
             (grad,) = torch.autograd.grad(state.square().sum(), states, retain_graph=True)
@@ -108,10 +110,10 @@ def steps(network, some, words):
     read = collate(some, [[i] for i in range(len(some))], pad_id=0)
     states = network.encoder(read.tokens, read.segments, read.index, read.owner)
     where = texts_of(read.owner, read.index)
-    said = network.decoder.begin(where.apart(states), where)
+    said = network.heads["decoder"].begin(where.apart(states), where)
     found = []
     for word in words.unbind(1):
-        state, said = network.decoder.step(said, word, network.words)
+        state, said = network.heads["decoder"].step(said, word, network.words())
         found.append(state)
     return torch.stack(found, dim=1), said
 
@@ -135,8 +137,8 @@ def test_a_selection_goes_on_as_the_whole_would():
     words = torch.tensor([target.ids for target in targets([(0, 3)] * 5)])
     _, said = steps(network, sources(), words)
     which, next_words = torch.tensor([3, 1, 1, 4]), torch.tensor([5, 6, 7, 8, 9])
-    whole, _ = network.decoder.step(said, next_words, network.words)
-    some, _ = network.decoder.step(said.select(which), next_words[which], network.words)
+    whole, _ = network.heads["decoder"].step(said, next_words, network.words())
+    some, _ = network.heads["decoder"].step(said.select(which), next_words[which], network.words())
     torch.testing.assert_close(some, whole[which], atol=1e-6, rtol=1e-5)
     assert not torch.allclose(some, whole[:4], atol=1e-3)
 
@@ -149,13 +151,13 @@ def test_rows_that_share_a_source_say_what_rows_with_their_own_would():
     own = said.select(torch.arange(5).repeat_interleave(3))
     shared = said.select(torch.arange(5).repeat_interleave(3), each=3)
     assert shared.source is said.source
-    step = network.decoder.step
+    step = network.heads["decoder"].step
     for which in (torch.arange(15).view(5, 3).flip(1), torch.tensor([[12, 12, 14], [3, 5, 4]])):
         heard = 5 + torch.arange(which.numel()) % 14
         shared, own = shared.select(which.flatten(), each=3), own.select(which.flatten())
         assert len(shared.source[0]) == len(which)
-        one, shared = step(shared, heard, network.words)
-        two, own = step(own, heard, network.words)
+        one, shared = step(shared, heard, network.words())
+        two, own = step(own, heard, network.words())
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
 
 
@@ -169,12 +171,14 @@ def test_weights_of_the_look_at_the_source_are_its_formula():
     (source,), (target,) = sources([(6, 4)]), targets([(6, 4)])
     read = collate([source], [[0]], pad_id=0)
     states = network.encoder(read.tokens, read.segments, read.index, read.owner)[0]
-    with recording(network.decoder) as heard:
+    with recording(network.heads["decoder"]) as heard:
         (found,) = decoded(network, [source], [target], [[0]])
     own, crossed = heard
     assert own.shape == (1, 2, 4, 4)
-    block, table = network.decoder.blocks[0], network.words
-    x = network.decoder.norm(table[target.ids] + network.decoder.positions.table.weight[:4])
+    block, table = network.heads["decoder"].blocks[0], network.words()
+    x = network.heads["decoder"].norm(
+        table[target.ids] + network.heads["decoder"].positions.table.weight[:4]
+    )
 
     def mixed(attention, asking, answering, mask):
         q, k, v = (
@@ -203,9 +207,9 @@ def test_weights_of_the_look_at_the_source_are_its_formula():
 def test_who_listens_hears_of_each_step_what_is_heard_of_all_at_once():
     network = tiny_translator({})
     (source,), (target,) = sources([(6, 4)]), targets([(6, 4)])
-    with recording(network.decoder) as once:
+    with recording(network.heads["decoder"]) as once:
         decoded(network, [source], [target], [[0]])
-    with recording(network.decoder) as each:
+    with recording(network.heads["decoder"]) as each:
         steps(network, [source], torch.tensor([target.ids]))
     for at in range(4):
         for part in range(4):  # two blocks, each with a look at itself and one at the source
@@ -217,7 +221,7 @@ def test_who_listens_hears_of_each_step_what_is_heard_of_all_at_once():
 def test_it_is_torchs_decoder():
     """The same numbers from torch.nn.TransformerDecoder with the same weights."""
     network = tiny_translator({"layers": 1}, activation="relu", norm_epsilon=1e-5)
-    block = network.decoder.blocks[0]
+    block = network.heads["decoder"].blocks[0]
     theirs = torch.nn.TransformerDecoderLayer(16, 2, 32, 0.0, batch_first=True).eval()
     for ours, other in ((block.attention, theirs.self_attn), (block.cross, theirs.multihead_attn)):
         other.in_proj_weight, other.in_proj_bias = ours.qkv.weight, ours.qkv.bias
@@ -226,8 +230,8 @@ def test_it_is_torchs_decoder():
     theirs.linear2.load_state_dict(block.feed.outer.state_dict())
     states, x, index = torch.randn(3, 6, 16), torch.randn(3, 4, 16), torch.arange(4).expand(3, -1)
     owner, source_owner = torch.zeros(3, 4).long(), torch.zeros(3, 6).long()
-    network.decoder._embed = lambda *_: x
-    found = network.decoder(owner, index, owner, states, source_owner, network.words)
+    network.heads["decoder"]._embed = lambda *_: x
+    found = network.heads["decoder"](owner, index, owner, states, source_owner, network.words())
     expected = theirs(x, states, tgt_mask=torch.full((4, 4), float("-inf")).triu(1))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -238,7 +242,7 @@ def test_every_parameter_gets_a_gradient(scheme, shared):
     network = tiny_translator({"shared": shared}, positions=scheme, **far(scheme)).train()
     found = decoded(network, sources(), targets(), pack([max(pair) for pair in PAIRS], 14))
     states = torch.cat(found)
-    network.word_loss(states, torch.randint(5, 19, (len(states),))).backward()
+    network.token_loss(states, torch.randint(5, 19, (len(states),)), "decoder").backward()
     without = [
         name
         for name, p in network.named_parameters()
@@ -249,26 +253,26 @@ def test_every_parameter_gets_a_gradient(scheme, shared):
 
 def test_shared_words_are_the_encoders():
     shared, own = tiny_translator({"shared": True}), tiny_translator({})
-    assert shared.words is shared.encoder.tokens.weight
-    assert shared.decoder.tokens is None
-    assert own.words is own.decoder.tokens.weight
-    assert own.words.shape == (19, 16)
+    assert shared.words() is shared.encoder.embeddings.tokens.weight
+    assert shared.heads["decoder"].tokens is None
+    assert own.words() is own.heads["decoder"].tokens.weight
+    assert own.words().shape == (19, 16)
 
 
 def test_one_table_has_as_many_words_for_both_sides():
-    heads = HeadsConfig(decoder=DecoderConfig(vocab_size=19, layers=1, shared=True))
+    heads = bert_heads(decoder=DecoderConfig(vocab_size=19, layers=1, shared=True))
     with pytest.raises(SettingsError, match="decoder: 19 words, and the encoder has 23"):
-        Network(tiny_config(), heads)
+        Network(Shape.of(tiny_config(), heads))
 
 
 def test_a_table_of_positions_is_as_limited_as_the_encoders():
-    heads = HeadsConfig(decoder=DecoderConfig(vocab_size=19, layers=1, max_length=2**17))
+    heads = bert_heads(decoder=DecoderConfig(vocab_size=19, layers=1, max_length=2**17))
     with pytest.raises(SettingsError, match="decoder: max_length 131072 times 128 channels"):
-        Network(tiny_config(positions="sinusoidal", width=128), heads)
+        Network(Shape.of(tiny_config(positions="sinusoidal", width=128), heads))
 
 
 def test_buckets_of_distances_are_all_spent_on_what_is_behind():
     network = tiny_translator({}, positions="t5", buckets=8, reach=20)
     behind = torch.tensor([0, -1, -2, -3])
-    assert network.decoder.positions.bucket(behind).tolist() == [0, 1, 2, 3]
+    assert network.heads["decoder"].positions.bucket(behind).tolist() == [0, 1, 2, 3]
     assert network.encoder.positions.bucket(behind).tolist() != [0, 1, 2, 3]

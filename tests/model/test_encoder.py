@@ -89,7 +89,7 @@ def test_the_trace_has_the_embeddings_and_every_block():
     encoder = network.encoder
     tokens, index = torch.tensor([[5, 6, 7]]), torch.arange(3)[None]
     trace = []
-    embedded = encoder.embed(tokens, torch.zeros_like(tokens), index)
+    embedded = encoder.embeddings(tokens, torch.zeros_like(tokens), index)
     last = encoder.run(embedded, None, index, trace=trace)
     assert len(trace) == encoder.config.layers + 1
     assert torch.equal(trace[0], embedded)
@@ -104,7 +104,7 @@ def test_pre_norm_ends_with_a_norm_and_leaves_the_input_a_straight_way_through()
                 part.weight.zero_()
                 part.bias.zero_()
     tokens, index = torch.tensor([[5, 6, 7]]), torch.arange(3)[None]
-    x = encoder.embed(tokens, torch.zeros_like(tokens), index)
+    x = encoder.embeddings(tokens, torch.zeros_like(tokens), index)
     torch.testing.assert_close(encoder.run(x, None, index), encoder.last_norm(x))
 
 
@@ -114,7 +114,7 @@ def test_weights_start_narrow_and_cut_at_two_deviations():
     assert weights.abs().max() <= 0.04
     assert weights.std().item() == pytest.approx(0.88 * 0.02, rel=0.05)  # of the cut distribution
     assert encoder.blocks[0].feed.inner.bias.eq(0).all()
-    assert encoder.norm.weight.eq(1).all()
+    assert encoder.embeddings.norm.weight.eq(1).all()
 
 
 def test_every_parameter_gets_a_gradient():

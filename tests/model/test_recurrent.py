@@ -139,7 +139,7 @@ def test_the_trace_has_the_embeddings_and_every_layer_in_their_rows(kind):
     assert torch.equal(trace[-1], last)
     assert torch.equal(at, last.flatten(0, 1)[places])
     real = batch.owner >= 0
-    embedded = encoder.embed(batch.tokens, batch.segments, batch.index)
+    embedded = encoder.embeddings(batch.tokens, batch.segments, batch.index)
     assert torch.equal(trace[0][real], embedded[real])
 
 
@@ -171,7 +171,7 @@ def asked(own, kind="gru", lengths=(4, 2, 6), *, words=5, **changes):
     generator = torch.Generator().manual_seed(2)
     states = torch.randn(*owner.shape, 16, generator=generator) * (owner >= 0)[..., None]
     said = torch.randint(5, 19, (len(lengths), words), generator=generator)
-    return network.decoder, states, texts, said, network.words
+    return network.heads["decoder"], states, texts, said, network.words()
 
 
 def step_by_step(decoder, spoken, words, table):
@@ -398,11 +398,11 @@ def test_every_parameter_gets_a_gradient(kind, own):
     batch = collate(examples([7, 6]), [[0, 1]], pad_id=0)
     hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
     texts = texts_of(batch.owner, batch.index)
-    spoken = network.decoder.begin(texts.apart(hidden), texts)
+    spoken = network.heads["decoder"].begin(texts.apart(hidden), texts)
     words = torch.randint(5, 19, (2, 5))
-    states = network.decoder(spoken, words, network.words)
-    network.word_loss(states.flatten(0, 1), words.flatten()).backward()
-    unfed = {"decoder.cell.weight_ih_l0"} if own["feeds"] == "nothing" else set()
+    states = network.heads["decoder"](spoken, words, network.words())
+    network.token_loss(states.flatten(0, 1), words.flatten(), "decoder").backward()
+    unfed = {"heads.decoder.cell.weight_ih_l0"} if own["feeds"] == "nothing" else set()
     without = {
         name
         for name, p in network.named_parameters()

@@ -13,13 +13,13 @@ from unmask.errors import SettingsError
 from unmask.model import search as module
 from unmask.model.config import SearchSettings
 from unmask.model.rows import texts_of
-from unmask.model.search import Marks, search
+from unmask.model.search import Marks, begin, search
+from unmask.objectives.nextword import Speaking
 from unmask.settings import build
-from unmask.tasks.translate import Speaking
 from unmask.text.tokenizer import Encoded
 
 BEGIN, END = 0, 1
-MARKS = Marks(BEGIN, END, (BEGIN,))
+MARKS = Marks(END, (BEGIN,))
 HASHES = 9973
 
 
@@ -42,8 +42,8 @@ class Fable:
         self.table = scale * torch.randn(HASHES, words, generator=generator)
         self.asked = []  # how many rows, at every step
 
-    def begin(self, states, texts):
-        return Heard(states[:, 0, 0].long(), torch.zeros(len(states), 0, dtype=torch.long))
+    def begin(self, numbers):
+        return Heard(torch.tensor(numbers), torch.zeros(len(numbers), 0, dtype=torch.long))
 
     def step(self, state, words):
         self.asked.append(len(words))
@@ -57,14 +57,22 @@ class Fable:
         return self.table[place].clone()
 
 
-def run(speaker, numbers, *, lengths=None, most=30, marks=MARKS, own=None, **settings):
-    """Search for texts, each told by a number."""
-    lengths = torch.tensor(lengths or [3] * len(numbers))
-    owner = torch.where(torch.arange(int(lengths.max())) < lengths[:, None], 0, -1)
-    texts = texts_of(owner, torch.arange(owner.shape[1]).expand_as(owner))
-    states = torch.tensor(numbers, dtype=torch.float32)[:, None, None].expand(-1, owner.shape[1], 2)
-    how = SearchSettings(**settings)
-    return search(speaker, states, texts, marks, how, most=most, numbers=own)
+LIMIT = 16  # words, where nothing else is asked
+
+
+def begun(speaker, numbers, *, limits=None, longest=LIMIT, marks=MARKS, own=None, **settings):
+    """The beginning of a search for texts, each told by a number."""
+    limits = torch.tensor(limits or [longest] * len(numbers))
+    words, how = torch.full_like(limits, BEGIN), SearchSettings(**settings)
+    return begin(speaker, speaker.begin([*numbers]), words, limits, marks, how, own)
+
+
+def run(speaker, numbers, **how):
+    """What is found for each text."""
+    search = begun(speaker, numbers, **how)
+    while not search.done:
+        search.step()
+    return search.found()
 
 
 def score_of(fable, number, words):
@@ -157,30 +165,21 @@ def greedy_by_hand(fable, number, limit):
 
 def test_greed_takes_the_likeliest_word_until_the_end_or_the_limit():
     fable, numbers = Fable(8), list(range(50))
-    found = run(fable, numbers, lengths=[3] * 50)
+    found = run(fable, numbers)
     said = [one.words for one in found]
-    assert said == [greedy_by_hand(fable, number, 16) for number in numbers]
+    assert said == [greedy_by_hand(fable, number, LIMIT) for number in numbers]
     assert {len(words) for words in said} >= {0, 3, 16}, "some end at once, some never"
     for number, one in zip(numbers, found, strict=True):
-        whole = [*one.words, END] if len(one.words) < 16 else one.words
+        whole = [*one.words, END] if len(one.words) < LIMIT else one.words
         assert one.score == pytest.approx(score_of(fable, number, whole), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "most", "settings", "limits"),
-    [
-        ([1, 2, 5], 100, {}, [12, 14, 20]),
-        ([1, 2, 5], 13, {}, [12, 13, 13]),
-        ([1, 2, 5], 13, {"longest": 4}, [4, 4, 4]),
-        ([1, 2, 5], 13, {"longest": 40}, [13, 13, 13]),
-        ([1, 2, 5], 1, {}, [1, 1, 1]),
-    ],
-)
+@pytest.mark.parametrize("limits", [[12, 14, 20], [12, 13, 13], [4, 4, 4], [1, 1, 1], [1, 9, 2]])
 @pytest.mark.parametrize("how", [{}, {"beams": 3}, {"sample": True}])
-def test_limits_are_kept(lengths, most, settings, limits, how):
+def test_limits_are_kept(limits, how):
     never_ends = Fable(4)
     never_ends.table[:, END] = -1e9
-    found = run(never_ends, [0, 1, 2], lengths=lengths, most=most, **settings, **how)
+    found = run(never_ends, [0, 1, 2], limits=limits, **how)
     assert [len(one.words) for one in found] == limits
 
 
@@ -195,10 +194,10 @@ HOW = [
 
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_neither_batch_mates_nor_their_order_change_what_is_said(how):
-    fable, numbers, lengths = Fable(7), list(range(12)), [1 + n % 5 for n in range(12)]
-    together = run(fable, numbers, lengths=lengths, own=numbers, **how)
+    fable, numbers, limits = Fable(7), list(range(12)), [12 + 2 * (n % 5) for n in range(12)]
+    together = run(fable, numbers, limits=limits, own=numbers, **how)
     for order in (list(range(11, -1, -1)), [4, 7], [9]):
-        some = run(fable, order, lengths=[lengths[i] for i in order], own=order, **how)
+        some = run(fable, order, limits=[limits[i] for i in order], own=order, **how)
         assert [one.words for one in some] == [together[i].words for i in order]
         for one, i in zip(some, order, strict=True):
             assert one.score == pytest.approx(together[i].score, abs=1e-5)
@@ -216,10 +215,39 @@ def test_texts_leave_when_they_are_done_and_no_other_notices(monkeypatch, how, s
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
+def test_step_by_step_ends_with_what_a_search_finds(how):
+    fable, numbers, limits = Fable(7), list(range(12)), [2 + n % 5 for n in range(12)]
+    words = torch.full((12,), BEGIN)
+    at_once = search(
+        fable, fable.begin(numbers), words, torch.tensor(limits), MARKS, SearchSettings(**how)
+    )
+    steps, growing = 0, begun(fable, numbers, limits=limits, **how)
+    while not growing.done:
+        growing.step()
+        steps += 1
+        found = growing.found()
+        assert len(found) == 12
+        assert all(len(one.words) <= min(steps, n) for one, n in zip(found, limits, strict=True))
+    assert steps <= max(limits)
+    assert found == at_once
+
+
+@pytest.mark.parametrize("how", [{}, {"sample": True, "seed": 3}], ids=str)
+def test_who_keeps_one_text_each_never_takes_a_word_back(how):
+    search, before = begun(Fable(7), range(12), **how), [[]] * 12
+    while not search.done:
+        search.step()
+        now = [one.words for one in search.found()]
+        assert all(after[: len(said)] == said for said, after in zip(before, now, strict=True))
+        before = now
+    assert any(before)
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
 def test_what_is_never_to_be_said_is_not(how):
     fable = Fable(8)
     fable.table[:, [3, 5]] += 5.0
-    marks = Marks(BEGIN, END, (BEGIN, 3, 5))
+    marks = Marks(END, (BEGIN, 3, 5))
     said = {word for one in run(fable, range(30), marks=marks, **how) for word in one.words}
     assert said == {2, 4, 6, 7}
 
@@ -284,7 +312,7 @@ def lively(kind):
     own, changes = TRANSLATORS[kind]
     network = tiny_translator(own, **changes, init_std=0.5)
     with torch.no_grad():
-        for weight in network.decoder.parameters():
+        for weight in network.heads["decoder"].parameters():
             weight.mul_(3.0 if weight.ndim > 1 else 1.0)
     return network
 
@@ -308,13 +336,15 @@ def recomputed(network, states, texts, limit):
         while len(heard) <= limit:
             words = torch.tensor([heard])
             where, nobody = torch.arange(len(heard))[None], torch.zeros_like(words)
-            if network.heads.decoder.cell == "attention":
+            if network.shape.decoder.cell == "attention":
                 same = torch.zeros_like(index)
-                found = network.decoder(words, where, nobody, own, same, network.words)
+                found = network.heads["decoder"](words, where, nobody, own, same, network.words())
             else:
-                spoken = network.decoder.begin(own, texts_of(torch.zeros_like(index), index))
-                found = network.decoder(spoken, words, network.words)
-            word = int(network.word_scores(found[0, -1])[1:].argmax()) + 1
+                spoken = network.heads["decoder"].begin(
+                    own, texts_of(torch.zeros_like(index), index)
+                )
+                found = network.heads["decoder"](spoken, words, network.words())
+            word = int(network.token_scores(found[0, -1], "decoder")[1:].argmax()) + 1
             if word == 1:
                 break
             heard.append(word)
@@ -322,12 +352,20 @@ def recomputed(network, states, texts, limit):
     return said
 
 
+def spoken(network, states, texts, settings, *, longest):
+    """What a network says of these states."""
+    state = network.heads["decoder"].begin(states, texts)
+    limits = torch.full_like(texts.length, longest)
+    words = torch.full_like(limits, BEGIN)
+    return search(Speaking(network), state, words, limits, MARKS, settings)
+
+
 @pytest.mark.parametrize("kind", TRANSLATORS)
 @torch.inference_mode()
 def test_kept_states_say_what_computing_everything_anew_says(kind):
     network = lively(kind)
     states, texts = sources(network)
-    found = search(Speaking(network), states, texts, MARKS, SearchSettings(longest=12), most=31)
+    found = spoken(network, states, texts, SearchSettings(), longest=12)
     said = [one.words for one in found]
     assert said == recomputed(network, states, texts, 12)
     assert len(set(map(tuple, said))) > 2
@@ -338,13 +376,11 @@ def test_kept_states_say_what_computing_everything_anew_says(kind):
 def test_the_beams_of_a_text_are_the_same_whoever_is_searched_beside_it(kind):
     network = lively(kind)
     states, texts = sources(network)
-    how = SearchSettings(longest=10, beams=4)
-    together = search(Speaking(network), states, texts, MARKS, how, most=31)
+    how = SearchSettings(beams=4)
+    together = spoken(network, states, texts, how, longest=10)
     for n, length in enumerate(texts.length.tolist()):
         single = texts_of(torch.zeros(1, length).long(), torch.arange(length)[None])
-        (alone,) = search(
-            Speaking(network), states[n : n + 1, :length], single, MARKS, how, most=31
-        )
+        (alone,) = spoken(network, states[n : n + 1, :length], single, how, longest=10)
         assert alone.words == together[n].words
         assert alone.score == pytest.approx(together[n].score, abs=1e-4)
 

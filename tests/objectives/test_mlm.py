@@ -9,9 +9,9 @@ import torch
 from tests.conftest import tiny_network
 from tests.corpora import corpus_of
 from tests.objectives.conftest import CLS, MASK, PAD, SEP, UNKNOWN, around, batch_of, letters
+from tests.shapes import bert_heads
 from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
-from unmask.model.config import HeadsConfig
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.settings import build
 from unmask.text.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ def plain():
     """A hundred and fifty thousand tokens in texts of odd lengths, before and after."""
     texts = [t for n in (3, 37, 101, 259) for t in random_texts(150_000 // 4 // n, n, seed=n)]
     batch = batch_of(texts)
-    return batch, masked().prepare(batch, 1)
+    return batch, masked().prepare(batch, 1, 0.0)
 
 
 def test_fifteen_in_a_hundred_ordinary_tokens_are_hidden(plain):
@@ -60,7 +60,7 @@ def test_fifteen_in_a_hundred_ordinary_tokens_are_hidden(plain):
 
 @pytest.mark.parametrize(("length", "hidden"), [(20, {3}), (100, {15}), (10, {1, 2}), (1, {0, 1})])
 def test_how_many_tokens_of_one_text_are_hidden_by_hand(length, hidden):
-    batch = masked().prepare(batch_of(random_texts(2000, length)), 1)
+    batch = masked().prepare(batch_of(random_texts(2000, length)), 1, 0.0)
     counts = [
         int(asked(batch)[row, start : start + length + 2].sum())
         for row, start in zip(batch.row, batch.start, strict=True)
@@ -82,7 +82,7 @@ def test_of_the_hidden_eighty_are_masked_ten_random_and_ten_as_they_are(plain):
 
 def test_a_random_token_may_be_any_of_the_vocabulary_and_each_as_likely(plain):
     batch = plain[0]
-    after = masked(mask_share=0.0, random_share=1.0).prepare(batch, 1)
+    after = masked(mask_share=0.0, random_share=1.0).prepare(batch, 1, 0.0)
     shown = after.tokens[asked(after)]
     counts = torch.bincount(shown, minlength=SIZE)
     assert len(counts) == SIZE
@@ -94,7 +94,7 @@ def test_a_random_token_may_be_any_of_the_vocabulary_and_each_as_likely(plain):
 
 def test_every_place_of_a_text_is_as_likely_to_be_hidden():
     length, count = 40, 4000
-    batch = masked().prepare(batch_of(random_texts(count, length), row_length=42), 1)
+    batch = masked().prepare(batch_of(random_texts(count, length), row_length=42), 1, 0.0)
     found = asked(batch)[:, 1 : length + 1].sum(0)
     assert found.sum() == 0.15 * length * count
     assert ((found - 0.15 * count).abs() < 5 * (0.15 * 0.85 * count) ** 0.5).all()
@@ -113,7 +113,7 @@ def test_what_is_not_hidden_is_unchanged_and_the_answers_are_what_was_there(plai
 def test_the_batch_that_was_given_stays_as_it_is():
     batch = batch_of(random_texts(50, 30))
     copy = batch.tokens.clone()
-    masked().prepare(batch, 1)
+    masked().prepare(batch, 1, 0.0)
     assert torch.equal(batch.tokens, copy)
 
 
@@ -122,7 +122,7 @@ def test_special_tokens_are_never_hidden_even_where_a_text_has_them():
     texts = [around(draw.integers(0, 12, 50).tolist()) for _ in range(400)]
     before = batch_of(texts)
     assert all((before.tokens == special).sum() > 400 for special in (UNKNOWN, MASK, SEP, CLS))
-    after = masked(rate=0.9).prepare(before, 1)
+    after = masked(rate=0.9).prepare(before, 1, 0.0)
     assert (after.labels["mlm_tokens"] >= 5).all()
     special = before.tokens < 5
     assert torch.equal(after.tokens[special], before.tokens[special])
@@ -131,7 +131,7 @@ def test_special_tokens_are_never_hidden_even_where_a_text_has_them():
 
 def test_special_tokens_do_not_count_when_the_rate_is_reckoned():
     texts = [around([UNKNOWN] * 30 + [7] * 20)] * 50
-    batch = masked().prepare(batch_of(texts), 1)
+    batch = masked().prepare(batch_of(texts), 1, 0.0)
     assert batch.counts["mlm"] == 3 * 50
 
 
@@ -139,13 +139,13 @@ def test_special_tokens_are_known_wherever_they_stand_in_the_vocabulary():
     vocabulary = Vocabulary(["a", "b", "[MASK]", "c", "[SEP]", "[CLS]", "d", "[PAD]", "[UNK]"])
     objective = MaskedLM(MaskSettings(rate=0.9), vocabulary)
     before = batch_of([around([0, 1, 3, 6, 2, 4, 5, 7, 8])] * 50)
-    after = objective.prepare(before, 1)
+    after = objective.prepare(before, 1, 0.0)
     assert set(after.labels["mlm_tokens"].tolist()) <= {0, 1, 3, 6}
     assert (after.tokens == vocabulary.mask).sum() > 100
 
 
 def test_a_text_without_ordinary_tokens_has_nothing_to_guess():
-    batch = masked().prepare(batch_of([around([]), around([UNKNOWN])]), 1)
+    batch = masked().prepare(batch_of([around([]), around([UNKNOWN])]), 1, 0.0)
     assert batch.counts == {"mlm": 0}
     assert batch.labels["mlm_places"].shape == (0,)
 
@@ -156,7 +156,7 @@ def test_a_text_without_ordinary_tokens_has_nothing_to_guess():
 )
 def test_shares_of_one_and_nothing(shares, shown):
     before = batch_of(random_texts(50, 60, size=WIDE))
-    after = masked(WIDE, mask_share=shares[0], random_share=shares[1]).prepare(before, 1)
+    after = masked(WIDE, mask_share=shares[0], random_share=shares[1]).prepare(before, 1, 0.0)
     seen, was = after.tokens[asked(after)], before.tokens[asked(after)]
     assert len(seen) == 9 * 50
     same = {"mask": seen == MASK, "itself": seen == was, "random": (seen != was) & (seen != MASK)}
@@ -165,17 +165,17 @@ def test_shares_of_one_and_nothing(shares, shown):
 
 def test_what_is_hidden_is_a_function_of_the_example_and_the_key():
     batch = batch_of(random_texts(50, 60))
-    one, again, other = (masked().prepare(batch, root) for root in (1, 1, 2))
+    one, again, other = (masked().prepare(batch, root, 0.0) for root in (1, 1, 2))
     assert torch.equal(one.tokens, again.tokens)
     assert torch.equal(one.labels["mlm_places"], again.labels["mlm_places"])
     assert not torch.equal(one.labels["mlm_places"], other.labels["mlm_places"])
-    renumbered = masked().prepare(batch_of(random_texts(50, 60), seed=9), 1)
+    renumbered = masked().prepare(batch_of(random_texts(50, 60), seed=9), 1, 0.0)
     assert not torch.equal(one.labels["mlm_places"], renumbered.labels["mlm_places"])
 
 
 def test_what_is_hidden_does_not_depend_on_what_the_tokens_are():
-    one = masked().prepare(batch_of(random_texts(50, 60, seed=1)), 1)
-    other = masked().prepare(batch_of(random_texts(50, 60, seed=2)), 1)
+    one = masked().prepare(batch_of(random_texts(50, 60, seed=1)), 1, 0.0)
+    other = masked().prepare(batch_of(random_texts(50, 60, seed=2)), 1, 0.0)
     assert torch.equal(one.labels["mlm_places"], other.labels["mlm_places"])
 
 
@@ -195,7 +195,7 @@ def worded(count, *, seed=0):
 def words():
     """A hundred and twenty thousand tokens in words: before, after, and each word's places."""
     before = worded(2000)
-    after = masked(WIDE, whole_words=True).prepare(before, 1)
+    after = masked(WIDE, whole_words=True).prepare(before, 1, 0.0)
     tokens, glued = before.tokens.flatten().tolist(), before.continues.flatten().tolist()
     groups = []
     for at, (token, continues) in enumerate(zip(tokens, glued, strict=True)):
@@ -235,7 +235,7 @@ def test_a_hidden_word_is_treated_by_one_rule(words):
 
 def test_the_tokens_of_a_random_word_are_drawn_apart(words):
     before = words[0]
-    after = masked(WIDE, whole_words=True, mask_share=0.0, random_share=1.0).prepare(before, 1)
+    after = masked(WIDE, whole_words=True, mask_share=0.0, random_share=1.0).prepare(before, 1, 0.0)
     seen = after.tokens[asked(after)]
     assert len(seen.unique()) > 0.5 * len(seen)
 
@@ -257,14 +257,14 @@ def test_a_long_word_is_as_likely_to_be_hidden_as_a_short_one(words):
 
 def test_without_whole_words_words_are_torn(words):
     before, _, groups = words
-    found = asked(masked(WIDE).prepare(before, 1)).flatten().tolist()
+    found = asked(masked(WIDE).prepare(before, 1, 0.0)).flatten().tolist()
     torn = [group for group in groups if len({found[at] for at in group}) == 2]
     assert len(torn) > 1000
 
 
 def test_words_of_one_token_are_hidden_as_tokens_are():
     batch = batch_of(random_texts(50, 60))
-    one, other = (masked(whole_words=w).prepare(batch, 1) for w in (True, False))
+    one, other = (masked(whole_words=w).prepare(batch, 1, 0.0) for w in (True, False))
     assert torch.equal(one.tokens, other.tokens)
 
 
@@ -272,7 +272,7 @@ def test_a_word_does_not_reach_over_an_unknown_token():
     """a [UNK] ##b: what continues after something that cannot be hidden is a word of its own."""
     text, flags = around([7, UNKNOWN, 8]), [False, False, True, True, False]
     batch = batch_of([text] * 2000, continues=[flags] * 2000)
-    found = asked(masked(rate=0.5, whole_words=True).prepare(batch, 1))
+    found = asked(masked(rate=0.5, whole_words=True).prepare(batch, 1, 0.0))
     alone = sum(
         bool(found[row, start + 1]) != bool(found[row, start + 3])
         for row, start in zip(batch.row, batch.start, strict=True)
@@ -295,7 +295,7 @@ def test_words_of_chinese_that_were_given_by_spaces_are_hidden_whole(tmp_path):
     stream = Stream(corpus, np.arange(60), ExampleSettings(pairs="off", short_share=0.0), 0, 128)
     batch = stream.batch([Cursor(0, row) for row in range(len(stream.epoch(0)))])
     how = MaskSettings(whole_words=True)
-    found = asked(MaskedLM(how, tokenizer.vocabulary).prepare(batch, 1)).flatten()
+    found = asked(MaskedLM(how, tokenizer.vocabulary).prepare(batch, 1, 0.0)).flatten()
     said = {word for sentences in documents for s in sentences for word in s.split()}
     ids, glued = batch.tokens.flatten().tolist(), batch.continues.flatten().tolist()
     hidden, torn, word = [], 0, []
@@ -321,7 +321,7 @@ def hidden_by_epoch(folder, copies):
     epochs = []
     for epoch in range(4):
         rows = [Cursor(epoch, row) for row in range(len(stream.epoch(epoch)))]
-        batch = objective.prepare(stream.batch(rows), 1)
+        batch = objective.prepare(stream.batch(rows), 1, 0.0)
         epochs.append(sorted(batch.labels["mlm_tokens"].tolist()))
     return epochs
 
@@ -341,9 +341,9 @@ def test_with_copies_the_same_tokens_are_hidden_every_so_many_epochs(tmp_path):
 @pytest.fixture(scope="module")
 def scored():
     """A small network and a batch with two texts in a row."""
-    network = tiny_network(HeadsConfig(tokens=True), vocab_size=SIZE, max_length=64)
+    network = tiny_network(bert_heads(tokens=True), vocab_size=SIZE, max_length=64)
     texts = [*random_texts(3, 25), *random_texts(2, 12)]
-    return network, masked(rate=0.3).prepare(batch_of(texts, row_length=45), 1)
+    return network, masked(rate=0.3).prepare(batch_of(texts, row_length=45), 1, 0.0)
 
 
 def states(network, batch):
@@ -359,7 +359,7 @@ def read(network, hidden, batch):
 def test_the_loss_is_the_sum_over_hidden_tokens_spelled_out(scored):
     network, batch = scored
     hidden = states(network, batch)
-    logs = network.guess(hidden).log_softmax(-1)  # [B, S, V]: of all places
+    logs = network.token_scores(hidden).log_softmax(-1)  # [B, S, V]: of all places
     answers = torch.full_like(batch.tokens, -1).flatten()
     answers[batch.labels["mlm_places"]] = batch.labels["mlm_tokens"]
     answers = answers.view_as(batch.tokens)
@@ -375,7 +375,7 @@ def test_the_loss_is_the_sum_over_hidden_tokens_spelled_out(scored):
 
 def test_the_loss_of_a_network_that_knows_nothing_is_ln_v_a_token(scored):
     _, batch = scored
-    blank = tiny_network(HeadsConfig(tokens=True), vocab_size=SIZE, max_length=64)
+    blank = tiny_network(bert_heads(tokens=True), vocab_size=SIZE, max_length=64)
     for parameter in blank.parameters():
         parameter.data.zero_()
     sums = read(blank, states(blank, batch), batch)
@@ -385,7 +385,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_ln_v_a_token(scored):
 def test_right_answers_are_counted_in_evaluation_only(scored):
     network, batch = scored
     hidden = states(network, batch)
-    best = network.guess(hidden).argmax(-1).flatten()[batch.labels["mlm_places"]]
+    best = network.token_scores(hidden).argmax(-1).flatten()[batch.labels["mlm_places"]]
     expected = int((best == batch.labels["mlm_tokens"]).sum())
     sums = read(network, hidden, batch)
     assert int(sums["mlm_right"]) == expected
@@ -399,7 +399,7 @@ def test_right_answers_are_counted_in_evaluation_only(scored):
 
 def test_a_batch_without_hidden_tokens_costs_nothing(scored):
     network, _ = scored
-    batch = masked().prepare(batch_of([around([UNKNOWN] * 4)]), 1)
+    batch = masked().prepare(batch_of([around([UNKNOWN] * 4)]), 1, 0.0)
     assert read(network, states(network, batch), batch)["mlm"].item() == 0.0
 
 
@@ -408,8 +408,8 @@ def test_encoder_and_token_head_get_gradient_and_the_pooler_none(scored):
     network.zero_grad()
     read(network, states(network, batch), batch)["mlm"].backward()
     without = {n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()}
-    assert all(name.startswith("pooler.") for name in without)
-    assert network.token_head.bias.grad.abs().sum() > 0
+    assert all(name.startswith("heads.pooler.") for name in without)
+    assert network.heads["tokens"].bias.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -434,16 +434,18 @@ def test_the_paper_is_the_default():
 
 
 def test_padding_is_nobodys_text():
-    batch = masked(rate=0.9).prepare(batch_of([around([7] * 3), around([8] * 9)], row_length=11), 1)
+    texts = batch_of([around([7] * 3), around([8] * 9)], row_length=11)
+    batch = masked(rate=0.9).prepare(texts, 1, 0.0)
     assert (batch.tokens[batch.owner < 0] == PAD).all()
 
 
 def test_the_rate_may_change_over_the_run():
     how = masked(rate=0.4, last_rate=0.2)
-    assert [how.at(p).how.rate for p in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.3, 0.2])
+    assert [how.rate(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.3, 0.2])
     batch = batch_of(random_texts(40, 100))
-    shares = [how.at(p).prepare(batch, 1).counts["mlm"] / (40 * 100) for p in (0.0, 1.0)]
+    shares = [how.prepare(batch, 1, p).counts["mlm"] / (40 * 100) for p in (0.0, 1.0)]
     assert shares == pytest.approx([0.4, 0.2], abs=0.01)
-    assert how.how.rate == 0.4  # the objective itself stays as it is
-    steady = masked(rate=0.4)
-    assert steady.at(0.7) is steady
+    assert how.config.rate == 0.4  # the objective itself stays as it is
+    assert masked(rate=0.4).rate(0.7) == 0.4
+    begun, ended = (masked(rate=0.4).prepare(batch, 1, p) for p in (0.0, 0.7))
+    assert torch.equal(begun.tokens, ended.tokens)

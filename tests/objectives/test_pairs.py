@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from tests.conftest import tiny_network
+from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
+from tests.shapes import bert_heads
 from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID
-from unmask.model.config import HeadsConfig
+from unmask.model.shape import PAIRS, PoolerConfig, Shape
 from unmask.objectives.pairs import PairOrder, PairSettings
 
 TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15]), around([16], [17])]
@@ -17,7 +18,7 @@ LABELS = [FOLLOWS, DIFFERS, UNSAID, FOLLOWS]
 
 @pytest.fixture(scope="module")
 def network():
-    return tiny_network(HeadsConfig(pair=True))
+    return tiny_network(bert_heads(pair=True))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def scores(network, text):
 
 
 def read(order, network, texts, labels):
-    batch = order.prepare(batch_of(texts, pair=labels, row_length=16), 0)
+    batch = order.prepare(batch_of(texts, pair=labels, row_length=16), 0, 0.0)
     hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
     return order.read(network, hidden.flatten(0, 1)[order.places(batch)], batch), batch
 
@@ -105,9 +106,10 @@ def test_pairs_of_one_row_are_answered_apart(order, network):
 def test_pooler_and_pair_head_get_gradient(order, network):
     network.zero_grad()
     read(order, network, TEXTS, LABELS)[0]["pair"].backward()
-    for module in (network.pooler, network.pair_head, network.encoder.blocks[0]):
+    for module in (network.heads["pooler"], network.heads["pair"], network.encoder.blocks[0]):
         assert all(p.grad is not None and p.grad.any() for p in module.parameters()), module
 
 
-def test_what_it_asks_for_is_a_pooler_and_a_head():
-    assert PairOrder.heads == {"pooler": True, "pair": True}
+def test_what_it_asks_for_is_a_pooler_and_a_head(order):
+    shape = Shape.of(tiny_config())
+    assert order.heads(shape) == {"pooler": PoolerConfig(), "pair": PAIRS}

@@ -13,19 +13,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks import theirs, tuned
-from tests.conftest import tiny_network
+from tests.conftest import tiny_config, tiny_network
+from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import LabelledFiles, windows_of
-from unmask.tasks.base import Supervised, batch_of
+from unmask.jobs.labelled import LabelledFiles
+from unmask.jobs.scopes import FINETUNE
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
-from unmask.train.distributed import Processes
-from unmask.train.ingredients import Tokens
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps.base import Piece, TrainingModule
 
 pytest.importorskip("transformers")
 
@@ -76,7 +75,7 @@ def data(request, tmp_path):
     name, content = FILES[request.param]
     path = tmp_path / name
     path.write_text(content + "\n")
-    task = compose(Finetune.scope, request.param).task
+    task = compose(FINETUNE, request.param).task
     return LabelledFiles(path, path).read(task)
 
 
@@ -97,27 +96,28 @@ class WithoutPadding(nn.Module):
 def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path):
     task, tokenizer = data.task, Tokenizer(Vocabulary([*SPECIALS, *WORDS]))
     sizes = {"vocab_size": len(tokenizer.vocabulary), "max_length": LENGTH, "width": 32}
-    heads = task.heads.model_copy(update={"label_dropout": 0.0})
+    tokens = Tokens(tokenizer, LENGTH)
+    heads = task.heads(tiny_config(**sizes), tokens, {})
+    heads["labels"] = task.head.model_copy(update={"dropout": 0.0})
     ours = tiny_network(heads, **sizes, dropout=0.0, attention_dropout=0.0)
     save_folder(tmp_path / "ours", ours, tokenizer)
     other = tuned.network(task, tmp_path / "ours", 0).train()
     wrapped = WithoutPadding(other) if task.name == "qa" else other
     before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
-    trainee = Trainee(ours.train(), Supervised(task))
-    optimizer, their_optimizer = make_optimizer(trainee, RULES), theirs.adamw(other, RULES)
+    module = TrainingModule(ours.train(), task.objective)
+    optimizer, their_optimizer = make_optimizer(module, RULES), theirs.adamw(other, RULES)
 
-    windows, _ = windows_of(task, data.train, Tokens(tokenizer, LENGTH))
+    found = task.windows(data.train, tokens, learn=True)
+    windows = [window.compact() for _, own in found for window in own]
     shared = 0
     for step in range(STEPS):
         some = windows[step * BATCH : (step + 1) * BATCH]
         parts = some[:2], some[2:]  # which changes nothing
-        batches = [batch_of(task, part, pad_id=tokenizer.vocabulary.pad) for part in parts]
+        batches = [task.batch(part, tokens) for part in parts]
         shared += sum(len(batch.row) > len(batch.tokens) for batch in batches)
         pieces = [Piece(batch, 0) for batch in batches]
-        report = take_step(
-            trainee, pieces, optimizer, Processes(), terms=[task.name], clip=RULES.clip
-        )
-        assert report.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
+        result = take_step(module, pieces, optimizer, clip=RULES.clip)
+        assert result.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
         theirs.step(wrapped, their_optimizer, [tuned.rows_of(task, some)], RULES.clip)
     assert shared, "no row held several windows"
 

@@ -6,24 +6,26 @@ import pytest
 import torch
 
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.model.config import SIZES, HeadsConfig, sized
+from unmask.model.config import SIZES, sized
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 transformers = pytest.importorskip("transformers")
 
 HEADS = {
-    "BertModel": HeadsConfig(),
-    "BertForPreTraining": HeadsConfig(tokens=True, pair=True),
-    "BertForMaskedLM": HeadsConfig(pooler=False, tokens=True),
-    "BertForNextSentencePrediction": HeadsConfig(pair=True),
-    "BertForSequenceClassification": HeadsConfig(labels="text", label_names=("no", "yes", "?")),
-    "BertForTokenClassification": HeadsConfig(
+    "BertModel": bert_heads(),
+    "BertForPreTraining": bert_heads(tokens=True, pair=True),
+    "BertForMaskedLM": bert_heads(pooler=False, tokens=True),
+    "BertForNextSentencePrediction": bert_heads(pair=True),
+    "BertForSequenceClassification": bert_heads(labels="text", label_names=("no", "yes", "?")),
+    "BertForTokenClassification": bert_heads(
         pooler=False, labels="token", label_names=("O", "B-X", "I-X")
     ),
-    "BertForQuestionAnswering": HeadsConfig(
+    "BertForQuestionAnswering": bert_heads(
         pooler=False, labels="span", label_names=("start", "end")
     ),
 }
@@ -42,21 +44,21 @@ def our_numbers(network: Network) -> dict[str, torch.Tensor]:
     tokens, segments = rows()
     index = torch.arange(tokens.shape[1]).expand_as(tokens)
     hidden = network.encoder(tokens, segments, index, torch.zeros_like(tokens))
-    heads = network.heads
-    pooled = network.pool(hidden[:, 0]) if heads.pooler else None
-    if heads.labels == "text":
-        return {"logits": network.label_head(pooled)}
-    if heads.labels == "token":
-        return {"logits": network.label_head(hidden)}
-    if heads.labels == "span":
-        start, end = network.label_head(hidden).unbind(-1)
+    heads, labels = network.heads, network.shape.labels
+    pooled = network.pool(hidden[:, 0]) if "pooler" in heads else None
+    if labels and labels.on == "text":
+        return {"logits": heads["labels"](pooled)}
+    if labels and labels.on == "token":
+        return {"logits": heads["labels"](hidden)}
+    if labels and labels.on == "span":
+        start, end = heads["labels"](hidden).unbind(-1)
         return {"start_logits": start, "end_logits": end}
     found = {}
-    if heads.tokens:
-        found["prediction_logits" if heads.pair else "logits"] = network.guess(hidden)
-    if heads.pair:
-        name = "seq_relationship_logits" if heads.tokens else "logits"
-        found[name] = network.pair_head(pooled)
+    if "tokens" in heads:
+        found["prediction_logits" if "pair" in heads else "logits"] = network.token_scores(hidden)
+    if "pair" in heads:
+        name = "seq_relationship_logits" if "tokens" in heads else "logits"
+        found[name] = heads["pair"](pooled)
     return found or {"last_hidden_state": hidden, "pooler_output": pooled}
 
 
@@ -90,7 +92,7 @@ def letters() -> Tokenizer:
 @pytest.mark.parametrize(("size", "name"), sizes_and_heads())
 def test_random_weights_of_every_size_and_head_give_the_same_numbers(tmp_path, size, name, letters):
     config = sized(size, vocab_size=1000 if size in ("base", "large") else 30_522)
-    network = Network(config, HEADS[name]).eval()
+    network = Network(Shape.of(config, HEADS[name])).eval()
     save_folder(tmp_path / "ours", network, letters)
     theirs, report = getattr(transformers, name).from_pretrained(
         tmp_path / "ours", output_loading_info=True
@@ -100,14 +102,15 @@ def test_random_weights_of_every_size_and_head_give_the_same_numbers(tmp_path, s
     theirs.save_pretrained(tmp_path / "theirs")
     back = load_folder(tmp_path / "theirs")
     assert back.network.config == config
-    assert back.network.heads == HEADS[name]
+    assert back.network.shape.heads == HEADS[name]
     for key, tensor in network.state_dict().items():
         assert torch.equal(back.network.state_dict()[key], tensor), key
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_what_transformers_writes_from_its_own_start_we_read(tmp_path, name):
-    labels = HEADS[name].label_names or ("a", "b")
+    own = HEADS[name].get("labels")
+    labels = own.names if own else ("a", "b")
     config = transformers.BertConfig(
         vocab_size=1000,
         hidden_size=32,
@@ -122,8 +125,8 @@ def test_what_transformers_writes_from_its_own_start_we_read(tmp_path, name):
     theirs.save_pretrained(tmp_path)
     network = load_folder(tmp_path).network
     compare(network, theirs)
-    if HEADS[name].labels in ("text", "token"):
-        assert network.heads.label_names == HEADS[name].label_names
+    if own and own.on in ("text", "token"):
+        assert network.shape.labels.names == own.names
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_what_transformers_writes_from_its_own_start_we_read(tmp_path, name):
     ids=str,
 )
 def test_other_settings_that_transformers_knows_give_the_same_numbers(tmp_path, letters, changes):
-    heads = HeadsConfig(tokens=True, pair=True)
+    heads = bert_heads(tokens=True, pair=True)
     network = tiny_network(heads, vocab_size=1000, max_length=64, **changes)
     save_folder(tmp_path / "ours", network, letters)
     theirs = transformers.BertForPreTraining.from_pretrained(tmp_path / "ours")

@@ -11,19 +11,19 @@ from torch.nn import functional as F
 from benchmarks.theirs import adamw, apart
 from tests.conftest import tiny_network
 from tests.corpora import chatter, corpus_of
+from tests.shapes import bert_heads
+from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.batches import Batch
 from unmask.data.examples import UNSAID
 from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
-from unmask.model.config import HeadsConfig
-from unmask.objectives.base import OnePass
+from unmask.objectives.base import Joint
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
-from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps.base import Piece, TrainingModule
 
 transformers = pytest.importorskip("transformers")
 
@@ -40,7 +40,7 @@ def corpus(tmp_path_factory):
 def objective(corpus):
     vocabulary = corpus.tokenizer.vocabulary
     mlm = MaskedLM(MaskSettings(), vocabulary)
-    return OnePass([mlm, PairOrder(PairSettings(), vocabulary)])
+    return Joint([mlm, PairOrder(PairSettings(), vocabulary)])
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def batches(corpus, objective) -> list[Batch]:
     """The batches of a few steps, as a run would read them."""
     stream = Stream(corpus, np.arange(41), ExampleSettings(), 0, LENGTH)
     found = [
-        objective.prepare(stream.batch([Cursor(0, ROWS * i + j) for j in range(ROWS)]), 1)
+        objective.prepare(stream.batch([Cursor(0, ROWS * i + j) for j in range(ROWS)]), 1, 0.0)
         for i in range(STEPS)
     ]
     labels = torch.cat([batch.labels["pair"] for batch in found])
@@ -62,7 +62,7 @@ def both(corpus, tmp_path):
     """Our network and theirs, with the same weights and no dropout."""
     size = len(corpus.tokenizer.vocabulary)
     sizes = {"vocab_size": size, "max_length": 64, "width": 32, "init_std": 0.1}
-    heads = HeadsConfig(tokens=True, pair=True)
+    heads = bert_heads(tokens=True, pair=True)
     ours = tiny_network(heads, **sizes, dropout=0.0, attention_dropout=0.0)
     save_folder(tmp_path / "ours", ours, corpus.tokenizer)
     theirs = transformers.BertForPreTraining.from_pretrained(tmp_path / "ours")
@@ -78,7 +78,7 @@ def test_the_losses_of_a_packed_batch_are_those_of_transformers(both, batches, o
         mlm = F.cross_entropy(token_scores, rows["labels"].flatten())
         pair = F.cross_entropy(answer.seq_relationship_logits, rows["next_sentence_label"])
         torch.testing.assert_close(mlm + pair, answer.loss)
-        sums = objective(ours, batch)
+        sums = objective(ours, batch, {})
         found = {name: sums[name] / batch.counts[name] for name in ("mlm", "pair")}
         torch.testing.assert_close(found["mlm"], mlm, atol=1e-5, rtol=0)
         torch.testing.assert_close(found["pair"], pair, atol=1e-5, rtol=0)
@@ -87,25 +87,18 @@ def test_the_losses_of_a_packed_batch_are_those_of_transformers(both, batches, o
 def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, objective, tmp_path):
     ours, theirs = both
     before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
-    trainee = Trainee(ours, objective)
-    optimizer, other = make_optimizer(trainee, RULES), adamw(theirs, RULES)
+    module = TrainingModule(ours, objective)
+    optimizer, other = make_optimizer(module, RULES), adamw(theirs, RULES)
     for seed, batch in enumerate(batches):
-        report = take_step(
-            trainee,
-            [Piece(batch, seed)],
-            optimizer,
-            Processes(),
-            terms=objective.terms,
-            clip=RULES.clip,
-        )
+        result = take_step(module, [Piece(batch, seed)], optimizer, clip=RULES.clip)
         other.zero_grad()
         answer = theirs(**apart([batch], LENGTH))
         answer.loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), RULES.clip)
         other.step()
-        assert report.loss == pytest.approx(answer.loss.item(), abs=1e-5)
-        assert report.norm == pytest.approx(norm.item(), rel=1e-4)
-        assert report.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
+        assert result.loss == pytest.approx(answer.loss.item(), abs=1e-5)
+        assert result.norm == pytest.approx(norm.item(), rel=1e-4)
+        assert result.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
     theirs.save_pretrained(tmp_path / "theirs")
     back = load_folder(tmp_path / "theirs").network.state_dict()
     moved = 0.0

@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.model.config import DecoderConfig, HeadsConfig
+from unmask.model.shape import DecoderConfig
 from unmask.use.model import Model
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 
 HEADS = {
-    "pretrained": HeadsConfig(tokens=True, pair=True),
-    "sentiment": HeadsConfig(labels="text", label_names=("bad", "good")),
-    "nearness": HeadsConfig(labels="text", label_names=("score",), label_answer="number"),
-    "names": HeadsConfig(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
-    "answers": HeadsConfig(pooler=False, labels="span", label_names=("start", "end")),
-    "translator": HeadsConfig(
+    "pretrained": bert_heads(tokens=True, pair=True),
+    "sentiment": bert_heads(labels="text", label_names=("bad", "good")),
+    "nearness": bert_heads(labels="text", label_names=("score",), label_answer="number"),
+    "names": bert_heads(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
+    "answers": bert_heads(pooler=False, labels="span", label_names=("start", "end")),
+    "translator": bert_heads(
         pooler=False, decoder=DecoderConfig(vocab_size=23, layers=1, max_length=16, shared=True)
     ),
 }

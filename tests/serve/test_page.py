@@ -66,7 +66,7 @@ def test_next_sentence_and_labels(launched, server, served):
         assert f"{100 * share:.1f} %" in panel.locator(".verdict").inner_text()
         panel = tab(page, server.url, "Classify")
         panel.get_by_label("Text", exact=True).fill("the cat")
-        panel.get_by_role("button", name="Classify").click()
+        panel.get_by_role("button", name="Ask").click()
         panel.locator(".verdict").wait_for()
         assert (
             panel.locator(".verdict").inner_text()
@@ -81,8 +81,8 @@ def test_the_answer_is_marked_in_the_passage(launched, server, served):
         panel = tab(page, server.url, "Answer")
         panel.get_by_label("Question").fill("the cat")
         panel.get_by_label("Passage").fill(passage)
-        panel.get_by_role("button", name="Find the answer").click()
-        wait_for_texts(panel.locator("mark"), [truth.text])
+        panel.get_by_role("button", name="Ask").click()
+        wait_for_texts(panel.locator("mark"), [f"{truth.text} answer"])
 
 
 def test_a_translation_comes_with_where_its_words_looked(launched, server, served):
@@ -105,7 +105,7 @@ def test_names_are_marked_where_they_stand(launched, server, served):
     with page_of(launched) as page:
         panel = tab(page, server.url, "Names")
         panel.get_by_label("Text").fill(text)
-        panel.get_by_role("button", name="Find names").click()
+        panel.get_by_role("button", name="Ask").click()
         wait_for_texts(panel.locator("mark"), [f"{name.text} {name.label}" for name in truth])
 
 
@@ -196,9 +196,9 @@ def test_names_are_marked_in_the_text_that_was_sent_whatever_is_typed_since(
     truth = served["names"].entities("the cat sat on the mat").entities
     with page_of(launched) as page:
         panel = tab(page, server.url, "Names")
-        release = hold_first(page, "**/entities")
+        release = hold_first(page, "**/ask/ner")
         panel.get_by_label("Text").fill("the cat sat on the mat")
-        panel.get_by_role("button", name="Find names").click()
+        panel.get_by_role("button", name="Ask").click()
         panel.get_by_label("Text").fill("a dog")
         release()
         wait_for_texts(panel.locator("mark"), [f"{name.text} {name.label}" for name in truth])

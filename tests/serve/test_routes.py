@@ -178,7 +178,7 @@ def test_a_mistake_of_ours_is_json_without_details(served, monkeypatch):
         raise Panic("/secret/path")
 
     with running({"one": model}) as found, found.client() as client:
-        monkeypatch.setattr(model, "embeddings", broken)
+        monkeypatch.setattr(model, "vectors", broken)
         response = client.post("/embed", json={"inputs": "a"})
         assert response.status_code == 500
         assert response.json()["error_type"] == "internal"

@@ -5,7 +5,9 @@ import torch
 
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 WORDS = (
@@ -23,7 +25,7 @@ def words() -> Tokenizer:
 def network_for(words):
     """A small random network with the heads of a task."""
 
-    def make(task, **changes) -> Network:
+    def make(task) -> Network:
         torch.manual_seed(0)
         config = ModelConfig(
             vocab_size=len(words.vocabulary),
@@ -34,6 +36,7 @@ def network_for(words):
             max_length=64,
             init_std=0.3,
         )
-        return Network(config, task.heads.model_copy(update=changes)).eval()
+        heads = task.heads(config, Tokens(words, config.max_length), {})
+        return Network(Shape.of(config, heads)).eval()
 
     return make

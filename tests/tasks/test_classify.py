@@ -5,12 +5,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.conftest import tiny_config
 from unmask.data.columns import Columns, Sample
 from unmask.data.lines import REFUSE
 from unmask.errors import DataError
-from unmask.tasks.base import Tally, answers, batch_of
+from unmask.model.shape import Shape
+from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
 from unmask.tasks.engine import Live, scores_of
+from unmask.tasks.labels import batch_of
+from unmask.tasks.results import Tally
+from unmask.text.tokens import Tokens
 
 NAMES = ("bad", "good", "very")
 
@@ -29,15 +34,20 @@ def task():
     return Classify(ClassifySettings(), NAMES)
 
 
+@pytest.fixture
+def tokens(words):
+    return Tokens(words, 32)
+
+
 def windows_of(task, some, tokenizer, limit=32):
-    return [window for _, found in task.windows(some, tokenizer, limit) for window in found]
+    return [window for _, found in task.windows(some, Tokens(tokenizer, limit)) for window in found]
 
 
-def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network_for, words):
+def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network_for, words, tokens):
     network = network_for(task)
     windows = windows_of(task, records(), words)
-    batch = batch_of(task, windows, pad_id=0)
-    alone = [batch_of(task, [window], pad_id=0) for window in windows]
+    batch = batch_of(task, windows, tokens)
+    alone = [batch_of(task, [window], tokens) for window in windows]
     expected = [
         F.cross_entropy(scores_of(network, one), torch.tensor(window.truth))
         for one, window in zip(alone, windows, strict=True)
@@ -47,41 +57,41 @@ def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network_for,
     assert batch.counts == {"classify": 9}
 
 
-def test_answers_come_in_order_with_their_probabilities(task, network_for, words):
+def test_answers_come_in_order_with_their_probabilities(task, network_for, words, tokens):
     network = network_for(task)
-    found = list(answers(Live(network), words, task, records(), limit=32))
+    found = list(answers(Live(network), tokens, task, records()))
     assert [record.text for record, _ in found] == [record.text for record in records()]
     for record, answer in found:
         (window,) = windows_of(task, [record], words)
-        scores = scores_of(network, batch_of(task, [window], pad_id=0))[0]
+        scores = scores_of(network, batch_of(task, [window], tokens))[0]
         shares = scores.softmax(-1)
         assert answer.label == NAMES[int(scores.argmax())]
         assert answer.probabilities[answer.label] == pytest.approx(float(shares.max()), abs=1e-5)
         assert sum(answer.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words):
+def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words, tokens):
     network = network_for(task)
     tally = Tally()
-    list(answers(Live(network), words, task, records(), limit=32, known=True, tally=tally))
-    batch = batch_of(task, windows_of(task, records(), words), pad_id=0)
+    list(answers(Live(network), tokens, task, records(), known=True, tally=tally))
+    batch = batch_of(task, windows_of(task, records(), words), tokens)
     expected = float(task.loss(scores_of(network, batch), batch))
     assert sum(tally.losses) == pytest.approx(expected, rel=1e-5)
     assert tally.counts == [9]
 
 
-def test_several_labels_are_those_above_the_threshold(network_for, words):
+def test_several_labels_are_those_above_the_threshold(tokens):
     task = Classify(ClassifySettings(several=True, threshold=0.4), NAMES)
-    answer = task.answer(sample("x"), [], [np.array([[2.0, -0.3, -2.0]], np.float32)])
+    answer = task.decode(sample("x"), [], [np.array([[2.0, -0.3, -2.0]], np.float32)], tokens)
     assert answer.labels == ("bad", "good")  # sigmoid 0.88, 0.43, 0.12
-    nothing = task.answer(sample("x"), [], [np.array([[-2.0, -3.0, -2.0]], np.float32)])
+    nothing = task.decode(sample("x"), [], [np.array([[-2.0, -3.0, -2.0]], np.float32)], tokens)
     assert nothing.labels == ()
 
 
-def test_the_loss_of_several_labels_by_hand(network_for, words):
+def test_the_loss_of_several_labels_by_hand(words, tokens):
     task = Classify(ClassifySettings(several=True), NAMES)
     some = [sample("good film", "good", "very"), Sample("bad", None, (), "here:2")]
-    batch = batch_of(task, windows_of(task, some, words), pad_id=0)
+    batch = batch_of(task, windows_of(task, some, words), tokens)
     scores = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, -0.5]])
     truth = torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
     expected = F.binary_cross_entropy_with_logits(scores, truth, reduction="sum") / 3
@@ -159,7 +169,7 @@ def test_labels_are_read_from_a_table(tmp_path, text, how, labels):
     path = tmp_path / "a.csv"
     path.write_text(text)
     columns = Columns("text", None, "label", True)
-    read = Classify.read(path, columns, REFUSE, ClassifySettings(**how))
+    read = Classify.read([path], columns, REFUSE, ClassifySettings(**how))
     assert [record.label for record in read] == labels
 
 
@@ -169,8 +179,12 @@ def test_a_label_that_is_given_twice_is_named():
         Classify.understand(how, Sample("x", None, ["bad", "good", "good"], "here:1"))
 
 
-def test_a_model_that_was_saved_is_the_same_task_again(task):
-    again = Classify.restore(task.heads, ClassifySettings())
+def test_a_model_that_was_saved_is_the_same_task_again(task, tokens):
+    def shape_of(one):
+        config = tiny_config()
+        return Shape.of(config, one.heads(config, tokens, {}))
+
+    again = Classify.restore(shape_of(task), ClassifySettings())
     assert again.names == task.names
     several = Classify(ClassifySettings(several=True), NAMES)
-    assert Classify.restore(several.heads, ClassifySettings()).how.several
+    assert Classify.restore(shape_of(several), ClassifySettings()).config.several

@@ -12,9 +12,11 @@ from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE
 from unmask.data.tags import Entity, Sentence, sentence_of
 from unmask.errors import DataError
-from unmask.tasks.base import answers, batch_of
+from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of
+from unmask.tasks.labels import batch_of
 from unmask.tasks.ner import Name, Names, Ner, NerSettings, spelled
+from unmask.text.tokens import Tokens
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
@@ -38,7 +40,7 @@ def task():
 
 
 def windows_of(task, some, tokenizer, limit=32):
-    return [found for _, found in task.windows(some, tokenizer, limit)]
+    return [found for _, found in task.windows(some, Tokens(tokenizer, limit))]
 
 
 def test_a_word_is_judged_by_its_first_piece(task, words):
@@ -103,18 +105,18 @@ def test_neighbours_of_a_document_are_shown_and_not_judged(words):
 def test_the_loss_is_over_words_and_not_over_pieces(task, network_for, words):
     network = network_for(task)
     ((window,),) = windows_of(task, [sentence("unaffable john", ("PER", 1, 2))], words)
-    batch = batch_of(task, [window], pad_id=0)
+    batch = batch_of(task, [window], Tokens(words, 32))
     scores = scores_of(network, batch)
     assert batch.counts == {"ner": 2}
     expected = F.cross_entropy(scores, torch.tensor([0, 3]), reduction="sum")
     torch.testing.assert_close(task.loss(scores, batch), expected)
 
 
-def test_names_are_stretches_of_the_text(task):
+def test_names_are_stretches_of_the_text(task, words):
     scores = np.full((6, 5), -5.0, np.float32)
     for word, tag in enumerate([3, 4, 0, 0, 1, 0]):
         scores[word, tag] = 5.0
-    answer = task.answer(JOHN, [type("W", (), {"about": range(6)})], [scores])
+    answer = task.decode(JOHN, [type("W", (), {"about": range(6)})], [scores], Tokens(words, 32))
     assert [(e.label, e.text, e.start, e.end) for e in answer.entities] == [
         ("PER", "john smith", 0, 10),
         ("LOC", "paris", 20, 25),
@@ -126,7 +128,7 @@ def test_names_are_stretches_of_the_text(task):
 def test_the_answer_to_a_long_sentence_has_a_tag_for_every_word(task, network_for, words):
     long = sentence("john smith lives in paris . " * 20)
     network = network_for(task)
-    ((_, whole),) = answers(Live(network), words, task, [long], limit=16)
+    ((_, whole),) = answers(Live(network), Tokens(words, 16), task, [long])
     assert len(whole.tags) == 120
 
 
@@ -182,7 +184,7 @@ def test_an_inside_that_begins_a_name_is_refused_or_on_demand_taken_for_a_beginn
     path = tmp_path / "a.conll"
     path.write_text("john B-PER\nlives O\nin O\nparis I-LOC\n\njohn B-PER\nsmith B-PER\n")
     with pytest.raises(DataError, match=r"a\.conll:4: 'I-LOC' after O.*task\.lenient=true"):
-        list(Ner.read(path, Columns(), REFUSE, NerSettings()))
-    first, second = Ner.read(path, Columns(), REFUSE, NerSettings(lenient=True))
+        list(Ner.read([path], Columns(), REFUSE, NerSettings()))
+    first, second = Ner.read([path], Columns(), REFUSE, NerSettings(lenient=True))
     assert [entity.label for entity in first.entities] == ["PER", "LOC"]
     assert len(second.entities) == 2, "and a B- still begins one"

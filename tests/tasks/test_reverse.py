@@ -14,26 +14,24 @@ from typing import get_args
 import pytest
 import torch
 
-from unmask.model.config import Context, DecoderConfig, HeadsConfig, ModelConfig, SearchSettings
+from tests.shapes import bert_heads
+from tests.stepping import take_step
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
-from unmask.tasks.translate import (
-    NAME,
-    Tokenizers,
-    Tokens,
-    Translate,
-    TranslateSettings,
-    batch_of,
-    said_of,
-)
+from unmask.model.shape import Context, DecoderConfig, Shape
+from unmask.objectives.nextword import PairTokens
+from unmask.tasks.engine import Live
+from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer, set_rate
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps.base import Piece, TrainingModule
 
 WORDS = Tokenizer(Vocabulary([*SPECIALS, *"abcde"]))
-BOTH = Tokenizers(WORDS, WORDS)
+BOTH = Tokens(WORDS, 16, WORDS)
+TASK = Translate(TranslateSettings(smoothing=0.0))
 WIDTH, BATCH, UNSEEN = 64, 128, 400
 RATE = 2e-2
 
@@ -44,7 +42,7 @@ def sequences():
     every = [s for n in (3, 4, 5) for s in itertools.product(letters, repeat=n)]
     random.Random(0).shuffle(every)
     begin, end = WORDS.vocabulary.cls, WORDS.vocabulary.sep
-    return [Tokens([begin, *s, end], [begin, *s[::-1], end]) for s in every]
+    return [PairTokens([begin, *s, end], [begin, *s[::-1], end]) for s in every]
 
 
 def learned(feeds, context, pairs, steps, rate):
@@ -57,17 +55,19 @@ def learned(feeds, context, pairs, steps, rate):
         vocab_size=size, layers=1, cell="gru", feeds=feeds, context=context, shared=True
     )
     network = Network(
-        ModelConfig(vocab_size=size, **sizes, **kind), HeadsConfig(pooler=False, decoder=own)
+        Shape.of(
+            ModelConfig(vocab_size=size, **sizes, **kind), bert_heads(pooler=False, decoder=own)
+        )
     )
-    learner = Trainee(network, Translate(TranslateSettings(smoothing=0.0))).train()
+    learner = TrainingModule(network, TASK.objective).train()
     optimizer = make_optimizer(learner, OptimizerSettings(rate=rate, decay=0.0, beta2=0.98))
     course = ScheduleSettings(steps=steps, warmup=0.05)
     starts = range(0, len(pairs), BATCH)
-    batches = [batch_of(pairs[i : i + BATCH], pad_id=0) for i in starts]
+    batches = [TASK.batch(pairs[i : i + BATCH], BOTH) for i in starts]
     for step in range(steps):
         set_rate(optimizer, rate * course.factor(step / steps))
         piece = Piece(batches[step % len(batches)], step)
-        take_step(learner, [piece], optimizer, Processes(), terms=[NAME], clip=1.0)
+        take_step(learner, [piece], optimizer, clip=1.0)
     return network.eval()
 
 
@@ -76,7 +76,7 @@ def right(feeds, context, steps, rate):
     pairs = sequences()
     unseen, seen = pairs[:UNSEEN], pairs[UNSEEN:]
     network = learned(feeds, context, seen, steps, rate)
-    said = said_of(network, unseen, BOTH, SearchSettings())
+    said = TASK.run(Live(network), unseen, BOTH).values
     return (
         sum(one.words == own.answers[:-1] for one, own in zip(said, unseen, strict=True)) / UNSEEN
     )

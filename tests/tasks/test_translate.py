@@ -1,46 +1,54 @@
 """Translation: pairs in rows, words that are forced or free, and networks that learn them."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.conftest import tiny_translator
+from tests.conftest import tiny_config, tiny_translator
+from tests.stepping import take_step
 from unmask.data.parallel import Pair
-from unmask.errors import SettingsError
+from unmask.errors import DataError, SettingsError
 from unmask.model import fast
 from unmask.model.config import SearchSettings
 from unmask.model.rows import texts_of
-from unmask.settings import build
-from unmask.tasks import engine
-from unmask.tasks.translate import (
+from unmask.model.shape import DecoderConfig, Shape
+from unmask.objectives.nextword import (
     ANSWERS,
     FORCED,
-    INDEX,
-    NAME,
-    OWNER,
     PLACES,
-    WORDS,
-    Tokenizers,
-    Tokens,
+    TARGET,
+    NextWord,
+    PairTokens,
+    decoder_states,
+)
+from unmask.settings import build
+from unmask.tasks import translate
+from unmask.tasks.base import answers
+from unmask.tasks.engine import Live
+from unmask.tasks.growing import Growing
+from unmask.tasks.results import Tally
+from unmask.tasks.translate import (
+    BLANK,
+    AskTranslation,
     Translate,
     TranslateSettings,
-    batch_of,
+    Translation,
     perplexity,
-    said_of,
-    states_of,
-    with_forcing,
+    written,
 )
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps.base import Piece, TrainingModule
 
+NAME = "translate"
 SOURCE = "ein eine mann frau hund katze sitzt steht auf der matte ##n . , -".split()
-TARGET = "a the man woman dog cat sits stands on mat ##s . ' s - un ##want ##ed ##".split()
+WORDS = "a the man woman dog cat sits stands on mat ##s . ' s - un ##want ##ed ##".split()
 PAIRS = [
     ("ein mann sitzt .", "a man sits ."),
     ("eine frau steht auf der matte .", "a woman stands on the mat ."),
@@ -61,12 +69,66 @@ KINDS = {
 @pytest.fixture(scope="module")
 def both():
     source = Tokenizer(Vocabulary([*SPECIALS, *SOURCE]))
-    return Tokenizers(source, Tokenizer(Vocabulary([*SPECIALS, *TARGET])))
+    return Tokens(source, 32, Tokenizer(Vocabulary([*SPECIALS, *WORDS])))
 
 
 @pytest.fixture(scope="module")
 def tokens(both):
-    return list(both.tokens(Pair(s, t, "here") for s, t in PAIRS))
+    return tokens_of(both, [Pair(s, t, "here") for s, t in PAIRS])
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Let batches have these rows, or one row for each text."""
+
+    def lay(plan=None):
+        def rows_of(lengths):
+            return plan or [[i] for i in range(len(lengths))]
+
+        monkeypatch.setattr(translate, "rows_of", rows_of)
+
+    return lay
+
+
+def tokens_of(both, pairs):
+    """What is learned from pairs, each as it is."""
+    found = Translate(TranslateSettings()).windows(pairs, both, learn=True)
+    return [window for _, windows in found for window in windows]
+
+
+def batch_of(both, some):
+    return Translate(TranslateSettings()).batch(some, both)
+
+
+def loss_of(task, network, batch):
+    return task.objective(network, batch, {})[NAME]
+
+
+def with_forcing(batch, settings, progress, seed):
+    objective = NextWord(settings, term=NAME)
+    return objective.prepare(replace(batch, seed=seed), 0, progress)
+
+
+def forced_of(batch):
+    return batch.also[TARGET].labels[FORCED]
+
+
+def texts_heard(batch):
+    return texts_of(batch.also[TARGET].owner, batch.also[TARGET].index)
+
+
+def searching(network, both, settings, some):
+    """A search for what a network says to texts, which has not begun."""
+    task = Translate(TranslateSettings()).searching(settings)
+    return task.session(Live(network), some, both)
+
+
+def said_of(network, both, settings, some):
+    """What a network says to each text, all searched together."""
+    session = searching(network, both, settings, some)
+    while not session.done:
+        session.step()
+    return session.values()
 
 
 def translator(kind, both, **changes):
@@ -86,10 +148,14 @@ def test_a_target_is_heard_from_its_beginning_and_answered_to_its_end(both, toke
 
 
 def test_a_source_without_a_target_is_only_read(both):
-    (own,) = both.tokens([Pair("ein mann", None, "here")])
+    (own,) = tokens_of(both, [Pair("ein mann", None, "here")])
     assert not own.target
+    assert not own.labelled
     assert own.ids == own.source
-    assert not batch_of([own], pad_id=0).labels
+    batch = batch_of(both, [own])
+    assert not batch.labels
+    assert not batch.also
+    assert not batch.counts
 
 
 def test_the_longer_side_decides_the_room(tokens):
@@ -97,64 +163,97 @@ def test_the_longer_side_decides_the_room(tokens):
     assert len(tokens[4].ids) == len(tokens[4].heard)
 
 
-def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(tokens, monkeypatch):
-    monkeypatch.setattr(engine, "rows_of", lambda lengths: [[1, 4], [3, 0], [2]])
-    batch = batch_of(tokens, pad_id=0)
-    heard = batch.labels
-    sources, targets = texts_of(batch.owner, batch.index), texts_of(heard[OWNER], heard[INDEX])
+def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(both, tokens, rows):
+    rows([[1, 4], [3, 0], [2]])
+    batch = batch_of(both, tokens)
+    heard = batch.also[TARGET]
+    sources, targets = texts_of(batch.owner, batch.index), texts_of(heard.owner, heard.index)
     for number, pair in enumerate([1, 4, 3, 0, 2]):
         source, target = tokens[pair].source, tokens[pair].heard
         assert sources.apart(batch.tokens)[number, : len(source)].tolist() == source
-        assert targets.apart(heard[WORDS])[number, : len(target)].tolist() == target
-    rows = [sorted(set(owner.tolist()) - {-1}) for owner in batch.owner]
-    assert rows == [sorted(set(owner.tolist()) - {-1}) for owner in heard[OWNER]]
-    assert rows == [[0, 1], [0, 1], [0]]
+        assert targets.apart(heard.tokens)[number, : len(target)].tolist() == target
+    owners = [sorted(set(owner.tolist()) - {-1}) for owner in batch.owner]
+    assert owners == [sorted(set(owner.tolist()) - {-1}) for owner in heard.owner]
+    assert owners == [[0, 1], [0, 1], [0]]
 
 
-def test_answers_are_in_the_order_of_their_places(tokens, monkeypatch):
-    monkeypatch.setattr(engine, "rows_of", lambda lengths: [[1, 4], [3, 0], [2]])
-    batch = batch_of(tokens, pad_id=0)
+def test_answers_are_in_the_order_of_their_places(both, tokens, rows):
+    rows([[1, 4], [3, 0], [2]])
+    batch = batch_of(both, tokens)
+    heard = batch.also[TARGET]
     expected = [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].answers]
-    assert batch.labels[ANSWERS].tolist() == expected
+    assert heard.labels[ANSWERS].tolist() == expected
     assert batch.counts == {NAME: len(expected)}
-    heard = batch.labels[WORDS].flatten()[batch.labels[PLACES]].tolist()
-    assert heard == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].heard]
+    words = heard.tokens.flatten()[heard.labels[PLACES]].tolist()
+    assert words == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].heard]
+
+
+def test_what_training_keeps_is_laid_out_as_before(both, tokens):
+    plain, compact = batch_of(both, tokens), batch_of(both, [own.compact() for own in tokens])
+    for name, tensor in plain.tensors().items():
+        assert torch.equal(tensor, compact.tensors()[name]), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_of_a_batch_is_the_sum_of_its_pairs(kind, both, tokens, monkeypatch):
+def test_the_loss_of_a_batch_is_the_sum_of_its_pairs(kind, both, tokens, rows):
     network, task = translator(kind, both), Translate(TranslateSettings())
-    monkeypatch.setattr(engine, "rows_of", lambda lengths: [[0]] * len(lengths))
-    alone = [task(network, batch_of([own], pad_id=0))[NAME] for own in tokens]
-    for rows in ([[1, 4], [3, 0], [2]], [[0], [1], [2], [3], [4]], [[4, 3, 2, 1, 0]]):
-        monkeypatch.setattr(engine, "rows_of", lambda lengths, rows=rows: rows)
-        together = task(network, batch_of(tokens, pad_id=0))[NAME]
+    rows([[0]])
+    alone = [loss_of(task, network, batch_of(both, [own])) for own in tokens]
+    for plan in ([[1, 4], [3, 0], [2]], [[0], [1], [2], [3], [4]], [[4, 3, 2, 1, 0]]):
+        rows(plan)
+        together = loss_of(task, network, batch_of(both, tokens))
         torch.testing.assert_close(together, torch.stack(alone).sum(), atol=1e-3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_cross_entropy_smoothed_in_training_only(kind, both, tokens):
     network = translator(kind, both, dropout=0.0, attention_dropout=0.0)
-    task, batch = Translate(TranslateSettings(smoothing=0.2)), batch_of(tokens, pad_id=0)
-    scores, answers = network.word_scores(states_of(network, batch)), batch.labels[ANSWERS]
+    task, batch = Translate(TranslateSettings(smoothing=0.2)), batch_of(both, tokens)
+    scores = network.token_scores(decoder_states(network, batch), "decoder")
+    answers = batch.also[TARGET].labels[ANSWERS]
     for training, smoothing in ((False, 0.0), (True, 0.2)):
         network.train(training)
-        loss = task(network, batch)[NAME]
+        loss = loss_of(task, network, batch)
         expected = F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
         torch.testing.assert_close(loss, expected, atol=1e-3, rtol=1e-5)
 
 
 def test_the_loss_is_summed_over_all_words_whatever_the_batches(both, tokens, monkeypatch):
-    network, task = translator("gru both", both), Translate(TranslateSettings())
-    whole, count = task.loss(network, tokens, 0)
-    monkeypatch.setattr(engine, "BATCH_TOKENS", 10)
-    assert task.loss(network, tokens, 0) == (pytest.approx(whole, rel=1e-5), count)
-    total = float(task(network, batch_of(tokens, pad_id=0))[NAME].detach())
-    assert whole == pytest.approx(total, rel=1e-5)
-    assert count == sum(len(own.answers) for own in tokens)
-    assert task.loss(network, [], 0) == (0.0, 0)
+    network = translator("gru both", both)
+    task = Translate(TranslateSettings()).searching(SearchSettings(longest=2))
+    pairs = [Pair(source, target, "here") for source, target in PAIRS]
+
+    def measured(some):
+        tally = Tally()
+        list(answers(Live(network), both, task, some, known=True, tally=tally))
+        return tally
+
+    whole = measured(pairs)
+    monkeypatch.setattr(Translate, "batch_tokens", 10)
+    parts = measured(pairs)
+    assert len(parts.losses) > len(whole.losses) == 1
+    assert sum(parts.losses) == pytest.approx(sum(whole.losses), rel=1e-5)
+    total = float(loss_of(task, network, batch_of(both, tokens)).detach())
+    assert sum(whole.losses) == pytest.approx(total, rel=1e-5)
+    count = sum(len(own.answers) for own in tokens)
+    assert sum(whole.counts) == sum(parts.counts) == count
+    assert whole.mean == pytest.approx(total / count, rel=1e-5)
+    assert task.score_loss(whole.mean) == {"perplexity": perplexity(whole.mean)}
+    assert measured([]).mean == 0.0
     assert perplexity(0.0) == 1.0
     assert perplexity(1e9) == perplexity(100.0)
+
+
+def test_the_loss_of_a_text_without_a_translation_is_unknown_and_that_of_others_as_ever(both):
+    network = translator("gru both", both)
+    task = Translate(TranslateSettings()).searching(SearchSettings(longest=2))
+    known, unknown = Pair(*PAIRS[0], "here"), Pair("der hund", None, "here")
+    tallies = []
+    for some in ([known], [known, unknown]):
+        tallies.append(Tally())
+        list(answers(Live(network), both, task, some, known=True, tally=tallies[-1]))
+    assert tallies[0].counts == tallies[1].counts == [5]
+    assert tallies[0].mean == pytest.approx(tallies[1].mean, rel=1e-5)
 
 
 RECURRENT = [kind for kind in KINDS if "transformer" not in kind.split()[:1]]
@@ -163,34 +262,34 @@ RECURRENT = [kind for kind in KINDS if "transformer" not in kind.split()[:1]]
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_forcing_every_word_step_by_step_is_forcing_all_at_once(kind, both, tokens):
     network = translator(kind, both)
-    batch = batch_of(tokens, pad_id=0)
-    assert with_forcing(batch, TranslateSettings(), 0.5, 1) is batch
+    batch = batch_of(both, tokens)
+    assert NextWord(TranslateSettings(), term=NAME).prepare(batch, 1, 0.5) is batch
     how = TranslateSettings(forcing=1.0, forcing_end=0.0)
     forced = with_forcing(batch, how, 0.0, seed=1)
-    assert forced.labels[FORCED].all()
+    assert forced_of(forced).all()
     torch.testing.assert_close(
-        states_of(network, forced), states_of(network, batch), atol=1e-5, rtol=1e-5
+        decoder_states(network, forced), decoder_states(network, batch), atol=1e-5, rtol=1e-5
     )
 
 
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_who_is_never_forced_hears_only_its_own_words(kind, both, tokens):
     network, how = translator(kind, both), TranslateSettings(forcing=0.0)
-    batch = with_forcing(batch_of(tokens, pad_id=0), how, 0.0, seed=1)
-    assert not batch.labels[FORCED].any()
-    free = states_of(network, batch)
-    begins = batch.labels[INDEX] == 0
-    batch.labels[WORDS][~begins] = 7
-    assert torch.equal(states_of(network, batch), free)
+    batch = with_forcing(batch_of(both, tokens), how, 0.0, seed=1)
+    assert not forced_of(batch).any()
+    free = decoder_states(network, batch)
+    heard = batch.also[TARGET]
+    heard.tokens[heard.index != 0] = 7
+    assert torch.equal(decoder_states(network, batch), free)
 
 
 def test_one_draw_for_each_sentence_forces_all_of_it_or_nothing(both, tokens):
     how = TranslateSettings(forcing=0.5, forcing_by="sentence")
     seen = set()
     for seed in range(20):
-        batch = with_forcing(batch_of(tokens, pad_id=0), how, 0.0, seed)
-        texts = texts_of(batch.labels[OWNER], batch.labels[INDEX])
-        forced, real = texts.apart(batch.labels[FORCED]), texts.real()
+        batch = with_forcing(batch_of(both, tokens), how, 0.0, seed)
+        texts = texts_heard(batch)
+        forced, real = texts.apart(forced_of(batch)), texts.real()
         for own, inside in zip(forced, real, strict=True):
             assert own[inside].all() or not own[inside].any()
         seen.add(tuple(forced[:, 0].tolist()))
@@ -198,23 +297,29 @@ def test_one_draw_for_each_sentence_forces_all_of_it_or_nothing(both, tokens):
 
 
 def test_words_are_forced_by_themselves_as_often_as_wanted(both, tokens):
-    batch, how = batch_of(tokens * 100, pad_id=0), TranslateSettings(forcing=0.3)
-    forced = with_forcing(batch, how, 0.0, seed=5).labels[FORCED]
-    assert float(forced.float().mean()) == pytest.approx(0.3, abs=0.02)
-    apart = texts_of(batch.labels[OWNER], batch.labels[INDEX]).apart(forced)
+    batch, how = batch_of(both, tokens * 100), TranslateSettings(forcing=0.3)
+    batch = with_forcing(batch, how, 0.0, seed=5)
+    assert float(forced_of(batch).float().mean()) == pytest.approx(0.3, abs=0.02)
+    apart = texts_heard(batch).apart(forced_of(batch))
     assert len({tuple(own.tolist()) for own in apart}) > 50
 
 
 @pytest.mark.parametrize("by", ["step", "sentence"])
-def test_the_seed_alone_decides_who_is_forced(by, both, tokens):
-    batch, how = batch_of(tokens, pad_id=0), TranslateSettings(forcing=0.5, forcing_by=by)
+def test_the_seed_of_the_batch_alone_decides_who_is_forced(by, both, tokens):
+    batch, how = batch_of(both, tokens), TranslateSettings(forcing=0.5, forcing_by=by)
 
     def drawn(seed):
         torch.rand(3)  # the generator that all share
-        return with_forcing(batch, how, 0.0, seed).labels[FORCED]
+        return forced_of(with_forcing(batch, how, 0.0, seed))
 
     assert torch.equal(drawn(1), drawn(1))
     assert any(not torch.equal(drawn(1), drawn(seed)) for seed in range(2, 6))
+
+
+def test_what_is_forced_follows_the_progress_of_the_run(both, tokens):
+    batch, how = batch_of(both, tokens * 100), TranslateSettings(forcing=0.9, forcing_end=0.1)
+    shares = [float(forced_of(with_forcing(batch, how, p, 3)).float().mean()) for p in (0.0, 1.0)]
+    assert shares == pytest.approx([0.9, 0.1], abs=0.02)
 
 
 def test_forcing_moves_evenly_to_its_end():
@@ -253,24 +358,32 @@ def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):
     ],
 )
 def test_what_is_said_is_written_with_its_pieces_joined(both, said, text):
-    assert both.text([both.target.vocabulary.ids[word] for word in said.split()]) == text
+    assert written([both.target.vocabulary.ids[word] for word in said.split()], both) == text
 
 
-def test_no_special_token_but_the_end_is_ever_said(both):
-    marks, ids = both.marks, both.target.vocabulary.ids
-    assert (marks.begin, marks.end) == (ids["[CLS]"], ids["[SEP]"])
-    assert set(marks.never) == {ids[s] for s in SPECIALS} - {marks.end}
+def test_no_special_token_but_the_end_is_ever_said(both, tokens):
+    network, ids = translator("gru both", both), both.target.vocabulary.ids
+    search = searching(network, both, SearchSettings(), tokens).search
+    assert search.words.tolist() == [ids["[CLS]"]] * len(tokens)
+    assert search.marks.end == ids["[SEP]"]
+    assert set(search.marks.never) == {ids[s] for s in SPECIALS} - {search.marks.end}
+    with torch.no_grad():
+        network.heads["decoder"].bias[list(search.marks.never)] = 1e4
+    for own in said_of(network, both, SearchSettings(longest=4), tokens):
+        assert own.words
+        assert not set(own.words) & {ids[s] for s in SPECIALS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_are_answered_in_their_order_whatever_their_rows(kind, both, tokens, monkeypatch):
+def test_texts_are_answered_in_their_order_whatever_their_rows(kind, both, tokens, rows):
     network = translator(kind, both, init_std=0.5)
+    numbered = [replace(own, number=n) for n, own in enumerate(tokens)]
     for how in (SearchSettings(longest=6), SearchSettings(longest=6, sample=True)):
-        monkeypatch.setattr(engine, "rows_of", lambda lengths: [[i] for i in range(len(lengths))])
-        alone = [said_of(network, [own], both, how, [n])[0] for n, own in enumerate(tokens)]
-        for rows in ([[4, 3], [1], [0, 2]], [[3, 0, 4, 1, 2]]):
-            monkeypatch.setattr(engine, "rows_of", lambda lengths, rows=rows: rows)
-            together = said_of(network, tokens, both, how, range(5))
+        rows()
+        alone = [said_of(network, both, how, [own])[0] for own in numbered]
+        for plan in ([[4, 3], [1], [0, 2]], [[3, 0, 4, 1, 2]]):
+            rows(plan)
+            together = said_of(network, both, how, numbered)
             assert [one.words for one in together] == [one.words for one in alone]
 
 
@@ -279,19 +392,166 @@ def test_a_text_as_long_as_the_decoder_holds_can_be_said_to_its_end(both):
     own = {"max_length": 4, "vocab_size": len(both.target.vocabulary)}
     network = tiny_translator(own, vocab_size=len(both.source.vocabulary))
     with torch.no_grad():
-        network.decoder.bias[7] = 1e4
-    (found,) = said_of(network, [Tokens([2, 3])], both, SearchSettings())
+        network.heads["decoder"].bias[7] = 1e4
+    (found,) = said_of(network, both, SearchSettings(), [PairTokens([2, 3])])
     assert found.words == [7, 7, 7, 7]
 
 
-def test_translations_are_scored_as_sacrebleu_does(both):
+def test_a_pair_that_is_too_long_to_learn_from_has_no_window(both):
+    pairs = [Pair("katze " * 20, "cat", "a:1"), Pair("katze", "cat " * 20, "a:2")]
+    pairs.append(Pair("katze " * 8, "cat " * 9, "a:3"))
+    small = replace(both, max_length=10)
+    found = list(Translate(TranslateSettings()).windows(pairs, small, learn=True))
+    assert [pair for pair, _ in found] == pairs
+    assert [len(windows) for _, windows in found] == [0, 0, 1]
+    asked = list(Translate(TranslateSettings()).windows(pairs, small))
+    assert all(windows for _, windows in asked), "it is translated all the same"
+
+
+def test_a_text_that_is_too_long_is_answered_in_parts_and_its_loss_unknown(both):
+    small, task = replace(both, max_length=8), Translate(TranslateSettings())
+    long = Pair("der hund sitzt . die katze sitzt . der mann", "the dog", "a:1")
+    ((_, parts),) = task.windows([long], small)
+    assert len(parts) > 1
+    assert all(len(part.source) <= 8 for part in parts)
+    assert not any(part.labelled for part in parts)
+    assert task.split_texts == 1
+    refusing = Translate(TranslateSettings(), split=False)
+    with pytest.raises(
+        DataError, match=r"text 2: 12 tokens; the model holds 8.*without --no-split"
+    ):
+        list(refusing.windows([Pair("hund", None, "a:1"), long], small))
+
+
+def test_a_translation_that_is_too_long_for_the_decoder_has_no_loss(both):
+    small = replace(both, max_length=6)
+    pairs = [Pair("katze", "cat " * n, "here") for n in (4, 5, 6)]
+    found = Translate(TranslateSettings()).windows(pairs, small)
+    assert [window.labelled for _, (window,) in found] == [True, True, False]
+
+
+def test_windows_are_numbered_through_all_texts(both):
+    small, numbers = replace(both, max_length=5), itertools.count(4, 3)
+    texts = ["hund", " ", "der hund sitzt . die katze", "katze"]
+    pairs = [Pair(text, None, "here") for text in texts]
+    found = list(Translate(TranslateSettings()).windows(pairs, small, numbers=numbers))
+    assert [len(windows) for _, windows in found] == [1, 0, 2, 1]
+    assert [w.number for _, windows in found for w in windows] == [4, 7, 10, 13]
+
+
+def test_blank_texts_are_not_asked_and_stay_in_their_place(both):
+    network, task = translator("gru both", both), Translate(TranslateSettings())
+    pairs = [Pair(text, None, "here") for text in ("", "hund", " ", "", "katze", "")]
+    found = list(answers(Live(network), both, task, pairs))
+    assert [pair for pair, _ in found] == pairs
+    assert [answer == BLANK for _, answer in found] == [True, False, True, True, False, True]
+
+
+def test_the_score_of_parts_is_that_of_all_their_words_and_only_a_whole_has_words(both):
+    class Said:
+        def __init__(self, words, score):
+            self.words, self.score = words, score
+
+    task, ids = Translate(TranslateSettings()), both.target.vocabulary.ids
+    record = Pair("hund", None, "here")
+    dog, cat = Said([ids["dog"]], -1.0), Said([ids["cat"], ids["##s"]], -2.0)
+    parts = [PairTokens([2, 3]), PairTokens([2, 3])]
+    both_said = task.decode(record, parts, [dog, cat], both)
+    assert both_said == Translation("dog cats", -3.0 / 5)
+    one = task.decode(record, parts[:1], [cat], both)
+    assert one == Translation("cats", -2.0 / 3, (ids["cat"], ids["##s"]))
+    assert task.decode(record, [], [], both) == BLANK
+
+
+@pytest.mark.parametrize("how", [{}, {"beams": 3}, {"sample": True, "seed": 2}])
+def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
+    network = translator("gru attention", both, init_std=0.5)
+    task = Translate(TranslateSettings()).searching(SearchSettings(longest=5, **how))
+    pairs = [Pair(source, None, "here") for source, _ in PAIRS] + [Pair("", None, "here")]
+    whole = [answer for _, answer in answers(Live(network), both, task, pairs)]
+    growing, steps = Growing(Live(network), both, task, pairs), 0
+    while not growing.done:
+        growing.step()
+        steps += 1
+        assert len(growing.answers()) == len(pairs)
+    assert 1 <= steps <= 5
+    found = growing.answers()
+    assert [own.words for own in found] == [own.words for own in whole]
+    assert [own.score for own in found] == pytest.approx([own.score for own in whole], abs=1e-4)
+    assert Growing(Live(network), both, task, pairs[-1:]).done
+    *_, last = task.stream(Live(network), pairs[0], both)
+    assert last.text == whole[0].text
+
+
+def test_greedy_words_only_ever_grow(both):
+    network = translator("gru attention", both, init_std=0.5)
+    task = Translate(TranslateSettings()).searching(SearchSettings(longest=6))
+    seen = [own.words for own in task.stream(Live(network), Pair(PAIRS[1][0], None, "here"), both)]
+    assert len(seen) > 1
+    for before, after in itertools.pairwise(seen):
+        assert after[: len(before)] == before
+
+
+def test_a_question_brings_its_own_search(both):
+    task = Translate(TranslateSettings(search=SearchSettings(beams=2)), split=False)
+    asked = task.asked(AskTranslation(text="hund", beams=5, penalty=0.5))
+    assert asked.config.search == SearchSettings(beams=5, penalty=0.5)
+    assert not asked.split
+    assert task.config.search.beams == 2
+
+
+def test_the_decoder_is_shaped_like_the_encoder_where_nothing_else_is_given(both):
+    config, task = tiny_config(layers=3, max_length=20), Translate(TranslateSettings())
+    (own,) = task.heads(config, both, {}).values()
+    size = len(both.target.vocabulary)
+    assert own == DecoderConfig(vocab_size=size, layers=3, max_length=20)
+    shared = task.heads(config, Tokens(both.source, 32, both.source), {})["decoder"]
+    assert shared.shared
+    assert shared.vocab_size == len(both.source.vocabulary)
+    given = {"cell": "gru", "layers": 1, "feeds": "word"}
+    other = task.heads(config, both, given)["decoder"]
+    assert (other.cell, other.layers, other.feeds) == ("gru", 1, "word")
+
+
+@pytest.mark.parametrize(
+    ("given", "fed"),
+    [
+        ({}, "all words at once"),
+        ({"cell": "gru", "feeds": "nothing"}, "no word"),
+        ({"cell": "gru", "feeds": "context"}, "no word"),
+    ],
+)
+def test_who_hears_none_of_its_own_words_is_forced_always_or_never(given, fed, both):
+    half = Translate(TranslateSettings(forcing=0.5))
+    with pytest.raises(SettingsError, match=f"task.forcing is 0.5, but this decoder is fed {fed}"):
+        half.heads(tiny_config(), both, given)
+    assert Translate(TranslateSettings()).heads(tiny_config(), both, given)
+    assert half.heads(tiny_config(), both, {"cell": "gru", "feeds": "word"})
+
+
+def test_a_network_with_a_decoder_is_a_translator(both):
+    own = DecoderConfig(vocab_size=9, layers=1)
+    shape = Shape.of(tiny_config(), {"decoder": own})
+    assert Translate.restore(shape, TranslateSettings()) is not None
+    assert Translate.restore(Shape.of(tiny_config()), TranslateSettings()) is None
+
+
+def test_every_pair_to_learn_from_has_a_translation():
+    task = Translate(TranslateSettings())
+    task.check([Pair("hund", "dog", "a:1")])
+    with pytest.raises(DataError, match="a:2: no translation; need it to learn or to score"):
+        task.check([Pair("hund", "dog", "a:1"), Pair("katze", None, "a:2")])
+
+
+def test_translations_are_scored_as_sacrebleu_does():
     pytest.importorskip("sacrebleu")
     task = Translate(TranslateSettings())
     truth = ["A man sits on the mat today.", "The dog stands on the big mat."]
-    perfect = task.score([text.lower() for text in truth], truth)
-    assert perfect == pytest.approx({"bleu": 100.0, "chrf": 100.0})
     pairs = [Pair("eins", truth[0], "a:1"), Pair("zwei", truth[1], "a:2")]
-    detail = task.detail(pairs, [truth[0].upper(), "nothing of it"])
+    perfect = task.score(pairs, [Translation(text.lower(), 0.0) for text in truth])
+    assert perfect == pytest.approx({"bleu": 100.0, "chrf": 100.0})
+    said = [Translation(truth[0].upper(), 0.0), Translation("nothing of it", 0.0)]
+    detail = task.detail(pairs, said)
     assert [mistake.where for mistake in detail.mistakes] == ["a:2", "a:1"]
     assert detail.mistakes[1].badness == pytest.approx(0.0)
 
@@ -303,11 +563,11 @@ def test_the_loss_of_words_is_the_same_without_the_fast_way(fused, both, tokens,
     answers = torch.tensor([5, 6, 7, 8, 9, 10, 11])
     if not fused:
         monkeypatch.setattr(fast, "usable", lambda x: False)
-    loss = network.word_loss(states, answers, 0.1)
+    loss = network.token_loss(states, answers, "decoder", 0.1)
     expected = F.cross_entropy(
-        network.word_scores(states), answers, reduction="sum", label_smoothing=0.1
+        network.token_scores(states, "decoder"), answers, reduction="sum", label_smoothing=0.1
     )
-    inputs = [states, network.decoder.tokens.weight, network.decoder.bias]
+    inputs = [states, network.heads["decoder"].tokens.weight, network.heads["decoder"].bias]
     torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-5)
     for one, two in zip(
         torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True
@@ -333,16 +593,17 @@ def test_four_pairs_are_learned_by_heart(kind, both, tokens):
     sizes = {"vocab_size": len(both.source.vocabulary), "dropout": 0.0, "attention_dropout": 0.0}
     own = {"vocab_size": len(both.target.vocabulary), "layers": 1, **own}
     network = tiny_translator(own, layers=1, **encoder, **sizes)
-    learner = Trainee(network, Translate(TranslateSettings(smoothing=0.0))).train()
+    task = Translate(TranslateSettings(smoothing=0.0))
+    learner = TrainingModule(network, task.objective).train()
     optimizer = make_optimizer(learner, OptimizerSettings(rate=2e-2, decay=0.0))
-    batch = batch_of(tokens[:4], pad_id=0)
+    batch = batch_of(both, tokens[:4])
     for step in itertools.count():
         assert step < 300, "it does not learn"
         piece = Piece(batch, step)
-        report = take_step(learner, [piece], optimizer, Processes(), terms=[NAME], clip=1.0)
-        if report.loss < 0.05:
+        result = take_step(learner, [piece], optimizer, clip=1.0)
+        if result.loss < 0.05:
             break
     network.eval()
     for how in (SearchSettings(), SearchSettings(beams=3)):
-        said = [both.text(one.words) for one in said_of(network, tokens[:4], both, how)]
-        assert said == [both.text(own.answers[:-1]) for own in tokens[:4]]
+        said = [written(one.words, both) for one in said_of(network, both, how, tokens[:4])]
+        assert said == [written(own.answers[:-1], both) for own in tokens[:4]]

@@ -17,20 +17,24 @@ from torch.optim import Optimizer
 import unmask
 from tests.corpora import chatter, corpus_of
 from tests.pairs import toy_pairs
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.data.pair_files import PairSplit
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain
+from unmask.jobs.scopes import TRANSLATE
 from unmask.jobs.several import Several
-from unmask.jobs.translate import TranslateJob
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
+from unmask.model.shape import Shape
+from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
 from unmask.train.loop import Loop
 from unmask.train.optim import average, set_rate
 from unmask.train.run import Run
-from unmask.train.step import Piece, take_step
+from unmask.train.steps.base import Piece, StepSite
 
 WORDS = "red green blue six seven is it the john paris lives in . who where".split()
 SHAPE = {"width": 32, "layers": 2, "heads": 2, "inner_width": 64, "max_length": 64}
@@ -71,19 +75,14 @@ def assembled(start: Callable[[], object], *, term: str | None = None) -> Assemb
     pieces = _pieces(loop, term)
 
     def step() -> None:
-        report = take_step(
-            loop.module,
-            pieces,
-            loop.optimizer,
-            loop.processes,
-            terms=loop.given.objective.terms,
-            clip=loop.optimized.clip,
-            precision=loop.precision,
-        )
-        assert report is not None
-        assert report.taken
+        site = StepSite(loop.processes, loop.precision, loop.optimized.clip)
+        result = loop.step(loop.module, pieces, site)
+        assert result is not None
+        assert result.taken
+        loop.optimizer.step()
         if loop.settings.average:
-            average(loop.given.network, loop.optimizer, 0.1)
+            for module in (loop.given.network, loop.given.objective):
+                average(module, loop.optimizer, 0.1)
 
     return Assembled(
         loop.given.network, loop.optimizer, step, lambda rate: set_rate(loop.optimizer, rate)
@@ -139,8 +138,11 @@ def translating(recipe: str, place: Path, *changes: str) -> Assembled:
     """An encoder and a decoder, both from scratch."""
     pairs = toy_pairs(RECORDS)
     sizes = ["tokenizer.size=60", f"loop.batch_size={RECORDS}", f'loop.precision="{PRECISION}"']
-    chosen = compose(TranslateJob.scope, recipe, [*sizes, *TRANSLATORS[recipe], *changes])
-    return assembled(Run(TranslateJob(PairSplit(pairs, pairs)), chosen, place / "run").go)
+    chosen = compose(TRANSLATE, recipe, [*sizes, *TRANSLATORS[recipe], *changes])
+    assert chosen.task is not None
+    assert isinstance(chosen.task.settings, TranslateSettings)
+    data = Labelled(Translate(chosen.task.settings), pairs, pairs)
+    return assembled(Run(Finetune(None, data, scope=TRANSLATE), chosen, place / "run").go)
 
 
 def small_bert(path: Path) -> Path:
@@ -148,7 +150,7 @@ def small_bert(path: Path) -> Path:
     torch.manual_seed(0)
     tokenizer = Tokenizer(Vocabulary([*SPECIALS, *WORDS]))
     config = ModelConfig(vocab_size=len(tokenizer.vocabulary), init_std=0.1, **SHAPE)
-    save_folder(path, Network(config, HeadsConfig(tokens=True, pair=True)), tokenizer)
+    save_folder(path, Network(Shape.of(config, bert_heads(tokens=True, pair=True))), tokenizer)
     return path
 
 

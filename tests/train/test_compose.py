@@ -7,12 +7,9 @@ import pytest
 
 from tests.train.conftest import Heard, pretrain, recipe, table
 from tests.train.first_version import BERT, BUDGET, GRU, MULTI, NEW_MULTI, QA
-from tests.train.test_recipe import JOBS, leaves
+from tests.train.test_recipe import SCOPES, leaves
 from unmask.errors import FolderError, SettingsError
-from unmask.jobs.finetune import Finetune
-from unmask.jobs.pretrain import Pretrain
-from unmask.jobs.several import Several
-from unmask.jobs.translate import TranslateJob
+from unmask.jobs.scopes import FINETUNE, PRETRAIN, SEVERAL, TRANSLATE
 from unmask.objectives.mlm import MaskSettings
 from unmask.settings import read_toml, write_toml
 from unmask.tasks.classify import ClassifySettings
@@ -33,7 +30,7 @@ LEAST = {  # the least that each job needs to be told
 }
 
 
-def refused(given, *changes, scope=Pretrain.scope) -> str:
+def refused(given, *changes, scope=PRETRAIN) -> str:
     with pytest.raises(SettingsError) as error:
         compose(scope, given, changes)
     return str(error.value)
@@ -113,8 +110,8 @@ def test_a_table_where_a_job_has_a_number_of_its_own_is_refused(name):
     top, _, inner = name.partition(".")
     says = f"recipe: '{name}' is {{'x': 3}}; input should be a valid number"
     given = {**LEAST["finetune"], top: {inner: {"x": 3}}}
-    assert says in refused(given, scope=Finetune.scope)
-    assert says in refused(LEAST["finetune"], f"{name}.x=3", scope=Finetune.scope)
+    assert says in refused(given, scope=FINETUNE)
+    assert says in refused(LEAST["finetune"], f"{name}.x=3", scope=FINETUNE)
 
 
 def test_a_recipe_without_a_length_is_refused():
@@ -157,37 +154,37 @@ def test_a_mistake_in_the_objective_is_named(objective, says):
     ids=str,
 )
 def test_a_mistake_in_a_task_is_named(task, says):
-    assert refused({"task": task}, scope=Finetune.scope).startswith(f"recipe [task]: {says}")
+    assert refused({"task": task}, scope=FINETUNE).startswith(f"recipe [task]: {says}")
     several = {"tasks": [{**TASKS[0], "task": task}]}
-    assert refused(several, scope=Several.scope).startswith(f"recipe [task]: {says}")
+    assert refused(several, scope=SEVERAL).startswith(f"recipe [task]: {says}")
 
 
 @pytest.mark.parametrize("given", [{}, {"task": {}}, {"seed": 1}], ids=str)
 def test_a_task_is_needed(given):
     says = "recipe [task]: 'name' is missing; need the name of a task."
-    assert refused(given, scope=Finetune.scope) == says
+    assert refused(given, scope=FINETUNE) == says
 
 
 def test_tasks_with_the_same_name_are_refused():
     says = "recipe: two tasks are called ['mood', 'mood']; need a name for each."
-    assert refused({"tasks": [TASKS[0]] * 2}, scope=Several.scope) == says
+    assert refused({"tasks": [TASKS[0]] * 2}, scope=SEVERAL) == says
 
 
 def test_steps_replace_the_recipes():
-    made = compose(Pretrain.scope, "bert", ["schedule.steps=50"])
+    made = compose(PRETRAIN, "bert", ["schedule.steps=50"])
     assert (made.schedule.steps, made.schedule.minutes) == (50, None)
     assert made.schedule.warmup == 0.01
 
 
 def test_minutes_replace_steps():
-    made = compose(Pretrain.scope, "bert", ["schedule.minutes=1.5"])
+    made = compose(PRETRAIN, "bert", ["schedule.minutes=1.5"])
     assert (made.schedule.steps, made.schedule.minutes) == (None, 1.5)
 
 
 @pytest.mark.parametrize("length", ["steps", "minutes", "epochs"])
 def test_any_length_replaces_that_of_a_file_and_that_of_the_job(length):
     for source in ("qa", {"task": {"name": "qa"}}):
-        made = compose(Finetune.scope, source, [f"schedule.{length}=7"])
+        made = compose(FINETUNE, source, [f"schedule.{length}=7"])
         found = {name: getattr(made.schedule, name) for name in ("steps", "minutes", "epochs")}
         assert found == {"steps": None, "minutes": None, "epochs": None, length: 7}
 
@@ -201,7 +198,7 @@ def test_a_run_has_one_length():
 def test_assignments_come_last():
     changes = ["schedule.steps=50", "model.size=mini", "schedule.phases.1.length=256"]
     changes += ["schedule.steps=7", "optimizer.rate=2e-3"]
-    made = compose(Pretrain.scope, "bert", changes)
+    made = compose(PRETRAIN, "bert", changes)
     assert made.model.size == "mini"
     assert [phase.length for phase in made.schedule.phases] == [128, 256]
     assert made.schedule.steps == 7
@@ -211,13 +208,13 @@ def test_assignments_come_last():
 def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(write_toml(table(seed=5)))
-    assert compose(Pretrain.scope, str(path)) == compose(Pretrain.scope, path) == recipe(seed=5)
+    assert compose(PRETRAIN, str(path)) == compose(PRETRAIN, path) == recipe(seed=5)
     assert recipe(seed=5).seed == 5
 
 
 def test_an_unknown_recipe_is_named_with_the_nearest():
     assert refused("brt").startswith("unknown recipe 'brt'; did you mean 'bert'")
-    assert "'lstm'" in refused("lstn", scope=TranslateJob.scope)
+    assert "'lstm'" in refused("lstn", scope=TRANSLATE)
 
 
 @pytest.mark.parametrize(
@@ -248,19 +245,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, says):
     ids=str,
 )
 def test_the_first_difference_of_two_recipes_is_named(change, says):
-    before, now = (Pretrain.scope.table(recipe(**c)) for c in ({}, change))
+    before, now = (PRETRAIN.table(recipe(**c)) for c in ({}, change))
     assert difference(before, now) == says
 
 
 def test_what_decides_nothing_that_is_learned_is_no_difference():
     free = {"save_minutes": 3.0, "save_steps": 5, "keep": 4, "log_steps": 2}
-    before, now = (Pretrain.scope.table(recipe(loop=c)) for c in ({}, free))
+    before, now = (PRETRAIN.table(recipe(loop=c)) for c in ({}, free))
     assert before != now
     assert difference(before, now) is None
 
 
 def test_a_recipe_read_back_is_the_same():
-    written = Pretrain.scope.table(recipe(loop={"save_steps": 5}))
+    written = PRETRAIN.table(recipe(loop={"save_steps": 5}))
     assert difference(tomllib.loads(write_toml(written)), written) is None
     assert json.loads(json.dumps(written)) == tomllib.loads(write_toml(written))
 
@@ -313,15 +310,15 @@ def reads(scope, name) -> bool:
 
 
 UNREAD = [
-    pytest.param(job.scope, name, id=f"{job.scope.job}: {name}")
-    for job in JOBS
+    pytest.param(scope, name, id=f"{scope.job}: {name}")
+    for scope in SCOPES
     for name in leaves(Recipe)
-    if not reads(job.scope, name)
+    if not reads(scope, name)
 ]
 
 
 def test_every_job_leaves_something_unread():
-    assert {one.values[0].job for one in UNREAD} == {job.scope.job for job in JOBS}
+    assert {one.values[0].job for one in UNREAD} == {scope.job for scope in SCOPES}
     assert len(UNREAD) > 60
 
 
@@ -344,9 +341,9 @@ def test_a_stored_setting_that_a_job_does_not_read_is_dropped_with_a_notice(scop
 
 
 @pytest.mark.parametrize("name", ["momentum", "factor"])
-@pytest.mark.parametrize("job", JOBS)
-def test_settings_of_muon_are_read_with_muon_alone(job, name):
-    scope, least, heard = job.scope, LEAST[job.scope.job], Heard()
+@pytest.mark.parametrize("scope", SCOPES)
+def test_settings_of_muon_are_read_with_muon_alone(scope, name):
+    least, heard = LEAST[scope.job], Heard()
     says = f"recipe: optimizer.{name} is set, but {scope.job} does not read it. Leave it out."
     assert refused(least, f"optimizer.{name}=0.5", scope=scope) == says
     changes = ["optimizer.kind=muon", f"optimizer.{name}=0.5"]
@@ -357,12 +354,12 @@ def test_settings_of_muon_are_read_with_muon_alone(job, name):
 
 
 def test_what_is_stored_is_what_the_job_reads():
-    for job in JOBS:
-        found = job.scope.table(compose(job.scope, LEAST[job.scope.job]))
+    for scope in SCOPES:
+        found = scope.table(compose(scope, LEAST[scope.job]))
         names = [name for name in leaves(Recipe) if _has(found, name)]
         assert names
-        assert all(reads(job.scope, name) for name in names), job
-        assert not job.scope.unread(found)
+        assert all(reads(scope, name) for name in names), scope.job
+        assert not scope.unread(found)
 
 
 def _has(table, name) -> bool:
@@ -373,10 +370,10 @@ def _has(table, name) -> bool:
 # The settings of the first version
 
 FILES = {  # a file of the first version, whose it is, the same file now, and the names that moved
-    "bert": (Pretrain.scope, BERT, "bert", {"examples": "data", "phases": "schedule.phases"}),
-    "budget": (Pretrain.scope, BUDGET, "budget", {"examples": "data", "phases": "schedule.phases"}),
+    "bert": (PRETRAIN, BERT, "bert", {"examples": "data", "phases": "schedule.phases"}),
+    "budget": (PRETRAIN, BUDGET, "budget", {"examples": "data", "phases": "schedule.phases"}),
     "qa": (
-        Finetune.scope,
+        FINETUNE,
         QA,
         "qa",
         {
@@ -387,7 +384,7 @@ FILES = {  # a file of the first version, whose it is, the same file now, and th
         },
     ),
     "gru": (
-        TranslateJob.scope,
+        TRANSLATE,
         GRU,
         "gru",
         {
@@ -399,7 +396,7 @@ FILES = {  # a file of the first version, whose it is, the same file now, and th
         },
     ),
     "multi": (
-        Several.scope,
+        SEVERAL,
         MULTI,
         tomllib.loads(NEW_MULTI),
         {
@@ -453,22 +450,22 @@ def test_files_of_the_first_version_have_the_values_that_are_written_in_them():
 
 # One setting for each name that moved: its job, the old name, the new one, a value.
 MOVES = {
-    "examples": (Pretrain, "examples.held_out", "data.held_out", 7),
-    "vocabulary": (TranslateJob, "vocabulary.size", "tokenizer.size", 70),
-    "decoder": (TranslateJob, "decoder.max_length", "model.decoder.max_length", 70),
-    "phases": (Pretrain, "phases", "schedule.phases", [{"length": 32, "batch_tokens": 64}]),
-    "temperature": (Several, "temperature", "data.temperature", 0.25),
-    "train": (Finetune, "train.keep", "loop.keep", 7),
-    "train.evaluations": (Finetune, "train.evaluations", "evaluate.times", 7),
-    "train.eval_tokens": (Pretrain, "train.eval_tokens", "evaluate.tokens", 7),
-    "tune.batch": (Finetune, "tune.batch", "loop.batch_size", 7),
-    "tune.epochs": (Finetune, "tune.epochs", "schedule.epochs", 7.0),
-    "tune.length": (Finetune, "tune.length", "tokenizer.max_length", 70),
-    "tune.frozen": (Several, "tune.frozen", "model.frozen", -1),
-    "tune.layers": (Finetune, "tune.layers", "model.head_layers", [-1, -2]),
-    "tune.layer_decay": (TranslateJob, "tune.layer_decay", "optimizer.layer_decay", 0.7),
-    "tune.head_factor": (Finetune, "tune.head_factor", "optimizer.head_factor", 7.0),
-    "tune.patience": (Several, "tune.patience", "evaluate.patience", 7),
+    "examples": (PRETRAIN, "examples.held_out", "data.held_out", 7),
+    "vocabulary": (TRANSLATE, "vocabulary.size", "tokenizer.size", 70),
+    "decoder": (TRANSLATE, "decoder.max_length", "model.decoder.max_length", 70),
+    "phases": (PRETRAIN, "phases", "schedule.phases", [{"length": 32, "batch_tokens": 64}]),
+    "temperature": (SEVERAL, "temperature", "data.temperature", 0.25),
+    "train": (FINETUNE, "train.keep", "loop.keep", 7),
+    "train.evaluations": (FINETUNE, "train.evaluations", "evaluate.times", 7),
+    "train.eval_tokens": (PRETRAIN, "train.eval_tokens", "evaluate.tokens", 7),
+    "tune.batch": (FINETUNE, "tune.batch", "loop.batch_size", 7),
+    "tune.epochs": (FINETUNE, "tune.epochs", "schedule.epochs", 7.0),
+    "tune.length": (FINETUNE, "tune.length", "tokenizer.max_length", 70),
+    "tune.frozen": (SEVERAL, "tune.frozen", "model.frozen", -1),
+    "tune.layers": (FINETUNE, "tune.layers", "model.head_layers", [-1, -2]),
+    "tune.layer_decay": (TRANSLATE, "tune.layer_decay", "optimizer.layer_decay", 0.7),
+    "tune.head_factor": (FINETUNE, "tune.head_factor", "optimizer.head_factor", 7.0),
+    "tune.patience": (SEVERAL, "tune.patience", "evaluate.patience", 7),
 }
 
 
@@ -489,14 +486,14 @@ def value_of(made: Recipe, name: str) -> object:
 
 @pytest.mark.parametrize("moved", MOVES)
 def test_a_name_that_moved_is_accepted_in_a_file_and_the_new_one_is_told(moved, tmp_path):
-    job, old, new, value = MOVES[moved]
-    least, heard = LEAST[job.scope.job], {old: Heard(), new: Heard()}
+    scope, old, new, value = MOVES[moved]
+    least, heard = LEAST[scope.job], {old: Heard(), new: Heard()}
     made = {}
     for name in (old, new):
         path = tmp_path / f"{name}.toml"
         path.write_text(write_toml(both(least, put(name, value))))
-        made[name] = compose(job.scope, path, console=heard[name])
-    assert made[old] == made[new] != compose(job.scope, least)
+        made[name] = compose(scope, path, console=heard[name])
+    assert made[old] == made[new] != compose(scope, least)
     _same(value_of(made[old], new), value)
     told = old if old.startswith("train.") else moved  # tables are told as a whole, but train
     now = new if old.startswith("train.") else MOVED[moved]
@@ -506,14 +503,14 @@ def test_a_name_that_moved_is_accepted_in_a_file_and_the_new_one_is_told(moved, 
 
 @pytest.mark.parametrize("moved", MOVES)
 def test_a_name_that_moved_is_accepted_in_set_and_the_new_one_is_told(moved):
-    job, old, new, value = MOVES[moved]
-    least, heard = LEAST[job.scope.job], {old: Heard(), new: Heard()}
+    scope, old, new, value = MOVES[moved]
+    least, heard = LEAST[scope.job], {old: Heard(), new: Heard()}
     written = "[{length = 32, batch_tokens = 64}]" if moved == "phases" else json.dumps(value)
     made = {
-        name: compose(job.scope, least, [f"{name}={written}"], console=heard[name])
+        name: compose(scope, least, [f"{name}={written}"], console=heard[name])
         for name in (old, new)
     }
-    assert made[old] == made[new] != compose(job.scope, least)
+    assert made[old] == made[new] != compose(scope, least)
     _same(value_of(made[old], new), value)
     assert heard[old].said == [f"notice: the setting {old} is now called {new}"]
     assert heard[new].said == []
@@ -525,7 +522,7 @@ def _same(found: object, given: object) -> None:
 
 def test_a_place_in_a_list_that_moved_can_be_set():
     heard = Heard()
-    made = compose(Pretrain.scope, "bert", ["phases.1.length=256"], console=heard)
+    made = compose(PRETRAIN, "bert", ["phases.1.length=256"], console=heard)
     assert [phase.length for phase in made.schedule.phases] == [128, 256]
     assert heard.said == [
         "notice: the setting phases.1.length is now called schedule.phases.1.length"
@@ -534,9 +531,9 @@ def test_a_place_in_a_list_that_moved_can_be_set():
 
 def test_old_lengths_are_replaced_too():
     """An old file has epochs in [tune]; a run has one length."""
-    made = compose(Finetune.scope, tomllib.loads(QA), ["schedule.steps=5"])
+    made = compose(FINETUNE, tomllib.loads(QA), ["schedule.steps=5"])
     assert (made.schedule.steps, made.schedule.epochs) == (5, None)
-    made = compose(Finetune.scope, {"task": {"name": "qa"}, "schedule": {"minutes": 2.0}})
+    made = compose(FINETUNE, {"task": {"name": "qa"}, "schedule": {"minutes": 2.0}})
     assert (made.schedule.minutes, made.schedule.epochs) == (2.0, None)
 
 
@@ -544,7 +541,7 @@ def test_old_lengths_are_replaced_too():
 
 FULL = {  # recipes with objective and task settings of their own
     "pretrain": (
-        Pretrain.scope,
+        PRETRAIN,
         {
             "seed": 5,
             "model": {"size": "tiny", "positions": "t5", "reach": 64, "window": 9},
@@ -563,7 +560,7 @@ FULL = {  # recipes with objective and task settings of their own
         },
     ),
     "finetune": (
-        Finetune.scope,
+        FINETUNE,
         {
             "task": {"name": "qa", "stride": 17},
             "model": {"frozen": -1, "head_layers": [-1, -2]},
@@ -572,7 +569,7 @@ FULL = {  # recipes with objective and task settings of their own
         },
     ),
     "finetune multi": (
-        Several.scope,
+        SEVERAL,
         {
             "tasks": [
                 {**TASKS[0], "task": {"name": "classify", "balance": "labels"}, "label": "x y"},
@@ -583,7 +580,7 @@ FULL = {  # recipes with objective and task settings of their own
         },
     ),
     "translate": (
-        TranslateJob.scope,
+        TRANSLATE,
         {
             "model": {"width": 32, "layers": 1, "heads": 1, "inner_width": 32, "cell": "gru"},
             "task": {"smoothing": 0.2, "forcing": 0.5, "search": {"beams": 3, "penalty": 0.5}},

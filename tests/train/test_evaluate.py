@@ -15,6 +15,7 @@ from unmask.data.stream import Stream
 from unmask.errors import SettingsError
 from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 from unmask.text.vocabulary import SPECIALS
 from unmask.train.distributed import Processes
 from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
@@ -33,15 +34,21 @@ def held(corpus):
 
 @pytest.fixture(scope="module")
 def objective(corpus):
-    return objective_for(recipe(), corpus.tokenizer.vocabulary)[0]
+    return objective_for(recipe(), corpus.tokenizer.vocabulary)
 
 
 @pytest.fixture(scope="module")
 def network(corpus):
-    made = recipe(model={"init_std": 0.2})
-    heads = objective_for(made, corpus.tokenizer.vocabulary)[1]
+    return network_of(recipe(model={"init_std": 0.2}), corpus)
+
+
+def network_of(made, corpus):
+    """Random weights for what a recipe learns from a corpus."""
+    vocabulary = corpus.tokenizer.vocabulary
+    config = made.model.config(len(vocabulary))
+    heads = objective_for(made, vocabulary).heads(Shape.of(config))
     torch.manual_seed(0)
-    return Network(made.model.config(len(corpus.tokenizer.vocabulary)), heads).eval()
+    return Network(Shape.of(config, heads)).eval()
 
 
 def evaluation(held, objective, *, tokens=ALL, micro_rows=2, processes=None):
@@ -82,7 +89,7 @@ def test_scores_are_means_over_all_answers_spelled_out(held, objective, network)
     with torch.no_grad():
         for batch in found.batches:
             hidden = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-            scores = network.guess(hidden).flatten(0, 1)
+            scores = network.token_scores(hidden).flatten(0, 1)
             places = zip(
                 batch.labels["mlm_places"].tolist(),
                 batch.labels["mlm_tokens"].tolist(),
@@ -92,7 +99,7 @@ def test_scores_are_means_over_all_answers_spelled_out(held, objective, network)
                 logs -= scores[place].log_softmax(-1)[token].item()
                 right += scores[place].argmax().item() == token
                 count += 1
-    scores = found(network)
+    scores = found(network, objective, {})
     assert scores["mlm"] == pytest.approx(logs / count, rel=1e-5)
     assert scores["mlm_accuracy"] == right / count
     assert count > 30
@@ -103,22 +110,21 @@ def test_pairs_are_scored_over_those_that_have_an_answer(held, objective, networ
     labels = torch.cat([batch.labels["pair"] for batch in found.batches])
     asked = int((labels != UNSAID).sum())
     assert 0 < asked < len(labels)
-    share = found(network)["pair_accuracy"]
+    share = found(network, objective, {})["pair_accuracy"]
     assert share * asked == pytest.approx(round(share * asked))
 
 
 def test_rows_at_a_time_change_nothing(held, objective, network):
     one, other = (evaluation(held, objective, micro_rows=m) for m in (1, 7))
     assert np.array_equal(one.answers(), other.answers())
-    assert one(network) == pytest.approx(other(network), rel=1e-5)
+    expected = other(network, objective, {})
+    assert one(network, objective, {}) == pytest.approx(expected, rel=1e-5)
 
 
 def test_an_untrained_network_is_near_ln_v(held, objective, corpus):
-    made = recipe()
-    heads = objective_for(made, corpus.tokenizer.vocabulary)[1]
-    size = len(corpus.tokenizer.vocabulary)
-    fresh = Network(made.model.config(size), heads).eval()
-    assert evaluation(held, objective)(fresh)["mlm"] == pytest.approx(math.log(size), rel=0.05)
+    size, fresh = len(corpus.tokenizer.vocabulary), network_of(recipe(), corpus)
+    scores = evaluation(held, objective)(fresh, objective, {})
+    assert scores["mlm"] == pytest.approx(math.log(size), rel=0.05)
 
 
 def test_tokens_bound_the_rows(held, objective):
@@ -218,12 +224,10 @@ def speaking(tmp_path, objective):
     corpus = corpus_of(tmp_path, documents)
     schedule = {"phases": [{"length": 64, "batch_tokens": 512}]}
     made = recipe(schedule=schedule, model={"init_std": 0.2})
-    reader, heads = objective_for(made, corpus.tokenizer.vocabulary)
+    reader = objective_for(made, corpus.tokenizer.vocabulary)
     stream = Stream(corpus, np.arange(20), made.data, SEED, 64)
     found = Evaluation(stream, reader, Processes(), tokens=ALL, micro_rows=4)
-    torch.manual_seed(0)
-    network = Network(made.model.config(len(corpus.tokenizer.vocabulary)), heads).eval()
-    return corpus, found, network
+    return corpus, found, network_of(made, corpus)
 
 
 def test_blanks_are_filled_with_the_three_best_guesses(speaking):
@@ -241,7 +245,7 @@ def test_blanks_are_filled_with_the_three_best_guesses(speaking):
         index = torch.arange(len(tokens))[None]
         with torch.no_grad():
             hidden = network.encoder(row, row * 0, index, row * 0)
-            shares = network.guess(hidden)[0, place].softmax(-1)
+            shares = network.token_scores(hidden)[0, place].softmax(-1)
         best = sorted(range(len(names)), key=lambda i: -shares[i])[:3]
         assert [token for token, _ in case["guesses"]] == [names[i] for i in best]
         for i, (_, share) in zip(best, case["guesses"], strict=True):
@@ -332,9 +336,9 @@ def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):
     shapes = set()
     evaluate = Evaluation.__call__
 
-    def looked_at(self, network):
+    def looked_at(self, *given):
         shapes.update(tuple(batch.tokens.shape) for batch in self.batches)
-        return evaluate(self, network)
+        return evaluate(self, *given)
 
     monkeypatch.setattr(Evaluation, "__call__", looked_at)
     few = {"times": 1, "tokens": 4 * LENGTH}

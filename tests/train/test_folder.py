@@ -206,6 +206,43 @@ def test_a_run_of_a_version_that_had_fewer_settings_goes_on(run, finished):
     assert "resuming from step 2" in said
 
 
+@pytest.fixture
+def plugins(monkeypatch):
+    """Pretend that these plugins were given, by their names and digests."""
+    return lambda **given: monkeypatch.setattr(
+        "unmask.plugins._loaded", {f"{name}.py": digest for name, digest in given.items()}
+    )
+
+
+def test_a_run_is_resumed_with_the_plugins_that_it_was_begun_with(run, plugins):
+    plugins(mine="1" * 64, other="2" * 64)
+    folder = run(**SHORT)
+    facts = json.loads((folder / "facts.json").read_text())
+    assert facts["plugins"] == {"mine.py": "1" * 64, "other.py": "2" * 64}
+    said = []
+    run(resume=True, said=said, **SHORT)
+    assert not any("plugin" in line for line in said)
+    plugins(mine="1" * 64, other="3" * 64, third="4" * 64)
+    run(resume=True, said=said, **SHORT)
+    assert [line for line in said if "plugin" in line] == [
+        "warning: the plugin other.py has changed since the run was begun"
+    ]
+    plugins(other="2" * 64)
+    says = f"^{folder}: was begun with the plugin mine.py. Give it again: --plugin mine.py"
+    with pytest.raises(FolderError, match=says):
+        run(resume=True, **SHORT)
+
+
+def test_a_run_of_a_version_without_plugins_goes_on(run, finished):
+    path = finished / "facts.json"
+    facts = json.loads(path.read_text())
+    assert facts.pop("plugins") == {}
+    path.write_text(json.dumps(facts))
+    said = []
+    run(resume=True, said=said, **SHORT)
+    assert "resuming from step 2" in said
+
+
 def test_what_a_killed_writer_left_is_swept_away(run, finished):
     for name in (".report.html.tmp-123-abcd", ".curves.svg.tmp-9-ef"):
         (finished / name).write_text("half")
@@ -330,11 +367,12 @@ def test_a_run_without_metrics_has_none(folder):
     assert folder.metrics() == []
 
 
-def test_a_listener_is_told_every_line_of_metrics(folder):
-    heard = []
-    folder.listener = heard.append
+def test_every_listener_is_told_every_line_of_metrics(folder):
+    heard, also = [], []
+    folder.listeners += [heard.append, also.append]
     folder.record({"step": 1})
-    assert heard == [{"step": 1}]
+    folder.record({"step": 2})
+    assert heard == also == [{"step": 1}, {"step": 2}]
 
 
 def test_a_disk_that_cannot_be_written_is_named(tmp_path):

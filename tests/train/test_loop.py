@@ -34,8 +34,8 @@ from unmask.objectives.mlm import MaskedLM
 from unmask.train.compose import compose
 from unmask.train.heldout import HeldOut
 from unmask.train.loop import Loop
+from unmask.train.precision import choose_precision
 from unmask.train.schedule import ScheduleSettings
-from unmask.train.step import choose_precision
 
 
 class After(Heard):
@@ -108,7 +108,7 @@ def test_a_signal_in_the_middle_of_a_step_gives_the_step_up(run, whole, tmp_path
         return plain(seed)
 
     said = []
-    monkeypatch.setattr("unmask.train.step.torch.manual_seed", told)
+    monkeypatch.setattr("unmask.train.steps.summed.torch.manual_seed", told)
     with pytest.raises(Stopped):
         run("amid", said=said)
     monkeypatch.undo()
@@ -460,10 +460,10 @@ def test_the_second_phase_begins_where_its_share_does(run, in_two_phases, monkey
     widths = []
     plain = MaskedLM.read
 
-    def read(self, network, states, batch):
+    def read(self, network, states, batch, **how):
         if network.training:
             widths.append(tuple(batch.tokens.shape))
-        return plain(self, network, states, batch)
+        return plain(self, network, states, batch, **how)
 
     monkeypatch.setattr(MaskedLM, "read", read)
     folder = run(**in_two_phases)
@@ -503,8 +503,8 @@ def poison(monkeypatch):
     def at(*steps, value=float("nan"), pieces=2):
         plain, calls = MaskedLM.read, iter(range(10**9))
 
-        def read(self, network, states, batch):
-            sums = plain(self, network, states, batch)
+        def read(self, network, states, batch, **how):
+            sums = plain(self, network, states, batch, **how)
             if network.training and next(calls) // pieces + 1 in steps:
                 sums["mlm"] = sums["mlm"] * value
             return sums
@@ -584,13 +584,14 @@ def test_what_is_not_finite_is_never_saved(run, tmp_path, monkeypatch, where):
 
     def spoil():
         loop = seen["loop"]
-        parameter = loop.given.network.encoder.norm.weight
+        parameter = loop.given.network.encoder.embeddings.norm.weight
         kept = loop.optimizer.state[parameter]["exp_avg"]
         (parameter.data if where == "weight" else kept)[0] = float("inf")
 
     monkeypatch.setattr(Loop, "__init__", begin)
     folder = tmp_path / "run"
-    name = "encoder.norm.weight" if where == "weight" else "exp_avg/encoder.norm.weight"
+    name = "encoders.main.embeddings.norm.weight"
+    name = name if where == "weight" else f"exp_avg/{name}"
     says = f"^{folder}/checkpoints: '{name}' holds NaN or infinity; it is not saved.* lower rate"
     with pytest.raises(FolderError, match=says):
         run(console=After(6, spoil), loop={"save_steps": 3})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from unmask.errors import DataError, SettingsError
+from unmask.objectives.base import Objective
+from unmask.settings import Settings
 from unmask.tasks import engine
 from unmask.train.distributed import Processes
 from unmask.train.recipe import Recipe
@@ -32,14 +34,15 @@ def made(**loop) -> Recipe:
     return Recipe(seed=seed, schedule={"steps": 10}, loop={"batch_size": 8, **loop})
 
 
-def source(count, *, first=0, recipe=None, lay_out=None, **loop) -> Shuffled:
+def plain(texts):
+    return engine.lay_out(texts, pad_id=0)
+
+
+def source(count, *, first=0, recipe=None, lay_out=plain, objective=None, **loop) -> Shuffled:
     """Texts whose tokens are their numbers, from `first` on."""
     items = [[Text(first + i)] for i in range(count)]
-
-    def plain(texts, seed, progress):
-        return engine.lay_out(texts, pad_id=0)
-
-    return Shuffled(items, lay_out or plain, recipe or made(**loop))
+    objective = objective or Objective(Settings())  # takes batches as they are
+    return Shuffled(items, lay_out, objective, recipe or made(**loop))
 
 
 def texts_of(pieces) -> list[int]:
@@ -80,9 +83,9 @@ def test_a_source_without_a_record_is_refused():
 def test_each_process_is_dealt_its_own_and_builds_no_other():
     built = []
 
-    def lay_out(texts, seed, progress):
+    def lay_out(texts):
         built.append(len(texts))
-        return engine.lay_out(texts, pad_id=0)
+        return plain(texts)
 
     some = source(24, micro_tokens=8, lay_out=lay_out)  # four batches of two
     whole = [tuple(texts_of([piece])) for piece in some.pieces({}, 0, 0.0)[0]]
@@ -120,15 +123,16 @@ def test_a_batch_is_of_one_source_and_a_step_may_be_of_several(per, mixed):
 
 
 def test_what_a_batch_draws_is_its_own_in_a_step_of_several_sources():
-    """The seed that a batch is laid out by is that of its dropout, and no other batch has it."""
+    """The seed that a batch is prepared by is that of its dropout, and no other batch has it."""
     seeds = []
 
-    def lay_out(texts, seed, progress):
-        seeds.append(seed)
-        return engine.lay_out(texts, pad_id=0)
+    class Telling(Objective):
+        def prepare(self, batch, key, progress):
+            seeds.append(batch.seed)
+            return batch
 
-    recipe = made(micro_batches=4)
-    sources = {name: source(40, recipe=recipe, lay_out=lay_out) for name in ("one", "other")}
+    recipe, telling = made(micro_batches=4), Telling(Settings())
+    sources = {name: source(40, recipe=recipe, objective=telling) for name in ("one", "other")}
     pieces, _ = Mixture(sources, 0.5, 0, "record").pieces({}, 0, 0.0)
     texts_of(pieces)
     assert seeds == [piece.seed for piece in pieces]

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from tests.train.conftest import STEPS, state
 from tests.train.test_loop import After
 from unmask.errors import SettingsError
-from unmask.model.config import HeadsConfig
 from unmask.train.muon import Muon, orthogonal
 from unmask.train.optim import make_optimizer, read_moments
 from unmask.train.schedule import OptimizerSettings
@@ -93,7 +93,7 @@ def test_momentum_looks_ahead_by_hand():
 def test_what_is_no_matrix_of_a_block_moves_as_with_adamw():
     moved = {}
     for kind in ("adamw", "muon"):
-        network = tiny_network(HeadsConfig(tokens=True))
+        network = tiny_network(bert_heads(tokens=True))
         optimizer = make_optimizer(network, OptimizerSettings(kind=kind, rate=0.01))
         for number in range(3):
             for parameter in network.parameters():
@@ -124,11 +124,11 @@ def test_every_parameter_is_in_one_group_and_has_its_tensors():
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    kinds = {name.partition("/")[::2] for name in read_moments(network, optimizer)}
-    assert ("momentum", "encoder.blocks.0.feed.inner.weight") in kinds
-    assert ("exp_avg", "encoder.blocks.0.feed.inner.weight") not in kinds
-    assert ("exp_avg", "encoder.blocks.0.feed.inner.bias") in kinds
-    assert ("exp_avg", "encoder.tokens.weight") in kinds
+    kinds = {name.partition("/")[::2] for name in read_moments({"": network}, optimizer)}
+    assert ("momentum", "encoders.main.blocks.0.feed.inner.weight") in kinds
+    assert ("exp_avg", "encoders.main.blocks.0.feed.inner.weight") not in kinds
+    assert ("exp_avg", "encoders.main.blocks.0.feed.inner.bias") in kinds
+    assert ("exp_avg", "encoders.main.embeddings.tokens.weight") in kinds
 
 
 def test_a_run_with_it_goes_on_to_the_same_bits_and_learns_otherwise(run, whole, tmp_path):

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from tests.conftest import tiny_network
-from unmask.model.config import HeadsConfig
+from tests.shapes import bert_heads
 from unmask.train.optim import make_optimizer, read_moments, set_rate, write_moments
 from unmask.train.schedule import OptimizerSettings
 
-EVERY_HEAD = HeadsConfig(tokens=True, pair=True, labels="token", label_names=("a", "b"))
+EVERY_HEAD = bert_heads(tokens=True, pair=True, labels="token", label_names=("a", "b"))
 
 
 def groups(module, **settings):
@@ -30,8 +30,15 @@ def test_matrices_and_tables_decay_but_no_bias_and_no_norm(norm):
     decayed, plain = groups(network)
     assert {n for n in decayed if "norm" in n or n.endswith("bias")} == set()
     assert {n for n in plain if "norm" not in n and not n.endswith("bias")} == set()
-    assert {"encoder.tokens.weight", "encoder.blocks.0.feed.inner.weight"} <= decayed
-    assert {"encoder.norm.weight", "token_head.bias", "pooler.dense.bias"} <= plain
+    assert {
+        "encoders.main.embeddings.tokens.weight",
+        "encoders.main.blocks.0.feed.inner.weight",
+    } <= decayed
+    assert {
+        "encoders.main.embeddings.norm.weight",
+        "heads.tokens.bias",
+        "heads.pooler.dense.bias",
+    } <= plain
 
 
 def test_every_parameter_is_in_one_group():
@@ -43,9 +50,9 @@ def test_every_parameter_is_in_one_group():
 
 def test_a_frozen_parameter_is_left_alone():
     network = tiny_network()
-    network.encoder.tokens.weight.requires_grad_(False)
+    network.encoder.embeddings.tokens.weight.requires_grad_(False)
     decayed, _ = groups(network)
-    assert "encoder.tokens.weight" not in decayed
+    assert "encoders.main.embeddings.tokens.weight" not in decayed
 
 
 def test_a_module_without_biases_or_norms_can_be_trained():
@@ -91,28 +98,32 @@ def test_moments_written_back_go_on_to_the_same_bits():
     network = tiny_network(EVERY_HEAD)
     optimizer = make_optimizer(network, OptimizerSettings())
     taught(network, optimizer, 3, seed=1)
-    moments = {name: tensor.clone() for name, tensor in read_moments(network, optimizer).items()}
+    found = read_moments({"": network}, optimizer)
+    moments = {name: tensor.clone() for name, tensor in found.items()}
     other, third = copy.deepcopy(network), copy.deepcopy(network)
     resumed, forgetful = (make_optimizer(n, OptimizerSettings()) for n in (other, third))
-    write_moments(other, resumed, moments)
+    write_moments({"": other}, resumed, moments)
     for module, stepper in ((network, optimizer), (other, resumed), (third, forgetful)):
         taught(module, stepper, 2, seed=2)
     pairs = zip(network.parameters(), other.parameters(), strict=True)
     assert all(torch.equal(one, two) for one, two in pairs)
-    assert not torch.equal(network.encoder.tokens.weight, third.encoder.tokens.weight)
+    assert not torch.equal(
+        network.encoder.embeddings.tokens.weight, third.encoder.embeddings.tokens.weight
+    )
 
 
 def test_moments_are_named_after_their_parameters():
     network = tiny_network()
     optimizer = make_optimizer(network, OptimizerSettings())
-    assert read_moments(network, optimizer) == {}
+    assert read_moments({"": network}, optimizer) == {}
     taught(network, optimizer, 1, seed=1)
-    moments = read_moments(network, optimizer)
+    moments = read_moments({"": network}, optimizer)
     names = {name for name, _ in network.named_parameters()}
     kinds = ("exp_avg", "exp_avg_sq", "step")
     assert set(moments) == {f"{kind}/{name}" for kind in kinds for name in names}
-    assert moments["exp_avg/encoder.norm.weight"].shape == network.encoder.norm.weight.shape
-    assert moments["step/encoder.norm.weight"].item() == 1.0
+    name, norm = "encoders.main.embeddings.norm.weight", network.encoder.embeddings.norm
+    assert moments[f"exp_avg/{name}"].shape == norm.weight.shape
+    assert moments[f"step/{name}"].item() == 1.0
 
 
 def test_a_rate_is_set_for_every_group():

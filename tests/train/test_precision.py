@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from unmask.errors import SettingsError
-from unmask.train import step
-from unmask.train.step import choose_precision
+from unmask.train import precision
+from unmask.train.precision import choose_precision
 
 CPU = torch.device("cpu")
 
@@ -13,31 +13,33 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def reports_bf16(monkeypatch):
     """A CPU that says it has bf16 units."""
-    monkeypatch.setattr(step, "_has_bf16", lambda: True)
+    monkeypatch.setattr(precision, "_has_bf16", lambda: True)
 
 
 def test_auto_takes_bf16_where_it_works(reports_bf16, monkeypatch):
-    monkeypatch.setattr(step, "bf16_works", lambda: True)
+    monkeypatch.setattr(precision, "bf16_works", lambda: True)
     assert choose_precision("auto", CPU) == "bf16"
 
 
 def test_auto_takes_fp32_where_bf16_ends_with_an_illegal_instruction(reports_bf16, monkeypatch):
-    monkeypatch.setattr(step, "bf16_works", lambda: False)
+    monkeypatch.setattr(precision, "bf16_works", lambda: False)
     assert choose_precision("auto", CPU) == "fp32"
 
 
 def test_bf16_is_refused_where_it_would_kill_the_process(reports_bf16, monkeypatch):
-    monkeypatch.setattr(step, "bf16_works", lambda: False)
+    monkeypatch.setattr(precision, "bf16_works", lambda: False)
     with pytest.raises(SettingsError, match="illegal instruction.*fp32.*ONEDNN_MAX_CPU_ISA"):
         choose_precision("bf16", CPU)
 
 
 def test_fp32_is_never_questioned(monkeypatch):
-    monkeypatch.setattr(step, "bf16_works", lambda: pytest.fail("nothing needs to be tried"))
+    monkeypatch.setattr(precision, "bf16_works", lambda: pytest.fail("nothing needs to be tried"))
     assert choose_precision("fp32", CPU) == "fp32"
 
 
-@pytest.mark.skipif(not step.bf16_works(), reason="products in bf16 do not work on this machine")
+@pytest.mark.skipif(
+    not precision.bf16_works(), reason="products in bf16 do not work on this machine"
+)
 def test_where_it_is_said_to_work_a_layer_in_bf16_trains():
     layer = torch.nn.Linear(64, 64)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -10,18 +10,20 @@ from tests.corpora import corpus_of, tokenizer_for
 from tests.train.conftest import Heard, recipe
 from unmask.jobs.corpus import CorpusSource, objective_for
 from unmask.model.network import Network
-from unmask.objectives.base import OnePass
+from unmask.model.shape import Shape
+from unmask.objectives.base import Joint
+from unmask.text.tokens import Tokens
 from unmask.train import preflight as module
 from unmask.train.distributed import Processes
 from unmask.train.evaluator import Evaluator
 from unmask.train.folder import RunFolder
-from unmask.train.ingredients import Digest, Ingredients, Tokens
+from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.preflight import PreflightError, preflight
 from unmask.train.signals import Wish
 from unmask.train.site import Site
 
 
-class ByLabels(OnePass):
+class ByLabels(Joint):
     """An objective whose first loss depends on labels, so that it cannot be known before."""
 
     chance = None
@@ -33,11 +35,11 @@ def checked(
     """What preflight says of a run on a corpus; `change` does something to the network first."""
     made = recipe(**settings)
     vocabulary = corpus.tokenizer.vocabulary
-    objective, heads = objective_for(made, vocabulary)
-    objective = ByLabels(objective.readers) if unknown else objective
+    objective = objective_for(made, vocabulary)
+    objective = ByLabels([*objective.readers]) if unknown else objective
     config = made.model.config(vocab_size or len(vocabulary))
     torch.manual_seed(0)
-    network = Network(config, heads)
+    network = Network(Shape.of(config, objective.heads(Shape.of(config))))
     if change:
         change(network)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -60,7 +62,7 @@ def checked(
 
 def spoil(network, by=30.0):
     """Expect the rarer half of the words."""
-    network.token_head.bias.data[len(network.token_head.bias) // 2 :] = by
+    network.heads["tokens"].bias.data[len(network.heads["tokens"].bias) // 2 :] = by
 
 
 @pytest.mark.parametrize(("plain", "beside"), [(4.2, r", unigram 4\.20"), (None, "")])

@@ -12,23 +12,25 @@ from unmask.data.kinds import ExampleSettings
 from unmask.errors import SettingsError
 from unmask.jobs.corpus import CorpusSource, objective_for
 from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain
-from unmask.jobs.scopes import check_network
+from unmask.jobs.scopes import FINETUNE, PRETRAIN, SEVERAL, TRANSLATE, check_network, task_recipe
 from unmask.jobs.several import Several
-from unmask.jobs.translate import TranslateJob
-from unmask.model.config import DecoderConfig, ModelConfig
+from unmask.model.config import LayerConfig, ModelConfig
+from unmask.model.shape import DecoderConfig, Reads, Shape
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.mlm import MaskedLM
 from unmask.objectives.pairs import PairOrder
+from unmask.plugins import find
 from unmask.settings import Settings
-from unmask.tasks import TASK_SETTINGS
+from unmask.tasks import TASKS
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose, known_recipes
 from unmask.train.heldout import HeldOut
 from unmask.train.recipe import Choice, DecoderSettings, ModelSettings, Recipe
 from unmask.train.schedule import Phase
 
-JOBS = [Pretrain, Finetune, Several, TranslateJob]
+SCOPES = [PRETRAIN, FINETUNE, SEVERAL, TRANSLATE]
 SOURCE = Path(__file__).parents[2] / "src" / "unmask"
 WORDS = Vocabulary([*SPECIALS, "a"])
 
@@ -57,16 +59,15 @@ def test_bert_is_the_batches_of_the_paper(paper):
 
 
 def test_bert_is_the_objective_of_the_paper(paper):
-    objective, heads = objective_for(paper, WORDS)
+    objective = objective_for(paper, WORDS)
+    heads = objective.heads(Shape.of(paper.model.config(len(WORDS))))
     mlm, pairs = objective.readers
     assert isinstance(mlm, MaskedLM)
     assert isinstance(pairs, PairOrder)
-    assert (mlm.how.rate, mlm.how.mask_share, mlm.how.random_share) == (0.15, 0.8, 0.1)
-    assert not mlm.how.whole_words
+    assert (mlm.config.rate, mlm.config.mask_share, mlm.config.random_share) == (0.15, 0.8, 0.1)
+    assert not mlm.config.whole_words
     assert (paper.data.pairs, paper.data.short_share) == ("nsp", 0.1)
-    assert heads.tokens
-    assert heads.pooler
-    assert heads.pair
+    assert heads.keys() == {"tokens", "pooler", "pair"}
 
 
 def test_bert_is_the_network_of_the_paper(paper):
@@ -82,10 +83,13 @@ def test_the_recipes_that_come_along_can_all_be_built():
         made = compose(Pretrain.scope, name)
         changes = ["model.size=tiny"] if made.model.size == "auto" else []
         assert compose(Pretrain.scope, name, changes).model.config(1000)
-    for job in (Finetune, TranslateJob):
-        assert len(known_recipes(job.scope.folder)) == 4
-        for name in known_recipes(job.scope.folder):
-            assert compose(job.scope, name).task
+    assert list(known_recipes(TRANSLATE.folder)) == ["attention", "gru", "lstm", "transformer"]
+    for name in known_recipes(TRANSLATE.folder):
+        assert compose(TRANSLATE, name).task
+    assert sorted(known_recipes(FINETUNE.folder)) == sorted(TASKS)
+    for name in known_recipes(FINETUNE.folder):
+        scope, source = task_recipe(name)
+        assert compose(scope, source).task.name == name
 
 
 def test_an_unknown_size_is_named():
@@ -109,11 +113,10 @@ def test_sequences_longer_than_the_network_reads_are_refused():
 
 
 def test_without_pairs_there_is_neither_pooler_nor_pair_head():
-    objective, heads = objective_for(recipe(data={"pairs": "off"}), WORDS)
-    assert [type(reader) for reader in objective.readers] == [MaskedLM]
-    assert heads.tokens
-    assert not heads.pooler
-    assert not heads.pair
+    made = recipe(data={"pairs": "off"})
+    objective = objective_for(made, WORDS)
+    assert isinstance(objective, MaskedLM)
+    assert objective.heads(Shape.of(made.model.config(len(WORDS)))).keys() == {"tokens"}
 
 
 def held_out(made: Recipe) -> HeldOut:
@@ -149,7 +152,7 @@ def sizes(corpus):
             schedule={"phases": [{"length": LENGTH, "batch_tokens": rows * LENGTH}]},
             loop={"micro_tokens": micro * LENGTH or 1, "micro_batches": micro_batches},
         )
-        objective, _ = objective_for(made, corpus.tokenizer.vocabulary)
+        objective = objective_for(made, corpus.tokenizer.vocabulary)
         pieces, _ = CorpusSource(corpus, made, objective).pieces({}, 0, 0.0)
         return [len(piece.make().tokens) for piece in pieces]
 
@@ -262,25 +265,31 @@ def test_all_leaves_are_found():
     assert len(found) > 70
 
 
+def test_a_job_reads_what_its_scope_says():
+    assert (Pretrain.scope, Several.scope) == (PRETRAIN, SEVERAL)
+    assert Finetune("model", Labelled(None, [], [])).scope == FINETUNE
+
+
 def test_what_a_job_says_that_it_reads_is_a_setting():
     known = leaves(Recipe)
     tables = {name.rpartition(".")[0] for name in known} - {""}
-    for job in JOBS:
-        assert set(job.scope.reads) <= set(known) | tables, job
+    for scope in SCOPES:
+        assert set(scope.reads) <= set(known) | tables, scope.job
 
 
 @pytest.mark.parametrize("name", leaves(Recipe))
 def test_every_setting_is_read_by_a_job(name):
-    read = {read for job in JOBS for read in job.scope.reads}
+    read = {read for scope in SCOPES for read in scope.reads}
     assert any(name == one or name.startswith(f"{one}.") for one in read)
 
 
 def test_the_shape_of_a_network_is_set_by_the_same_names_as_in_its_config():
-    shape = set(ModelConfig.model_fields) - {"vocab_size"}
+    shape = set(ModelConfig.model_fields) - {"vocab_size", "borrows"}  # a run has one encoder
     own = {"size", "decoder", "frozen", "head_layers"}
     assert not shape & own
     assert set(ModelSettings.model_fields) == shape | own
-    decoder = set(DecoderConfig.model_fields) - {"vocab_size", "shared"}
+    reading = {"kind", *Reads.model_fields}  # a decoder reads the last layer of that encoder
+    decoder = set(DecoderConfig.model_fields) - {"vocab_size", "shared"} - reading
     assert set(DecoderSettings.model_fields) == decoder
 
 
@@ -290,16 +299,25 @@ def test_every_setting_of_a_shape_reaches_the_config():
     changes |= {"segments": 3, "activation": "relu", "gated": True, "norm": "pre"}
     changes |= {"norm_epsilon": 1e-5, "dropout": 0.3, "attention_dropout": 0.2, "init_std": 0.3}
     changes |= {"positions": "t5", "reach": 64, "buckets": 16, "causal": True, "window": 7}
-    assert set(ModelConfig.model_fields) - set(changes) == {"vocab_size", "rotary_base", "cell"}
+    changes |= {"embedding_width": 24, "norm_bias": False, "bias": False, "head_size": 8}
+    changes |= {"layer_groups": 2}
+    others = {"vocab_size", "rotary_base", "cell", "borrows"}
+    others |= {"norm_kind", "layer_settings", "layer_cycle"}
+    assert set(ModelConfig.model_fields) - set(changes) == others
     config = ModelSettings(size="tiny", **changes).config(99).model_dump()
     assert {name: config[name] for name in changes} == changes
     others = {"size": "tiny", "positions": "rotary", "rotary_base": 7.0}
     assert ModelSettings(**others).config(99).rotary_base == 7.0
+    windows = {"layer_settings": [{"window": 3}, {}], "layer_cycle": 1, "norm_kind": "rms"}
+    config = ModelSettings(size="tiny", **windows).config(99)
+    assert (config.layer_settings[0].window, config.layer_cycle) == (3, 1)
+    assert config.norm_kind == "rms"
     cell = {"cell": "gru", "width": 8, "inner_width": 8, "layers": 1, "heads": 1}
     assert ModelSettings(positions="none", **cell).config(99).cell == "gru"
 
 
 SHAPE = {f"model.{name}" for name in ModelConfig.model_fields}
+SHAPE |= {f"model.layer_settings.{name}" for name in LayerConfig.model_fields}
 SHAPE |= {f"model.decoder.{name}" for name in DecoderConfig.model_fields}
 EXAMPLES = {f"data.{name}" for name in ExampleSettings.model_fields}
 
@@ -314,12 +332,14 @@ def test_every_setting_is_used_somewhere(name):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_setting_of_an_objective_is_used(name):
-    assert set(OBJECTIVES[name].settings.model_fields) <= attributes("objectives")
+    config = find("objective", OBJECTIVES, name).Config
+    assert set(config.model_fields) <= attributes("objectives")
 
 
-@pytest.mark.parametrize("name", TASK_SETTINGS)
+@pytest.mark.parametrize("name", TASKS)
 def test_every_setting_of_a_task_is_used(name):
-    assert set(TASK_SETTINGS[name].model_fields) <= attributes("tasks") | attributes("jobs")
+    found = attributes("tasks") | attributes("objectives")
+    assert set(find("task", TASKS, name).Config.model_fields) <= found
 
 
 def test_a_setting_that_nobody_uses_is_found():

@@ -38,7 +38,7 @@ class Restless:
         self.seen = seen
 
     def measure(self, network: Network) -> tuple[dict[str, Scored], list[float]]:
-        weights = network.label_head.dense.weight.detach().numpy().tobytes()
+        weights = network.heads["labels"].dense.weight.detach().numpy().tobytes()
         digest = hashlib.sha256(weights).hexdigest()
         known = self.seen.read_text().split() if self.seen.exists() else []
         if digest not in known:

@@ -12,6 +12,8 @@ import torch
 
 from tests.train.conftest import STEPS, state
 from tests.train.test_loop import stopped
+from unmask.objectives.base import Objective
+from unmask.settings import Settings
 from unmask.tasks import engine
 from unmask.train.distributed import Processes
 from unmask.train.recipe import Recipe
@@ -34,7 +36,10 @@ class Text:
         return [0] * self.length
 
 
-def plain(texts, seed, progress):
+PLAIN = Objective(Settings())  # takes batches as they are
+
+
+def plain(texts):
     return engine.lay_out(texts, pad_id=-1)
 
 
@@ -47,10 +52,10 @@ def items_of(groups, *, first=0, lengths=(2, 9, 4, 7)) -> list[list[Text]]:
     return found
 
 
-def shuffled(items, batch_size, *, neighbours=1, lay_out=plain, **loop) -> Shuffled:
+def shuffled(items, batch_size, *, neighbours=1, objective=PLAIN, **loop) -> Shuffled:
     how = {"batch_size": batch_size, "micro_tokens": 16, **loop}
     recipe = Recipe(schedule={"steps": 10}, loop=how)
-    return Shuffled(items, lay_out, recipe, neighbours=neighbours)
+    return Shuffled(items, plain, objective, recipe, neighbours=neighbours)
 
 
 def texts_in(batch) -> list[int]:
@@ -200,7 +205,32 @@ def test_every_text_has_the_number_of_its_group():
     assert len(known) > len(items)
     for batches, _ in walk(shuffled(items, 4, micro_batches=2), 8):
         for batch in batches:
-            assert batch.number.tolist() == [known[text] for text in texts_in(batch)]
+            numbers = [known[text] for text in texts_in(batch)]
+            assert batch.number.tolist() == numbers
+
+
+def test_texts_of_one_group_are_one_record_and_groups_of_one_text_need_none():
+    items = items_of([1, 2, 3, 1, 2] * 3)
+    known = {text.number: number for number, item in enumerate(items) for text in item}
+    together = 0
+    for batches, _ in walk(shuffled(items, 4, micro_batches=2), 8):
+        for batch in batches:
+            numbers = [known[text] for text in texts_in(batch)]
+            if batch.record is None:
+                assert len(set(numbers)) == len(numbers)
+                continue
+            together += 1
+            records = batch.record.tolist()
+            assert sorted(set(records)) == list(range(max(records) + 1))
+            mates = [
+                (a == b, x == y)
+                for a, x in zip(records, numbers, strict=True)
+                for b, y in zip(records, numbers, strict=True)
+            ]
+            assert all(one == other for one, other in mates)
+    assert together > 5
+    for batches, _ in walk(shuffled(items_of([1] * 9), 4), 3):
+        assert all(batch.record is None for batch in batches)
 
 
 def test_a_sample_is_of_the_first_groups():
@@ -210,14 +240,16 @@ def test_a_sample_is_of_the_first_groups():
     assert texts_in(some.sample(100)) == [0, 1, 2, 3, 4]
 
 
-def test_a_batch_is_made_with_the_seed_of_its_micro_batch_and_the_progress_of_the_run():
-    told, seeds = [], []
+def test_a_batch_is_prepared_with_the_seed_of_its_micro_batch_and_the_progress_of_the_run():
+    told, seeds, keys = [], [], set()
 
-    def lay_out(texts, seed, progress):
-        told.append((seed, progress))
-        return plain(texts, seed, progress)
+    class Telling(Objective):
+        def prepare(self, batch, key, progress):
+            told.append((batch.seed, progress))
+            keys.add(key)
+            return batch
 
-    some = shuffled(items_of([1] * 20), 8, micro_batches=2, lay_out=lay_out)
+    some = shuffled(items_of([1] * 20), 8, micro_batches=2, objective=Telling(Settings()))
     for step in range(3):
         pieces, _ = some.pieces({}, step, step / 3)
         assert not told, "nothing is made before it is asked for"
@@ -226,6 +258,7 @@ def test_a_batch_is_made_with_the_seed_of_its_micro_batch_and_the_progress_of_th
         seeds += [piece.seed for piece in pieces]
         told.clear()
     assert len(set(seeds)) == len(seeds) >= 6
+    assert len(keys) == 1, "one for the whole run"
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])

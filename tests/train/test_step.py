@@ -8,21 +8,24 @@ from threading import Barrier
 import pytest
 import torch
 
+from tests.stepping import take_step
 from tests.train.conftest import LENGTH, recipe
 from unmask.data.examples import UNSAID
 from unmask.data.stream import Cursor, Stream
 from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
+from unmask.model.shape import Shape
+from unmask.objectives.base import Objective
 from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer, read_moments
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps.base import Piece, TrainingModule
 
 ROWS = 8
 
 
 @pytest.fixture(scope="module")
 def objective(corpus):
-    return objective_for(recipe(), corpus.tokenizer.vocabulary)[0]
+    return objective_for(recipe(), corpus.tokenizer.vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +34,13 @@ def stream(corpus):
     return Stream(corpus, documents, recipe().data, 0, LENGTH)
 
 
-def trainee(corpus, objective, **changes) -> Trainee:
+def trainee(corpus, objective, **changes) -> TrainingModule:
     """The same start every time; without dropout unless asked."""
-    heads = objective_for(recipe(), corpus.tokenizer.vocabulary)[1]
-    config = recipe(model={"dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.1, **changes})
+    made = recipe(model={"dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.1, **changes})
+    config = made.model.config(len(corpus.tokenizer.vocabulary))
     torch.manual_seed(0)
-    return Trainee(Network(config.model.config(len(corpus.tokenizer.vocabulary)), heads), objective)
+    network = Network(Shape.of(config, objective.heads(Shape.of(config))))
+    return TrainingModule(network, objective)
 
 
 def pieces(stream, objective, sizes, first=0):
@@ -44,15 +48,14 @@ def pieces(stream, objective, sizes, first=0):
     found, at = [], first
     for number, size in enumerate(sizes):
         rows = [Cursor(0, at + i) for i in range(size)]
-        found.append(Piece(objective.prepare(stream.batch(rows), 1), seed=number))
+        found.append(Piece(objective.prepare(stream.batch(rows), 1, 0.0), seed=number))
         at += size
     return found
 
 
 def step(module, parts, optimizer=None, **how):
     optimizer = optimizer or make_optimizer(module, recipe().optimizer)
-    told = {"terms": ["mlm", "pair"], "clip": 1.0, **how}
-    return take_step(module, parts, optimizer, Processes(), **told)
+    return take_step(module, parts, optimizer, **{"clip": 1.0, **how})
 
 
 def weights(module):
@@ -83,11 +86,11 @@ def test_batches_with_few_answers_do_not_count_for_more(corpus, stream, objectiv
             sums[name] += found[name].item()
             counts[name] += part.batch.counts[name]
     means = [module(p.batch)["mlm"].item() / p.batch.counts["mlm"] for p in parts]
-    report = step(module, parts)
+    result = step(module, parts)
     expected = {name: sums[name] / counts[name] for name in sums}
-    assert report.losses == pytest.approx(expected, rel=1e-5)
-    assert report.losses["mlm"] != pytest.approx(sum(means) / 3, rel=1e-5)
-    assert report.loss == pytest.approx(sum(expected.values()), rel=1e-5)
+    assert result.losses == pytest.approx(expected, rel=1e-5)
+    assert result.losses["mlm"] != pytest.approx(sum(means) / 3, rel=1e-5)
+    assert result.loss == pytest.approx(sum(expected.values()), rel=1e-5)
 
 
 def test_the_tokens_of_a_step_are_those_that_are_not_padding(corpus, stream, objective):
@@ -101,10 +104,10 @@ def test_a_gradient_is_followed_no_farther_than_the_clip(corpus, stream, objecti
     module = trainee(corpus, objective)
     before = weights(module)
     plain = torch.optim.SGD(module.parameters(), lr=1.0)  # moves by the gradient itself
-    report = step(module, pieces(stream, objective, [4, 4]), plain, clip=clip)
+    result = step(module, pieces(stream, objective, [4, 4]), plain, clip=clip)
     moved = sum(((weights(module)[n] - before[n]) ** 2).sum().item() for n in before) ** 0.5
-    assert report.norm > 1.0
-    assert moved == pytest.approx(min(report.norm, clip), rel=1e-3)
+    assert result.norm > 1.0
+    assert moved == pytest.approx(min(result.norm, clip), rel=1e-3)
 
 
 def test_a_step_forgets_the_gradient_of_the_one_before(corpus, stream, objective):
@@ -117,22 +120,31 @@ def test_a_step_forgets_the_gradient_of_the_one_before(corpus, stream, objective
 ZERO = torch.tensor([0])
 
 
-class Poisoned:
+class Poisoned(Objective):
     """An objective that goes wrong when told to."""
 
     def __init__(self, inner, how: str) -> None:
+        super().__init__(inner.config)
         self.inner, self.how, self.armed = inner, how, False
 
-    def __call__(self, network, batch):
-        sums = self.inner(network, batch)
+    def describe(self):
+        return self.inner.describe()
+
+    def heads(self, shape):
+        return self.inner.heads(shape)
+
+    def forward(self, network, batch, companions, each=False):
+        sums = self.inner(network, batch, companions)
         if self.armed and self.how == "nan":
             sums["mlm"] = sums["mlm"] * float("nan")
         if self.armed and self.how == "infinity":
             sums["mlm"] = sums["mlm"] * float("inf")
         if self.armed and self.how == "gradient":  # a finite loss, an infinite gradient
-            sums["pair"] = sums["pair"] + (0.0 * network.pooler.dense.weight.sum()).sqrt()
+            sums["pair"] = sums["pair"] + (0.0 * network.heads["pooler"].dense.weight.sum()).sqrt()
         if self.armed and self.how == "one weight":
-            network.encoder.norm.weight.register_hook(lambda g: g.index_fill(0, ZERO, torch.nan))
+            network.encoder.embeddings.norm.weight.register_hook(
+                lambda g: g.index_fill(0, ZERO, torch.nan)
+            )
         return sums
 
 
@@ -144,11 +156,11 @@ def test_what_is_not_finite_leaves_weights_and_optimizer_bit_identical(
     module = trainee(corpus, poisoned)
     optimizer = make_optimizer(module, recipe().optimizer)
     assert step(module, pieces(stream, objective, [4, 4]), optimizer).taken
-    before = weights(module), copy.deepcopy(read_moments(module, optimizer))
+    before = weights(module), copy.deepcopy(read_moments({"": module}, optimizer))
     poisoned.armed = True
-    report = step(module, pieces(stream, objective, [4, 4], first=8), optimizer)
-    assert not report.taken
-    after = weights(module), read_moments(module, optimizer)
+    result = step(module, pieces(stream, objective, [4, 4], first=8), optimizer)
+    assert not result.taken
+    after = weights(module), read_moments({"": module}, optimizer)
     for old, new in zip(before, after, strict=True):
         assert old.keys() == new.keys()
         assert all(torch.equal(old[name], new[name]) for name in old)
@@ -168,7 +180,7 @@ def test_a_step_after_one_that_was_left_out_is_as_if_it_had_not_been(corpus, str
 
 def test_a_weight_that_is_not_finite_takes_no_step(corpus, stream, objective):
     module = trainee(corpus, objective)
-    module.network.encoder.tokens.weight.data[7, 3] = float("nan")
+    module.network.encoder.embeddings.tokens.weight.data[7, 3] = float("nan")
     assert not step(module, pieces(stream, objective, [8])).taken
 
 
@@ -182,8 +194,8 @@ def test_dropout_is_a_function_of_the_seed_of_the_batch(corpus, stream, objectiv
     def loss(seed, before):
         module = with_dropout(corpus, objective)
         torch.manual_seed(before)  # whatever was drawn earlier
-        report = step(module, [Piece(part.batch, seed)])
-        return report.losses, report.norm
+        result = step(module, [Piece(part.batch, seed)])
+        return result.losses, result.norm
 
     assert loss(5, before=1) == loss(5, before=2)
     assert loss(5, before=1) != loss(6, before=1)
@@ -194,9 +206,9 @@ def test_dropout_of_a_batch_does_not_depend_on_its_mates(corpus, stream, objecti
     first, second = pieces(stream, objective, [4, 4])
 
     def sums(parts):
-        report = step(with_dropout(corpus, objective), parts)
-        counts = {n: sum(p.batch.counts[n] for p in parts) for n in report.losses}
-        return {n: loss * counts[n] for n, loss in report.losses.items()}
+        result = step(with_dropout(corpus, objective), parts)
+        counts = {n: sum(p.batch.counts[n] for p in parts) for n in result.losses}
+        return {n: loss * counts[n] for n, loss in result.losses.items()}
 
     apart = [sums([first]), sums([second])]
     for parts in ([first, second], [second, first]):
@@ -207,12 +219,12 @@ def test_dropout_of_a_batch_does_not_depend_on_its_mates(corpus, stream, objecti
 def test_a_step_without_one_pair_to_answer_is_taken(corpus, stream, objective):
     unlabelled = stream.batch([Cursor(0, row) for row in range(4)])
     unlabelled.labels["pair"].fill_(UNSAID)
-    batch = objective.prepare(unlabelled, 1)
+    batch = objective.prepare(unlabelled, 1, 0.0)
     assert batch.counts["pair"] == 0
-    report = step(trainee(corpus, objective), [Piece(batch, 0)])
-    assert report.taken
-    assert report.losses["pair"] == 0.0
-    assert report.losses["mlm"] > 0.0
+    result = step(trainee(corpus, objective), [Piece(batch, 0)])
+    assert result.taken
+    assert result.losses["pair"] == 0.0
+    assert result.losses["mlm"] > 0.0
 
 
 def test_half_precision_finds_nearly_the_same_and_keeps_weights_whole(corpus, stream, objective):
@@ -234,7 +246,8 @@ def test_a_step_that_is_given_up_changes_nothing(corpus, stream, objective, batc
     )
     assert given_up is None
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(module).items())
-    assert not read_moments(module.network, optimizer)
+    assert not read_moments({"": module}, optimizer)
+    assert all(parameter.grad is None for parameter in module.parameters())
     assert next(asked, None) is None  # asked before the second batch, and before the third
 
 
@@ -271,7 +284,7 @@ def side_by_side(corpus, objective, dealt, wishes=()):
     """A step of several processes with these batches each.
 
     `wishes` are processes to which a stop request comes after their first poll. Returns what each
-    process reports, how often it asked whether to give up, and its weights before and after.
+    process finds, how often it asked whether to give up, and its weights before and after.
     """
     meeting = Meeting(Barrier(len(dealt), timeout=20))
     rounds = max(map(len, dealt))
@@ -285,17 +298,16 @@ def side_by_side(corpus, objective, dealt, wishes=()):
 
         module = trainees[rank]
         before = weights(module)
-        report = take_step(
+        result = take_step(
             module,
             dealt[rank],
             make_optimizer(module, recipe().optimizer),
             processes,
-            terms=objective.terms,
             clip=1e6,
             rounds=rounds,
             give_up=give_up,
         )
-        return report, len(polls), before, weights(module)
+        return result, len(polls), before, weights(module)
 
     trainees = [trainee(corpus, objective) for _ in dealt]
     with ThreadPoolExecutor(len(dealt)) as pool:
@@ -312,10 +324,10 @@ def test_processes_with_unequal_numbers_of_batches_ask_equally_often(
     (first, polls, *_), (second, others, *_) = side_by_side(corpus, objective, dealt)
     assert polls == others == len(dealt[0]) - 1
     alone = step(trainee(corpus, objective), parts)
-    for report in (first, second):
-        assert report.taken
-        assert report.losses == pytest.approx(alone.losses, rel=1e-5)
-        assert report.tokens == alone.tokens
+    for result in (first, second):
+        assert result.taken
+        assert result.losses == pytest.approx(alone.losses, rel=1e-5)
+        assert result.tokens == alone.tokens
 
 
 @pytest.mark.parametrize("wish", [0, 1])
@@ -324,8 +336,8 @@ def test_a_wish_to_one_process_gives_the_step_up_on_all_at_the_same_poll(
 ):
     parts = pieces(stream, objective, [1] * 7)
     found = side_by_side(corpus, objective, [parts[0::2], parts[1::2]], wishes=[wish])
-    for report, polls, before, after in found:
-        assert (report, polls) == (None, 2)
+    for result, polls, before, after in found:
+        assert (result, polls) == (None, 2)
         assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
@@ -342,6 +354,6 @@ def test_a_process_that_waits_for_the_others_makes_its_first_pass_with_them(
         polls.append(False)
         return False
 
-    report = step(module, [part], rounds=2, give_up=give_up)
+    result = step(module, [part], rounds=2, give_up=give_up)
     assert passes == [0, 1]
-    assert report == step(trainee(corpus, objective), [part])
+    assert result == step(trainee(corpus, objective), [part])

@@ -4,7 +4,6 @@
 """
 
 import inspect
-import math
 import os
 import signal
 import subprocess
@@ -16,27 +15,33 @@ from typing import ClassVar
 import pytest
 import torch
 
+from tests.shapes import bert_heads
 from tests.train.conftest import Heard, metrics, single_threaded, state, steps_saved
 from unmask.checkpoint.state import load_state
 from unmask.data.batches import Batch
 from unmask.errors import FolderError, Stopped
-from unmask.model.config import HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.factory import make_network
+from unmask.model.shape import Shape
+from unmask.objectives.base import Objective, Term
+from unmask.settings import Settings
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import Scope, compose
 from unmask.train.evaluator import Evaluator
-from unmask.train.ingredients import Digest, Ingredients, Tokens
+from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.run import Options, Run
 from unmask.train.sources import Lazy
 
 
-class NextNumber:  # the objective: after each number, predict the next
-    terms, chance = ("next",), math.log(15)
+class NextNumber(Objective):  # after each number, predict the next
+    def describe(self):
+        return [Term("next", "numbers", choices=15)]
 
-    def __call__(self, network, batch):
-        states = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-        return {"next": network.guess_loss(states.flatten(0, 1), batch.labels["next"])}
+    def forward(self, network, batch, companions, each=False):
+        states = network.encode(batch).flatten(0, 1)
+        return {"next": network.token_loss(states, batch.labels["next"])}
 
 
 class Counting:  # the source: rows that count by one, two or three, modulo ten
@@ -53,7 +58,7 @@ class Counting:  # the source: rows that count by one, two or three, modulo ten
         ids = 5 + (start + by * torch.arange(9)) % 10  # [count, 9]
         index, zeros = torch.arange(8).repeat(count, 1), torch.zeros(count, 8, dtype=torch.long)
         places = torch.arange(count), zeros[:, 0], zeros[:, 0] + 8
-        batch = Batch(ids[:, :8], zeros, index, zeros, *places)
+        batch = Batch({"tokens": ids[:, :8], "segments": zeros}, index, zeros, *places)
         return batch.with_labels(8 * count, "next", next=ids[:, 1:].flatten())
 
 
@@ -67,9 +72,9 @@ class Count:  # the job
         tokenizer = Tokenizer(Vocabulary([*SPECIALS, *map(str, range(10))]))
         shape = {"width": 32, "layers": 2, "heads": 2, "inner_width": 64, "max_length": 8}
         config = ModelConfig(vocab_size=15, causal=True, init_std=0.1, **shape)
-        network = make_network(config, HeadsConfig(pooler=False, tokens=True), recipe.seed)
+        network = make_network(Shape.of(config, bert_heads(pooler=False, tokens=True)), recipe.seed)
         told, tokens = Digest("numbers", "1 2 3"), Tokens(tokenizer, 8)
-        return Ingredients(tokens, network, NextNumber(), Counting(), Evaluator(), told)
+        return Ingredients(tokens, network, NextNumber(Settings()), Counting(), Evaluator(), told)
 
 
 STEPS = 60

@@ -2,18 +2,18 @@
 
 import pytest
 
-from unmask.train.step import Report
+from unmask.train.steps.base import StepResult
 from unmask.train.watch import PLATEAU, WINDOW, Watch
 
 ASKS = {"mlm": "hidden tokens", "pair": "pairs"}
 UNIGRAM = 6.0  # the loss of a guess by word frequency
 
 
-def stepped(losses, *, norm=1.0, taken=True) -> Watch:
+def stepped(losses, *, norm=1.0) -> Watch:
     said = []
     watch = Watch(said.append, ASKS)
     for step, loss in enumerate(losses, start=1):
-        watch.stepped(step, Report({"mlm": loss}, norm, 100, taken))
+        watch.stepped(step, StepResult({"mlm": loss}, {}, norm, 100))
     assert said == watch.said
     return watch
 
@@ -73,7 +73,7 @@ def test_a_gradient_of_nothing_is_named():
 
 def test_steps_that_were_left_out_are_not_looked_at():
     nan = float("nan")
-    assert stepped([nan] * 200, norm=nan, taken=False).said == []
+    assert stepped([nan] * 200, norm=nan).said == []
 
 
 def test_a_loss_that_stays_at_word_frequencies_is_named():

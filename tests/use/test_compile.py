@@ -7,25 +7,25 @@ import pytest
 
 import unmask
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.cli import answers as cli
 from unmask.errors import DataError, FolderError, SettingsError
-from unmask.model.config import HeadsConfig
-from unmask.tasks.ner import Names
-from unmask.tasks.regress import Number
+from unmask.tasks.ner import Names, Ner, NerSettings
+from unmask.tasks.regress import Number, Regress, RegressSettings
 from unmask.use import model as model_file
-from unmask.use.compile import _agreement, compile_model, records_for
+from unmask.use.compile import compile_model, records_for
 from unmask.use.graph import Compiled
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 HEADS = {
-    "encoder": HeadsConfig(),
-    "classify": HeadsConfig(labels="text", label_names=("bad", "good")),
-    "regress": HeadsConfig(labels="text", label_names=("score",), label_answer="number"),
-    "ner": HeadsConfig(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
-    "qa": HeadsConfig(pooler=False, labels="span", label_names=("start", "end")),
+    "encoder": bert_heads(),
+    "classify": bert_heads(labels="text", label_names=("bad", "good")),
+    "regress": bert_heads(labels="text", label_names=("score",), label_answer="number"),
+    "ner": bert_heads(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
+    "qa": bert_heads(pooler=False, labels="span", label_names=("start", "end")),
 }
 WORDS = ["the", "cat", "sat", "a", "dog", "mat"]
 
@@ -49,7 +49,7 @@ def case(request, tmp_path_factory, tokenizer):
 
 
 def answers(model, records):
-    if model.network.heads.labels is None:
+    if model.network.shape.labels is None:
         return model.embed(records)
     return list(model.predict(records))
 
@@ -58,14 +58,14 @@ def test_it_says_nearly_what_the_live_model_says(case):
     live, records, compiled, compared = case
     assert isinstance(compiled.forward, Compiled)
     assert compared.texts == 30
-    kind = compiled.network.heads.labels and compiled.task.name
-    measures = {None: "cosine", "regress": "variance", "ner": "names"}
-    assert compared.measure == measures.get(kind, "agreement")
-    assert "30 texts" in compared.said()
-    assert 0.9 <= compared.least <= compared.mean <= 1.0 + 1e-6
+    kind = compiled.network.shape.labels and compiled.task.name
+    measures = {None: "cosine", "regress": "variance", "ner": "words in names"}
+    assert measures.get(kind, "the same") in compared.text
+    assert "30 texts" in compared.text
+    assert 0.9 <= compared.bar <= compared.found <= 1.0 + 1e-6
     truth, found = answers(live, records), answers(compiled, records)
     assert len(found) == len(truth) == 60
-    if live.network.heads.labels is None:
+    if live.network.shape.labels is None:
         assert (truth * found).sum(axis=1).min() > 0.9
         assert not np.array_equal(truth, found), "bytes are not the same to the bit"
 
@@ -75,7 +75,7 @@ def test_one_text_is_answered_as_among_many(case):
     many = answers(compiled, records)
     for number in (0, 31):
         (alone,) = answers(compiled, [records[number]])
-        if compiled.network.heads.labels is None:
+        if compiled.network.shape.labels is None:
             np.testing.assert_allclose(alone, many[number], atol=1e-5)
         elif compiled.task.name == "regress":
             assert alone.score == pytest.approx(many[number].score, abs=1e-5)
@@ -88,7 +88,7 @@ def test_one_text_is_answered_as_among_many(case):
 
 def test_vectors_of_a_model_with_labels_are_the_live_ones(case):
     live, _, compiled, _ = case
-    if live.network.heads.labels:
+    if live.network.shape.labels:
         np.testing.assert_array_equal(compiled.embed(WORDS), live.embed(WORDS))
 
 
@@ -124,16 +124,17 @@ def test_names_are_compared_only_where_there_are_any():
         return Names((), tags)
 
     truth, found = [tagged("O", "B-PER", "O", "O")], [tagged("O", "B-PER", "I-PER", "O")]
-    assert _agreement(truth, found) == ("names", 0.5)
+    task = Ner(NerSettings(), ["O", "B-PER", "I-PER"])
+    assert task.agreement(truth, found).share == 0.5
     with pytest.raises(DataError, match="sees no name in 1 texts"):
-        _agreement([tagged("O")], [tagged("O")])
+        task.agreement([tagged("O")], [tagged("O")])
 
 
 def test_numbers_that_are_all_too_large_do_not_agree():
     truth = [Number(score) for score in (1.0, 2.0, 3.0)]
-    assert _agreement(truth, truth) == ("variance", 1.0)
-    measure, share = _agreement(truth, [Number(number.score + 2.0) for number in truth])
-    assert share < 0
+    task = Regress(RegressSettings())
+    assert task.agreement(truth, truth).share == 1.0
+    assert task.agreement(truth, [Number(number.score + 2.0) for number in truth]).share < 0
 
 
 @pytest.fixture
@@ -187,7 +188,9 @@ def test_few_texts_are_refused(encoder, tmp_path):
 def test_texts_are_found_where_none_are_given(encoder, tmp_path, tokenizer):
     assert len(records_for(encoder, None)) > 100
     save_folder(tmp_path / "qa", tiny_network(HEADS["qa"]), tokenizer)
-    with pytest.raises(SettingsError, match="answers questions, and there are none on this mach"):
+    with pytest.raises(
+        SettingsError, match="asks about question and context, and there are none on this mach"
+    ):
         records_for(unmask.load(tmp_path / "qa"), None)
 
 

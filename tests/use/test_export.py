@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.errors import FolderError
-from unmask.model.config import HeadsConfig, LabelsConfig
+from unmask.model.shape import LabelsConfig
 from unmask.use import export
 from unmask.use.export import export_onnx
 
@@ -21,39 +22,39 @@ pytest.importorskip("onnxscript")
 
 NAMES = ("a", "b", "c")
 SEVERAL = {
-    "mood": LabelsConfig(labels="text", label_names=NAMES),
-    "names": LabelsConfig(labels="token", label_names=("O", "B-X")),
+    "mood": LabelsConfig(on="text", names=NAMES),
+    "names": LabelsConfig(on="token", names=("O", "B-X")),
 }
 CASES = {  # heads, what else is unusual, outputs
-    "encoder": (HeadsConfig(), {}, ["last_hidden_state", "pooler_output", "sentence_embedding"]),
+    "encoder": (bert_heads(), {}, ["last_hidden_state", "pooler_output", "sentence_embedding"]),
     "encoder without a pooler": (
-        HeadsConfig(pooler=False),
+        bert_heads(pooler=False),
         {"positions": "rotary", "norm": "pre", "gated": True},
         ["last_hidden_state", "sentence_embedding"],
     ),
-    "texts": (HeadsConfig(labels="text", label_names=NAMES), {}, ["logits"]),
+    "texts": (bert_heads(labels="text", label_names=NAMES), {}, ["logits"]),
     "tokens": (
-        HeadsConfig(pooler=False, labels="token", label_names=NAMES),
+        bert_heads(pooler=False, labels="token", label_names=NAMES),
         {"positions": "shaw", "window": 3},
         ["logits"],
     ),
     "spans": (
-        HeadsConfig(pooler=False, labels="span", label_names=("start", "end")),
+        bert_heads(pooler=False, labels="span", label_names=("start", "end")),
         {"positions": "t5", "causal": True},
         ["start_logits", "end_logits"],
     ),
-    "hidden tokens": (HeadsConfig(tokens=True), {"positions": "sinusoidal"}, ["logits"]),
+    "hidden tokens": (bert_heads(tokens=True), {"positions": "sinusoidal"}, ["logits"]),
     "pre-training": (
-        HeadsConfig(tokens=True, pair=True),
+        bert_heads(tokens=True, pair=True),
         {},
         ["prediction_logits", "seq_relationship_logits"],
     ),
     "features of layers": (
-        HeadsConfig(pooler=False, labels="text", label_names=NAMES, layers=(0, 2)),
+        bert_heads(pooler=False, labels="text", label_names=NAMES, layers=(0, 2)),
         {"positions": "none"},
         ["logits"],
     ),
-    "several": (HeadsConfig(several=SEVERAL), {}, ["mood_logits", "names_logits"]),
+    "several": (bert_heads(several=SEVERAL), {}, ["mood_logits", "names_logits"]),
 }
 
 

@@ -8,24 +8,24 @@ import torch
 
 import unmask
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.errors import SettingsError
 from unmask.model.attention import listening, muting
-from unmask.model.config import HeadsConfig
 from unmask.use.look import HABITS, Habit, answer, gradient_times_input, habits
 from unmask.use.page import WINDOW, payload, self_contained
 
 HEADS = {
-    "encoder": HeadsConfig(),
-    "hidden tokens": HeadsConfig(tokens=True),
-    "labels": HeadsConfig(labels="text", label_names=("bad", "good", "so")),
-    "several labels": HeadsConfig(
+    "encoder": bert_heads(),
+    "hidden tokens": bert_heads(tokens=True),
+    "labels": bert_heads(labels="text", label_names=("bad", "good", "so")),
+    "several labels": bert_heads(
         labels="text", label_names=("bad", "good"), label_answer="several"
     ),
-    "number": HeadsConfig(labels="text", label_names=("score",), label_answer="number"),
-    "names": HeadsConfig(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
-    "answers": HeadsConfig(pooler=False, labels="span", label_names=("start", "end")),
-    "layers": HeadsConfig(labels="text", label_names=("bad", "good"), layers=(1, 2)),
+    "number": bert_heads(labels="text", label_names=("score",), label_answer="number"),
+    "names": bert_heads(pooler=False, labels="token", label_names=("O", "B-PER", "I-PER")),
+    "answers": bert_heads(pooler=False, labels="span", label_names=("start", "end")),
+    "layers": bert_heads(labels="text", label_names=("bad", "good"), layers=(1, 2)),
 }
 TEXT = "the cat [MASK] on the mat"
 
@@ -41,25 +41,26 @@ def test_the_answer_is_what_the_model_says(model):
     said = answer(model, TEXT)
     assert len(said.names) == len(said.values) == len(said.without)
     assert said.without == said.values, "nothing is mute"
-    heads = model.network.heads
-    if heads.tokens:
+    labels = model.network.shape.labels
+    if "tokens" in model.network.heads:
         (guesses,) = model.fill(TEXT)
         assert said.names == [guess.token for guess in guesses]
         np.testing.assert_allclose(said.values, [g.probability for g in guesses], atol=1e-6)
-    elif heads.labels == "text" and heads.label_answer == "number":
+    elif labels and labels.on == "text" and labels.answer == "number":
         assert said.values == pytest.approx(model.score([TEXT]), abs=1e-5)
-    elif heads.labels == "text":
+    elif labels and labels.on == "text":
         (found,) = model.classify([TEXT])
         truth = [found.probabilities[name] for name in said.names]
         np.testing.assert_allclose(said.values, truth, atol=1e-5)
-    elif heads.labels is None:
+    elif labels is None:
         assert said.values == pytest.approx([1.0])
 
 
 def test_a_mute_head_changes_the_answer_as_silencing_it_by_hand_does(model):
     said = answer(model, TEXT, mute={1: [0]})
     assert said.without != said.values
-    if model.network.heads.labels == "text" and not model.network.heads.layers:
+    labels = model.network.shape.labels
+    if labels and labels.on == "text" and labels.mix == "last":
         with listening(model.network, muting({1: [0]})):
             again = answer(model, TEXT)
         np.testing.assert_allclose(said.without, again.values, atol=1e-6)

@@ -6,9 +6,9 @@ import torch
 
 import unmask
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.errors import DataError, FolderError, SettingsError
-from unmask.model.config import HeadsConfig
 
 LONG = "the cat sat on the mat . " * 20
 
@@ -16,7 +16,7 @@ LONG = "the cat sat on the mat . " * 20
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     path = tmp_path_factory.mktemp("models") / "tiny"
-    network = tiny_network(HeadsConfig(tokens=True, pair=True), layers=4)
+    network = tiny_network(bert_heads(tokens=True, pair=True), layers=4)
     save_folder(path, network, tokenizer)
     return path
 
@@ -33,7 +33,7 @@ def states(model, text):
     index = torch.arange(tokens.shape[1])[None]
     encoder, trace = model.network.encoder, []
     with torch.inference_mode():
-        x = encoder.embed(tokens, torch.tensor([example.segments]), index)
+        x = encoder.embeddings(tokens, torch.tensor([example.segments]), index)
         encoder.run(x, None, index, trace=trace)
     return [layer[0].numpy() for layer in trace]
 
@@ -99,7 +99,7 @@ def test_guesses_are_the_softmax_of_the_token_head_best_first(model):
     ((first, *others),) = model.fill("the [MASK] sat", top=23)
     last = torch.from_numpy(states(model, "the [MASK] sat")[-1][2])
     with torch.inference_mode():
-        shares = model.network.guess(last[None])[0].softmax(-1)
+        shares = model.network.token_scores(last[None])[0].softmax(-1)
     assert first.token == model.tokenizer.vocabulary.tokens[int(shares.argmax())]
     assert first.probability == pytest.approx(shares.max().item(), abs=1e-6)
     assert sum(guess.probability for guess in (first, *others)) == pytest.approx(1)
@@ -119,8 +119,8 @@ def test_next_is_the_share_of_the_first_class(model):
     share = model.next("the cat", "sat")
     assert 0 < share < 1
     with torch.no_grad():
-        model.network.pair_head.dense.weight.zero_()
-        model.network.pair_head.dense.bias.copy_(torch.tensor([1.0, 0.0]))
+        model.network.heads["pair"].dense.weight.zero_()
+        model.network.heads["pair"].dense.bias.copy_(torch.tensor([1.0, 0.0]))
     assert model.next("the cat", "sat") == pytest.approx(0.7310586)  # e / (e + 1)
 
 

@@ -6,8 +6,8 @@ import pytest
 import unmask
 from tests.browser import barriers, browser, page_of, wait_for_count, wait_for_texts
 from tests.conftest import tiny_network
+from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.model.config import HeadsConfig
 from unmask.use.look import habits
 from unmask.use.page import payload, self_contained
 
@@ -18,7 +18,7 @@ FIRST, SECOND = "the cats sat on the mat", "a dog"
 def look(tmp_path_factory, tokenizer):
     """A model, the page of two such models side by side, and a browser."""
     place = tmp_path_factory.mktemp("page")
-    heads = HeadsConfig(labels="text", label_names=("bad", "good"))
+    heads = bert_heads(labels="text", label_names=("bad", "good"))
     save_folder(place / "one", tiny_network(heads), tokenizer)
     save_folder(place / "two", tiny_network(heads, layers=3), tokenizer)
     models = [unmask.load(place / name) for name in ("one", "two")]

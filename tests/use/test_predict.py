@@ -13,11 +13,13 @@ from unmask.data.lines import Chooser
 from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.ner import Ner, NerSettings
 from unmask.tasks.qa import Qa, QaSettings
 from unmask.tasks.regress import Regress, RegressSettings
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.use.model import Model
 from unmask.use.predict import evaluate_file, predict_lines
@@ -55,9 +57,9 @@ def model(tmp_path):
         task = TASKS[name]
         save_folder(
             tmp_path / name,
-            Network(config, task.heads).eval(),
+            Network(Shape.of(config, task.heads(config, Tokens(tokenizer, 32), {}))).eval(),
             tokenizer,
-            task={"name": name, **task.how.model_dump()},
+            task={"name": name, **task.config.model_dump()},
         )
         return Model.load(tmp_path / name)
 
@@ -182,7 +184,7 @@ def test_a_model_of_another_task_says_what_it_is(model):
 def test_scores_of_a_file_are_those_of_its_answers(model, tmp_path):
     rows = [{"text": f"{'good' if i % 3 else 'bad'} film", "label": "good"} for i in range(9)]
     own = model("classify")
-    scores, detail, answers = evaluate_file(own, written(tmp_path, rows), Columns())
+    scores, detail, answers = evaluate_file(own, [written(tmp_path, rows)], Columns())
     right = sum(answer.label == "good" for answer in answers)
     assert scores["accuracy"] == pytest.approx(right / 9)
     assert sum(row["count"] for row in detail.table if row["label"] == "good") == 9
@@ -222,30 +224,29 @@ def test_a_model_scores_exactly_what_training_said_it_does(model, tmp_path, name
     out = tmp_path / "run"
     own = unmask.finetune(name, tmp_path / name, train=files, dev=files, out=out, settings=changes)
     told = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    found, _, _ = evaluate_file(own, files, Columns())
+    found, _, _ = evaluate_file(own, [files], Columns())
     assert found[own.task.metric] > 0
     assert found == {metric: told[metric] for metric in found}
 
 
 def test_an_empty_file_has_no_scores(model, tmp_path):
     with pytest.raises(DataError):
-        evaluate_file(model("classify"), written(tmp_path, []), Columns())
+        evaluate_file(model("classify"), [written(tmp_path, [])], Columns())
 
 
 def test_only_a_group_of_lines_is_held_at_a_time(model, tmp_path, monkeypatch):
     from unmask.tasks import engine
-    from unmask.use import predict
 
     monkeypatch.setattr(engine, "GROUP", 10)
     taken = 0
-    record = predict.record_of
+    record = Classify.record
 
     def counted(*arguments):
         nonlocal taken
         taken += 1
         return record(*arguments)
 
-    monkeypatch.setattr(predict, "record_of", counted)
+    monkeypatch.setattr(Classify, "record", counted)
     path = tmp_path / "lines.txt"
     path.write_text("a good film\n" * 5000)
     answers = predict_lines(model("classify"), str(path), Columns())

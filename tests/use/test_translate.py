@@ -1,28 +1,31 @@
 """Translating: every text, in order, whatever its length; and where each word looked."""
 
+import json
 from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 
-from tests.pairs import RECURRENT, TRANSFORMER, toy_pairs
+from tests.pairs import RECURRENT, TRANSFORMER, rows_of, toy_files, toy_pairs
 from tests.train.conftest import single_threaded
 from unmask.checkpoint.folder import load_folder
-from unmask.data.pair_files import PairSplit
+from unmask.data.columns import Columns
 from unmask.errors import DataError, FolderError, SettingsError
-from unmask.jobs.translate import TranslateJob
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.scopes import TRANSLATE
 from unmask.model.config import SearchSettings
+from unmask.objectives.nextword import decoder_states
 from unmask.tasks import engine
-from unmask.tasks.translate import batch_of, read, states_of
+from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.train.compose import compose
 from unmask.train.run import Run
-from unmask.use import translate
 from unmask.use.alignment import alignment_svg
 from unmask.use.compile import compile_model
 from unmask.use.export import export_onnx
 from unmask.use.look import gradient_times_input
 from unmask.use.model import Model
+from unmask.use.predict import evaluate_file
 from unmask.use.translate import Looked, Translator
 
 TEXTS = [pair.source for pair in toy_pairs(50, seed=3)]
@@ -32,13 +35,13 @@ TEXTS = [pair.source for pair in toy_pairs(50, seed=3)]
 def folders(tmp_path_factory):
     """A model of each kind, hardly trained."""
     place, found = tmp_path_factory.mktemp("models"), {}
-    data = PairSplit(toy_pairs(200), toy_pairs(10, seed=1))
+    data = toy_files(200, 10)
     kinds = {"transformer": TRANSFORMER, "attention": RECURRENT, "lstm": RECURRENT}
     for recipe, changes in kinds.items():
         changes = [*changes, "model.max_length=24"]
-        chosen = compose(TranslateJob.scope, recipe, changes)
+        chosen = compose(TRANSLATE, recipe, changes)
         with single_threaded():
-            Run(TranslateJob(data), chosen, place / recipe).go()
+            Run(Finetune(None, data, scope=TRANSLATE), chosen, place / recipe).go()
         found[recipe] = place / recipe / "model"
     return found
 
@@ -72,7 +75,7 @@ def test_workers_side_by_side_say_the_same(model, monkeypatch):
     monkeypatch.setattr(
         engine, "_several", lambda workers: begun.append(workers) or several(workers)
     )
-    monkeypatch.setattr(translate, "OF_WORKER", 40)
+    monkeypatch.setattr(Translate, "worker_tokens", 40)
     torch.set_num_threads(2)  # `one_thread` puts it back
     assert texts_of(model.translate(TEXTS)) == alone
     assert begun == [2]
@@ -137,15 +140,17 @@ def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders
     network = model.network
     from unmask.data.parallel import Pair
 
-    (tokens,) = model.words.tokens([Pair("hund rot", "red dog", "here")])
-    batch = batch_of([tokens], pad_id=0)
+    task, pair = Translate(TranslateSettings()), Pair("hund rot", "red dog", "here")
+    ((_, (tokens,)),) = task.windows([pair], model.tokens)
+    batch = task.batch([tokens], model.tokens)
     inputs = []
-    (block,) = network.decoder.blocks  # pre-norm: what comes out of the norm asks the source
+    # Pre-norm: what comes out of the norm asks the source.
+    (block,) = network.heads["decoder"].blocks
     hook = block.cross_norm.register_forward_hook(lambda module, given, out: inputs.append(out))
     with torch.inference_mode():
-        states_of(network, batch)
+        decoder_states(network, batch)
         hook.remove()
-        (asking,), memory = inputs, read(network, batch)
+        (asking,), memory = inputs, network.encode(batch)
         width, heads = network.config.width, network.config.heads
         weight, bias = block.cross.qkv.weight, block.cross.qkv.bias
         q = (asking @ weight[:width].T + bias[:width]).view(-1, heads, width // heads)
@@ -161,7 +166,7 @@ def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders
 
 def test_layers_are_averaged_also_if_there_are_as_many_as_words(folders):
     model = Translator(load_folder(folders["transformer"]))
-    blocks = model.network.decoder.blocks
+    blocks = model.network.heads["decoder"].blocks
     blocks.append(deepcopy(blocks[0]))
     looked = model.looked("hund", "dog")
     assert looked.weights.shape == (len(blocks), 3)
@@ -201,12 +206,14 @@ def test_words_in_the_picture_are_never_markup():
     assert "hund &amp; rot" in picture
 
 
-def test_scores_are_sacrebleus_on_lower_cased_text(folders):
+def test_scores_are_sacrebleus_on_lower_cased_text(folders, tmp_path):
     import sacrebleu
 
-    model = Translator(load_folder(folders["transformer"]))
-    pairs = toy_pairs(20, seed=5)
-    scores, said = model.evaluate(pairs)
+    model, pairs = Model.load(folders["transformer"]), toy_pairs(20, seed=5)
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows_of(pairs)))
+    scores, _, found = evaluate_file(model, [path], Columns())
+    said = [own.text for own in found]
     truth = [[pair.target.upper() for pair in pairs]]
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(said, truth, lowercase=True).score)
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))

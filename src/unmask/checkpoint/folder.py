@@ -9,7 +9,7 @@ been found to agree with each other.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,14 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     refuse_other_than_models(path)
     manifest = verify(path)
     table = read_json(path / CONFIG)
-    config = names.our_config(table, path / CONFIG)
+    encoders = names.our_encoders(table, path / CONFIG)
     found = weights.survey(path, unpickled)
-    shapes = {name: item.entry.shape for name, item in found.items()}
-    _refuse_giants(config, found, path)
-    heads = names.our_heads(table, shapes, path / CONFIG)
+    sizes = {name: item.entry.shape for name, item in found.items()}
+    _refuse_giants(encoders, found, path)
+    shape = names.our_shape(encoders, table, sizes, path / CONFIG)
     try:
-        network = weights.empty(config, heads)
-    except SettingsError as error:  # the encoder and the decoder do not fit together
+        network = weights.empty(shape)
+    except SettingsError as error:  # an encoder and a decoder do not fit together
         raise FolderError(f"{path / CONFIG}: {error}") from None
     slots = tensors.layout(network)
     weights.match(found, slots, path)
@@ -69,8 +69,8 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     if (path / VOCAB).exists() or (path / TOKENIZER).exists():
         tokenizer = read_tokenizer(path)
     target = None
-    if heads.decoder:
-        target = tokenizer if heads.decoder.shared else read_tokenizer(path / TARGET)
+    if shape.decoder:
+        target = tokenizer if shape.decoder.shared else read_tokenizer(path / TARGET)
     _refuse_other_vocabularies(path, network, tokenizer, target)
     weights.read_into(network, found, slots)
     return Folder(path, network.eval(), tokenizer, manifest, target)
@@ -99,7 +99,7 @@ def save_folder(
         about["task"] = task
     with publish(path, about, needed=needed) as folder:
         write_settings(folder, network, tokenizer)
-        decoder = network.heads.decoder
+        decoder = network.shape.decoder
         if target is not None and decoder and not decoder.shared:
             write_tokenizer(target, folder / TARGET)
         card = model_card(path.name, network, (provenance or {}).get("scores"))
@@ -112,7 +112,7 @@ def save_folder(
 def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
     """Write config.json and the tokenizer's files, which transformers reads as well."""
     config = network.config
-    table = names.their_config(config, network.heads, tokenizer.vocabulary.pad)
+    table = names.their_config(network.shape, tokenizer.vocabulary.pad)
     written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(written, "utf-8")
     write_tokenizer(tokenizer, folder, max_length=config.max_length)
@@ -120,12 +120,13 @@ def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None
 
 def model_card(name: str, network: Network, scores: dict[str, float] | None = None) -> str:
     """The README.md of a model folder, with scores on held-out data where there are some."""
-    config, heads = network.config, network.heads
-    unusual = names.departures(config, heads)
+    config, heads = network.config, network.shape.labels
+    unusual = names.departures(network.shape)
+    kind = names.architecture(network.shape)
     reads = (
         f"transformers cannot compute it ({', '.join(unusual)}); use unmask."
         if unusual
-        else f"`transformers.{names.architecture(heads)}.from_pretrained` reads this folder too."
+        else f"`transformers.{kind}.from_pretrained` reads this folder too."
     )
     facts = {
         "layers": config.layers,
@@ -136,7 +137,7 @@ def model_card(name: str, network: Network, scores: dict[str, float] | None = No
         "parameters": f"{count_parameters(network):,}",
     }
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    labels = f"\nLabels: {', '.join(heads.label_names)}\n" if heads.labels else ""
+    labels = f"\nLabels: {', '.join(heads.names)}\n" if heads else ""
     if scores:
         lines = "\n".join(f"| {what} | {value:.4f} |" for what, value in scores.items())
         labels += f"\nOn held-out data:\n\n| | |\n|---|---|\n{lines}\n"
@@ -152,7 +153,7 @@ def _refuse_other_vocabularies(
     path: Path, network: Network, tokenizer: Tokenizer | None, target: Tokenizer | None
 ) -> None:
     """Refuse tokens that the network has no embedding of, and words that its decoder has not."""
-    size, decoder = network.config.vocab_size, network.heads.decoder
+    size, decoder = network.config.vocab_size, network.shape.decoder
     if tokenizer is not None and len(tokenizer.vocabulary) > size:
         raise FolderError(
             f"{path}: the vocabulary has {len(tokenizer.vocabulary):,} tokens and the model "
@@ -166,14 +167,23 @@ def _refuse_other_vocabularies(
         )
 
 
-def _refuse_giants(config: ModelConfig, found: dict[str, weights.Found], path: Path) -> None:
+def _refuse_giants(
+    encoders: Mapping[str, ModelConfig], found: Mapping[str, weights.Found], path: Path
+) -> None:
     """A config may not imply far more numbers than the weight files hold."""
-    places = config.max_length if config.positions == "learned" else 0
-    columns = config.layers * 3 * config.width  # at least: attention has 4, a GRU's gates 3
-    implied = config.width * (columns + config.vocab_size + places)
+    implied = sum(map(_least_numbers, encoders.values()))
     stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2
     if implied > stored:
         raise FolderError(
             f"{path / CONFIG}: implies {implied:,} parameters, but the weights hold at most "
             f"{stored:,}. Are the two files of one model?"
         )
+
+
+def _least_numbers(config: ModelConfig) -> int:
+    """How many parameters an encoder has at least."""
+    places = config.max_length if config.positions == "learned" else 0
+    tokens = 0 if config.borrows else config.vocab_size
+    # Matrices of this size: attention has 4, a GRU's gates 3. Layers of a group share them.
+    blocks = config.groups * 3 * config.width * config.heads * config.head_width
+    return blocks + config.table_width * (tokens + places)

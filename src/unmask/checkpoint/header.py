@@ -18,7 +18,7 @@ HEADER_LIMIT = 2**20  # bytes: a BERT of 24 layers needs 50,000
 TENSOR_LIMIT = 10_000
 DIMENSION_LIMIT = 2**31
 BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}  # I64 only for a buffer that is ignored
-_NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def read_header(path: Path) -> dict[str, Entry]:
 def _entry(name: str, value: Any, path: Path) -> Entry:
     where = f"{path}: tensor {name[:80]!r}"
     if not _NAME.fullmatch(name):
-        raise FolderError(f"{where}: a strange name; need letters, digits, '.' and '_'.")
+        raise FolderError(f"{where}: a strange name; need letters, digits, '.', '_', '-'.")
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise FolderError(f"{where}: need dtype, shape and data_offsets, and nothing else.")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]

@@ -10,8 +10,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+from unmask.checkpoint.old_names import LABELS_KEYS as OLD_LABELS_KEYS
+from unmask.checkpoint.old_names import labels_table
 from unmask.errors import FolderError, SettingsError, unknown
-from unmask.model.config import Activation, Answer, HeadsConfig, LabelKind, ModelConfig
+from unmask.model.config import Activation, ModelConfig
+from unmask.model.shape import (
+    DECODER,
+    LABELS,
+    MAIN,
+    PAIR,
+    PAIRS,
+    POOLER,
+    TOKENS,
+    DecoderConfig,
+    Heads,
+    LabelAnswer,
+    LabelKind,
+    LabelsConfig,
+    PoolerConfig,
+    Shape,
+    TokensConfig,
+)
 from unmask.settings import Settings, build
 
 S = TypeVar("S", bound=Settings)
@@ -31,12 +50,7 @@ CONFIG_KEYS = {
     "causal": "is_decoder",
 }
 OPTIONAL = {"segments", "norm_epsilon", "init_std", "causal", "dropout", "attention_dropout"}
-HEADS_KEYS = {
-    "label_dropout": "classifier_dropout",
-    "layers": "unmask_layers",
-    "several": "unmask_heads",
-    "decoder": "unmask_decoder",
-}
+LABELS_KEYS = {"dropout": "classifier_dropout", "mix": "unmask_layers"}
 ACTIVATIONS: dict[str, Activation] = {  # of two names for one function, the first is written
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -60,36 +74,49 @@ ARCHITECTURES: dict[str, LabelKind | None] = {
     "BertForTokenClassification": "token",
     "BertForQuestionAnswering": "span",
 }
-PROBLEMS: dict[str, Answer] = {
+PROBLEMS: dict[str, LabelAnswer] = {
     "single_label_classification": "one",
     "multi_label_classification": "several",
     "regression": "number",
 }
 
 
-def departures(config: ModelConfig, heads: HeadsConfig) -> list[str]:
+def departures(shape: Shape) -> list[str]:
     """Where a network departs from BERT, so that transformers cannot compute it; often nowhere."""
+    config, decoder = shape.main, shape.decoder
+    own_layers = [own.model_dump(exclude_defaults=True) for own in config.layer_settings]
+    mixes = {name: head.mix for name, head in shape.heads.items() if head.mix != "last"}
+    others = {n for n in shape.heads if n not in (POOLER, TOKENS, PAIR, LABELS, DECODER)}
     return [
         f"{name} = {value!r}"
         for name, value, ordinary in (
             ("positions", config.positions, "learned"),
+            ("head_size", config.head_width, config.width / config.heads),
+            ("bias", config.bias, True),
             ("norm", config.norm, "post"),
+            ("norm_kind", config.norm_kind, "layer"),
+            ("norm_bias", config.norm_bias, True),
             ("gated", config.gated, False),
             ("window", config.window, None),
+            ("layer_settings", own_layers if any(own_layers) else [], []),
+            ("layer_groups", config.groups, config.layers),
             ("cell", config.cell, "attention"),
-            ("decoder", heads.decoder and heads.decoder.cell, None),
-            ("layers of the head", heads.layers, ()),
-            ("heads", tuple(heads.several), ()),
+            ("embedding_width", config.embedding_width, None),
+            ("encoders", tuple(shape.encoders), (MAIN,)),
+            ("decoder", decoder and decoder.cell, None),
+            ("layers of the heads", mixes, {}),
+            ("heads", tuple(sorted(others)), ()),
         )
         if value != ordinary
     ]
 
 
-def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[str, Any]:
+def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
     """The contents of config.json."""
+    config, labels, unusual = shape.main, shape.labels, departures(shape)
     table: dict[str, Any] = {
-        "model_type": "unmask" if departures(config, heads) else "bert",
-        "architectures": [architecture(heads)],
+        "model_type": "unmask" if unusual else "bert",
+        "architectures": [architecture(shape)],
         **{theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()},
         "hidden_act": _key_of(config.activation, ACTIVATIONS),
         "position_embedding_type": "absolute",
@@ -97,24 +124,20 @@ def their_config(config: ModelConfig, heads: HeadsConfig, pad_id: int) -> dict[s
         "use_cache": False,
         "tie_word_embeddings": True,
     }
-    if departures(config, heads):
+    if unusual:
         del table["position_embedding_type"]
-        table["unmask"] = config.model_dump(mode="json")
-        table["unmask_layers"] = list(heads.layers)
-        table["unmask_heads"] = {n: own.model_dump(mode="json") for n, own in heads.several.items()}
-    if heads.decoder:
-        table["unmask_decoder"] = heads.decoder.model_dump(mode="json")
-    if heads.labels:
-        table["classifier_dropout"] = heads.label_dropout
-        if heads.labels == "text":
-            table["problem_type"] = _key_of(heads.label_answer, PROBLEMS)
-        table["id2label"] = {str(i): name for i, name in enumerate(heads.label_names)}
-        table["label2id"] = {name: i for i, name in enumerate(heads.label_names)}
+        table["unmask"] = shape.model_dump(mode="json")
+    if labels:
+        table["classifier_dropout"] = labels.dropout
+        if labels.on == "text":
+            table["problem_type"] = _key_of(labels.answer, PROBLEMS)
+        table["id2label"] = {str(i): name for i, name in enumerate(labels.names)}
+        table["label2id"] = {name: i for i, name in enumerate(labels.names)}
     return table
 
 
-def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
-    """config.json -> the shape of the network, or a refusal to read what is no BERT."""
+def our_encoders(table: Mapping[str, Any], path: Path) -> dict[str, ModelConfig]:
+    """The encoders of config.json, or a refusal to read what is no BERT."""
     kind = table.get("model_type")
     if kind is None:
         raise FolderError(
@@ -137,7 +160,9 @@ def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
         own = table.get("unmask")
         if not isinstance(own, dict):
             raise FolderError(f"{path}: model type 'unmask' without its table 'unmask'.")
-        return _checked(ModelConfig, own, {}, path)
+        if "encoders" in own:
+            return _checked(Shape, own, {}, path).encoders
+        return {MAIN: _checked(ModelConfig, own, {}, path)}  # as version 0.1 wrote it
     for key, ordinary in (("position_embedding_type", "absolute"), ("add_cross_attention", False)):
         if table.get(key, ordinary) != ordinary:
             raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; BERT's is {ordinary!r}.")
@@ -147,17 +172,17 @@ def our_config(table: Mapping[str, Any], path: Path) -> ModelConfig:
             own[ours] = table[theirs]
         elif ours not in OPTIONAL:
             raise FolderError(f"{path}: '{theirs}' is missing; a BERT config has it.")
-    return _checked(ModelConfig, own, CONFIG_KEYS, path)
+    return {MAIN: _checked(ModelConfig, own, CONFIG_KEYS, path)}
 
 
-def _checked(kind: type[S], own: dict[str, Any], keys: Mapping[str, str], path: Path) -> S:
+def _checked(kind: type[S], own: dict[str, Any], keys: Mapping[str, str], where: Path | str) -> S:
     """Build settings of ours; errors name the keys of config.json instead of ours."""
     try:
-        return build(kind, own, where=str(path))
+        return build(kind, own, where=str(where))
     except SettingsError as error:
         message = str(error)
         for ours, theirs in keys.items():
-            named = rf"^({re.escape(str(path))}:? ['\[]){ours}(?=['.\]])"
+            named = rf"^({re.escape(str(where))}:? ['\[]){ours}(?=['.\]])"
             message = re.sub(named, rf"\g<1>{theirs}", message)
         raise FolderError(message) from None
 
@@ -174,45 +199,81 @@ def _key_of(value: object, table: Mapping[str, object]) -> str:
     return next(key for key, meant in table.items() if meant == value)
 
 
-def architecture(heads: HeadsConfig) -> str:
+def architecture(shape: Shape) -> str:
     """The class of transformers that has these heads."""
-    if heads.labels:
-        return _key_of(heads.labels, ARCHITECTURES)
-    if heads.tokens:
-        return PRETRAINING if heads.pair else MASKED
-    return NEXT if heads.pair else MODEL
+    if shape.labels:
+        return _key_of(shape.labels.on, ARCHITECTURES)
+    if TOKENS in shape.heads:
+        return PRETRAINING if PAIR in shape.heads else MASKED
+    return NEXT if PAIR in shape.heads else MODEL
 
 
-def our_heads(
-    table: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], path: Path
-) -> HeadsConfig:
-    """The heads that are there: told by the tensors, whose presence cannot lie."""
+def our_shape(
+    encoders: Mapping[str, ModelConfig],
+    table: Mapping[str, Any],
+    sizes: Mapping[str, tuple[int, ...]],
+    path: Path,
+) -> Shape:
+    """The network of config.json; BERT's heads are told by the tensors, which cannot lie."""
+    own = table.get("unmask")
+    if table.get("model_type") == "unmask" and isinstance(own, dict) and "encoders" in own:
+        return _checked(Shape, own, {}, path)
+    heads: Heads = {}
+    if "bert.pooler.dense.weight" in sizes:
+        heads[POOLER] = PoolerConfig()
+    if "cls.predictions.bias" in sizes:
+        heads[TOKENS] = TokensConfig()
+    if "cls.seq_relationship.weight" in sizes:
+        heads[PAIR] = PAIRS
+    labels = _labels(table, sizes, path)
+    if labels:
+        heads[LABELS] = labels
+    # Version 0.1 wrote these beside the config of the encoder.
+    for name, one in _table(table, "unmask_heads", path).items():
+        where, renamed = f"unmask_heads.{name}", {v: k for k, v in OLD_LABELS_KEYS.items()}
+        own = labels_table(_table({where: one}, where, path))
+        heads[name] = _checked(LabelsConfig, own, renamed, f"{path} [{where}]")
+    if table.get("unmask_decoder") is not None:
+        decoder = _table(table, "unmask_decoder", path)
+        heads[DECODER] = _checked(DecoderConfig, decoder, {}, f"{path} [unmask_decoder]")
+    return _checked(Shape, {"encoders": encoders, "heads": heads}, {}, path)
+
+
+def _table(table: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+    """A table in config.json, empty if it is not there."""
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise FolderError(f"{path}: '{key}' is {found!r:.60}; need a table.")
+    return found
+
+
+def _labels(
+    table: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]], path: Path
+) -> LabelsConfig | None:
+    """The labels of a fine-tuned model."""
     named = table.get("architectures")
     claimed = named[0] if isinstance(named, list) and named else MODEL
-    labels = _known("architecture", claimed, ARCHITECTURES, path)
-    layer = "qa_outputs.weight" if labels == "span" else "classifier.weight"
-    if labels and not shapes.get(layer):
+    kind = _known("architecture", claimed, ARCHITECTURES, path)
+    if kind is None:
+        return None
+    layer = "qa_outputs.weight" if kind == "span" else "classifier.weight"
+    if not sizes.get(layer):
         raise FolderError(
             f"{path}: says {claimed}, but there is no tensor '{layer}' with a row for each label."
         )
-    names = _label_names(table, shapes[layer], path) if labels else ()
+    names = _label_names(table, sizes[layer], path)
     dropout = table.get("classifier_dropout")
     own = {
-        "pooler": "bert.pooler.dense.weight" in shapes,
-        "tokens": "cls.predictions.bias" in shapes,
-        "pair": "cls.seq_relationship.weight" in shapes,
-        "labels": labels,
-        "label_names": names,
-        "label_dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
-        "label_answer": _answer(table, len(names), path) if labels == "text" else "one",
-        "layers": table.get("unmask_layers", ()),
-        "several": table.get("unmask_heads", {}),
-        "decoder": table.get("unmask_decoder"),
+        "on": kind,
+        "names": names,
+        "dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
+        "answer": _answer(table, len(names), path) if kind == "text" else "one",
+        "mix": table.get("unmask_layers") or "last",  # as version 0.1 wrote it
     }
-    return _checked(HeadsConfig, own, HEADS_KEYS, path)
+    return _checked(LabelsConfig, own, LABELS_KEYS, path)
 
 
-def _answer(table: Mapping[str, Any], count: int, path: Path) -> Answer:
+def _answer(table: Mapping[str, Any], count: int, path: Path) -> LabelAnswer:
     """What the labels of a text are: as the folder says, or a number where there is but one."""
     said = table.get("problem_type")
     if said is None:

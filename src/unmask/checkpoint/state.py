@@ -1,7 +1,8 @@
 """Training state <-> disk: a model folder with the optimizer's tensors and the run's facts beside.
 
     checkpoints/step-500/   config.json  model.safetensors  tokenizer files   (a model folder)
-                            optimizer.safetensors  state.json                 (to go on from)
+                            optimizer.safetensors  state.json                 (to resume from)
+                            objective.safetensors   the objective's own parameters, if it has any
 
 So every checkpoint can be used as a model, and nothing is pickled. Folders are published whole,
 older ones removed after; one that was damaged since is passed over, and said to be.
@@ -11,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.checkpoint.folder import load_folder
+from unmask.checkpoint.old_names import tensor_name
 from unmask.checkpoint.weights import write_tensors
 from unmask.disk import sweep
 from unmask.errors import FolderError
 from unmask.model.network import Network
 from unmask.settings import read_json
 
-OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+OPTIMIZER, OBJECTIVE, STATE = "optimizer.safetensors", "objective.safetensors", "state.json"
 _STEP = re.compile(r"step-(\d+)")
 
 
@@ -40,18 +42,26 @@ class State:
     path: Path
     network: Network
     optimizer: dict[str, Tensor]
+    own: dict[str, Tensor]  # parameters of the objective
     facts: dict[str, Any]
 
 
-def write_state(inside: Path, moments: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write what a model folder needs to be the state of a run, before it is published."""
+def write_state(
+    inside: Path, moments: dict[str, Tensor], own: dict[str, Tensor], facts: dict[str, Any]
+) -> None:
+    """Write what a model folder needs to be the state of a run, before it is published.
+
+    `own` are the parameters of the objective.
+    """
     write_tensors(moments, inside / OPTIMIZER)
+    if own:
+        write_tensors(own, inside / OBJECTIVE)
     (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
 
 
-def refuse_poison(network: Network, moments: dict[str, Tensor], folder: Path) -> None:
+def refuse_poison(tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Refuse a state with NaN or infinity before anything of it reaches the disk."""
-    for name, tensor in [*network.state_dict().items(), *moments.items()]:
+    for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise FolderError(
                 f"{folder}: '{name}' holds NaN or infinity; it is not saved, and the last "
@@ -105,8 +115,23 @@ def load_state(path: Path) -> State:
         raise FolderError(f"{path}: no unmask.json in it; it was not published by unmask.")
     if not (path / STATE).is_file() or not (path / OPTIMIZER).is_file():
         raise FolderError(f"{path}: a model without its training state; nothing to go on from.")
+    moments = {_moment(key): tensor for key, tensor in _read(path / OPTIMIZER).items()}
+    own = _read(path / OBJECTIVE) if (path / OBJECTIVE).is_file() else {}
+    return State(path, model.network, moments, own, read_json(path / STATE))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
     try:
-        moments = load_file(path / OPTIMIZER)
+        return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise FolderError(f"{path / OPTIMIZER}: cannot be read: {str(error)[:200]}") from None
-    return State(path, model.network, moments, read_json(path / STATE))
+        raise FolderError(f"{path}: cannot be read: {str(error)[:200]}") from None
+
+
+def _moment(key: str) -> str:
+    """Today's name of an optimizer's tensor.
+
+    >>> _moment("exp_avg/encoder.norm.weight")
+    'exp_avg/encoders.main.embeddings.norm.weight'
+    """
+    kind, _, name = key.partition("/")
+    return f"{kind}/{tensor_name(name)}"

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unmask.checkpoint.names import MODEL, architecture
-from unmask.model.config import HeadsConfig
+from unmask.checkpoint.old_names import tensor_name
 from unmask.model.network import Network
+from unmask.model.shape import LABELS, MAIN, PAIR, POOLER, TOKENS, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +19,18 @@ class Slot:
     shape: tuple[int, ...]
 
 
+EMBEDDINGS, OWN = f"encoders.{MAIN}.embeddings.", "unmask."
 RULES = (  # our prefix, their prefix; the first that fits wins
-    ("encoder.tokens.", "bert.embeddings.word_embeddings."),
-    ("encoder.segments.", "bert.embeddings.token_type_embeddings."),
-    ("encoder.norm.", "bert.embeddings.LayerNorm."),
-    ("pooler.dense.", "bert.pooler.dense."),
-    ("token_head.dense.", "cls.predictions.transform.dense."),
-    ("token_head.norm.", "cls.predictions.transform.LayerNorm."),
-    ("token_head.bias", "cls.predictions.bias"),
-    ("pair_head.dense.", "cls.seq_relationship."),
+    (f"{EMBEDDINGS}tokens.", "bert.embeddings.word_embeddings."),
+    (f"{EMBEDDINGS}segments.", "bert.embeddings.token_type_embeddings."),
+    (f"{EMBEDDINGS}norm.", "bert.embeddings.LayerNorm."),
+    (f"heads.{POOLER}.dense.", "bert.pooler.dense."),
+    (f"heads.{TOKENS}.dense.", "cls.predictions.transform.dense."),
+    (f"heads.{TOKENS}.norm.", "cls.predictions.transform.LayerNorm."),
+    (f"heads.{TOKENS}.bias", "cls.predictions.bias"),
+    (f"heads.{PAIR}.dense.", "cls.seq_relationship."),
 )
-_BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
+_BLOCK = re.compile(rf"encoders\.{MAIN}\.blocks\.(\d+)\.(.+)")
 BLOCK_RULES = (
     (
         "attention.qkv.",  # joined: a third of the rows each
@@ -47,10 +49,11 @@ BLOCK_RULES = (
 def layout(network: Network) -> dict[str, Slot]:
     """Every tensor that a folder of this network holds, by their name."""
     slots: dict[str, Slot] = {}
-    label = "qa_outputs." if network.heads.labels == "span" else "classifier."
-    rules = [*RULES, ("label_head.dense.", label)]
+    labels = network.shape.labels
+    label = "qa_outputs." if labels and labels.on == "span" else "classifier."
+    rules = [*RULES, (f"heads.{LABELS}.dense.", label)]
     if network.config.positions == "learned":  # BERT has no tables of other kinds
-        rules.append(("encoder.positions.table.", "bert.embeddings.position_embeddings."))
+        rules.append((f"{EMBEDDINGS}positions.table.", "bert.embeddings.position_embeddings."))
     for ours, tensor in network.state_dict().items():
         rows, rest = tensor.shape[0], tuple(tensor.shape[1:])
         names = _their_names(ours, rules)
@@ -68,7 +71,7 @@ def _their_names(ours: str, rules: Sequence[tuple[str, ...]]) -> list[str]:
     for begin, *theirs in rules:
         if part.startswith(begin):
             return [prefix + their + part.removeprefix(begin) for their in theirs]
-    return [f"unmask.{ours}"]  # a part that BERT does not have
+    return [OWN + ours]  # a part that BERT does not have
 
 
 IGNORED = ("bert.embeddings.position_ids",)  # a counter 0, 1, 2, ... that old versions saved
@@ -84,6 +87,8 @@ def settle(name: str) -> str:
     >>> settle("embeddings.LayerNorm.gamma")
     'bert.embeddings.LayerNorm.weight'
     """
+    if name.startswith(OWN):
+        return OWN + tensor_name(name.removeprefix(OWN))
     if name.endswith(".gamma"):
         name = name.removesuffix("gamma") + "weight"
     elif name.endswith(".beta"):
@@ -91,6 +96,6 @@ def settle(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def on_disk(name: str, heads: HeadsConfig) -> str:
+def on_disk(name: str, shape: Shape) -> str:
     """A name of `layout` as transformers writes it: a model without heads has no prefix."""
-    return name.removeprefix("bert.") if architecture(heads) == MODEL else name
+    return name.removeprefix("bert.") if architecture(shape) == MODEL else name

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,8 +21,8 @@ from unmask.checkpoint.header import Entry, read_header
 from unmask.checkpoint.tensors import Slot
 from unmask.disk import open_like_others
 from unmask.errors import FolderError
-from unmask.model.config import HeadsConfig, ModelConfig
 from unmask.model.network import Network
+from unmask.model.shape import Shape
 from unmask.settings import read_json
 
 WEIGHTS, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
@@ -57,13 +58,13 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
         name: torch.empty(tensor.shape, dtype=torch.float32)
         for name, tensor in network.state_dict().items()
     }
-    files: dict[Path, safe_open] = {}
+    files: dict[Path, Any] = {}
     for name in sorted(found, key=lambda name: name in tensors.TIED):  # originals before copies
         item, original = found[name], tensors.TIED.get(name)
         try:
             if item.path not in files:
                 files[item.path] = safe_open(item.path, framework="pt")
-            tensor = files[item.path].get_tensor(item.name)  # type: ignore[no-untyped-call]
+            tensor = files[item.path].get_tensor(item.name)
         except (SafetensorError, OSError) as error:
             raise FolderError(f"{item.path}: cannot be read: {str(error)[:200]}") from None
         if not bool(torch.isfinite(tensor).all()):
@@ -115,7 +116,7 @@ def write(network: Network, folder: Path) -> None:
     """Write the weights of a network as one safetensors file."""
     state = network.state_dict()
     named = {
-        tensors.on_disk(name, network.heads): state[slot.ours][slot.rows].to("cpu", copy=True)
+        tensors.on_disk(name, network.shape): state[slot.ours][slot.rows].to("cpu", copy=True)
         for name, slot in tensors.layout(network).items()
     }
     write_tensors(named, folder / WEIGHTS)
@@ -131,10 +132,10 @@ def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         raise OSError(errno.EIO, str(error)[:200]) from error
 
 
-def empty(config: ModelConfig, heads: HeadsConfig) -> Network:
+def empty(shape: Shape) -> Network:
     """A network without memory for its weights yet."""
     with torch.device("meta"):
-        return Network(config, heads)
+        return Network(shape)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +29,7 @@ from unmask.cli import (
 from unmask.cli.progress import terminal
 from unmask.cli.streams import OutputLost, drop_rest, guard_streams
 from unmask.errors import Stopped, UserError
+from unmask.plugins import load_plugin
 from unmask.version import VERSION
 
 app = typer.Typer(
@@ -78,6 +80,12 @@ def common(
     trace: Annotated[
         bool, typer.Option("--trace", help="Show the traceback of an error, for bug reports.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A Python file with objectives, tasks, metrics or callbacks of your own."
+        ),
+    ] = None,
 ) -> None:
     """BERT, whole: from raw text to a trained, inspected and served model."""
 
@@ -95,10 +103,10 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process; one of several processes at once, without Python's own end.
+    """End the process; one of several at once.
 
-    Threads of the process group may outlive it. One that needs Python while Python ends is stopped
-    in a way that aborts the process, after all its work is done and written.
+    Threads of gloo may outlive the process group, and abort a process that they find in the middle
+    of its own end: what was to be written has been written by then.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stderr.flush()
@@ -106,9 +114,32 @@ def _leave(code: int) -> None:
     sys.exit(code)
 
 
+def _plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Arguments without `--plugin FILE`, which may stand anywhere, and the files."""
+    rest: list[str] = []
+    files: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--":
+            rest += [argument, *waiting]
+        elif argument == "--plugin":
+            file = next(waiting, None)
+            if file is None:
+                raise UserError("--plugin: need a Python file, as in --plugin mine.py.")
+            files.append(file)
+        elif argument.startswith("--plugin="):
+            files.append(argument.partition("=")[2])
+        else:
+            rest.append(argument)
+    return rest, files
+
+
 def _run(arguments: list[str], trace: bool) -> int:
     """Run a verb and return its exit code; what went wrong is printed, mostly in one line."""
     try:
+        arguments, files = _plugins(arguments)
+        for file in files:
+            load_plugin(file)
         try:
             code = app(arguments, standalone_mode=False)  # click raises, and we say it
         finally:

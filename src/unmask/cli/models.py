@@ -73,7 +73,7 @@ def compile_model(
 
     records = records_for(loaded, texts, column)
     compared = run(loaded, out, records, int8=int8, least=least, say=notice)
-    print(f"{compared.said()}\nwritten to {out}")
+    print(f"{compared.text}\nwritten to {out}")
 
 
 def info(
@@ -113,21 +113,20 @@ def _model(model: str) -> dict[str, str]:
     from unmask.model.network import count_parameters
 
     folder = load_folder(path)
-    config, heads = folder.network.config, folder.network.heads
-    unusual = names.departures(config, heads)
+    config, shape = folder.network.config, folder.network.shape
+    unusual = names.departures(shape)
     unread = {name for name, by in READ_BY_SCHEME.items() if config.positions not in by}
     used = config.model_dump(exclude=unread, exclude_none=True)
-    on_top = [name for name in ("pooler", "tokens", "pair", "labels") if getattr(heads, name)]
     table = {
         "folder": str(folder.path),
-        "kind": names.architecture(heads),
+        "kind": names.architecture(shape),
         "parameters": f"{count_parameters(folder.network):,}",
         # The other settings have no effect on this model.
         **{key: str(value) for key, value in used.items()},
-        "on top": ", ".join(on_top) or "nothing",
+        "on top": ", ".join(shape.heads) or "nothing",
     }
-    if heads.labels:
-        table["labels"] = f"{heads.labels}: {', '.join(heads.label_names)}"
+    if shape.labels:
+        table["labels"] = f"{shape.labels.on}: {', '.join(shape.labels.names)}"
     if folder.tokenizer:
         casing = folder.tokenizer.casing
         case = "lower-cased" if casing.lowercase else "cased"

@@ -48,7 +48,7 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     for name, parameter in own.items():
         flat += inside[name].values() if name in inside else [parameter]
     keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
-    call.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
+    vars(call)["__signature__"] = Signature(keywords)
     return call
 
 

@@ -83,7 +83,7 @@ def _check_arguments(
 
 def evaluate(
     model: options.ModelName,
-    file: Annotated[str, typer.Argument(help="Labelled data.")],
+    files: Annotated[list[str], typer.Argument(help="Labelled data; two are parallel files.")],
     table: options.DataOptions = options.DataOptions(),
     label: Label = None,
 ) -> None:
@@ -92,7 +92,7 @@ def evaluate(
     from unmask.use.predict import evaluate_file
 
     columns, watcher = table.columns(label), table.watcher()
-    scores, detail, _ = evaluate_file(loaded, file, columns, watcher, notice)
+    scores, detail, _ = evaluate_file(loaded, files, columns, watcher, notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
         answer(f"{name:<16} {value:.4f}")

@@ -9,11 +9,10 @@ import typer
 from unmask import load
 from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
-from unmask.errors import SettingsError, UserError
+from unmask.errors import SettingsError
 
 if TYPE_CHECKING:
     from unmask.model.config import SearchSettings
-    from unmask.use.translate import Translator
 
 Folder = Annotated[
     Path | None, typer.Argument(help="Files train.de, train.en, val.de, val.en; or --train.")
@@ -56,17 +55,19 @@ def train(
     run.check()
     from unmask.data.pair_files import PairFiles
 
-    columns, watcher = table.columns(), table.watcher()
-    files = PairFiles(folder, source, target, train or [], dev or [], columns, watcher)
-    files.paths()  # what is wrong with them is reported before torch is imported
-    from unmask.jobs.pairs import Given
-    from unmask.jobs.translate import TranslateJob
+    # What is wrong with the paths is reported before torch is imported.
+    learned, held_out = PairFiles(folder, source, target, train or [], dev or []).paths()
+    from unmask.jobs.finetune import Finetune
+    from unmask.jobs.labelled import LabelledFiles
+    from unmask.jobs.scopes import TRANSLATE
+    from unmask.jobs.vocabularies import Given
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
     console = options.console_of_run()
-    job = TranslateJob(files, Given(model, vocabulary, target_vocabulary))
-    composed = compose(TranslateJob.scope, recipe, changes, console=console)
+    files = LabelledFiles(learned, held_out, table.columns(), table.watcher())
+    job = Finetune(model, files, Given(vocabulary, target_vocabulary), scope=TRANSLATE)
+    composed = compose(TRANSLATE, recipe, changes, console=console)
     found = Run(job, composed, run.out, console, run.how()).go().summary
     options.answer_of_run(json.dumps(found))
 
@@ -100,7 +101,7 @@ def run(
             line = json.dumps(table, ensure_ascii=False) if scores else found.text
             answer(line)
             job.advance()
-    _say_what_was_split(loaded)
+    _say_what_was_split(loaded.limit, loaded.split_texts)
 
 
 def evaluate(
@@ -113,28 +114,25 @@ def evaluate(
 ) -> None:
     """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
     settings = _settings({"beams": beams, "penalty": penalty})
-    from unmask.data.parallel import inferred, read_pairs
     from unmask.disk import check_output_file, write_file
 
     if out is not None:
         check_output_file(out)
-    columns = table.columns()
-    notice(f"{files[0]}: {inferred(files, columns)}")
-    pairs = list(read_pairs(files, columns, table.watcher()))
-    if not pairs:
-        raise UserError(f"{files[0]}: nothing to score in it. Is it the right file?")
-    loaded = load(model).translator
-    from unmask.tasks.translate import metrics
+    loaded = load(model)
+    from unmask.tasks.translate import Translate, TranslateSettings, metrics
+    from unmask.use.predict import evaluate_file
 
     scored = metrics()  # says at once what is not installed
-    found, said = loaded.evaluate(pairs, settings)
-    _say_what_was_split(loaded)
+    task = Translate(TranslateSettings(search=settings))
+    columns, watcher = table.columns(), table.watcher()
+    found, _, said = evaluate_file(loaded, files, columns, watcher, notice, task)
+    _say_what_was_split(loaded.limit, task.split_texts)
     if out is not None:
-        write_file(out, "".join(f"{line}\n" for line in said).encode("utf-8"))
+        write_file(out, "".join(f"{own.text}\n" for own in said).encode("utf-8"))
     for name, value in found.items():
         answer(f"{name:<12} {value:.2f}")
     for _, metric in scored:
-        metric.corpus_score(said[:1], [[pairs[0].target or ""]])  # knows its references then
+        metric.corpus_score([said[0].text], [[""]])  # knows its references then
         answer(f"signature    {metric.get_signature()}")
 
 
@@ -187,11 +185,11 @@ def _settings(asked: dict[str, float | None]) -> "SearchSettings":
     return build(SearchSettings, asked, where="translate")
 
 
-def _say_what_was_split(loaded: "Translator") -> None:
-    if loaded.split_texts:
+def _say_what_was_split(limit: int, count: int) -> None:
+    if count:
         notice(
-            f"split: {loaded.split_texts:,} longer than {loaded.limit} tokens, translated in parts "
-            "(--no-split refuses such texts)"
+            f"split: {count:,} longer than {limit} tokens, translated in parts (--no-split refuses "
+            "such texts)"
         )
 
 

@@ -1,13 +1,16 @@
 """Examples -> batches: packed rows as tensors, ready for an encoder.
 
-tokens    [B, S]   ids, `pad_id` where a row is not full
-segments  [B, S]   0 for the first text of a pair, 1 for the second
+inputs    by name, [B, S]: tokens, which are ids, and `pad_id` where a row is not full; segments, 0
+          for the first text of a pair and 1 for the second
 index     [B, S]   the position of a token in its own text
 owner     [B, S]   which text of its row a token belongs to, -1 is padding
 row, start, length [N]   where each text lies
+record    [N]      which record a text is of, where several belong together
 
-labels    by name: what an objective or a task must answer, of any shape
+also      by name: batches of the same records in another form, as the `target` of a translation
+labels    by name: what an objective must answer, of any shape
 counts    by loss term: how many answers its sum is over
+seed      of whatever is drawn for this batch
 
 For pre-training also: number [N], which random draws an example has; continues [B, S], whether a
 token continues the word before it.
@@ -24,7 +27,7 @@ from torch import Tensor
 
 from unmask.data.packing import Rows
 
-Numbers = Sequence[int] | NDArray[np.int64]
+Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
 
 class Tokenized(Protocol):
@@ -47,21 +50,38 @@ class Example(Tokenized, Protocol):
 class Batch:
     """Rows of texts, and where each text lies; the texts are numbered as they were given."""
 
-    tokens: Tensor
-    segments: Tensor
+    inputs: dict[str, Tensor]
     index: Tensor
     owner: Tensor
     row: Tensor
     start: Tensor
     length: Tensor
+    record: Tensor | None = None
+    also: "dict[str, Batch]" = field(default_factory=dict)
     labels: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     number: Tensor | None = None
     continues: Tensor | None = None
+    seed: int = 0
+
+    @property
+    def tokens(self) -> Tensor:
+        """[B, S]"""
+        return self.inputs["tokens"]
+
+    @property
+    def segments(self) -> Tensor:
+        """[B, S]"""
+        return self.inputs["segments"]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name; labels by theirs."""
-        return {**self._own(), **self.labels}
+        """Every tensor by its name; inputs and labels by theirs, other forms with a prefix."""
+        others = {
+            f"{name}.{key}": value
+            for name, batch in self.also.items()
+            for key, value in batch.tensors().items()
+        }
+        return {**self.inputs, **self._own(), **self.labels, **others}
 
     def _own(self) -> dict[str, Tensor]:
         return {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
@@ -69,8 +89,13 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
         moved: dict[str, Any] = {name: value.to(device) for name, value in self._own().items()}
-        labels = {name: value.to(device) for name, value in self.labels.items()}
-        return replace(self, **moved, labels=labels)
+        for name in ("inputs", "labels", "also"):
+            moved[name] = {key: value.to(device) for key, value in getattr(self, name).items()}
+        return replace(self, **moved)
+
+    def with_inputs(self, **inputs: Tensor) -> "Batch":
+        """With some inputs replaced, or others beside them."""
+        return replace(self, inputs={**self.inputs, **inputs})
 
     def with_examples(self, *, number: Tensor, pair: Tensor, continues: Tensor) -> "Batch":
         """With what pre-training draws by: see the top of the file."""
@@ -83,12 +108,12 @@ class Batch:
     @property
     def begins(self) -> Tensor:
         """The place of each text's first token in the flat batch.  -> [N]"""
-        return self.row * self.tokens.shape[1] + self.start
+        return self.row * self.index.shape[1] + self.start
 
     def texts(self) -> Tensor:
         """Which text each token belongs to, -1 is padding.  -> [B, S]"""
         order = self.begins.argsort()  # as they lie in rows
-        before = torch.bincount(self.row, minlength=len(self.tokens)).cumsum(0).roll(1)
+        before = torch.bincount(self.row, minlength=len(self.index)).cumsum(0).roll(1)
         before[0] = 0
         place = (before[:, None] + self.owner).clamp(min=0)
         return order[place].where(self.owner >= 0, -1)
@@ -117,5 +142,6 @@ def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
             owner[r, stretch] = which
             row[text], start[text] = r, at
             at += lengths[text]
-    parts = tokens, segments, index, owner, row, start, lengths
-    return Batch(*(torch.from_numpy(part) for part in parts))  # type: ignore[arg-type]
+    inputs = {"tokens": torch.from_numpy(tokens), "segments": torch.from_numpy(segments)}
+    places = (torch.from_numpy(part) for part in (index, owner, row, start, lengths))
+    return Batch(inputs, *places)  # type: ignore[arg-type]

@@ -1,23 +1,11 @@
-"""Files of pairs -> what a translator learns from and is scored on."""
+"""A folder of two languages, or files -> the paths of pairs to learn from and to be scored on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.data.columns import Columns
-from unmask.data.lines import REFUSE, Watcher
-from unmask.data.parallel import Pair, find_folder, inferred, read_pairs
-from unmask.data.statistics import leaks
-from unmask.errors import DataError, SettingsError
-
-
-@dataclass(frozen=True)
-class PairSplit:
-    """Pairs to learn from and to be scored on."""
-
-    train: Sequence[Pair]
-    dev: Sequence[Pair]
-    notes: Sequence[str] = ()  # what was inferred about the files
+from unmask.data.parallel import find_folder
+from unmask.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -29,22 +17,6 @@ class PairFiles:
     target: str | None = None
     train: Sequence[Path] = ()
     dev: Sequence[Path] = ()
-    columns: Columns = Columns()
-    watcher: Watcher = REFUSE
-
-    def read(self) -> PairSplit:
-        """Read both sets of pairs."""
-        train_paths, dev_paths = self.paths()
-        train, of_train = self._pairs(train_paths)
-        dev, of_dev = self._pairs(dev_paths)
-        return PairSplit(train, dev, [of_train, of_dev, *leaks(train, dev, Path(dev_paths[0]))])
-
-    def _pairs(self, paths: Sequence[Path]) -> tuple[list[Pair], str]:
-        said = inferred(paths, self.columns)
-        pairs = list(read_pairs(paths, self.columns, self.watcher))
-        if not pairs:
-            raise DataError(f"{paths[0]}: nothing to learn from in it. Is it the right file?")
-        return pairs, f"{paths[0]}: {said}; {len(pairs):,} pairs"
 
     def paths(self) -> tuple[Sequence[Path], Sequence[Path]]:
         """The files to learn from, and those to be scored on."""

@@ -19,15 +19,18 @@ from unmask.data.corpus import Corpus
 from unmask.data.examples import UNSAID
 from unmask.data.stream import Drawn
 from unmask.jobs.corpus import objective_for
+from unmask.jobs.learner import learner_of
 from unmask.model.config import SIZES
-from unmask.model.factory import make_network
 from unmask.model.network import count_parameters
+from unmask.model.shape import Shape
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
+from unmask.train.precision import choose_precision
 from unmask.train.recipe import AUTO, Recipe
 from unmask.train.site import Site
-from unmask.train.step import Piece, Trainee, choose_precision, take_step
+from unmask.train.steps import step_for
+from unmask.train.steps.base import Piece, StepSite, TrainingModule
 
 # BERT's sizes, and one between the two smallest, which are far apart.
 LADDER: dict[str, dict[str, Any]] = {
@@ -126,24 +129,19 @@ def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> T
     """Time some steps of one micro-batch; the mean of all processes, so that they choose alike."""
     alone = Processes(device=processes.device)
     precision = choose_precision(recipe.loop.precision, alone.device)
-    asked, heads = objective_for(recipe, vocabulary)
+    objective = objective_for(recipe, vocabulary)
     before = torch.get_rng_state()
-    network = make_network(recipe.model.config(len(vocabulary)), heads, recipe.seed)
-    network.to(alone.device).train()
-    batch = asked.prepare(_made_up(recipe, vocabulary), 0)
-    trainee = Trainee(network, asked)
-    optimizer = make_optimizer(trainee, recipe.optimizer)
+    shape = Shape.of(recipe.model.config(len(vocabulary)))
+    learner = learner_of(objective, shape, recipe.seed)
+    network = learner.network.train()
+    module = TrainingModule(network, objective, learner.companions).to(alone.device)
+    batch = objective.prepare(_made_up(recipe, vocabulary), 0, 0.0)
+    optimizer = make_optimizer(module, recipe.optimizer)
+    take, site = step_for(objective), StepSite(alone, precision, clip=1.0)
 
     def step() -> None:
-        take_step(
-            trainee,
-            [Piece(batch, 0)],
-            optimizer,
-            alone,
-            terms=asked.terms,
-            clip=1.0,
-            precision=precision,
-        )
+        take(module, [Piece(batch, 0)], site)
+        optimizer.step()
 
     seconds = [_seconds(step, alone.device) for _ in range(3)]  # the first is slow
     rest = min(_seconds(optimizer.step, alone.device) for _ in range(2))

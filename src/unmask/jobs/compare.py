@@ -12,8 +12,10 @@ from pydantic import Field, model_validator
 from unmask.console import Console
 from unmask.data.pair_files import PairFiles
 from unmask.disk import check_output_folder, write_file
+from unmask.jobs.finetune import Finetune
+from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.scopes import TRANSLATE
 from unmask.jobs.seeds import go
-from unmask.jobs.translate import TranslateJob
 from unmask.settings import Settings, build, read_toml
 from unmask.train.compose import compose
 from unmask.train.curves import Chart, Line, column
@@ -70,7 +72,8 @@ def compare(
     runs = {variant.name: out / variant.name for variant in asked.variants}
     for place in runs.values():
         check_output_folder(place, renamed=False)
-    data = asked.files.read()
+    train, dev = asked.files.paths()
+    data: LabelledFiles | Labelled = LabelledFiles(train, dev)
     for variant in asked.variants:
         place = runs[variant.name]
         if (place / MODEL).exists():
@@ -78,8 +81,10 @@ def compare(
             continue
         changes = [*asked.set, *variant.set]
         console.say(f"{variant.name}: {variant.recipe} {' '.join(changes)}".rstrip())
-        recipe = compose(TranslateJob.scope, variant.recipe, changes, console=console)
-        go(TranslateJob(data), recipe, place, console, Options(threads=threads), resume=True)
+        recipe = compose(TRANSLATE, variant.recipe, changes, console=console)
+        job = Finetune(None, data, scope=TRANSLATE)
+        data = job.read(recipe)
+        go(job, recipe, place, console, Options(threads=threads), resume=True)
     write_file(out / FIGURE, drawn(runs).encode("utf-8"))
     return [row_of(name, run) for name, run in runs.items()]
 

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unmask.data import draws
 from unmask.data.batches import Batch
@@ -15,9 +16,10 @@ from unmask.data.examples import DIFFERS, FOLLOWS, refuse_too_few, split_documen
 from unmask.data.stream import Cursor as Row
 from unmask.data.stream import Stream
 from unmask.errors import SettingsError
-from unmask.model.config import HeadsConfig
 from unmask.objectives import OBJECTIVES
-from unmask.objectives.base import OnePass
+from unmask.objectives.base import Objective, Statistics
+from unmask.plugins import find
+from unmask.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.preflight import PreflightError
 from unmask.train.recipe import Recipe
@@ -25,36 +27,47 @@ from unmask.train.schedule import Phase
 from unmask.train.sources import Cursor, Lazy, Planned
 
 _MASKS, _DROPOUT = 201, 202  # one key per kind of draw
+PAIRS = "pairs"  # learned beside another objective where examples have pairs
 DUPLICATES = 0.2  # a larger share of repeated sentences is worth a warning
 BALANCE = 0.05  # farther from half of the pairs, something is wrong
 SAMPLE = 200  # rows that are looked at
 
 
-def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> tuple[OnePass, HeadsConfig]:
-    """What the network is to learn, and the heads for it.
+def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> Objective:
+    """What the network is to learn.
 
     The objective that the recipe names, and the order of pairs where its examples have pairs.
     """
     assert recipe.objective is not None
-    wanted = {recipe.objective.name: recipe.objective.settings}
-    if recipe.data.pairs != "off":
-        wanted.setdefault("pairs", OBJECTIVES["pairs"].settings())
-    elif "pairs" in wanted:
+    name, paired = recipe.objective.name, recipe.data.pairs != "off"
+    main: Objective = find("objective", OBJECTIVES, name)(recipe.objective.settings, vocabulary)
+    if main.needs_pairs and not paired:
         raise SettingsError(
-            'recipe [objective]: name is "pairs" and data.pairs is "off"; need pairs to tell '
+            f'recipe [objective]: name is "{name}" and data.pairs is "off"; need pairs to tell '
             'apart. Set data.pairs="nsp" or "sop".'
         )
-    readers = [OBJECTIVES[name](settings, vocabulary) for name, settings in wanted.items()]
-    heads: dict[str, Any] = {"pooler": False}
-    for reader in readers:
-        heads |= reader.heads
-    return OnePass(readers), HeadsConfig(**heads)
+    if not paired or main.needs_pairs:
+        return main
+    pairs: Objective = find("objective", OBJECTIVES, PAIRS)(Settings(), vocabulary)
+    return main.joined([pairs])
+
+
+class CorpusStatistics(Statistics):
+    """What is known of a corpus before it is learned from."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    @property
+    def frequencies(self) -> NDArray[np.float64]:
+        """The share of each token of the vocabulary, counted when it is asked for.  [V]"""
+        return self.corpus.frequencies
 
 
 class CorpusSource:
     """The sequences of a corpus, phase after phase of a run."""
 
-    def __init__(self, corpus: Corpus, recipe: Recipe, objective: OnePass) -> None:
+    def __init__(self, corpus: Corpus, recipe: Recipe, objective: Objective) -> None:
         self.corpus, self.recipe, self.objective = corpus, recipe, objective
         self.phases = recipe.schedule.phases
         documents, _ = split_documents(len(corpus.documents) - 1, recipe.data.held_out)
@@ -80,21 +93,21 @@ class CorpusSource:
         for place, size in enumerate(self._sizes(phase)):
             seed = draws.key(self.recipe.seed, _DROPOUT, step, place) % 2**63
             group = rows[begin : begin + size]
-            pieces.append(Lazy(partial(self._batch, stream, group, progress), seed))
+            pieces.append(Lazy(partial(self._batch, stream, group, seed, progress), seed))
             begin += size
         return pieces, {"phase": number, "epoch": then.epoch, "row": then.row}
 
     def sample(self, count: int) -> Batch:
         """The first sequences, as at the beginning of a run."""
-        return self._batch(self.streams[0], self.first_rows(count), 0.0)
+        return self._batch(self.streams[0], self.first_rows(count), 0, 0.0)
 
     def first_rows(self, count: int) -> list[Row]:
         """Where the first sequences are, as many as there are of `count`."""
         return [Row(0, row) for row in range(min(count, len(self.streams[0].epoch(0))))]
 
-    def _batch(self, stream: Stream, rows: list[Row], progress: float) -> Batch:
-        root = draws.key(self.recipe.seed, _MASKS)
-        return self.objective.at(progress).prepare(stream.batch(rows), root)
+    def _batch(self, stream: Stream, rows: list[Row], seed: int, progress: float) -> Batch:
+        batch = replace(stream.batch(rows), seed=seed)
+        return self.objective.prepare(batch, draws.key(self.recipe.seed, _MASKS), progress)
 
     def _sizes(self, phase: Phase) -> list[int]:
         """Sequences of each micro-batch: equal, as many as fit, a multiple of micro_batches."""
@@ -153,9 +166,9 @@ def _check_pairs(source: CorpusSource) -> None:
 def _check_masks(source: CorpusSource, say: Callable[[str], None]) -> None:
     vocabulary = source.corpus.tokenizer.vocabulary
     before = source.streams[0].batch(source.first_rows(SAMPLE))
-    batch = source.objective.prepare(before, 0)
-    name = f"{source.objective.terms[0]}_places"
-    if name not in batch.labels:
+    batch = source.objective.prepare(before, 0, 0.0)
+    name = source.objective.describe()[0].places
+    if name is None:
         return
     places = batch.labels[name].numpy()
     special = np.isin(before.tokens.numpy(), [vocabulary.ids[token] for token in SPECIALS])

@@ -7,24 +7,23 @@ between processes as JSON.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from itertools import count
 from math import fsum
+from types import GenericAlias
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from unmask.data.parallel import Pair
 from unmask.errors import DataError
 from unmask.jobs.labelled import Labelled
 from unmask.model.network import Network
-from unmask.tasks import engine
-from unmask.tasks.base import Tally, answers
+from unmask.model.parts import part_of
+from unmask.tasks.base import all_scores, answers
 from unmask.tasks.engine import Live
-from unmask.tasks.translate import Tokenizers, Translate, perplexity, said_of
-from unmask.tasks.translate import Tokens as PairTokens
+from unmask.tasks.results import Tally
+from unmask.text.tokens import Tokens
 from unmask.train.answers import Scored
 from unmask.train.distributed import Processes
-from unmask.train.ingredients import Tokens
-from unmask.train.recipe import Recipe
 
 Measured = tuple[dict[str, Scored], list[float]]
 
@@ -32,41 +31,64 @@ Measured = tuple[dict[str, Scored], list[float]]
 class Answered:
     """The answers of one task, or of several by their names, with the tasks' own metrics."""
 
-    def __init__(self, parts: Mapping[str, Labelled], tokens: Tokens, processes: Processes) -> None:
+    def __init__(
+        self, parts: Mapping[str, Labelled], tokens: Tokens, processes: Processes, most: int
+    ) -> None:
+        """`most` are the tokens of records whose answers are generated, which takes long."""
         self.parts, self.tokens, self.processes = parts, tokens, processes
+        self.records = {name: chosen(part, tokens, most) for name, part in parts.items()}
 
     def measure(self, network: Network) -> Measured:
         """See Exam."""
         measured, losses = {}, []
         for name, part in self.parts.items():
-            measured[name], loss = self._scored(part, network.only(name) if name else network)
+            own = part_of(network, [name]) if name else network
+            measured[name], loss = self._scored(part, self.records[name], own)
             losses.append(loss)
         return measured, losses
 
-    def _scored(self, part: Labelled, network: Network) -> tuple[Scored, float]:
-        tally = Tally()
-        mine = part.dev[self.processes.rank :: self.processes.world]
+    def _scored(
+        self, part: Labelled, records: Sequence[Any], network: Network
+    ) -> tuple[Scored, float]:
+        tally, rank, world = Tally(), self.processes.rank, self.processes.world
         own = answers(
             Live(network),
-            self.tokens.source,
+            self.tokens,
             part.task,
-            mine,
-            limit=self.tokens.max_length,
+            records[rank::world],
             known=True,
             tally=tally,
+            numbers=count(rank, world),
         )
         given = gathered([answer for _, answer in own], part.task.answers, self.processes)
-        loss, count = self.processes.total([fsum(tally.losses), float(sum(tally.counts))])
-        task, said = part.task.settle(part.dev, given)
-        scores, detail = task.score(part.dev, said), task.detail(part.dev, said)
-        return Scored(task.name, task.metric, task.how, scores, detail), loss / max(count, 1)
+        total, number = self.processes.total([fsum(tally.losses), float(sum(tally.counts))])
+        task, said = part.task.settle(records, given)
+        loss = total / max(number, 1)
+        scores, detail = all_scores(task, records, said, loss), task.detail(records, said)
+        return Scored(task.name, task.metric, task.config, scores, detail), loss
+
+
+def chosen(part: Labelled, tokens: Tokens, most: int) -> Sequence[Any]:
+    """The held-out records that are asked: all, or as many as are worth their time."""
+    if not part.task.generates:
+        return part.dev
+    records, total = [], 0
+    for record, windows in part.task.windows(part.dev, tokens, learn=True):
+        size = sum(len(window.ids) for window in windows)
+        total += size
+        if windows and total <= max(most, size):
+            records.append(record)
+    if not records:
+        raise DataError(f"no example of the held-out ones has at most {tokens.max_length} tokens.")
+    return records
 
 
 def gathered(own: Sequence[Any], kind: type, processes: Processes) -> list[Any]:
     """The answers of all processes, each to every world-th record, in the order of records."""
     if processes.world == 1:
         return list(own)
-    adapter: TypeAdapter[Any] = TypeAdapter(list[kind])  # type: ignore[valid-type]
+    many: Any = GenericAlias(list, (kind,))
+    adapter: TypeAdapter[Any] = TypeAdapter(many)
     plain = [asdict(answer) if is_dataclass(kind) else answer for answer in own]
     shares = [
         adapter.validate_python(json.loads(payload))
@@ -76,51 +98,3 @@ def gathered(own: Sequence[Any], kind: type, processes: Processes) -> list[Any]:
     for rank, share in enumerate(shares):
         found[rank :: processes.world] = share
     return found
-
-
-class Translated:
-    """Held-out pairs: the loss of their words, and how translations compare with them."""
-
-    def __init__(
-        self,
-        task: Translate,
-        tokenizers: Tokenizers,
-        pairs: Sequence[Pair],
-        max_length: int,
-        recipe: Recipe,
-        processes: Processes,
-    ) -> None:
-        self.task, self.tokenizers, self.processes = task, tokenizers, processes
-        most = recipe.evaluate.tokens
-        self.pairs: list[Pair] = []
-        self.tokens: list[PairTokens] = []
-        total = 0
-        for pair, own in zip(pairs, tokenizers.tokens(pairs), strict=True):
-            total += len(own.ids)
-            if len(own.ids) <= max_length and total <= max(most, len(own.ids)):
-                self.pairs.append(pair)
-                self.tokens.append(own)
-        if not self.pairs:
-            raise DataError(f"no pair of the held-out ones has at most {max_length} tokens a side.")
-
-    def measure(self, network: Network) -> Measured:
-        """See Exam."""
-        rank, world = self.processes.rank, self.processes.world
-        mine, numbers = self.tokens[rank::world], range(rank, len(self.tokens), world)
-        loss, count = self.processes.total(
-            self.task.loss(network, mine, self.tokenizers.source.vocabulary.pad)
-        )
-        loss /= max(count, 1)
-        texts = [""] * len(mine)
-        for some in engine.by_length(mine):
-            chosen = [mine[i] for i in some]
-            places = [numbers[i] for i in some]  # what a draw for a text depends on
-            how = self.task.how.search
-            found = said_of(network, chosen, self.tokenizers, how, places)
-            for i, own in zip(some, found, strict=True):
-                texts[i] = self.tokenizers.text(own.words)
-        said = gathered(texts, str, self.processes)
-        scores = self.task.score(said, [pair.target or "" for pair in self.pairs])
-        scores["perplexity"] = perplexity(loss)
-        detail = self.task.detail(self.pairs, said)
-        return {"": Scored(self.task.name, self.task.metric, self.task.how, scores, detail)}, [loss]

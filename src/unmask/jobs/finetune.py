@@ -1,25 +1,32 @@
-"""Fine-tuning: labelled data and a model -> a model for one task."""
+"""Fine-tuning: labelled data and a model -> a model for one task.
+
+A task with a decoder, such as translation, may also begin with an encoder that is new.
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.errors import SettingsError
 from unmask.jobs.exam import Answered
 from unmask.jobs.labelled import Labelled, LabelledFiles, window_source
+from unmask.jobs.learner import Learner, learner_of
 from unmask.jobs.scopes import FINETUNE
-from unmask.model.config import HeadsConfig
-from unmask.model.factory import freeze, make_network, with_layers
+from unmask.jobs.vocabularies import Given, find_tokens
+from unmask.model.factory import freeze, with_layers
 from unmask.model.network import Network
-from unmask.tasks.base import Supervised
-from unmask.tasks.several import SeveralTasks
+from unmask.model.shape import POOLER, Mix, Shape
+from unmask.objectives.base import Objective
+from unmask.plugins import find
+from unmask.tasks import TASKS
+from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
 from unmask.train.digest import digest_of
 from unmask.train.folder import MODEL, MODELS
-from unmask.train.ingredients import Digest, Ingredients, Tokens
-from unmask.train.recipe import Recipe
+from unmask.train.ingredients import Digest, Ingredients
+from unmask.train.recipe import ModelSettings, Recipe
 from unmask.train.scores import Scores
 from unmask.train.site import Site
 from unmask.train.sources import Mixture
@@ -28,10 +35,15 @@ from unmask.train.sources import Mixture
 class Finetune:
     """Train the head of a task, and the encoder below it."""
 
-    scope: ClassVar[Scope] = FINETUNE
-
-    def __init__(self, model: str | Path | Folder, data: LabelledFiles | Labelled) -> None:
-        self.model, self.data = model, data
+    def __init__(
+        self,
+        model: str | Path | Folder | None,
+        data: LabelledFiles | Labelled,
+        given: Given = Given(),
+        *,
+        scope: Scope = FINETUNE,
+    ) -> None:
+        self.model, self.data, self.given, self.scope = model, data, given, scope
 
     def read(self, recipe: Recipe) -> Labelled:
         """Read the data once, for all runs of this job."""
@@ -40,47 +52,80 @@ class Finetune:
             self.data = self.data.read(recipe.task)
         return self.data
 
-    def opened(self) -> Folder:
-        """Load the model once."""
-        self.model = opened(self.model)
+    def opened(self) -> Folder | None:
+        """Load the model once, if there is one."""
+        if self.model is not None:
+            self.model = opened(self.model)
         return self.model
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
-        """Nothing is left open."""
-        return scored(recipe)
+        """Drop the shape of an encoder where one is given, which has a shape."""
+        if self.model is None:
+            self._refuse_without_model(recipe)
+            return scored(recipe)
+        own = recipe.model
+        model = ModelSettings(decoder=own.decoder, frozen=own.frozen, head_layers=own.head_layers)
+        return scored(recipe.model_copy(update={"model": model}))
+
+    def _refuse_without_model(self, recipe: Recipe) -> None:
+        """Refuse to begin from scratch with a task that has no decoder."""
+        assert recipe.task is not None
+        if not find("task", TASKS, recipe.task.name).decodes:
+            raise SettingsError(
+                f"recipe [task]: {recipe.task.name} begins with a model; give one, or another task."
+            )
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
-        """Read the data, and put a head on the model."""
+        """Read the data, learn a vocabulary unless there is one, and put a head on the model."""
         part, start = self.read(recipe), self.opened()
-        layers = start.network.config.layers
-        heads = with_layers(part.task.heads, recipe.model.head_layers, layers)
-        return labelled_ingredients({"": part}, start, heads, recipe, site)
+        tokens = find_tokens(part.task, part.train, recipe.tokenizer, site, self.given, start)
+        if start is not None:
+            config = start.network.config
+        else:
+            config = recipe.model.config(len(tokens.source.vocabulary))
+        given = recipe.model.head_layers
+        mix: Mix = given if isinstance(given, str) else tuple(given) or "last"
+        decoder = recipe.model.decoder.model_dump(exclude_none=True)
+        heads = with_layers(part.task.heads(config, tokens, decoder), mix, config.layers)
+        parts, objective, begun = {"": part}, part.task.objective, start.network if start else None
+        learner = learner_of(objective, Shape.of(config, heads), recipe.seed, start=begun)
+        return task_ingredients(parts, objective, learner, tokens, start, recipe, site)
 
 
-def labelled_ingredients(
-    parts: Mapping[str, Labelled], start: Folder, heads: HeadsConfig, recipe: Recipe, site: Site
+def task_ingredients(
+    parts: Mapping[str, Labelled],
+    objective: Objective,
+    learner: Learner,
+    tokens: Tokens,
+    start: Folder | None,
+    recipe: Recipe,
+    site: Site,
 ) -> Ingredients:
-    """Make what a run on labelled data needs; a single task has the empty name."""
-    network = make_network(start.network.config, heads, recipe.seed, start=start.network)
-    freeze(network, recipe.model.frozen, pooler=start.network.pooler is not None)
-    tokens = Tokens(start.needed_tokenizer(), max_length(recipe, network))
-    tasks = {name: part.task for name, part in parts.items()}
+    """Make what a run of one or several tasks needs; a single task has the empty name."""
+    network = learner.network
+    pooler = start is not None and POOLER in start.network.heads
+    freeze(network, recipe.model.frozen, pooler=pooler)
+    tokens = replace(tokens, max_length=max_length(recipe, network))
     sources = {
-        name: window_source(part, tokens, recipe, site, term=name or None)
+        name: window_source(part, tokens, objective, recipe, site, term=name or None)
         for name, part in parts.items()
     }
-    one = tasks.get("")
-    provenance = {"task": one.name if one else "several", "model": start.path.name}
+    one = parts[""].task if "" in parts else None
+    begun = start.path.name if start else "from scratch"
+    provenance = {"task": one.name if one else "several", "model": begun}
+    provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
     records = [record for part in parts.values() for record in (*part.train, *part.dev)]
-    exam = Answered(parts, tokens, site.processes)
+    digest = "".join([digest_of(records), *learner.digests.values()])
+    exam = Answered(parts, tokens, site.processes, recipe.evaluate.tokens)
     return Ingredients(
         tokens=tokens,
         network=network,
-        objective=Supervised(one) if one else SeveralTasks(tasks, network),
+        objective=objective,
         source=sources[""] if one else Mixture(sources, recipe.data.temperature, recipe.seed),
         evaluator=Scores(exam, recipe, site, tokens, provenance),
-        digest=Digest("data set", digest_of(records), provenance),
-        publish={MODEL: "", **{f"{MODELS}/{name}": name for name in parts if name}},
+        digest=Digest("data set", digest, provenance),
+        companions=learner.companions,
+        publish={MODEL: (), **{f"{MODELS}/{name}": (name,) for name in parts if name}},
     )
 
 
@@ -91,7 +136,7 @@ def opened(model: str | Path | Folder) -> Folder:
 
 def max_length(recipe: Recipe, network: Network) -> int:
     """The most tokens of a text: what the encoder can hold, and the decoder if there is one."""
-    most, decoder = network.config.max_length, network.heads.decoder
+    most, decoder = network.config.max_length, network.shape.decoder
     if decoder is not None:
         most = min(most, decoder.max_length)
     asked = recipe.tokenizer.max_length

@@ -2,22 +2,22 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from unmask.data.batches import Batch
-from unmask.data.columns import Columns, infer
+from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE, Watcher
 from unmask.data.statistics import leaks
-from unmask.errors import DataError, SettingsError
+from unmask.errors import DataError, plural
+from unmask.objectives.base import Objective
+from unmask.plugins import find
 from unmask.tasks import TASKS
-from unmask.tasks.base import Task, Window, batch_of
-from unmask.train.ingredients import Tokens
+from unmask.tasks.base import Task, Window
+from unmask.text.tokens import Tokens
 from unmask.train.recipe import Choice, Recipe
 from unmask.train.site import Site
 from unmask.train.sources import Shuffled
@@ -29,7 +29,7 @@ Rows = str | Path | Sequence[Mapping[str, Any]]  # a file, or what would be the 
 class Labelled:
     """A task, and the records that pose it."""
 
-    task: Task
+    task: Task[Any, Any]
     train: Sequence[Any]
     dev: Sequence[Any]
     notes: Sequence[str] = ()  # what was inferred about the files
@@ -37,83 +37,93 @@ class Labelled:
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Where labelled data is."""
+    """Where labelled data is; two paths are parallel files."""
 
-    train: Rows
-    dev: Rows
+    train: Rows | Sequence[Path]
+    dev: Rows | Sequence[Path]
     columns: Columns = Columns()
     watcher: Watcher = REFUSE
 
     def read(self, choice: Choice) -> Labelled:
-        """Read both files, and the task that the first one poses."""
-        if choice.name not in TASKS:
-            raise SettingsError(
-                f"recipe [task]: {choice.name} is not learned from labels. The tasks are "
-                f"{', '.join(TASKS)}."
-            )
-        kind, columns, notes = TASKS[choice.name], self.columns, []
-        with _file(self.train, "train") as train, _file(self.dev, "dev") as dev:
-            if kind.tabular:
-                columns = infer(train, columns)
-                notes.append(f"{train}: {columns.said()}")
-            records = {}
-            for path in (train, dev):
-                records[path] = list(kind.read(path, columns, self.watcher, choice.settings))
-                if not records[path]:
-                    raise DataError(f"{path}: nothing to learn from in it. Is it the right file?")
-                notes.append(f"{path}: {len(records[path]):,} examples")
-        task = kind.learn(choice.settings, records[train])
-        for known in records.values():
-            task.check(known)
-        notes += leaks(records[train], records[dev], dev)
-        return Labelled(task, records[train], records[dev], notes)
+        """Read both sets, and the task that the first one poses."""
+        kind, config, notes = find("task", TASKS, choice.name), choice.settings, []
+        with ExitStack() as later:
+            train = later.enter_context(_files(self.train, "train"))
+            dev = later.enter_context(_files(self.dev, "dev"))
+            columns, said = kind.noted(train, self.columns)
+            notes += [f"{train[0]}: {line}" for line in said]
+            found = []
+            for paths in (train, dev):
+                records = list(kind.read(paths, columns, self.watcher, config))
+                if not records:
+                    raise DataError(
+                        f"{paths[0]}: nothing to learn from in it. Is it the right file?"
+                    )
+                notes.append(f"{paths[0]}: {len(records):,} examples")
+                found.append(records)
+        task = kind.learn(config, found[0])
+        for records in found:
+            task.check(records)
+        notes += leaks(found[0], found[1], dev[0])
+        return Labelled(task, found[0], found[1], notes)
 
 
 @contextmanager
-def _file(rows: Rows, name: str) -> Iterator[Path]:
-    """A file as it is; rows as a file, so that they are read and checked like one."""
+def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
+    """Files as they are; rows as a file, so that they are read and checked like one."""
     if isinstance(rows, str | Path):
-        yield Path(rows)
+        yield [Path(rows)]
+        return
+    paths = [row for row in rows if isinstance(row, Path)]
+    if paths:
+        yield paths
         return
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.jsonl"
-        lines = "".join(json.dumps(dict(row)) + "\n" for row in rows)
+        tables = (dict(row) for row in rows if not isinstance(row, Path))
+        lines = "".join(json.dumps(table) + "\n" for table in tables)
         path.write_text(lines, encoding="utf-8")
-        yield path
+        yield [path]
 
 
 def window_source(
-    part: Labelled, tokens: Tokens, recipe: Recipe, site: Site, *, term: str | None = None
+    part: Labelled,
+    tokens: Tokens,
+    objective: Objective,
+    recipe: Recipe,
+    site: Site,
+    *,
+    term: str | None = None,
 ) -> Shuffled:
-    """The windows of a task's training data; reports what was read and what was cut."""
+    """The windows of a task's training data; reports what was read, cut and skipped."""
+    task, say = part.task, site.folder.say
     for line in part.notes:
-        site.folder.say(line)
-    windows, cut = windows_of(part.task, part.train, tokens)
-    if cut:
-        site.folder.say(
-            f"{cut:,} texts are longer than {tokens.max_length} tokens and lose their end"
+        say(line)
+    items: list[list[Window]] = []
+    cut, skipped = 0, []
+    for record, windows in task.windows(part.train, tokens, learn=True):
+        if not windows:
+            skipped.append(record)
+            continue
+        compact = [window.compact() for window in windows]
+        items += [compact] if task.grouped else [[window] for window in compact]
+        cut += sum(window.cut > 0 for window in windows)
+    if not items:
+        raise DataError(
+            f"no example has at most {tokens.max_length} tokens. Raise tokenizer.max_length and "
+            "the model's max_length, or split the texts."
         )
-    site.folder.say(f"{len(windows):,} windows, {recipe.loop.batch_size} in each step")
-    pad = tokens.source.vocabulary.pad
+    if cut:
+        say(f"{cut:,} texts are longer than {tokens.max_length} tokens and lose their end")
+    if skipped:
+        examples = plural("example", len(part.train))
+        say(
+            f"{skipped[0].where}: the first of {len(skipped):,} of {len(part.train):,} {examples} "
+            f"with more than {tokens.max_length} tokens; they are skipped"
+        )
+    say(f"{len(items):,} windows, {recipe.loop.batch_size} in each step")
 
-    def lay_out(some: Sequence[Window], seed: int, progress: float) -> Batch:
-        return batch_of(part.task, some, pad_id=pad, term=term)
+    def lay_out(some: Sequence[Window]) -> Batch:
+        return task.batch(some, tokens, term)
 
-    return Shuffled([[window] for window in windows], lay_out, recipe)
-
-
-def windows_of(task: Task, records: Sequence[Any], tokens: Tokens) -> tuple[list[Window], int]:
-    """All windows of the training data, laid out tightly, and how many texts were cut."""
-    windows, cut = [], 0
-    for _, some in task.windows(records, tokens.source, tokens.max_length):
-        for window in some:
-            cut += window.cut > 0
-            windows.append(
-                replace(
-                    window,
-                    about=None,  # is for answers
-                    ids=np.asarray(window.ids, dtype=np.int32),  # type: ignore[arg-type]
-                    segments=np.asarray(window.segments, dtype=np.int8),  # type: ignore[arg-type]
-                )
-            )
-    return windows, cut
+    return Shuffled(items, lay_out, objective, recipe, neighbours=task.neighbours)

@@ -5,12 +5,19 @@ from typing import ClassVar
 
 from unmask.data.corpus import Corpus, open_corpus
 from unmask.jobs.budget import choose, settled
-from unmask.jobs.corpus import CorpusSource, check_corpus, objective_for
+from unmask.jobs.corpus import (
+    CorpusSource,
+    CorpusStatistics,
+    check_corpus,
+    objective_for,
+)
+from unmask.jobs.learner import learner_of
 from unmask.jobs.scopes import PRETRAIN, check_network
-from unmask.model.factory import make_network
+from unmask.model.shape import Shape
+from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
 from unmask.train.heldout import HeldOut
-from unmask.train.ingredients import Digest, Ingredients, Tokens
+from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 
@@ -38,11 +45,15 @@ class Pretrain:
         """Open the corpus, and make a network for it."""
         corpus = self._open(site)
         vocabulary = corpus.tokenizer.vocabulary
-        objective, heads = objective_for(recipe, vocabulary)
-        network = make_network(recipe.model.config(len(vocabulary)), heads, recipe.seed)
-        objective.begin(network, lambda: corpus.frequencies)
+        objective = objective_for(recipe, vocabulary)
+        shape = Shape.of(recipe.model.config(len(vocabulary)))
+        learner = learner_of(objective, shape, recipe.seed)
+        network = learner.network
+        objective.begin(network, CorpusStatistics(corpus))
         source = CorpusSource(corpus, recipe, objective)
         provenance = {"corpus": corpus.path.name, "corpus sha256": corpus.digest}
+        provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
+        digest = "".join([corpus.digest, *learner.digests.values()])
         phase = recipe.schedule.phases[0]
         site.folder.say(
             f"{corpus.size:,} tokens, {phase.rows * phase.length:,} of them in each step"
@@ -54,8 +65,10 @@ class Pretrain:
             network=network,
             objective=objective,
             source=source,
-            evaluator=HeldOut(site, corpus, recipe, objective, network),
-            digest=Digest("corpus", corpus.digest, provenance),
+            companions=learner.companions,
+            evaluator=HeldOut(site, corpus, recipe, objective, network, learner.companions),
+            digest=Digest("corpus", digest, provenance),
+            publish=objective.publish(),
         )
 
     def _open(self, site: Site) -> Corpus:

@@ -4,11 +4,15 @@ The job itself has its scope as an attribute; the command line takes it from her
 are reported before torch is imported.
 """
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.settings import Settings
-from unmask.train.compose import Scope
+from unmask.plugins import find, known
+from unmask.settings import Settings, read_toml
+from unmask.tasks import TASKS
+from unmask.train.compose import Scope, known_recipes
 from unmask.train.recipe import AUTO, DataSettings, LoopSettings, ModelSettings, Recipe
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
@@ -56,6 +60,25 @@ TRANSLATE = Scope(
     defaults={**DEFAULTS, "task": {"name": "translate"}},
     folder="translate",
 )
+
+
+def task_recipe(given: str) -> tuple[Scope, str | dict[str, Any]]:
+    """What fine-tuning reads, and its recipe, for the name of a task or the path of a recipe.
+
+    A task without a recipe of its own, as a plugin's, has one with its name alone. Imports the
+    task, and so torch.
+    """
+    source: str | dict[str, Any] = given
+    name = given
+    if given.endswith(".toml"):
+        name = str(read_toml(Path(given)).get("task", {}).get("name"))
+    if name not in known("task", TASKS):
+        return FINETUNE, source  # whoever composes it says what is wrong
+    kind = find("task", TASKS, name)
+    if given == name and name not in known_recipes(FINETUNE.folder):
+        source = {"task": {"name": name}}
+    own = TRANSLATE.reads if kind.decodes else FINETUNE.reads
+    return replace(FINETUNE, reads=[*own, *kind.reads]), source
 
 
 def check_network(recipe: Recipe) -> None:

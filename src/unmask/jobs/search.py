@@ -32,8 +32,11 @@ def search(
     anew = options.overwrite
     refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)], options)
     out.mkdir(parents=True, exist_ok=True)
-    data = job.read(recipe)
-    asked = {"data": digest_of([*data.train, *data.dev]), "model": job.opened().path.name}
+    data, started = job.read(recipe), job.opened()
+    asked = {
+        "data": digest_of([*data.train, *data.dev]),
+        "model": started.path.name if started else "from scratch",
+    }
 
     def objective(trial: Any) -> float:
         chosen = {

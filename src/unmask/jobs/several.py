@@ -7,23 +7,25 @@ with 0 all alike.
 from pathlib import Path
 from typing import ClassVar
 
-from torch import nn
-
 from unmask.checkpoint.folder import Folder
 from unmask.data.columns import Columns
 from unmask.errors import SettingsError
-from unmask.jobs.finetune import labelled_ingredients, opened, scored
+from unmask.jobs.finetune import opened, scored, task_ingredients
 from unmask.jobs.labelled import LabelledFiles
+from unmask.jobs.learner import learner_of
 from unmask.jobs.scopes import SEVERAL
-from unmask.tasks.several import heads_of
+from unmask.model.shape import USUAL, Shape
+from unmask.tasks.labels import Supervised, heads_of, label_tasks
+from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
 from unmask.train.evaluator import METRIC
 from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 
-# Names of entries in the metrics.
+# Names of entries in the metrics, and a flag of torch's modules.
 TAKEN = {"kind", "step", "loss", "norm", "rate", "tokens", "seconds", "tokens_a_second", METRIC}
+TAKEN.add("training")
 
 
 class Several:
@@ -40,14 +42,17 @@ class Several:
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Read the data of all tasks, and put their heads on the model."""
-        parts = {
-            entry.name: LabelledFiles(
-                entry.train, entry.dev, Columns(entry.text, entry.second, entry.label)
-            ).read(entry.task)
-            for entry in recipe.tasks
-        }
-        heads = heads_of({name: part.task for name, part in parts.items()})
-        return labelled_ingredients(parts, opened(self.model), heads, recipe, site)
+        parts = {}
+        for entry in recipe.tasks:
+            columns = Columns(entry.text, entry.second, entry.label)
+            parts[entry.name] = LabelledFiles(entry.train, entry.dev, columns).read(entry.task)
+        tasks = label_tasks({name: part.task for name, part in parts.items()})
+        start = opened(self.model)
+        shape = Shape.of(start.network.config, heads_of(tasks))
+        objective = Supervised(tasks, {name: name for name in tasks})
+        learner = learner_of(objective, shape, recipe.seed, start=start.network)
+        tokens = Tokens(start.needed_tokenizer(), 0)
+        return task_ingredients(parts, objective, learner, tokens, start, recipe, site)
 
 
 def check_names(recipe: Recipe) -> Recipe:
@@ -55,7 +60,7 @@ def check_names(recipe: Recipe) -> Recipe:
     if not recipe.tasks:
         raise SettingsError("recipe: tasks is empty; need a [[tasks]] table for each task.")
     for entry in recipe.tasks:
-        if entry.name in TAKEN or hasattr(nn.ModuleDict(), entry.name):  # where its head will be
+        if entry.name in (*TAKEN, *USUAL):
             raise SettingsError(
                 f"recipe [[tasks]]: '{entry.name}' has another meaning in a run; give the task "
                 "another name."

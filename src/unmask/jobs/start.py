@@ -9,6 +9,7 @@ from unmask.console import Console
 from unmask.errors import SettingsError
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import LabelledFiles
+from unmask.jobs.scopes import task_recipe
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
 from unmask.train.compose import compose
@@ -36,8 +37,9 @@ def finetune_files(
             "several runs in one torchrun: each needs one of its own. Start them one by one, with "
             "--seed, or without torchrun."
         )
-    recipe = compose(Finetune.scope, task, changes, console=console)
-    job = Finetune(model, files)
+    scope, source = task_recipe(task)
+    recipe = compose(scope, source, changes, console=console)
+    job = Finetune(model, files, scope=scope)
     if trials:
         return search(job, recipe, out, trials, console, options)
     if seeds > 1:

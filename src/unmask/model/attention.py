@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import fast
-from unmask.model.config import ModelConfig, Scoring
+from unmask.model.config import ModelConfig
 from unmask.model.kept import Kept
 from unmask.model.positions import Positions
+from unmask.model.shape import Scoring
 
 Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
 
@@ -25,8 +26,8 @@ Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> wei
 class Joined(nn.Linear):
     """Several layers of one input, computed as one product."""
 
-    def __init__(self, width: int, each: int, *, parts: int) -> None:
-        super().__init__(width, parts * each)
+    def __init__(self, width: int, each: int, *, parts: int, bias: bool = True) -> None:
+        super().__init__(width, parts * each, bias=bias)
         self.parts = parts
 
 
@@ -45,8 +46,9 @@ class Attention(Heard):
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         super().__init__(layer)
         self.heads = config.heads
-        self.qkv = Joined(config.width, config.width, parts=3)
-        self.output = nn.Linear(config.width, config.width)
+        self.inner_width = config.heads * config.head_width  # of all heads: H * d
+        self.qkv = Joined(config.width, self.inner_width, parts=3, bias=config.bias)
+        self.output = nn.Linear(self.inner_width, config.width, bias=config.bias)
         self.dropout = config.attention_dropout
 
     def forward(
@@ -58,6 +60,8 @@ class Attention(Heard):
         index: Tensor,  # [B, Q] position of each token
         places: Tensor | None = None,  # [N] of all B x Q queries, those whose answer is wanted
         kept: Kept | None = None,  # the tokens before x, which are read too; x is put behind them
+        memory_index: Tensor | None = None,  # [B or 1, K] positions of those tokens and of x
+        layer: int | None = None,  # its number, where several layers share these weights
     ) -> Tensor:  # [B, Q, D], or [N, D] where places are given
         """Let the tokens read each other."""
         if kept is None and self._may_be_fast(x, added, positions):
@@ -68,23 +72,25 @@ class Attention(Heard):
             parts = self.qkv(x).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
             q, k = positions.rotate(q, index), positions.rotate(k, index)
-            keys_index = index
             if kept is not None:
                 kept.add(k, v)
                 k, v = kept.keys, kept.values
-                keys_index = torch.arange(kept.length, device=x.device)[None]
-            shift = positions.scores(q, index, keys_index)  # [B, H, Q, K] or None
+            if memory_index is None:
+                memory_index = index
+                if kept is not None:
+                    memory_index = torch.arange(kept.length, device=x.device)[None]
+            shift = positions.scores(q, index, memory_index)  # [B, H, Q, K] or None
             if shift is not None:
                 added = shift if added is None else added + shift
-            values = partial(positions.values, index=index, memory_index=keys_index)
+            values = partial(positions.values, index=index, memory_index=memory_index)
             more = values if positions.reads_weights else None
-            mixed = self._mixed(q, k, v, added, more).flatten(2)
+            mixed = self._mixed(q, k, v, added, more, layer).flatten(2)
         output: Tensor = self.output(chosen(mixed, places))
         return output
 
     def keep(self, states: Tensor) -> Tensor:
         """The keys and values of another text, for `read`.  [B, K, D] -> [B, 2, H, K, d]"""
-        weight, bias = self.qkv.weight[states.shape[-1] :], self.qkv.bias[states.shape[-1] :]
+        weight, bias = self._rows(slice(self.inner_width, None))
         joined: Tensor = F.linear(states, weight, bias).unflatten(-1, (2, self.heads, -1))
         return joined.permute(0, 2, 3, 1, 4)
 
@@ -94,12 +100,17 @@ class Attention(Heard):
         Several rows in a row may read the same text.
         [B * n, Q, D], [B, 2, H, K, d], [B or 1, 1, Q or 1, K] -> [B * n, Q, D]
         """
-        width = x.shape[-1]
-        q = F.linear(x, self.qkv.weight[:width], self.qkv.bias[:width])
-        q = q.view(len(source), -1, self.heads, width // self.heads).transpose(1, 2)
+        q = F.linear(x, *self._rows(slice(None, self.inner_width)))
+        q = q.view(len(source), -1, self.heads, source.shape[-1]).transpose(1, 2)
         k, v = source.unbind(1)
-        output: Tensor = self.output(self._mixed(q, k, v, added).reshape(x.shape))
+        mixed = self._mixed(q, k, v, added).reshape(*x.shape[:-1], self.inner_width)
+        output: Tensor = self.output(mixed)
         return output
+
+    def _rows(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """The weights and biases of the queries, or of the keys and values."""
+        weight, bias = self.qkv.weight, self.qkv.bias
+        return weight[rows], None if bias is None else bias[rows]
 
     def _mixed(
         self,
@@ -108,12 +119,13 @@ class Attention(Heard):
         v: Tensor,  # [B, H, K, d]
         added: Tensor | None,
         values: Callable[[Tensor], Tensor] | None = None,  # weights -> more to read
+        layer: int | None = None,
     ) -> Tensor:  # [B, Q, H, d]
         if self.listener is None and values is None:
             rate = self.dropout if self.training else 0.0
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
         else:  # the same sum written out, because someone reads the weights
-            weights = self._weights(q, k, added)  # [B, H, Q, K]
+            weights = self._weights(q, k, added, layer)  # [B, H, Q, K]
             mixed = weights @ v  # [B, H, Q, d]
             if values is not None:
                 mixed = mixed + values(weights)
@@ -123,9 +135,9 @@ class Attention(Heard):
         """Nothing is asked that only the spelled-out way can do."""
         asked = self.listener is not None or positions.reads_weights
         trained = added is not None and added.requires_grad
-        return not asked and not trained and fast.usable(x)
+        return not asked and not trained and fast.usable(x, training=self.training)
 
-    def _weights(self, q: Tensor, k: Tensor, added: Tensor | None) -> Tensor:
+    def _weights(self, q: Tensor, k: Tensor, added: Tensor | None, layer: int | None) -> Tensor:
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
         scores = scores if added is None else scores + added
         # A query that may see nothing reads zero, as in the fused kernel. Softmax over -inf alone
@@ -133,7 +145,7 @@ class Attention(Heard):
         blind = (scores == float("-inf")).all(dim=-1, keepdim=True)
         weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
         if self.listener is not None:
-            weights = self.listener(self.layer, weights)
+            weights = self.listener(self.layer if layer is None else layer, weights)
         return F.dropout(weights, self.dropout, self.training)
 
 

@@ -1,30 +1,38 @@
-"""The shape of a network: one frozen table, and BERT's named sizes.
+"""The settings of one encoder, BERT's named sizes, and how a decoder searches. Needs no torch.
 
 The limits are far above any BERT; they keep a hostile or mistyped config from asking for more
 than a machine can hold.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from unmask.errors import SettingsError, unknown
 from unmask.settings import Settings
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 Norm = Literal["post", "pre"]
+NormKind = Literal["layer", "rms"]
 Scheme = Literal["learned", "sinusoidal", "shaw", "t5", "rotary", "none"]
 Cell = Literal["attention", "lstm", "gru"]
-LabelKind = Literal["text", "token", "span"]
-Answer = Literal["one", "several", "number"]  # of labels on a text
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-# Not strict, because JSON has lists instead of tuples.
-Names = Annotated[tuple[str, ...], Field(strict=False)]
-Layers = Annotated[tuple[Annotated[int, Field(ge=-513, le=513)], ...], Field(strict=False)]
 
-TABLE_LIMIT = 2**23  # numbers of a table that is computed, not read: 32 MB
+
+def _no_flag(name: str) -> str:
+    if name == "training":
+        raise ValueError(f"'{name}' is a flag of every module of torch; give it another name.")
+    return name
+
+
+# Parts of the names of tensors; a dot would part them.
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,60}$"), AfterValidator(_no_flag)]
+
+TABLE_LIMIT = 2**23  # numbers of tables that are computed, not read: 32 MB
+WINDOWS = 16  # different ones of one encoder: each has a mask of its own
 READ_BY_SCHEME = {  # settings that only some positions read
     "reach": ("shaw", "t5"),
     "buckets": ("t5",),
@@ -32,11 +40,24 @@ READ_BY_SCHEME = {  # settings that only some positions read
 }
 
 
-def _refuse_set(settings: Settings, *names: str, why: str) -> None:
+def refuse_set(settings: Settings, *names: str, why: str) -> None:
     """Refuse settings that differ from their defaults, where nothing would read them."""
     for name in names:
         if getattr(settings, name) != type(settings).model_fields[name].default:
             raise ValueError(f"{name} is set, but {why}")
+
+
+class LayerConfig(Settings):
+    """What is different in one layer; None: as in all layers."""
+
+    window: Annotated[Count, Field(le=2**17)] | None = None
+    rotary_base: Annotated[float, Field(gt=1.0)] | None = None
+    attention_norm: bool = True  # False: none, as in ModernBERT's first layer
+
+
+ALIKE = LayerConfig()
+# Not strict, because JSON has lists instead of tuples.
+LayerConfigs = Annotated[tuple[LayerConfig, ...], Field(strict=False)]
 
 
 class ModelConfig(Settings):
@@ -46,16 +67,22 @@ class ModelConfig(Settings):
     width: Annotated[Count, Field(le=2**15)]
     layers: Annotated[Count, Field(le=512)]
     heads: Annotated[Count, Field(le=512)]
+    head_size: Annotated[Count, Field(le=2**12)] | None = None  # None: a head's share of width
     inner_width: Annotated[Count, Field(le=2**17)]
     max_length: Annotated[Count, Field(le=2**17)] = 512
     segments: Annotated[Count, Field(le=64)] = 2
     activation: Activation = "gelu"
     gated: bool = False  # the feed-forward layer multiplies what is bent with what is not
+    bias: bool = True  # of the linear layers in blocks
     norm: Norm = "post"
+    norm_kind: NormKind = "layer"
+    norm_bias: bool = True
     norm_epsilon: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-12
     dropout: Share = 0.1
     attention_dropout: Share = 0.1
     init_std: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
+    embedding_width: Annotated[Count, Field(le=2**15)] | None = None  # factorised; None: the width
+    borrows: ModuleName | None = None  # the encoder whose token embeddings it uses
 
     positions: Scheme = "learned"
     reach: Annotated[Count, Field(le=2**12)] = 128  # shaw, t5: farther distances count as this one
@@ -66,18 +93,25 @@ class ModelConfig(Settings):
     causal: bool = False  # each token sees only itself and what came before
     window: Annotated[Count, Field(le=2**17)] | None = None  # ... and nothing farther than this
 
+    # An entry for each layer. If there are fewer, the last `layer_cycle` of them repeat.
+    layer_settings: LayerConfigs = ()
+    layer_cycle: Count | None = None  # None: all of them repeat
+    layer_groups: Count | None = None  # with shared weights in each (ALBERT); None: no sharing
+
     @model_validator(mode="after")
     def _cell_fits(self) -> Self:
         if self.cell == "attention":
             return self
         fixed = {"heads": 1, "inner_width": self.width, "positions": "none"}
-        fixed |= {"window": None, "gated": False, "norm": "post"}
+        fixed |= {"window": None, "gated": False, "norm": "post", "head_size": None}
         for name, need in fixed.items():
             if getattr(self, name) != need:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, and a layer of {self.cell} has none; need "
                     f"{need!r}."
                 )
+        why = f"layers of {self.cell} do not read it; leave it out."
+        refuse_set(self, "bias", "layer_settings", "layer_cycle", why=why)
         if self.width % 2 and not self.causal:
             raise ValueError(
                 f"width {self.width} is odd, and each of the two directions has half of it. Need "
@@ -86,25 +120,71 @@ class ModelConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _layers_fit(self) -> Self:
+        for problem in self._problems_of_layers():
+            raise ValueError(problem)
+        return self
+
+    def _problems_of_layers(self) -> Iterator[str]:
+        """Say what does not fit together in the settings that differ by layer."""
+        entries, cycle, groups = self.layer_settings, self.layer_cycle, self.layer_groups
+        if len(entries) > self.layers:
+            yield (
+                f"layer_settings has {len(entries)} entries, and there are {self.layers} layers; "
+                "need one for each layer, or fewer, of which the last repeat."
+            )
+        if cycle and cycle > len(entries):
+            yield (
+                f"layer_cycle is {cycle}, and layer_settings has {len(entries)} entries that can "
+                "repeat. Lower layer_cycle, or add entries."
+            )
+        if groups and groups > self.layers:
+            yield (
+                f"layer_groups is {groups}, and there are {self.layers} layers; every group has at "
+                "least one. Lower layer_groups."
+            )
+        if self.window and any(entry.window for entry in entries):
+            yield "window is set for all layers, and in layer_settings for some. Use one."
+        if self.positions != "rotary" and any(entry.rotary_base for entry in entries):
+            yield (
+                f"layer_settings: rotary_base is set, but {self.positions} positions do not read "
+                "it; only rotary do. Leave it out."
+            )
+        if len({entry.window for entry in entries}) > WINDOWS:
+            yield f"layer_settings has more than {WINDOWS} different windows; need fewer."
+        for number in range(1, self.layers):
+            before, own = self.layer(number - 1), self.layer(number)
+            shared = self.group_of(number - 1) == self.group_of(number)
+            if shared and before.attention_norm != own.attention_norm:
+                yield (
+                    f"layer_settings: attention_norm differs between the layers {number - 1} and "
+                    f"{number}, which share their weights (layer_groups = {groups}); need the same."
+                )
+
+    @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        if self.width % self.heads:
+        if self.head_size is None and self.width % self.heads:
             raise ValueError(
                 f"width {self.width} is not a multiple of heads {self.heads}; every head takes an "
-                "equal share of the width. Change one of the two."
+                "equal share of the width. Change one of the two, or set head_size."
             )
+        if self.norm_kind == "rms":
+            refuse_set(self, "norm_bias", why="rms norms have no bias. Leave it out.")
         for name, schemes in READ_BY_SCHEME.items():
             if self.positions not in schemes:
                 needs = f"only {' and '.join(schemes)} do. Leave it out."
-                _refuse_set(self, name, why=f"{self.positions} positions do not read it; {needs}")
-        channels = {"sinusoidal": self.width, "rotary": self.head_width}.get(self.positions, 0)
+                refuse_set(self, name, why=f"{self.positions} positions do not read it; {needs}")
+        channels = self.channels
         if channels % 2:
             raise ValueError(
                 f"{self.positions} positions use pairs of channels, and there are {channels}; "
-                "need an even number. Change width or heads."
+                "need an even number. Change width, heads or head_size."
             )
-        if self.max_length * channels > TABLE_LIMIT:
+        tables = len(self.rotary_bases) if self.positions == "rotary" else 1
+        if self.max_length * channels * tables > TABLE_LIMIT:
+            each = f", in {tables} tables" if tables > 1 else ""
             raise ValueError(
-                f"max_length {self.max_length} times {channels} channels; the table of "
+                f"max_length {self.max_length} times {channels} channels{each}; the table of "
                 f"{self.positions} positions holds at most {TABLE_LIMIT:,}. Lower max_length."
             )
         if self.positions == "t5" and self.reach <= self.buckets // 2:
@@ -114,94 +194,44 @@ class ModelConfig(Settings):
             )
         return self
 
+    def layer(self, number: int) -> LayerConfig:
+        """What is different in a layer, by its number from 0."""
+        entries = self.layer_settings
+        if not entries:
+            return ALIKE
+        past, cycle = number - len(entries), self.layer_cycle or len(entries)
+        return entries[number] if past < 0 else entries[len(entries) - cycle + past % cycle]
+
+    @property
+    def groups(self) -> int:
+        """How many blocks there are; layers of one group share theirs."""
+        return self.layer_groups or self.layers
+
+    def group_of(self, layer: int) -> int:
+        """The group, and so the block, of a layer."""
+        return layer * self.groups // self.layers
+
+    @property
+    def rotary_bases(self) -> list[float]:
+        """The different bases of rotary positions, of any layer."""
+        own = (self.layer(number).rotary_base for number in range(self.layers))
+        return sorted({base or self.rotary_base for base in own})
+
+    @property
+    def table_width(self) -> int:
+        """Numbers of a token embedding."""
+        return self.embedding_width or self.width
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a position that are computed, not read."""
+        widths = {"sinusoidal": self.table_width, "rotary": self.head_width}
+        return widths.get(self.positions, 0)
+
     @property
     def head_width(self) -> int:
         """Channels of one head."""
-        return self.width // self.heads
-
-
-Context = Literal["last", "mapped", "all"]  # the last state; a map of it; a map of all states
-Feeds = Literal["nothing", "word", "context", "both"]
-Scoring = Literal["additive", "dot", "general"]
-
-
-class DecoderConfig(Settings):
-    """What says a text word by word, having read the states of another.
-
-    Its width, heads and positions are the encoder's. The last four are of recurrent ones: a context
-    is made of the encoder's states; it is where the decoder begins (feeds nothing or the word
-    before), or is fed at every step (context, or both). With attention there is another context for
-    every word: it is fed at the next step (both), or only read (word).
-    """
-
-    vocab_size: Annotated[Count, Field(le=2**22)]
-    layers: Annotated[Count, Field(le=512)]
-    max_length: Annotated[Count, Field(le=2**17)] = 512
-    shared: bool = False  # its words are the encoder's, in one table
-    cell: Cell = "attention"
-    context: Context = "last"
-    feeds: Feeds = "both"
-    attention: Scoring | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.cell == "attention":
-            why = "a Transformer does not read it; only lstm and gru do. Leave it out."
-            _refuse_set(self, "context", "feeds", "attention", why=why)
-        if self.attention and self.feeds not in ("word", "both"):
-            raise ValueError(
-                f'attention with feeds = "{self.feeds}"; a decoder that looks at the source is fed '
-                "the word before: need word or both."
-            )
-        return self
-
-
-class LabelsConfig(Settings):
-    """A label head, if there is one."""
-
-    labels: LabelKind | None = None  # a linear layer: on the pooled text, each token, span ends
-    label_names: Names = ()
-    label_dropout: Share = 0.1
-    label_answer: Answer = "one"  # one label, any of them, or a number
-
-    @model_validator(mode="after")
-    def _labels_fit(self) -> Self:
-        if (self.labels is None) != (not self.label_names):
-            raise ValueError("labels and label_names go together; give both or neither.")
-        if self.label_answer != "one" and self.labels != "text":
-            raise ValueError("label_answer is of labels on a text; need labels = text.")
-        if self.label_answer == "number" and len(self.label_names) != 1:
-            raise ValueError("a number has one name; need one in label_names.")
-        return self
-
-    def alone(self) -> "HeadsConfig":
-        """What stands on an encoder that has no other head."""
-        return HeadsConfig(pooler=self.labels == "text", **self.model_dump())
-
-
-class HeadsConfig(LabelsConfig):
-    """What stands on the encoder."""
-
-    pooler: bool = True  # tanh layer on [CLS]
-    tokens: bool = False  # guesses hidden tokens, tied to the token embeddings
-    pair: bool = False  # is the second text the next one?
-    layers: Layers = ()  # whose states the labels read, side by side; () the usual ones
-    several: dict[str, LabelsConfig] = Field(default_factory=dict)  # instead of labels: by name
-    decoder: DecoderConfig | None = None  # says a text of its own
-
-    def only(self, name: str) -> "HeadsConfig":
-        """One of several heads, as if it stood alone."""
-        return self.several[name].alone()
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        pooled = self.pair or (self.labels == "text" and not self.layers)
-        if pooled and not self.pooler:
-            raise ValueError("a pair head or text labels read the pooler; need pooler = true.")
-        for name, own in self.several.items():
-            if own.labels is None:
-                raise ValueError(f"several: '{name}' has no labels; need labels and label_names.")
-        return self
+        return self.head_size or self.width // self.heads
 
 
 class SearchSettings(Settings):
@@ -220,9 +250,9 @@ class SearchSettings(Settings):
     def _is_read(self) -> Self:
         if not self.sample:
             why = "nothing is drawn; set sample = true."
-            _refuse_set(self, "temperature", "top_k", "top_p", "seed", why=why)
+            refuse_set(self, "temperature", "top_k", "top_p", "seed", why=why)
         if self.beams == 1:
-            _refuse_set(self, "penalty", why="nothing is compared; set beams above 1.")
+            refuse_set(self, "penalty", why="nothing is compared; set beams above 1.")
         if self.sample and self.beams > 1:
             raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
         return self

@@ -8,6 +8,7 @@ and values of the others kept.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +16,17 @@ from torch.nn import functional as F
 
 from unmask.model import fast, masks, positions
 from unmask.model.attention import Attention
-from unmask.model.config import DecoderConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.kept import Kept, Room
-from unmask.model.layers import Block, Look
+from unmask.model.layers import Block, Look, dropout_of, last_norm_of, norm_of
 from unmask.model.rows import Texts, texts_left
+from unmask.model.shape import DecoderConfig
 from unmask.model.start import table
 from unmask.settings import build
+
+# Settings that a decoder does not take from its encoder, whose layers may be more or fewer.
+OWN: dict[str, Any] = {"cell": "attention", "causal": True, "embedding_width": None}
+OWN |= {"layer_settings": (), "layer_cycle": None, "layer_groups": None}
 
 
 @dataclass(frozen=True)
@@ -50,17 +56,16 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, own: DecoderConfig) -> None:
         super().__init__()
-        changes = {"layers": own.layers, "max_length": own.max_length, "causal": True}
-        table_of = {**config.model_dump(), **changes, "cell": "attention"}
+        changes = {"layers": own.layers, "max_length": own.max_length}
+        table_of = {**config.model_dump(), **OWN, **changes}
         self.config = config = build(ModelConfig, table_of, where="decoder")
         self.tokens = None if own.shared else table(own.vocab_size, config.width)
         self.positions = positions.build(config)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.dropout = nn.Dropout(config.dropout)
+        self.norm = norm_of(config, config.width)
+        self.dropout = dropout_of(config.dropout)
         self.blocks = nn.ModuleList(Block(config, i, cross=True) for i in range(own.layers))
-        last = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.last_norm = last if config.norm == "pre" else nn.Identity()
-        self.bias = nn.Parameter(self.norm.weight.new_zeros(own.vocab_size))
+        self.last_norm = last_norm_of(config)
+        self.bias = nn.Parameter(torch.zeros(own.vocab_size))
 
     def forward(
         self,

@@ -4,21 +4,27 @@ A row may hold several texts. `owner` says which text of its row a token belongs
 padding), `index` is its position in that text. Texts of one row do not see each other.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
-from unmask.model import fast, masks, positions
+from unmask.errors import SettingsError
+from unmask.model import fast, masks
 from unmask.model.attention import chosen
 from unmask.model.config import ModelConfig
-from unmask.model.layers import Block
+from unmask.model.embeddings import Embeddings
+from unmask.model.kept import Kept, Prefix, Room
+from unmask.model.layers import Block, last_norm_of
+from unmask.model.positions import Positions
 from unmask.model.recurrent import RecurrentLayer
 from unmask.model.rows import texts_of
-from unmask.model.start import start, table
+from unmask.model.start import start
 
 
 class Encoder(nn.Module):
-    """BERT's Transformer stack. `embed` and `run` are apart: a caller may step in between.
+    """BERT's Transformer stack. Embeddings and `run` are apart: a caller may step in between.
 
     Or layers that read a text word by word, from both sides unless they are causal (`config.cell`).
     """
@@ -27,17 +33,14 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.depth = 0  # of all that stands below the blocks; optimizer groups go by it
-        self.tokens = table(config.vocab_size, config.width)
-        self.segments = table(config.segments, config.width)
-        self.positions = positions.build(config)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            Block(config, layer) if config.cell == "attention" else RecurrentLayer(config, layer)
-            for layer in range(config.layers)
-        )
-        last = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.last_norm = last if config.norm == "pre" else nn.Identity()
+        self.embeddings = Embeddings(config)
+        # Each layer has one of the blocks, and a window or none.
+        self.which = [config.group_of(layer) for layer in range(config.layers)]
+        self.windows = [config.layer(layer).window for layer in range(config.layers)]
+        highest = {block: layer for layer, block in enumerate(self.which)}  # layer of a block
+        kind = Block if config.cell == "attention" else RecurrentLayer
+        self.blocks = nn.ModuleList(kind(config, layer) for layer in highest.values())
+        self.last_norm = last_norm_of(config)
         self.apply(partial(start, std=config.init_std))
 
     def forward(
@@ -50,42 +53,59 @@ class Encoder(nn.Module):
         trace: list[Tensor] | None = None,
         places: Tensor | None = None,
         shared: bool = False,
+        lent: Tensor | None = None,
     ) -> Tensor:  # [B, S, D]
-        """The ordinary pass, under the config's own mask; see `run`, and `masks` for `shared`."""
-        x = self.embed(tokens, segments, index)
+        """The ordinary pass, under the config's own mask; see `run`, and `masks` for `shared`.
+
+        `lent` are the token embeddings of another encoder, where this one has none.
+        """
+        x = self.embeddings(tokens, segments, index, lent)
         if self.config.cell != "attention":
             return self.read(x, index, owner, trace=trace, places=places)
         allowed = masks.of(self.config, owner, index, shared=shared)
         return self.run(x, allowed, index, trace=trace, places=places)
 
-    def embed(self, tokens: Tensor, segments: Tensor, index: Tensor) -> Tensor:
-        """3 x [B, S] -> [B, S, D]"""
-        x = self.positions.scaled(self.tokens(tokens)) + self.segments(segments)
-        where = self.positions.embed(index)
-        x = x if where is None else x + where
-        return fast.dropped(self.norm(x), self.dropout)
+    @property
+    def positions(self) -> Positions:
+        """Where tokens are, as blocks see it."""
+        return self.embeddings.positions
 
     def run(
         self,
         x: Tensor,  # [B, S, D]
-        allowed: Tensor | None,  # [B or 1, 1, S, S]
-        index: Tensor,  # [B, S]
+        allowed: Tensor | None,  # [B or 1, 1, S, S]; with a cache [B or 1, 1, S, K]
+        index: Tensor,  # [B or 1, S]
         *,
         trace: list[Tensor] | None = None,
         places: Tensor | None = None,  # [N] of all B x S tokens
+        kept: Sequence[Kept] | None = None,  # the cache of each layer, to which x is added
+        memory_index: Tensor | None = None,  # [B or 1, K] positions of the cached tokens and of x
     ) -> Tensor:  # [B, S, D], or [N, D] where places are given
-        """Run any embedded sequence under any mask; `trace` collects x and each block's output.
+        """Run any embedded sequence under any mask; `trace` collects x and each layer's output.
 
-        Who reads the last states only in some places says so: the last block then does the rest of
-        its work, nine twelfths of it, there alone.
+        Layers with a window of their own see what both allow. Who reads the last states only in
+        some places says so: the last block then does the rest of its work, nine twelfths of it,
+        there alone.
         """
-        added = masks.as_scores(allowed, self.positions.bias(index, index), x.dtype)
-        for layer, block in enumerate(self.blocks):
+        memory = index if memory_index is None else memory_index
+        bias = self.positions.bias(index, memory)
+        added = {}
+        for reach in dict.fromkeys(self.windows):
+            near = masks.window(index, reach, memory) if reach else None
+            added[reach] = masks.as_scores(masks.all_of(allowed, near), bias, x.dtype)
+        for layer, which in enumerate(self.which):
             if trace is not None:
                 trace.append(x)
-            last = places if layer == len(self.blocks) - 1 else None
-            where = self.positions.at(layer)
-            x = block(x, added=added, positions=where, index=index, places=last)
+            x = self.blocks[which](
+                x,
+                added=added[self.windows[layer]],
+                positions=self.positions.at(layer),
+                index=index,
+                places=places if layer == len(self.which) - 1 else None,
+                kept=None if kept is None else kept[layer],
+                memory_index=memory_index,
+                layer=layer,
+            )
         x = self.last_norm(x)
         if trace is not None:
             trace.append(x)
@@ -103,11 +123,76 @@ class Encoder(nn.Module):
         """Read each text of the rows by itself; as `run` for layers of another kind."""
         texts = texts_of(owner, index)
         states = texts.apart(x)  # [N, L, D]
-        for layer, block in enumerate(self.blocks):
+        for layer, which in enumerate(self.which):
             if trace is not None:
                 trace.append(texts.together(states))
-            states = block(fast.dropped(states, self.dropout) if layer else states, texts.length)
+            states = self.blocks[which](self._between(states) if layer else states, texts.length)
         out = texts.together(states)
         if trace is not None:
             trace.append(out)
         return chosen(out, places)
+
+    def _between(self, states: Tensor) -> Tensor:
+        """Recurrent layers have no dropout of their own: it stands between them."""
+        return fast.dropped(states, self.embeddings.dropout)
+
+    @property
+    def longest(self) -> int | None:
+        """The longest text that has positions; None: there is no limit."""
+        ends = self.config.positions in ("learned", "sinusoidal", "rotary")
+        return self.config.max_length if ends else None
+
+    def begin(self, rows: int) -> Prefix:
+        """Start with an empty cache for so many texts; `step` reads their tokens."""
+        if self.config.cell != "attention":
+            raise SettingsError(
+                f'cell = "{self.config.cell}": generating text needs a key/value cache, which only '
+                'cell = "attention" has.'
+            )
+        if not self.config.causal:
+            raise SettingsError(
+                "causal = false: tokens attend to those after them, so text cannot be generated "
+                "from left to right. Need a model with causal = true."
+            )
+        shape = (rows, self.config.heads, 0, self.config.head_width)
+        table = self.embeddings.segments.weight
+        nothing = table.new_empty(shape)
+        layers = tuple(Kept(Room(nothing, nothing)) for _ in self.which)
+        return Prefix(layers, torch.zeros(1, 0, dtype=torch.long, device=table.device))
+
+    def step(
+        self,
+        prefix: Prefix,
+        tokens: Tensor,  # [N, T]
+        *,
+        lengths: Tensor | None = None,  # [N] how many are real, the rest is padding; None: all
+        segments: Tensor | None = None,  # [N, T]; None: the first one
+        trace: list[Tensor] | None = None,
+        lent: Tensor | None = None,
+    ) -> tuple[Tensor, Prefix]:  # [N, T, D]
+        """Read more tokens of each text; their states are those of the ordinary pass.
+
+        A whole prompt may be read in one step. See `Prefix` for texts of different lengths. A text
+        that has no positions left gets states without meaning, which must not be used.
+        """
+        count = tokens.shape[1]
+        prefix = prefix.longer(count, lengths)
+        index, owner = prefix.index, prefix.owner
+        if self.longest is not None and prefix.length > self.longest:
+            if owner is None:
+                raise SettingsError(
+                    f"{prefix.length} tokens, and the model reads {self.longest} at most "
+                    "(max_length). Shorten the prompt, or lower the limit of what is generated."
+                )
+            # Padding, or a text that has ended while a search goes on with the others.
+            index = index.clamp(max=self.longest - 1)
+        here = index[:, -count:]
+        segments = torch.zeros_like(tokens) if segments is None else segments
+        allowed = masks.all_of(
+            None if owner is None else masks.other_text(owner[:, -count:], owner),
+            masks.causal(here, index) if count > 1 else None,
+            masks.window(here, self.config.window, index) if self.config.window else None,
+        )
+        x = self.embeddings(tokens, segments, here, lent)
+        x = self.run(x, allowed, here, trace=trace, kept=prefix.layers, memory_index=index)
+        return x, prefix

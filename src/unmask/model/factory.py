@@ -6,31 +6,44 @@ stand beside one another change what a part begins with.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 
 from unmask.errors import SettingsError
-from unmask.model.config import HeadsConfig, ModelConfig
-from unmask.model.network import Network
+from unmask.model.config import ModelConfig
+from unmask.model.network import Named, Network
+from unmask.model.shape import (
+    LABELS,
+    MAIN,
+    PAIR,
+    POOLER,
+    TOKENS,
+    Heads,
+    LabelsConfig,
+    Mix,
+    Shape,
+)
+
+# Parts whose values have been drawn by another name since before they had this one.
+PARTS = {MAIN: "encoder", TOKENS: "token_head", PAIR: "pair_head", LABELS: "label_head"}
+SEVERAL = "label_heads"  # in which each of several tasks has its name
 
 
-def make_network(
-    config: ModelConfig, heads: HeadsConfig, seed: int, *, start: Network | None = None
-) -> Network:
-    """Make a network; what it has in common with `start`, apart from label heads, is copied.
+def make_network(shape: Shape, seed: int, *, start: Network | None = None) -> Network:
+    """Make a network; what it has in common with `start`, apart from labels, is copied.
 
-    A label head is always new: it belongs to the labels of one data set.
+    A head of labels is always new: it belongs to the labels of one data set.
     """
-    network = Network(config, heads)
+    network = Network(shape)
     draw_values(network, seed)
     if start is not None:
         own = network.state_dict()
         copied = {
             name: tensor
             for name, tensor in start.state_dict().items()
-            if name in own and not name.startswith("label_head")
+            if name in own and not name.startswith(f"heads.{LABELS}.")
         }
         network.load_state_dict({**own, **copied})
     return network
@@ -38,14 +51,34 @@ def make_network(
 
 def draw_values(network: Network, seed: int) -> None:
     """Draw the first value of every weight by the seed and its name; biases and norms stay."""
-    std = network.config.init_std
-    for part, module in network.named_children():
-        for path, owner in module.named_modules():
-            for name, parameter in owner.named_parameters(recurse=False):
-                key = hashlib.sha256(f"{seed}/{part}/{path}.{name}".encode()).digest()
-                number = int.from_bytes(key[:8], "big") % 2**63
-                generator = torch.Generator().manual_seed(number)
-                _draw(owner, name, parameter, std, generator)
+    for part, module, std in _parts(network):
+        draw_part(module, part, seed, std)
+
+
+def draw_part(module: nn.Module, part: str, seed: int, std: float) -> None:
+    """Draw the values of one part, by its name and the names inside it."""
+    for path, owner in module.named_modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            key = hashlib.sha256(f"{seed}/{part}/{path}.{name}".encode()).digest()
+            number = int.from_bytes(key[:8], "big") % 2**63
+            generator = torch.Generator().manual_seed(number)
+            _draw(owner, name, parameter, std, generator)
+
+
+def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
+    """The parts of a network by names that stay when modules move, and how wide to draw them."""
+    for name, config in network.shape.encoders.items():
+        part, encoder = PARTS.get(name, name), network.encoder_of(name)
+        yield part, encoder.embeddings, config.init_std
+        rest = nn.ModuleDict({"blocks": encoder.blocks, "last_norm": encoder.last_norm})
+        yield part, rest, config.init_std
+    several = network.shape.several()
+    for name, head in network.shape.heads.items():
+        std, module = network.shape.encoders[head.encoder].init_std, network.heads[name]
+        if name in several:
+            yield SEVERAL, Named({name: module}), std
+        else:
+            yield PARTS.get(name, name), module, std
 
 
 def _draw(
@@ -58,39 +91,61 @@ def _draw(
         nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)
 
 
-def with_layers(heads: HeadsConfig, layers: Sequence[int], count: int) -> HeadsConfig:
-    """Let the label head read these layers of `count`, side by side; the usual ones if none."""
-    if not layers:
+def with_layers(heads: Heads, mix: Mix, count: int) -> Heads:
+    """Let the labels read these layers of `count`; then no pooler is needed."""
+    labels = heads.get(LABELS)
+    if mix == "last" or not isinstance(labels, LabelsConfig):
         return heads
-    for layer in layers:
+    for layer in mix if isinstance(mix, tuple) else ():
         if not -count - 1 <= layer <= count:
             raise SettingsError(
                 f"model.head_layers has {layer}, and the model has {count} blocks; need numbers "
                 f"from 0 (the embeddings) to {count}, or from -{count + 1} to -1."
             )
-    return heads.model_copy(update={"layers": tuple(layers), "pooler": False})
+    return {LABELS: labels.model_copy(update={"mix": mix})}
 
 
 def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
-    """Keep the embeddings and the lowest blocks as they are; -1 means the whole encoder.
+    """Keep the embeddings and the lowest layers as they are; -1 means the whole encoder.
 
-    With the whole encoder a trained pooler is frozen too. Blocks above the highest layer that a
+    With the whole encoder a trained pooler is frozen too. Layers above the highest one that a
     head reads receive no gradient and are frozen in any case.
     """
-    layers = [layer % (network.config.layers + 1) for layer in network.heads.layers]
-    for block in network.encoder.blocks[max(layers, default=network.config.layers) :]:
+    encoder, config, count = network.encoder, network.config, network.config.layers
+    for block in encoder.blocks[_blocks_up_to(_highest(network), config) :]:
         block.requires_grad_(False)
     if not blocks:
         return
-    if blocks > network.config.layers or blocks < -1:
+    if blocks > count or blocks < -1:
         raise SettingsError(
-            f"model.frozen is {blocks}, and the model has {network.config.layers} blocks; need a "
-            "number of them, or -1 for all."
+            f"model.frozen is {blocks}, and the model has {count} blocks; need a number of them, "
+            "or -1 for all."
         )
-    encoder = network.encoder
-    parts = [encoder.tokens, encoder.segments, encoder.positions, encoder.norm]
-    parts += list(encoder.blocks[: blocks if blocks > 0 else None])
+    if 0 < blocks < count and config.group_of(blocks - 1) == config.group_of(blocks):
+        raise SettingsError(
+            f"model.frozen is {blocks}, and the layers {blocks - 1} and {blocks} share their "
+            f"weights (layer_groups = {config.groups}). Freeze all layers of a group, or none."
+        )
+    lowest = _blocks_up_to(count if blocks == -1 else blocks, config)
+    parts = [encoder.embeddings, *encoder.blocks[:lowest]]
     if blocks == -1:
-        parts += [encoder.last_norm, *([network.pooler] if network.pooler and pooler else [])]
+        parts.append(encoder.last_norm)
+        if pooler and POOLER in network.heads:
+            parts.append(network.heads[POOLER])
     for part in parts:
         part.requires_grad_(False)
+
+
+def _blocks_up_to(layer: int, config: ModelConfig) -> int:
+    """How many blocks so many layers from the bottom have: fewer, where layers share them."""
+    return config.group_of(layer - 1) + 1 if layer else 0
+
+
+def _highest(network: Network) -> int:
+    """The highest layer of the main encoder that a head reads; the last if there is no head."""
+    count, found = network.config.layers, []
+    for head in network.shape.heads.values():
+        if head.encoder == MAIN:
+            numbers = head.mix if isinstance(head.mix, tuple) else (count,)
+            found += [number % (count + 1) for number in numbers]
+    return max(found, default=count)

@@ -25,12 +25,16 @@ from torch.nn import functional as F
 LEVELS = 256  # of a random byte
 
 
-def usable(x: Tensor) -> bool:
-    """In training, on a processor, in full precision; elsewhere torch has kernels of its own."""
+def usable(x: Tensor, *, training: bool = False) -> bool:
+    """In training, on a processor, in full precision; elsewhere torch has kernels of its own.
+
+    A module in training counts, also where no gradient is wanted: a step that runs a batch twice
+    must find the same numbers both times.
+    """
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
-        and torch.is_grad_enabled()
+        and (training or torch.is_grad_enabled())
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     )
@@ -82,20 +86,25 @@ class _PlusDropped(Function):
         return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
 
 
-def dropped(x: Tensor, dropout: nn.Dropout) -> Tensor:
+def dropped(x: Tensor, dropout: nn.Module) -> Tensor:
     """dropout(x), for any shape."""
-    if dropout.p and dropout.training and usable(x):
+    if isinstance(dropout, nn.Dropout) and _acts(dropout, x):
         return plus_dropped(x.new_zeros(()), x, dropout)
     out: Tensor = dropout(x)
     return out
 
 
-def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Dropout) -> Tensor:
+def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Module) -> Tensor:
     """x + dropout(y), where x is of y's shape, or one number."""
-    if dropout.p and dropout.training and usable(y):
+    if isinstance(dropout, nn.Dropout) and _acts(dropout, y):
         return _apply(_PlusDropped, x, y, steps_of(dropout.p))
     out: Tensor = x + dropout(y)
     return out
+
+
+def _acts(dropout: nn.Dropout, x: Tensor) -> bool:
+    """Does it drop numbers of x, and can that be done here?"""
+    return bool(dropout.p) and dropout.training and usable(x, training=True)
 
 
 class _SelfAttend(Function):

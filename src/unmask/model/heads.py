@@ -1,19 +1,63 @@
 """Hidden states -> scores: the small layers that stand on an encoder."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model.config import ModelConfig
-from unmask.model.layers import ACTIVATIONS
+from unmask.model.layers import ACTIVATIONS, dropout_of, norm_of
+from unmask.model.shape import LabelsConfig, Mix, VectorConfig
 from unmask.model.start import start
+
+
+class WeightedMix(nn.Module):
+    """A mean of the layers with learned weights, times a learned scale (Peters et al. 2018)."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, layers: list[Tensor]) -> Tensor:
+        """layers x [..., D] -> [..., D]"""
+        shares = self.weights.softmax(dim=0)
+        mixed: Tensor = torch.einsum("l,l...->...", shares, torch.stack(layers))
+        return self.scale * mixed
+
+
+class Chosen(nn.Module):
+    """Some layers side by side; the last one alone, if no numbers are given."""
+
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    def forward(self, layers: list[Tensor]) -> Tensor:
+        """layers x [..., D] -> [..., numbers * D]"""
+        if not self.numbers:
+            return layers[-1]
+        return torch.cat([layers[number] for number in self.numbers], dim=-1)
+
+
+def mixed_layers(config: ModelConfig, mix: Mix) -> WeightedMix | Chosen:
+    """Make what joins the layers of an encoder for a head."""
+    if mix == "weighted":
+        return WeightedMix(config.layers + 1)
+    return Chosen(() if mix == "last" else mix)
+
+
+def mixed_width(config: ModelConfig, mix: Mix) -> int:
+    """How wide the states are that a head reads."""
+    return config.width * (len(mix) if isinstance(mix, tuple) else 1)
 
 
 class Pooler(nn.Module):
     """A tanh layer on the state of [CLS]: one vector for the whole text."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, mix: Mix = "last") -> None:
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
+        self.mix = mixed_layers(config, mix)
+        self.dense = nn.Linear(mixed_width(config, mix), config.width)
         start(self.dense, config.init_std)
 
     def forward(self, first: Tensor) -> Tensor:
@@ -24,19 +68,20 @@ class Pooler(nn.Module):
 class TokenHead(nn.Module):
     """Which token was it? A state that the token embeddings themselves are compared with.
 
-    Run it only on the states of tokens that must be guessed: V is much wider than D.
+    Run it only on the states of masked tokens: V is much wider than D.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, mix: Mix = "last") -> None:
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.mix = mixed_layers(config, mix)
+        self.dense = nn.Linear(mixed_width(config, mix), config.table_width)
+        self.norm = norm_of(config, config.table_width)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocab_size))
         self.activation = ACTIVATIONS[config.activation]
         start(self.dense, config.init_std)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[N, D] -> [N, D]"""
+        """[N, D] -> [N, E]"""
         out: Tensor = self.norm(self.activation(self.dense(hidden)))
         return out
 
@@ -44,15 +89,29 @@ class TokenHead(nn.Module):
 class LabelHead(nn.Module):
     """A linear reading: of a pooled text, of each token, of the two ends of a span, of a pair."""
 
-    def __init__(
-        self, config: ModelConfig, labels: int, dropout: float = 0.0, *, layers: int = 1
-    ) -> None:
+    def __init__(self, config: ModelConfig, labels: LabelsConfig) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(config.width * layers, labels)
+        self.mix = mixed_layers(config, labels.mix)
+        self.dropout = dropout_of(labels.dropout)
+        self.dense = nn.Linear(mixed_width(config, labels.mix), len(labels.names))
         start(self.dense, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, D] -> [N, C]"""
         scores: Tensor = self.dense(self.dropout(x))
         return scores
+
+
+class VectorHead(nn.Module):
+    """A linear map of states to vectors of another width."""
+
+    def __init__(self, config: ModelConfig, vector: VectorConfig) -> None:
+        super().__init__()
+        self.mix = mixed_layers(config, vector.mix)
+        self.dense = nn.Linear(mixed_width(config, vector.mix), vector.width, bias=vector.bias)
+        start(self.dense, config.init_std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, D] -> [N, K]"""
+        vectors: Tensor = self.dense(x)
+        return vectors

@@ -83,10 +83,11 @@ class Int8Linear(nn.Module):
         scale = max((high - low) / STEPS, 1e-8)
         weight = full * factor
         weight_scale = (weight.abs().amax(dim=1) / MOST).clamp(min=1e-12)
+        bias = full.new_zeros(len(full)) if linear.bias is None else linear.bias.detach().clone()
         parts = {
             "weight": (weight / weight_scale[:, None]).round().to(torch.int8).T.contiguous(),
             "weight_scale": weight_scale,
-            "bias": linear.bias.detach().clone(),
+            "bias": bias,
             "shrink": 1.0 / factor if (factor != 1.0).any() else torch.zeros(0),
             "scale": torch.tensor(scale),
             "zero": torch.tensor(round(-low / scale), dtype=torch.uint8),

@@ -1,9 +1,9 @@
-"""Keys and values of the words so far, which need not be computed again for the next word.
+"""The key/value cache: keys and values of the words so far are not computed again for the next.
 
 For generating text, not for training: what grows is written in place.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,3 +66,51 @@ class Kept:
         torch.index_select(self.keys, 0, which, out=chosen.keys)
         torch.index_select(self.values, 0, which, out=chosen.values)
         return chosen
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The tokens of N texts that a causal encoder has read so far, with the cache of every layer.
+
+    Texts may have different lengths. A text that gets fewer tokens in a step than the others is
+    padded there. Padding stays in the cache, but no token attends to it, and positions skip it.
+    """
+
+    layers: tuple[Kept, ...]  # shared weights have a cache in each layer
+    index: Tensor  # [N, K] position of each token; [1, K] where there is no padding
+    owner: Tensor | None = None  # [N, K] as in packed rows: -1 is padding; None: there is none
+
+    @property
+    def length(self) -> int:
+        """Tokens of each row, padding included."""
+        return self.index.shape[1]
+
+    def longer(self, count: int, lengths: Tensor | None = None) -> "Prefix":
+        """Append `count` tokens to each text, `lengths` [N] of them real and the rest padding.
+
+        Their keys and values are not in the cache yet: each layer adds its own.
+        """
+        steps = torch.arange(count, device=self.index.device)[None]
+        real = None if lengths is None else steps < lengths[:, None]
+        layers = tuple(replace(kept) for kept in self.layers)  # these will grow
+        if self.owner is None and (real is None or bool(real.all())):
+            return Prefix(layers, torch.cat([self.index, self.length + steps], dim=1))
+        rows = len(layers[0].keys)
+        before = self.owner
+        if before is None:
+            before = self.index.new_zeros(rows, self.length)
+        if real is None:
+            real = torch.ones_like(steps, dtype=torch.bool).expand(rows, -1)
+        index = (before >= 0).sum(dim=1, keepdim=True) + steps
+        return Prefix(
+            layers,
+            torch.cat([self.index.expand(rows, -1), index], dim=1),
+            torch.cat([before, real.long() - 1], dim=1),
+        )
+
+    def select(self, which: Tensor, each: int = 1) -> "Prefix":
+        """Some of the rows, any number of times each.  [M]"""
+        layers = tuple(kept.select(which) for kept in self.layers)
+        if self.owner is None:
+            return replace(self, layers=layers)
+        return Prefix(layers, self.index[which], self.owner[which])

@@ -29,6 +29,23 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
+def norm_of(config: ModelConfig, width: int) -> nn.Module:
+    """Make a norm of the kind that the config names."""
+    if config.norm_kind == "rms":
+        return nn.RMSNorm(width, eps=config.norm_epsilon)
+    return nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.norm_bias)
+
+
+def last_norm_of(config: ModelConfig) -> nn.Module:
+    """Make the norm after the last block; post-norm has none, as every block ends with one."""
+    return norm_of(config, config.width) if config.norm == "pre" else nn.Identity()
+
+
+def dropout_of(rate: float) -> nn.Module:
+    """Make a dropout layer; absent parts are an `Identity`, so that nobody needs to ask."""
+    return nn.Dropout(rate) if rate else nn.Identity()
+
+
 class FeedForward(nn.Module):
     """Widen, bend, narrow: each token by itself.
 
@@ -39,8 +56,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = config.gated
         halves = 2 if config.gated else 1
-        self.inner = Joined(config.width, config.inner_width, parts=halves)
-        self.outer = nn.Linear(config.inner_width, config.width)
+        self.inner = Joined(config.width, config.inner_width, parts=halves, bias=config.bias)
+        self.outer = nn.Linear(config.inner_width, config.width, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,9 +77,10 @@ class FeedForward(nn.Module):
         every = self.outer.in_features
         rows = torch.cat([channels + half * every for half in range(self.inner.parts)])
         out.inner.weight = nn.Parameter(self.inner.weight.detach()[rows])
-        out.inner.bias = nn.Parameter(self.inner.bias.detach()[rows])
         out.outer.weight = nn.Parameter(self.outer.weight.detach()[:, channels])
-        out.outer.bias = nn.Parameter(torch.zeros_like(self.outer.bias))
+        if self.inner.bias is not None:
+            out.inner.bias = nn.Parameter(self.inner.bias.detach()[rows])
+            out.outer.bias = nn.Parameter(torch.zeros_like(self.outer.bias))
         return out
 
 
@@ -77,12 +95,13 @@ class Block(nn.Module):
         self.attention = Attention(config, layer)
         self.cross = Attention(config, layer) if cross else None
         self.feed = FeedForward(config)
-        self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.cross_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon) if cross else None
-        self.feed_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.dropout = nn.Dropout(config.dropout)
+        normed = config.layer(layer).attention_norm
+        self.attention_norm = norm_of(config, config.width) if normed else nn.Identity()
+        self.cross_norm = norm_of(config, config.width) if cross else None
+        self.feed_norm = norm_of(config, config.width)
+        self.dropout = dropout_of(config.dropout)
         self.pre = config.norm == "pre"
-        self.level = layer + 1  # blocks up to this one; optimizer groups go by it
+        self.level = layer + 1  # layers up to this one; optimizer groups go by it
 
     def forward(
         self,
@@ -93,15 +112,18 @@ class Block(nn.Module):
         index: Tensor,
         places: Tensor | None = None,
         kept: Kept | None = None,
+        memory_index: Tensor | None = None,
         look: Look | None = None,
+        layer: int | None = None,
     ) -> Tensor:  # [B, S, D]
         """All tokens read each other; with places, only the states there go on.  -> [N, D]
 
         `look` lets a decoder's tokens read another text, by the attention that it is given. See
-        `Attention` for `kept`.
+        `Attention` for the others.
         """
-        here = {"added": added, "positions": positions, "index": index}
-        attend = partial(self.attention, **here, places=places, kept=kept)
+        here = {"added": added, "positions": positions, "index": index, "layer": layer}
+        before = {"kept": kept, "memory_index": memory_index}
+        attend = partial(self.attention, **here, **before, places=places)
         x = self._add(x, attend, self.attention_norm, places)
         if look is not None and self.cross is not None and self.cross_norm is not None:
             x = self._add(x, partial(look, self.cross), self.cross_norm)
@@ -111,7 +133,7 @@ class Block(nn.Module):
         self,
         x: Tensor,
         part: Callable[[Tensor], Tensor],
-        norm: nn.LayerNorm,
+        norm: nn.Module,
         places: Tensor | None = None,
     ) -> Tensor:
         if self.pre:

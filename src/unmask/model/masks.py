@@ -31,14 +31,22 @@ def other_text(owner: Tensor, memory_owner: Tensor) -> Tensor:
     return (own | (owner < 0)[:, :, None])[:, None]
 
 
-def causal(index: Tensor) -> Tensor:
-    """Each token sees itself and what came before it.  [B, S] -> [B, 1, S, S]"""
-    return (index[:, :, None] >= index[:, None, :])[:, None]
+def causal(index: Tensor, memory_index: Tensor | None = None) -> Tensor:
+    """Each token sees itself and what came before it, among the same tokens or others.
+
+    [B, Q], [B, K] -> [B, 1, Q, K]
+    """
+    memory_index = index if memory_index is None else memory_index
+    return (index[:, :, None] >= memory_index[:, None, :])[:, None]
 
 
-def window(index: Tensor, reach: int) -> Tensor:
-    """Each token sees those at most `reach` places away, on both sides.  [B, S] -> [B, 1, S, S]"""
-    return ((index[:, :, None] - index[:, None, :]).abs() <= reach)[:, None]
+def window(index: Tensor, reach: int, memory_index: Tensor | None = None) -> Tensor:
+    """Each token sees those at most `reach` places away, on both sides.
+
+    [B, Q], [B, K] -> [B, 1, Q, K]
+    """
+    memory_index = index if memory_index is None else memory_index
+    return ((index[:, :, None] - memory_index[:, None, :]).abs() <= reach)[:, None]
 
 
 def all_of(*masks: Tensor | None) -> Tensor | None:
@@ -51,7 +59,7 @@ def all_of(*masks: Tensor | None) -> Tensor | None:
 
 
 def of(config: ModelConfig, owner: Tensor, index: Tensor, *, shared: bool = False) -> Tensor | None:
-    """The mask that a config asks for.  [B, S], [B, S] -> [B, 1, S, S]"""
+    """The mask that a config asks for in all layers.  [B, S], [B, S] -> [B, 1, S, S]"""
     return all_of(
         same_text(owner, shared=shared),
         causal(index) if config.causal else None,
@@ -62,7 +70,8 @@ def of(config: ModelConfig, owner: Tensor, index: Tensor, *, shared: bool = Fals
 def as_scores(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """What to add to attention scores: the bias of positions, and -inf where looking is barred.
 
-    Made once for all layers.  [B or 1, 1, Q, K], [B or 1, H, Q, K] -> [B or 1, H or 1, Q, K]
+    Made once for all layers that have the same mask.
+    [B or 1, 1, Q, K], [B or 1, H, Q, K] -> [B or 1, H or 1, Q, K]
     """
     if allowed is None:
         return None if bias is None else bias.to(dtype)

@@ -1,119 +1,243 @@
-"""Encoder + heads: what a model folder holds. Rows go in, hidden states and scores come out."""
+"""Encoders + heads: what a model folder holds. Rows go in, hidden states and scores come out.
 
+Most networks have one encoder, `main`. A head is found by its name, and reads the states of the
+encoder that its config names.
+"""
+
+from collections.abc import Iterator
 from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.errors import SettingsError
 from unmask.model import fast
-from unmask.model.config import DecoderConfig, HeadsConfig, ModelConfig
+from unmask.model.config import ModelConfig
 from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
-from unmask.model.heads import LabelHead, Pooler, TokenHead
+from unmask.model.heads import LabelHead, Pooler, TokenHead, VectorHead
+from unmask.model.kept import Prefix
 from unmask.model.recurrent import RecurrentDecoder
+from unmask.model.shape import (
+    DECODER,
+    LABELS,
+    MAIN,
+    PAIR,
+    POOLER,
+    TOKENS,
+    DecoderConfig,
+    HeadConfig,
+    LabelsConfig,
+    PoolerConfig,
+    Shape,
+    TokensConfig,
+    VectorConfig,
+)
 from unmask.model.start import start
+
+M = TypeVar("M", bound=nn.Module)
+Compares = TokenHead | Decoder | RecurrentDecoder  # what has a score for each token
+
+
+class Rows(Protocol):
+    """A batch of packed rows."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """[B, S]"""
+
+    @property
+    def segments(self) -> Tensor:
+        """[B, S]"""
+
+    @property
+    def index(self) -> Tensor:
+        """[B, S]"""
+
+    @property
+    def owner(self) -> Tensor:
+        """[B, S]"""
+
+
+class Named(nn.ModuleDict):
+    """Modules by any names, also those of methods such as `half`, which torch would refuse."""
+
+    def __setitem__(self, key: str, module: nn.Module) -> None:
+        self._modules[key] = module
 
 
 class Network(nn.Module):
-    """An encoder and the heads that its folder names; a head that is not there is None."""
+    """The encoders and heads of a shape."""
 
-    def __init__(self, config: ModelConfig, heads: HeadsConfig) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.config, self.heads = config, heads
-        self.encoder = Encoder(config)
-        self.pooler = Pooler(config) if heads.pooler else None
-        self.token_head = TokenHead(config) if heads.tokens else None
-        self.pair_head = LabelHead(config, 2) if heads.pair else None
-        self.label_head = None
-        if heads.labels:
-            count, layers = len(heads.label_names), max(len(heads.layers), 1)
-            self.label_head = LabelHead(config, count, heads.label_dropout, layers=layers)
-        self.label_heads = nn.ModuleDict()
-        for name, own in heads.several.items():
-            self.label_heads[name] = LabelHead(config, len(own.label_names), own.label_dropout)
-        self.decoder = decoder_of(config, heads.decoder) if heads.decoder else None
+        self.shape = shape
+        self.encoders = Named({n: Encoder(own) for n, own in shape.encoders.items()})
+        self.heads = Named(
+            {n: make_head(shape.encoders[own.encoder], own) for n, own in shape.heads.items()}
+        )
 
-    def only(self, name: str) -> "Network":
-        """The network of one of several heads: the same weights, nothing is copied."""
-        with torch.device("meta"):
-            alone = Network(self.config, self.heads.only(name))
-        alone.encoder, alone.label_head = self.encoder, self.label_heads[name]  # type: ignore[assignment]
-        alone.pooler = self.pooler if alone.heads.pooler else None
-        return alone.train(self.training)
+    @property
+    def config(self) -> ModelConfig:
+        """The config of the main encoder."""
+        return self.shape.main
+
+    @property
+    def encoder(self) -> Encoder:
+        """The main encoder."""
+        return self.encoder_of(MAIN)
+
+    def encoder_of(self, name: str) -> Encoder:
+        """An encoder by its name."""
+        return _typed(self.encoders, name, Encoder)
+
+    def blocks(self) -> Iterator[nn.Module]:
+        """The layers of all encoders."""
+        for name in self.encoders:
+            yield from self.encoder_of(name).blocks
+
+    def head(self, name: str, kind: type[M]) -> M:
+        """A head by its name."""
+        return _typed(self.heads, name, kind)
+
+    def table(self, encoder: str = MAIN) -> Tensor:
+        """The token embeddings that an encoder uses.  [V, E]"""
+        config = self.shape.encoders[encoder]
+        return self.encoder_of(config.borrows or encoder).embeddings.table
+
+    def encode(
+        self,
+        rows: Rows,
+        *,
+        encoder: str = MAIN,
+        places: Tensor | None = None,
+        trace: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Run an encoder; see `Encoder.forward` for `places` and `trace`."""
+        lent = self.table(encoder) if self.shape.encoders[encoder].borrows else None
+        inputs = rows.tokens, rows.segments, rows.index, rows.owner
+        states: Tensor = self.encoder_of(encoder)(*inputs, places=places, trace=trace, lent=lent)
+        return states
 
     def pool(self, first: Tensor) -> Tensor:
         """One vector per text, from the state of its [CLS].  [N, D] -> [N, D]"""
-        assert self.pooler is not None, "this network has no pooler"
-        vectors: Tensor = self.pooler(first)
+        vectors: Tensor = self.head(POOLER, Pooler)(first)
         return vectors
 
-    def label_scores(self, states: Tensor) -> Tensor:
+    def label_scores(self, states: Tensor, name: str = LABELS) -> Tensor:
         """Scores of the labels, for the states of chosen tokens.  [N, D] -> [N, C]"""
-        assert self.label_head is not None, "this network has no label head"
-        if self.heads.labels == "text" and not self.heads.layers:
+        config = self.shape.heads[name]
+        assert isinstance(config, LabelsConfig), f"{name} is not a head of labels"
+        if config.pooled:
             states = self.pool(states)
-        scores: Tensor = self.label_head(states)
+        scores: Tensor = self.heads[name](states)
         return scores
 
-    def scores_of_labels(self, trace: list[Tensor]) -> Tensor:
+    def scores_of_labels(self, trace: list[Tensor], name: str = LABELS) -> Tensor:
         """The same of each text or each token of padded rows, from the states of all layers.
 
         (layers + 1) x [B, S, D] -> [B, C] or [B, S, C]
         """
-        layers = self.heads.layers
-        states = torch.cat([trace[i] for i in layers], dim=-1) if layers else trace[-1]
-        return self.label_scores(states[:, 0] if self.heads.labels == "text" else states)
+        config = self.shape.heads[name]
+        assert isinstance(config, LabelsConfig), f"{name} is not a head of labels"
+        states = self.head(name, LabelHead).mix(trace)
+        return self.label_scores(states[:, 0] if config.on == "text" else states, name)
 
     def pair_scores(self, first: Tensor) -> Tensor:
         """Does the second text follow? From the states of [CLS].  [N, D] -> [N, 2]"""
-        assert self.pair_head is not None, "this network has no pair head"
-        scores: Tensor = self.pair_head(self.pool(first))
-        return scores
+        return self.label_scores(first, PAIR)
 
-    def guess(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary, for the states of chosen tokens.  [N, D] -> [N, V]"""
-        assert self.token_head is not None, "this network has no token head"
-        states = self.token_head(hidden)
-        return F.linear(states, self.encoder.tokens.weight, self.token_head.bias)
+    def token_scores(self, states: Tensor, name: str = TOKENS) -> Tensor:
+        """Scores over all tokens, by the masked-token head or a decoder.  [..., D] -> [..., V]"""
+        states, table, bias = self._compared(states, name)
+        return F.linear(states, table, bias)
 
-    def guess_loss(self, hidden: Tensor, answers: Tensor) -> Tensor:
-        """How wrong the guesses are, summed over chosen tokens.  [N, D], [N] -> []"""
-        assert self.token_head is not None, "this network has no token head"
-        states, bias = self.token_head(hidden), self.token_head.bias
-        return fast.token_loss(states, self.encoder.tokens.weight, bias, answers)
+    def token_loss(
+        self, states: Tensor, answers: Tensor, name: str = TOKENS, smoothing: float = 0.0
+    ) -> Tensor:
+        """The cross-entropy of the same, summed.  [N, D], [N] -> []"""
+        return fast.token_loss(*self._compared(states, name), answers, smoothing)
 
-    @property
-    def words(self) -> Tensor:
-        """The vectors of the words that the decoder says.  [V, D]"""
-        assert self.decoder is not None, "this network has no decoder"
-        own = self.decoder.tokens
-        return self.encoder.tokens.weight if own is None else own.weight
+    def words(self, name: str = DECODER) -> Tensor:
+        """The embeddings of the tokens that a head predicts.  [V, E]"""
+        own = getattr(self.heads[name], "tokens", None)
+        if own is not None:
+            weight: Tensor = own.weight
+            return weight
+        return self.table(self.shape.heads[name].encoder)
 
-    def word_scores(self, states: Tensor) -> Tensor:
-        """Scores over the decoder's words.  [..., D] -> [..., V]"""
-        assert self.decoder is not None, "this network has no decoder"
-        return F.linear(states, self.words, self.decoder.bias)
-
-    def word_loss(self, states: Tensor, answers: Tensor, smoothing: float = 0.0) -> Tensor:
-        """How wrong the next words are, summed.  [N, D], [N] -> []"""
-        assert self.decoder is not None, "this network has no decoder"
-        return fast.token_loss(states, self.words, self.decoder.bias, answers, smoothing)
+    def _compared(self, states: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        """States as they are compared with the token embeddings, these, and the bias."""
+        head = self.heads[name]
+        if isinstance(head, TokenHead):
+            states = head(states)
+        assert isinstance(head, Compares), f"{name} predicts no tokens"
+        return states, self.words(name), head.bias
 
 
-def decoder_of(config: ModelConfig, own: DecoderConfig) -> Decoder | RecurrentDecoder:
-    """The decoder that a config names, with first weights."""
-    if own.shared and own.vocab_size != config.vocab_size:
-        raise SettingsError(
-            f"decoder: {own.vocab_size:,} words, and the encoder has {config.vocab_size:,}; in one "
-            "table (shared) there are as many of both. Change vocab_size, or share nothing."
-        )
-    made = (Decoder if own.cell == "attention" else RecurrentDecoder)(config, own)
-    made.apply(partial(start, std=config.init_std))
-    return made
+class NextToken:
+    """A causal encoder that generates text: the decoder that `search` asks for the next token.
+
+    Its token head compares states with the token embeddings. A prompt and what is generated must
+    fit into the encoder's positions together: see `limits`.
+    """
+
+    def __init__(self, network: Network, name: str = TOKENS) -> None:
+        self.network, self.name = network, name
+        self.reads = network.shape.heads[name].encoder
+        self.encoder, self.mix = network.encoder_of(self.reads), network.head(name, TokenHead).mix
+        borrows = network.shape.encoders[self.reads].borrows
+        self.lent = network.table(self.reads) if borrows else None
+
+    def begin(self, prompts: Tensor, lengths: Tensor) -> tuple[Prefix, Tensor]:
+        """Read the prompts except for their last tokens, which the search reads first.
+
+        prompts [N, T], padded at the end, lengths [N] from 1 to T -> the cache, last tokens [N]
+        """
+        last = prompts.gather(1, lengths[:, None] - 1)[:, 0]
+        prefix = self.encoder.begin(len(prompts))
+        if prompts.shape[1] > 1:
+            before = prompts[:, :-1]
+            _, prefix = self.encoder.step(prefix, before, lengths=lengths - 1, lent=self.lent)
+        return prefix, last
+
+    def step(self, prefix: Prefix, words: Tensor) -> tuple[Tensor, Prefix]:
+        """Read one more token of each text, and score all tokens as the next.  [N] -> [N, V]"""
+        trace: list[Tensor] = []
+        _, prefix = self.encoder.step(prefix, words[:, None], trace=trace, lent=self.lent)
+        return self.network.token_scores(self.mix(trace)[:, 0], self.name), prefix
+
+    def limits(self, lengths: Tensor, most: int) -> Tensor:
+        """How many tokens may be generated: `most`, or as many as fit.  [N] -> [N]"""
+        if self.encoder.longest is None:
+            return torch.full_like(lengths, most)
+        return (self.encoder.longest - lengths).clamp(0, most)
+
+
+def make_head(config: ModelConfig, head: HeadConfig) -> nn.Module:
+    """The head of a config, with first weights, for an encoder."""
+    match head:
+        case PoolerConfig():
+            return Pooler(config, head.mix)
+        case TokensConfig():
+            return TokenHead(config, head.mix)
+        case LabelsConfig():
+            return LabelHead(config, head)
+        case VectorConfig():
+            return VectorHead(config, head)
+        case DecoderConfig():
+            kind = Decoder if head.cell == "attention" else RecurrentDecoder
+            return kind(config, head).apply(partial(start, std=config.init_std))
 
 
 def count_parameters(module: nn.Module) -> int:
     """How many numbers are trained."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _typed(modules: nn.ModuleDict, name: str, kind: type[M]) -> M:
+    assert name in modules, f"this network has no '{name}'"
+    found = modules[name]
+    assert isinstance(found, kind), f"'{name}' is a {type(found).__name__}"
+    return found

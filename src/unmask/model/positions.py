@@ -62,7 +62,7 @@ class Learned(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = table(config.max_length, config.width)
+        self.table = table(config.max_length, config.table_width)
 
     def embed(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, D]"""
@@ -81,10 +81,11 @@ class Sinusoidal(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        angle = _angles(config.max_length, config.width, 10_000.0)  # [S, D/2]
+        width = config.table_width
+        angle = _angles(config.max_length, width, 10_000.0)  # [S, D/2]
         table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # [S, D]
         self.register_buffer("table", table, persistent=False)
-        self.scale = config.width**0.5
+        self.scale = width**0.5
 
     def scaled(self, tokens: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]"""
@@ -102,9 +103,10 @@ class Rotary(Positions):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, base: float | None = None) -> None:
         super().__init__()
-        angle = _angles(config.max_length, config.head_width, config.rotary_base)  # [S, d/2]
+        base = config.rotary_base if base is None else base
+        angle = _angles(config.max_length, config.head_width, base)  # [S, d/2]
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
 
@@ -118,6 +120,23 @@ class Rotary(Positions):
     def turn(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, d/2] of complex numbers"""
         return torch.complex(self.cos, self.sin)[index]
+
+
+class RotaryByLayer(Positions):
+    """Rotary positions with another base in some layers (ModernBERT)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        bases = config.rotary_bases
+        self.tables = nn.ModuleList(Rotary(config, base) for base in bases)
+        own = (config.layer(number).rotary_base for number in range(config.layers))
+        self.which = [bases.index(base or config.rotary_base) for base in own]
+
+    def at(self, layer: int) -> "Positions":
+        """Layers with the same base share its table."""
+        own = self.tables[self.which[layer]]
+        assert isinstance(own, Positions)
+        return own
 
 
 class Bucketed(Positions):
@@ -153,18 +172,20 @@ class Bucketed(Positions):
 class Shaw(Positions):
     """A trained vector per distance, added to keys and to values (Shaw et al. 2018).
 
-    Distances are clipped to `reach`; heads share the vectors, layers have their own.
+    Distances are clipped to `reach`; heads share the vectors, layers have their own, unless they
+    share all of their weights.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.which = [config.group_of(layer) for layer in range(config.layers)]
         self.layers = nn.ModuleList(
-            ShawLayer(config.reach, config.head_width) for _ in range(config.layers)
+            ShawLayer(config.reach, config.head_width) for _ in range(config.groups)
         )
 
     def at(self, layer: int) -> "Positions":
-        """Each layer has vectors of its own."""
-        own = self.layers[layer]
+        """Each layer has vectors of its own, or those of its group."""
+        own = self.layers[self.which[layer]]
         assert isinstance(own, Positions)
         return own
 
@@ -183,7 +204,7 @@ class ShawLayer(Positions):
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
         """[B, H, Q, d] -> [B, H, Q, K]"""
         every = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
-        which = self._clipped(index, memory_index)[:, None].expand(-1, q.shape[1], -1, -1)
+        which = self._clipped(index, memory_index)[:, None].expand(*q.shape[:2], -1, -1)
         chosen: Tensor = every.gather(-1, which)
         return chosen
 
@@ -209,12 +230,18 @@ def _angles(length: int, channels: int, base: float) -> Tensor:
         return (torch.arange(length, dtype=torch.float64)[:, None] * rate).float()
 
 
+def _rotary(config: ModelConfig) -> Positions:
+    """One table if all layers have the same base."""
+    base, *others = config.rotary_bases
+    return RotaryByLayer(config) if others else Rotary(config, base)
+
+
 SCHEMES: dict[Scheme, Callable[[ModelConfig], Positions]] = {
     "learned": Learned,
     "sinusoidal": Sinusoidal,
     "shaw": Shaw,
     "t5": Bucketed,
-    "rotary": Rotary,
+    "rotary": _rotary,
     "none": lambda config: Positions(),
 }
 

@@ -22,8 +22,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from unmask.model import fast
 from unmask.model.attention import Alignment
-from unmask.model.config import DecoderConfig, ModelConfig
+from unmask.model.config import ModelConfig
+from unmask.model.layers import dropout_of, norm_of
 from unmask.model.rows import Texts, texts_left
+from unmask.model.shape import DecoderConfig
 from unmask.model.start import table
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -34,7 +36,7 @@ class RecurrentLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         super().__init__()
-        self.level = layer + 1  # blocks up to this one; optimizer groups go by it
+        self.level = layer + 1  # layers up to this one; optimizer groups go by it
         each = config.width if config.causal else config.width // 2
         self.cell = CELLS[config.cell](
             config.width, each, batch_first=True, bidirectional=not config.causal
@@ -100,7 +102,7 @@ class RecurrentDecoder(nn.Module):
         self.hears_context = own.feeds in ("context", "both")
         self.map = nn.Linear(width, width) if own.context != "last" else None
         self.tokens = None if own.shared else table(own.vocab_size, width)
-        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon) if self.hears_word else None
+        self.norm = norm_of(config, width) if self.hears_word else None
         fed = width * (self.hears_word + self.hears_context)
         between = config.dropout if own.layers > 1 else 0.0
         self.cell = CELLS[own.cell](
@@ -115,7 +117,7 @@ class RecurrentDecoder(nn.Module):
         read = self.hears_context or self.alignment is not None
         self.read = nn.Linear(width * (1 + read + self.hears_word), width)
         self.bias = nn.Parameter(self.read.weight.new_zeros(own.vocab_size))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = dropout_of(config.dropout)
 
     def begin(self, states: Tensor, texts: Texts) -> Spoken:
         """Before the first word.  states [N, L, D], a row for each text"""

@@ -1,7 +1,8 @@
-"""States of a source -> the words of a target: greedy, by beams, or drawn.
+"""A decoder's state -> the tokens that it says: greedy, by beams, or drawn; step by step.
 
-A decoder offers `begin` and `step`, its states `select`; nothing else of it is known here. Texts
-are searched together and leave the batch when they are done; none changes what another says.
+A decoder offers `step`, its states `select`; nothing else of it is known here. Texts are searched
+together and leave the batch when they are done; none changes what another says. Who is impatient
+asks a search for what it has found so far.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 from unmask.model.config import SearchSettings
-from unmask.model.rows import Texts
 
 SHRINK = 0.75  # of the rows are still wanted: then the others are taken out
 NEVER = float("-inf")
@@ -41,9 +41,6 @@ S = TypeVar("S", bound=State)
 class Speaker(Protocol[S]):
     """What is asked of a decoder with its words."""
 
-    def begin(self, states: Tensor, texts: Texts) -> S:
-        """Before the first word."""
-
     def step(self, state: S, words: Tensor) -> tuple[Tensor, S]:
         """Scores of the next word, [N, V], after these, [N]."""
 
@@ -52,70 +49,111 @@ class Speaker(Protocol[S]):
 class Marks:
     """Words with a meaning."""
 
-    begin: int
     end: int
     never: Sequence[int] = field(default=())  # are not said
 
 
-def search(
+class Search(Protocol):
+    """Texts that grow."""
+
+    @property
+    def done(self) -> bool:
+        """Have all texts ended?"""
+
+    def step(self) -> None:
+        """One word further, for every text that has not ended."""
+
+    def found(self) -> list[Hypothesis]:
+        """What there is so far: the best of each text."""
+
+
+def begin(
     speaker: Speaker[S],
-    states: Tensor,  # [N, L, D]
-    texts: Texts,
+    state: S,
+    words: Tensor,  # [N] the last one that each text has
+    limits: Tensor,  # [N] words that each may say
     marks: Marks,
     settings: SearchSettings,
-    *,
-    most: int,
     numbers: Sequence[int] | None = None,
-) -> list[Hypothesis]:
-    """The best that is found for each text, `most` words at most.
+) -> Search:
+    """Begin to search for the best that follows, from a decoder's state.
 
     `numbers` are the texts' own among all that are asked: draws go by them, so that it does not
     matter which texts are searched together.
     """
-    limits = 2 * texts.length + 10
-    if settings.longest is not None:
-        limits = torch.full_like(limits, settings.longest)
-    limits = limits.clamp(max=most)
-    state = speaker.begin(states, texts)
     if settings.beams > 1:
-        return _Beams(speaker, state, marks, settings, limits).run()
+        return _Beams(speaker, state, words, marks, settings, limits)
     pick: Pick = _best
     if settings.sample:
+        most = int(limits.amax())
         pick = _drawing(settings, numbers or range(len(limits)), most, limits.device)
-    return _one_each(speaker, state, marks, limits, pick)
+    return _Single(speaker, state, words, marks, limits, pick)
+
+
+def search(
+    speaker: Speaker[S],
+    state: S,
+    words: Tensor,
+    limits: Tensor,
+    marks: Marks,
+    settings: SearchSettings,
+    numbers: Sequence[int] | None = None,
+) -> list[Hypothesis]:
+    """The best that is found for each text; see `begin`."""
+    found = begin(speaker, state, words, limits, marks, settings, numbers)
+    while not found.done:
+        found.step()
+    return found.found()
 
 
 def _best(scores: Tensor, texts: Tensor, step: int) -> Tensor:
     return scores.argmax(dim=-1)
 
 
-def _one_each(
-    speaker: Speaker[S], state: S, marks: Marks, limits: Tensor, pick: Pick
-) -> list[Hypothesis]:
+class _Single(Generic[S]):
     """One word for each text, step by step."""
-    texts = torch.arange(len(limits), device=limits.device)  # whose row it is
-    words = torch.full_like(limits, marks.begin)
-    said = limits.new_zeros(len(limits), int(limits.max()))
-    length, total = torch.zeros_like(limits), torch.zeros(len(limits), device=limits.device)
-    wanted = torch.ones_like(limits, dtype=torch.bool)  # of the rows
-    for step in range(said.shape[1]):
-        scores, state = speaker.step(state, words)
-        scores[:, list(marks.never)] = NEVER
-        words = pick(scores, texts, step)
+
+    def __init__(
+        self,
+        speaker: Speaker[S],
+        state: S,
+        words: Tensor,
+        marks: Marks,
+        limits: Tensor,
+        pick: Pick,
+    ) -> None:
+        self.speaker, self.state, self.marks, self.pick = speaker, state, marks, pick
+        self.words, self.limits, self.at = words, limits, 0
+        self.texts = torch.arange(len(limits), device=limits.device)  # whose row it is
+        self.said = limits.new_zeros(len(limits), int(limits.max()))
+        self.length = torch.zeros_like(limits)
+        self.total = torch.zeros(len(limits), device=limits.device)
+        self.wanted = torch.ones_like(limits, dtype=torch.bool)  # of the rows
+        self.done = not self.said.shape[1]
+
+    def step(self) -> None:
+        """See Search."""
+        at, texts, wanted = self.at, self.texts, self.wanted
+        scores, state = self.speaker.step(self.state, self.words)
+        scores[:, list(self.marks.never)] = NEVER
+        words = self.pick(scores, texts, at)
         chance = scores.gather(1, words[:, None])[:, 0] - _whole(scores)
         on = texts[wanted]
-        total[on] += chance[wanted]
-        said[on, step] = words[wanted]
-        length[on] = step + (words[wanted] != marks.end)  # without the end
-        wanted = wanted & (words != marks.end) & (step + 1 < limits[texts])
+        self.total[on] += chance[wanted]
+        self.said[on, at] = words[wanted]
+        self.length[on] = at + (words[wanted] != self.marks.end)  # without the end
+        wanted = wanted & (words != self.marks.end) & (at + 1 < self.limits[texts])
         alive = int(wanted.sum())
-        if not alive:
-            break
-        if alive <= SHRINK * len(texts):
+        self.at, self.done = at + 1, not alive
+        if alive and alive <= SHRINK * len(texts):
             (keep,) = wanted.nonzero(as_tuple=True)
             state, texts, words, wanted = state.select(keep), texts[keep], words[keep], wanted[keep]
-    found = zip(said.tolist(), length.tolist(), total.tolist(), strict=True)
-    return [Hypothesis(row[:count], score) for row, count, score in found]
+        self.state, self.texts, self.words, self.wanted = state, texts, words, wanted
+
+    def found(self) -> list[Hypothesis]:
+        """See Search."""
+        rows = zip(self.said.tolist(), self.length.tolist(), self.total.tolist(), strict=True)
+        return [Hypothesis(row[:count], score) for row, count, score in rows]
 
 
 def _whole(scores: Tensor) -> Tensor:
@@ -152,29 +190,48 @@ class _Beams(Generic[S]):
     """Several beginnings of each text, the likeliest kept at every step."""
 
     def __init__(
-        self, speaker: Speaker[S], state: S, marks: Marks, settings: SearchSettings, limits: Tensor
+        self,
+        speaker: Speaker[S],
+        state: S,
+        words: Tensor,
+        marks: Marks,
+        settings: SearchSettings,
+        limits: Tensor,
     ) -> None:
         self.speaker, self.marks, self.settings, self.limits = speaker, marks, settings, limits
-        self.count = settings.beams
+        self.count, self.at = settings.beams, 0
         self.texts = torch.arange(len(limits), device=limits.device)  # [M] those still searched
-        self.state = state.select(self.texts.repeat_interleave(self.count), self.count)
-        rows = len(limits) * self.count
-        self.words = limits.new_full((rows,), marks.begin)  # [M * beams] the last of each
-        self.said = limits.new_zeros(rows, 0)
+        each = self.texts.repeat_interleave(self.count)
+        self.state = state.select(each, self.count)
+        self.words = words[each]  # [M * beams] the last of each
+        self.said = limits.new_zeros(len(each), 0)
         self.scores = torch.full((len(limits), self.count), NEVER, device=limits.device)
         self.scores[:, 0] = 0.0  # all beams begin alike: the first speaks for them
-        self.found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(limits))]
+        self.ended: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(limits))]
 
-    def run(self) -> list[Hypothesis]:
-        """To the end of every text; the best of each, by its score and length."""
-        for step in range(int(self.limits.max())):
-            self._step(step)
-            if not len(self.texts):
-                break
-        return [max(some, key=lambda one: one[0])[1] for some in self.found]
+    @property
+    def done(self) -> bool:
+        """See Search."""
+        return not len(self.texts)
+
+    def step(self) -> None:
+        """See Search."""
+        self._step(self.at)
+        self.at += 1
+
+    def found(self) -> list[Hypothesis]:
+        """See Search: the best by score and length that ended, or else the best that goes on."""
+        best = {}
+        for m, text in enumerate(self.texts.tolist()):
+            row = m * self.count + int(self.scores[m].argmax())
+            best[text] = Hypothesis(self.said[row].tolist(), float(self.scores[m].amax()))
+        return [
+            max(some, key=lambda one: one[0])[1] if some else best[text]
+            for text, some in enumerate(self.ended)
+        ]
 
     def _note(self, text: int, words: list[int], score: float, step: int) -> None:
-        self.found[text].append((self._worth(score, step), Hypothesis(words, score)))
+        self.ended[text].append((self._worth(score, step), Hypothesis(words, score)))
 
     def _worth(self, score: float, step: int) -> float:
         """By its length; each step has added one word to the score, the end too."""
@@ -213,7 +270,7 @@ class _Beams(Generic[S]):
 
     def _enough(self, text: int, best: float, step: int) -> bool:
         """As many are found as there are beams, and none that goes on is better so far."""
-        found = [worth for worth, _ in self.found[text]]
+        found = [worth for worth, _ in self.ended[text]]
         return len(found) >= self.count and max(found) >= self._worth(best, step)
 
     def _leave(self, step: int, rows: Tensor) -> None:
@@ -222,7 +279,7 @@ class _Beams(Generic[S]):
         limits, best = self.limits[self.texts].tolist(), self.scores.amax(dim=1).tolist()
         for m, text in enumerate(self.texts.tolist()):
             late = step + 1 >= limits[m]
-            if late and len(self.found[text]) < self.count:  # it was cut off
+            if late and len(self.ended[text]) < self.count:  # it was cut off
                 for b in range(self.count):
                     if self.scores[m, b] > NEVER:
                         words = self.said[m * self.count + b].tolist()

@@ -1,132 +1,279 @@
-"""What the training loop asks of an objective or a task.
+"""What is learned: an objective runs a network on a batch and returns the sums of its loss terms.
 
-An objective returns *sums*, one per loss term; the batch carries the *counts*. The loop divides
-once, over a whole group of batches and over all processes, so that neither the number of batches
-nor the number of processes changes anything but rounding.
+The batch carries the counts; the step divides once, over all batches and all processes, so that
+neither the number of batches nor that of processes changes anything but rounding.
+
+An objective may have parameters of its own. They are trained, saved and resumed with the run, and
+are never published: what inference needs is a head of the network.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.data.batches import Batch
+from unmask.errors import SettingsError
+from unmask.model.config import ModelConfig
 from unmask.model.network import Network
+from unmask.model.shape import Heads, Shape
 from unmask.settings import Settings
 from unmask.text.vocabulary import Vocabulary
 
-Sums = dict[str, Tensor]  # loss term -> [] summed loss, with gradient
+Sums = dict[str, Tensor]  # loss term -> [] summed loss, or [R] one for each record
+Companions = Mapping[str, Network]  # frozen networks, by the names that the objective gives them
 RIGHT = "_right"  # in evaluation also `term_right`: [] how many answers were right
 
 
-class Objective(Protocol):
-    """Anything that can be trained: it runs the encoder its own way and returns sums."""
+@dataclass(frozen=True)
+class Term:
+    """A term of a loss, as evaluations, checks and reports need to know it."""
+
+    name: str
+    asks: str  # what is predicted, in words
+    choices: int | None = None  # among how many answers; then it has an accuracy
+    tokens: str | None = None  # the label with the tokens to predict, where it predicts tokens
+    places: str | None = None  # ... and the one with their places in the flat batch
+
+
+class Statistics:
+    """What is known of the text before training; computed when it is asked for."""
 
     @property
-    def terms(self) -> Sequence[str]:
-        """The names of its losses, the main one first."""
-
-    @property
-    def chance(self) -> float | None:
-        """The main loss of a network that knows nothing; None where it depends on the labels."""
-
-    def __call__(self, network: Network, batch: Batch) -> Sums:
-        """Run the network and sum the losses."""
+    def frequencies(self) -> NDArray[np.float64]:
+        """The share of each token of the vocabulary.  [V]"""
+        raise SettingsError("this run learns from no corpus, whose word frequencies are unknown.")
 
 
-class Reader(Protocol):
-    """An objective that is content with the ordinary pass of the encoder.
+class Objective(nn.Module):
+    """What a network learns. Only `describe` and `forward` (or `encode`, `couple`) are needed."""
 
-    One that guesses tokens of the vocabulary labels them `TERM_tokens`, and where in the batch they
-    are `TERM_places`: then runs are also compared with guessing by word frequency.
-    """
+    Config: ClassVar[type[Settings]] = Settings
+    needs_pairs: ClassVar[bool] = False  # of segments, in the examples
+    coupled: ClassVar[bool] = False  # True: `encode` and `couple` instead of `forward`
+    couples: ClassVar[Sequence[str]] = ()  # labels that `couple` needs, an entry for each vector
 
-    term: ClassVar[str]  # the name of its loss
-    asks: ClassVar[str]  # what it is right or wrong about, in words
-    heads: ClassVar[dict[str, bool]]  # what it needs on top of the encoder
-    settings: ClassVar[type[Settings]]
+    vocabulary: Vocabulary
 
-    how: Settings  # those that it was made with
-    choices: int  # among so many answers it must find the right one
+    def __init__(self, config: Any, vocabulary: Vocabulary | None = None) -> None:
+        super().__init__()
+        self.config = config
+        if vocabulary is not None:
+            self.vocabulary = vocabulary
 
-    def __init__(self, settings: Any, vocabulary: Vocabulary) -> None: ...
+    def describe(self) -> Sequence[Term]:
+        """The terms of the loss, the main one first."""
+        raise NotImplementedError
 
-    def standard(self) -> "Reader":
-        """The question as every evaluation puts it, whatever is trained on; by default this one."""
+    def heads(self, shape: Shape) -> Heads:
+        """The heads that the network needs for it."""
+        return {}
+
+    def encoders(self, shape: Shape) -> dict[str, ModelConfig]:
+        """Encoders that the network needs beside the main one."""
+        return {}
+
+    def publish(self) -> dict[str, Sequence[str]]:
+        """Folders of models, each with the encoders and heads in it; none named: all of them."""
+        return {"model": ()}
+
+    def companions(self) -> dict[str, str]:
+        """Models that help and do not learn: a name for each, and its folder or name."""
+        return {}
+
+    def build(self, shape: Shape, companions: Companions) -> None:
+        """Make parameters of its own; linear layers and tables are drawn by the run's seed."""
+
+    def begin(self, network: Network, statistics: Statistics) -> None:
+        """Give a network that is to be trained whatever need not be learned."""
+
+    def standard(self) -> "Objective":
+        """The question as every evaluation puts it, whatever is trained on."""
         return self
 
-    def at(self, progress: float) -> "Reader":
-        """The question as it is put at a moment of the run; by default always this one."""
-        return self
+    def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
+        """Add the answers and mask what must be predicted: a function of the arguments alone.
 
-    def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
-        """Give a network that is to be trained whatever it need not learn.
-
-        `frequencies` counts the share of each token of the vocabulary in the corpus.
+        It must read no parameter, and may run in a thread ahead of the step. `batch.seed` is the
+        seed of this batch, `key` that of the run.
         """
+        return batch
 
-    def prepare(self, batch: Batch, root: int) -> Batch:
-        """Hide what must be guessed and add what the answers are: a function of its arguments."""
+    def forward(
+        self, network: Network, batch: Batch, companions: Companions, each: bool = False
+    ) -> Sums:
+        """Run the network and sum the losses; with `each`, one sum for each record of the batch.
 
-    def places(self, batch: Batch) -> Tensor:
-        """Where it reads: places in the flat batch.  -> [N]"""
+        What is coupled is evaluated batch by batch, and has no loss of a single record.
+        """
+        if not self.coupled:
+            raise NotImplementedError
+        if each:
+            raise SettingsError(
+                f"{type(self).__name__}: its loss couples texts, and is not a sum over records."
+            )
+        return self.couple(self.encode(network, batch), batch)
 
-    def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
-        """Sum the losses of what the encoder says there.  states [N, D]"""
+    def encode(self, network: Network, batch: Batch) -> Tensor:
+        """Vectors of the texts of a batch, in their order.  -> [N, K]"""
+        raise NotImplementedError
 
+    def couple(self, vectors: Tensor, batch: Batch) -> Sums:
+        """The losses of a whole step from the vectors of all its batches.  [N, K]
 
-class OnePass:
-    """Run the encoder once and let several readers score what it says: MLM + NSP is BERT."""
+        `batch` has the records, labels and counts of the whole step, and no inputs.
+        """
+        raise NotImplementedError
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
-        self.readers = readers
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """How much each term counts; 1 where none is given. Reports show unweighted terms."""
+        return {}
 
     @property
     def terms(self) -> list[str]:
-        """The losses, see Objective."""
-        return [reader.term for reader in self.readers]
+        """The names of the losses, the main one first."""
+        return [term.name for term in self.describe()]
 
     @property
-    def chance(self) -> float:
-        """The loss of a guess among all answers."""
-        return math.log(self.readers[0].choices)
+    def chance(self) -> float | None:
+        """The main loss of a network that knows nothing, where it can be known."""
+        choices = self.describe()[0].choices
+        return math.log(choices) if choices else None
 
-    @property
-    def asks(self) -> dict[str, str]:
-        """What each term is about, the main one first."""
-        return {reader.term: reader.asks for reader in self.readers}
+    def joined(self, others: "Sequence[Objective]") -> "Objective":
+        """One objective made of this and others, which share a pass of the encoder."""
+        raise SettingsError(
+            f"{type(self).__name__} runs the encoder in its own way, so that the order of pairs "
+            'cannot be learned beside it. Set data.pairs="off".'
+        )
 
-    def standard(self) -> "OnePass":
-        """As it is evaluated, see Reader."""
-        return OnePass([reader.standard() for reader in self.readers])
 
-    def at(self, progress: float) -> "OnePass":
-        """As it is trained at a moment of the run, see Reader."""
-        return OnePass([reader.at(progress) for reader in self.readers])
+class Reader(Objective):
+    """An objective that is content with the states of the ordinary pass in some places."""
 
-    def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
-        """Let each reader give what it can, see Reader."""
-        for reader in self.readers:
-            reader.begin(network, frequencies)
+    def places(self, batch: Batch) -> Tensor:
+        """Where it reads: places in the flat batch.  -> [N]"""
+        raise NotImplementedError
 
-    def prepare(self, batch: Batch, root: int) -> Batch:
-        """Let each reader hide and label in turn."""
-        for reader in self.readers:
-            batch = reader.prepare(batch, root)
+    def read(self, network: Network, states: Tensor, batch: Batch, *, each: bool = False) -> Sums:
+        """Sum the losses of what the encoder has made of these places.  states [N, D]"""
+        raise NotImplementedError
+
+    def forward(
+        self, network: Network, batch: Batch, companions: Companions, each: bool = False
+    ) -> Sums:
+        """One pass."""
+        states = network.encode(batch, places=self.places(batch))
+        return self.read(network, states, batch, each=each)
+
+    def joined(self, others: Sequence[Objective]) -> Objective:
+        """Readers share a pass, unless this one runs the encoder in its own way after all."""
+        if type(self).forward is not Reader.forward:
+            return super().joined(others)
+        return Joint([self, *(other for other in others if isinstance(other, Reader))])
+
+
+class Joint(Objective):
+    """Several readers on one pass of the encoder: masked tokens and next sentences are BERT."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        super().__init__(readers[0].config, readers[0].vocabulary)
+        self.readers = nn.ModuleList(readers)
+
+    def _each(self) -> list[Reader]:
+        return [reader for reader in self.readers if isinstance(reader, Reader)]
+
+    def describe(self) -> list[Term]:
+        """The terms of all."""
+        return [term for reader in self._each() for term in reader.describe()]
+
+    def heads(self, shape: Shape) -> Heads:
+        """The heads of all."""
+        heads: Heads = {}
+        for reader in self._each():
+            heads |= reader.heads(shape)
+        return heads
+
+    def encoders(self, shape: Shape) -> dict[str, ModelConfig]:
+        """The encoders of all."""
+        return {n: own for reader in self._each() for n, own in reader.encoders(shape).items()}
+
+    def build(self, shape: Shape, companions: Companions) -> None:
+        """Let each make its parameters."""
+        for reader in self._each():
+            reader.build(shape, companions)
+
+    def companions(self) -> dict[str, str]:
+        """The companions of all."""
+        return {name: path for reader in self._each() for name, path in reader.companions().items()}
+
+    def begin(self, network: Network, statistics: Statistics) -> None:
+        """Let each give what it can."""
+        for reader in self._each():
+            reader.begin(network, statistics)
+
+    def standard(self) -> Self:
+        """Each as it is evaluated."""
+        return type(self)([r for each in self._each() if isinstance(r := each.standard(), Reader)])
+
+    def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
+        """Let each mask and label in turn."""
+        for reader in self._each():
+            batch = reader.prepare(batch, key, progress)
         return batch
 
-    def __call__(self, network: Network, batch: Batch) -> Sums:
-        """One pass, every reader's sums."""
-        where = [reader.places(batch) for reader in self.readers]
-        states = network.encoder(
-            batch.tokens, batch.segments, batch.index, batch.owner, places=torch.cat(where)
-        )
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of all."""
+        return {name: own for reader in self._each() for name, own in reader.weights.items()}
+
+    def forward(
+        self, network: Network, batch: Batch, companions: Companions, each: bool = False
+    ) -> Sums:
+        """One pass, the sums of each."""
+        readers = self._each()
+        where = [reader.places(batch) for reader in readers]
+        states = network.encode(batch, places=torch.cat(where))
         sums: Sums = {}
-        parts = states.split([len(places) for places in where])
-        for reader, part in zip(self.readers, parts, strict=True):
-            sums |= reader.read(network, part, batch)
+        for reader, part in zip(readers, states.split([len(p) for p in where]), strict=True):
+            sums |= reader.read(network, part, batch, each=each)
         return sums
+
+
+def per_record(losses: Tensor, texts: Tensor, batch: Batch) -> Tensor:
+    """Sum losses by the records that their texts are of.  [N], [N] -> [R]"""
+    records = texts if batch.record is None else batch.record[texts]
+    count = len(batch.row) if batch.record is None else int(batch.record.max()) + 1
+    return losses.new_zeros(count).index_add(0, records, losses)
+
+
+class ZeroGradients(torch.autograd.Function):
+    """The identity on a loss, with a gradient of zero for parameters that a batch does not use.
+
+    DDP and FSDP wait for the gradients of all parameters, and weight decay applies to those with a
+    gradient. Unlike adding zero times a parameter, a NaN in one of them stays there.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *idle: Tensor) -> Tensor:
+        """[] -> []"""
+        ctx.shapes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in idle]
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        """The gradient as it is, and zeros."""
+        return gradients[0], *(torch.zeros(s, dtype=d, device=c) for s, d, c in ctx.shapes)
+
+
+def with_zero_gradients(loss: Tensor, idle: Sequence[Tensor]) -> Tensor:
+    """The same loss, beside which idle parameters get a gradient of zero."""
+    apply: Any = ZeroGradients.apply
+    same: Tensor = apply(loss, *idle)
+    return same

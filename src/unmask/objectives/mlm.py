@@ -1,4 +1,4 @@
-"""Masked language modelling: hide some tokens and guess them (BERT, section 3.1).
+"""Masked language modelling: mask some tokens and predict them (BERT, section 3.1).
 
     tokens -> seen, answers    `corrupt`, when the batch is made
     hidden -> logits -> loss   `MaskedLM`, when the batch is used
@@ -8,8 +8,6 @@ the chosen, 80 % are shown as [MASK], 10 % as a random token of the whole vocabu
 are. With whole words, a word is chosen and treated as one.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -21,11 +19,14 @@ from torch.nn import functional as F
 
 from unmask.data import draws
 from unmask.data.batches import Batch
+from unmask.model.heads import TokenHead
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Reader, Sums
+from unmask.model.shape import TOKENS, Heads, Shape, TokensConfig
+from unmask.objectives.base import RIGHT, Reader, Statistics, Sums, Term, per_record
 from unmask.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
+TERM, PLACES, ANSWERS = "mlm", "mlm_places", "mlm_tokens"
 _CHOOSE, _EDGE, _DICE, _NOISE = range(100, 104)  # one key per kind of draw
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -49,51 +50,57 @@ class MaskSettings(Settings):
 
 
 class MaskedLM(Reader):
-    """Guess the hidden tokens from their contexts, on both sides.
+    """Predict the masked tokens from their contexts, on both sides.
 
-    Needs: labels mlm_places, where in the batch they are, and mlm_tokens, what they were.
+    Needs: labels PLACES, where in the batch they are, and ANSWERS, what they were.
     Relations: beside it `pairs` reads the same pass.
     """
 
-    term = "mlm"
-    asks = "hidden tokens"
-    heads = {"tokens": True}
-    settings = MaskSettings
+    Config = MaskSettings
 
-    def __init__(self, settings: MaskSettings, vocabulary: Vocabulary) -> None:
-        self.how: MaskSettings = settings
-        self.vocabulary, self.choices = vocabulary, len(vocabulary)
+    def __init__(self, config: MaskSettings, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        self.config: MaskSettings = config
+        self.choices = len(vocabulary)
         self.special = np.zeros(self.choices, dtype=bool)
         self.special[[vocabulary.ids[token] for token in SPECIALS]] = True
+
+    def describe(self) -> list[Term]:
+        """One term."""
+        return [Term(TERM, "hidden tokens", self.choices, tokens=ANSWERS, places=PLACES)]
+
+    def heads(self, shape: Shape) -> Heads:
+        """A head that predicts tokens."""
+        return {TOKENS: TokensConfig()}
 
     def standard(self) -> "MaskedLM":
         """At 15 %, one token at a time."""
         return MaskedLM(MaskSettings(), self.vocabulary)
 
-    def at(self, progress: float) -> "MaskedLM":
-        """With the rate on its way from `rate` to `last_rate`."""
-        if self.how.last_rate is None:
-            return self
-        rate = self.how.rate + progress * (self.how.last_rate - self.how.rate)
-        return MaskedLM(self.how.model_copy(update={"rate": rate}), self.vocabulary)
+    def rate(self, progress: float) -> float:
+        """The share of masked tokens, on its way from `rate` to `last_rate`."""
+        first, last = self.config.rate, self.config.last_rate
+        return first if last is None else first + progress * (last - first)
 
-    def begin(self, network: Network, frequencies: Callable[[], NDArray[np.float64]]) -> None:
-        """Let every token be guessed as often as it occurs, whatever is around it."""
-        if self.how.frequencies:
-            assert network.token_head is not None, "this network has no token head"
+    def begin(self, network: Network, statistics: Statistics) -> None:
+        """Let every token be predicted as often as it occurs, whatever is around it."""
+        if self.config.frequencies:
             with torch.no_grad():
-                network.token_head.bias.copy_(torch.from_numpy(np.log(frequencies())))
+                bias = network.head(TOKENS, TokenHead).bias
+                bias.copy_(torch.from_numpy(np.log(statistics.frequencies)))
 
-    def prepare(self, batch: Batch, root: int) -> Batch:
-        """Hide tokens; which ones depends on the example and the key alone."""
-        seen, places = self.corrupt(batch, root)
-        hidden = torch.from_numpy(batch.tokens.numpy().ravel()[places])
-        return replace(batch, tokens=torch.from_numpy(seen)).with_labels(
-            len(places), "mlm", mlm_places=torch.from_numpy(places), mlm_tokens=hidden
+    def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
+        """Mask tokens; which ones depends on the example and the key alone."""
+        seen, places = self.corrupt(batch, key, progress)
+        masked = torch.from_numpy(batch.tokens.numpy().ravel()[places])
+        return batch.with_inputs(tokens=torch.from_numpy(seen)).with_labels(
+            len(places), TERM, **{PLACES: torch.from_numpy(places), ANSWERS: masked}
         )
 
-    def corrupt(self, batch: Batch, root: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What the model will see, and where it must guess.  -> [B, S], [N]"""
+    def corrupt(
+        self, batch: Batch, root: int, progress: float = 0.0
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What the model will see, and where it must predict.  -> [B, S], [N]"""
         tokens, text = batch.tokens.numpy(), batch.texts().numpy()
         ordinary = np.flatnonzero((text >= 0) & ~self.special[tokens])  # places in the flat batch
         assert batch.number is not None, "a batch to hide tokens in has numbers"
@@ -101,11 +108,11 @@ class MaskedLM(Reader):
         place = batch.index.numpy().ravel()[ordinary].astype(np.uint64)
         word = self._words(batch, ordinary)  # the first of each token's word, in `ordinary`
         where = number + place  # one counter for each token of each example
-        chosen = self._chosen(text.ravel()[ordinary], word, where, root)
+        chosen = self._chosen(text.ravel()[ordinary], word, where, root, self.rate(progress))
 
         dice = draws.uniform(draws.key(root, _DICE), where[word])
-        hide = chosen & (dice < self.how.mask_share)
-        swap = chosen & ~hide & (dice < self.how.mask_share + self.how.random_share)
+        hide = chosen & (dice < self.config.mask_share)
+        swap = chosen & ~hide & (dice < self.config.mask_share + self.config.random_share)
         noise = draws.below(self.choices, draws.uniform(draws.key(root, _NOISE), where))
         seen = tokens.copy()
         seen.ravel()[ordinary[hide]] = self.vocabulary.mask
@@ -113,22 +120,24 @@ class MaskedLM(Reader):
         return seen, ordinary[chosen]
 
     def places(self, batch: Batch) -> Tensor:
-        """Where tokens are hidden.  -> [N]"""
-        return batch.labels["mlm_places"]
+        """Where tokens are masked.  -> [N]"""
+        return batch.labels[PLACES]
 
-    def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
-        """Score the hidden places.  states [N, D]"""
-        answers = batch.labels["mlm_tokens"]  # [N]
-        if network.training:
-            return {"mlm": network.guess_loss(states, answers)}
-        scores = network.guess(states)  # [N, V]
-        loss = F.cross_entropy(scores, answers, reduction="sum")
-        return {"mlm": loss, "mlm" + RIGHT: (scores.argmax(dim=-1) == answers).sum()}
+    def read(self, network: Network, states: Tensor, batch: Batch, *, each: bool = False) -> Sums:
+        """Score the masked places.  states [N, D]"""
+        answers = batch.labels[ANSWERS]  # [N]
+        if network.training and not each:
+            return {TERM: network.token_loss(states, answers)}
+        scores = network.token_scores(states)  # [N, V]
+        losses = F.cross_entropy(scores, answers, reduction="none" if each else "sum")
+        if each:
+            return {TERM: per_record(losses, batch.texts().flatten()[self.places(batch)], batch)}
+        return {TERM: losses, TERM + RIGHT: (scores.argmax(dim=-1) == answers).sum()}
 
     def _words(self, batch: Batch, ordinary: NDArray[np.int64]) -> NDArray[np.int64]:
         """For each ordinary token the first of its word; itself, if words are not kept whole."""
         itself = np.arange(len(ordinary))
-        if not self.how.whole_words:
+        if not self.config.whole_words:
             return itself
         assert batch.continues is not None, "a batch for whole words says which tokens continue"
         begins = ~batch.continues.numpy().ravel()[ordinary]
@@ -142,6 +151,7 @@ class MaskedLM(Reader):
         word: NDArray[np.int64],  # [N] the first token of its word
         where: NDArray[np.uint64],  # [N] its counter
         root: int,
+        rate: float,
     ) -> NDArray[np.bool_]:  # [N]
         """Take words in a random order, as many as make the rate; the last one by chance."""
         score = draws.uniform(draws.key(root, _CHOOSE), where)[word]
@@ -153,7 +163,7 @@ class MaskedLM(Reader):
         words = word[order]
         first = np.maximum.accumulate(np.where(np.diff(words, prepend=-1) != 0, place, 0))
         size = np.bincount(word, minlength=len(word))[words]
-        wanted = self.how.rate * np.bincount(text, minlength=int(text.max(initial=0)) + 1)[texts]
+        wanted = rate * np.bincount(text, minlength=int(text.max(initial=0)) + 1)[texts]
         edge = draws.uniform(draws.key(root, _EDGE), where[order][begin])
         chosen = np.zeros(len(order), dtype=bool)
         chosen[order] = rank[first] + edge * size < wanted

@@ -4,15 +4,18 @@ With examples of kind "nsp" a wrong second segment comes from another document; 
 are swapped. The question put to the network is the same.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.data.examples import UNSAID
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Reader, Sums
+from unmask.model.shape import PAIR, PAIRS, POOLER, Heads, PoolerConfig, Shape
+from unmask.objectives.base import RIGHT, Reader, Sums, Term, per_record
 from unmask.settings import Settings
-from unmask.text.vocabulary import Vocabulary
+
+TERM = LABEL = "pair"
 
 
 class PairSettings(Settings):
@@ -22,36 +25,38 @@ class PairSettings(Settings):
 class PairOrder(Reader):
     """A yes or no from the pooled [CLS].
 
-    Needs: labels pair [N], FOLLOWS, DIFFERS or UNSAID for an example of one segment.
+    Needs: labels LABEL [N], FOLLOWS, DIFFERS or UNSAID for an example of one segment.
     Relations: leave it out with examples of kind "off", as RoBERTa does.
     """
 
-    term = "pair"
-    asks = "pairs"
-    heads = {"pooler": True, "pair": True}
-    settings = PairSettings
-    choices = 2
+    Config = PairSettings
+    needs_pairs = True
 
-    def __init__(self, settings: PairSettings, vocabulary: Vocabulary) -> None:
-        self.how = settings
+    def describe(self) -> list[Term]:
+        """One term."""
+        return [Term(TERM, "pairs", choices=2)]
 
-    def begin(self, network: Network, frequencies: object) -> None:
-        """Everything must be learned."""
+    def heads(self, shape: Shape) -> Heads:
+        """A head for pairs, on the pooler."""
+        return {POOLER: PoolerConfig(), PAIR: PAIRS}
 
-    def prepare(self, batch: Batch, root: int) -> Batch:
+    def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Count the pairs that have an answer; the examples bring it."""
-        return batch.with_labels(int((batch.labels["pair"] != UNSAID).sum()), "pair")
+        return batch.with_labels(int((batch.labels[LABEL] != UNSAID).sum()), TERM)
 
     def places(self, batch: Batch) -> Tensor:
         """The first token of each text.  -> [N]"""
         return batch.begins
 
-    def read(self, network: Network, states: Tensor, batch: Batch) -> Sums:
+    def read(self, network: Network, states: Tensor, batch: Batch, *, each: bool = False) -> Sums:
         """states [N, D]"""
         scores = network.pair_scores(states)  # [N, 2]
-        answers = batch.labels["pair"]  # [N]
-        loss = F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="sum")
-        sums = {"pair": loss}
+        answers = batch.labels[LABEL]  # [N]
+        if each:
+            losses = F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="none")
+            texts = torch.arange(len(answers), device=answers.device)
+            return {TERM: per_record(losses, texts, batch)}
+        sums = {TERM: F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="sum")}
         if not network.training:
-            sums["pair" + RIGHT] = (scores.argmax(dim=-1) == answers).sum()
+            sums[TERM + RIGHT] = ((scores.argmax(dim=-1) == answers) & (answers != UNSAID)).sum()
         return sums

@@ -13,6 +13,23 @@ export const keepToken = (token) => sessionStorage.setItem(KEY, token);
 
 /** GET a path, or POST it a body; the answer as JSON, or a Refusal in the server's words. */
 export async function ask(path, body) {
+  return (await fetched(path, body)).json();
+}
+
+/** POST a body; the events of the answer as they come, each as JSON. */
+export async function* stream(path, body) {
+  const reader = (await fetched(path, body)).body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) yield JSON.parse(part.replace(/^data: /, ""));
+  }
+}
+
+async function fetched(path, body) {
   const token = sessionStorage.getItem(KEY);
   const headers = token ? { authorization: `Bearer ${token}` } : {};
   const options = body === undefined ? { headers } : { method: "POST", headers: { ...headers, "content-type": "application/json" }, body: JSON.stringify(body) };
@@ -22,10 +39,10 @@ export async function ask(path, body) {
   } catch {
     throw new Refusal(0, "The server does not answer. Is it still running?");
   }
-  const answer = await response.json().catch(() => null);
   if (!response.ok) {
+    const answer = await response.json().catch(() => null);
     const said = answer?.error?.message ?? answer?.error ?? response.statusText;
     throw new Refusal(response.status, `${said}`);
   }
-  return answer;
+  return response;
 }

@@ -2,7 +2,7 @@
 
 import { Refusal, ask, keepToken } from "./api.js";
 import { element } from "./dom.js";
-import { TABS } from "./tabs.js";
+import { tabsOf } from "./tabs.js";
 
 const root = document.getElementById("app");
 
@@ -33,7 +33,7 @@ function askForToken() {
 }
 
 function show(cards, runs) {
-  const tabs = TABS.filter((tab) => tab.shown({ cards, runs }));
+  const tabs = tabsOf({ cards, runs });
   const list = element("div", { role: "tablist", class: "tabs", "aria-label": "What to ask" });
   const panels = element("div", {});
   const buttons = tabs.map((tab, n) => {

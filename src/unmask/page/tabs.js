@@ -3,64 +3,11 @@
 import { ask } from "./api.js";
 import { mountAttention } from "./attention.js";
 import { chartsOf } from "./curves.js";
-import { choice, element, newestOnly, percent, table } from "./dom.js";
+import { choice, element, percent, table } from "./dom.js";
+import { area, asking, bars, whichModel } from "./forms.js";
+import { taskTabs } from "./tasks.js";
 
 const EVERY = 2000; // milliseconds between two looks at a run
-const KINDS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#be185d", "#0891b2"];
-
-/** A form whose answer, or whose refusal, is shown below it. */
-function asking(panel, { fields, button, send }) {
-  const output = element("div", { class: "answer" });
-  const status = element("p", { class: "unseen", role: "status" });
-  const begin = newestOnly();
-  const say = (text, kind) => {
-    status.textContent = text;
-    status.className = kind;
-  };
-  const form = element(
-    "form",
-    {
-      class: "ask",
-      onsubmit: async (event) => {
-        event.preventDefault();
-        const isNewest = begin();
-        say("asking …", "hint");
-        try {
-          const answer = await send();
-          if (!isNewest()) return;
-          output.replaceChildren(...[answer].flat());
-          say("answered", "unseen"); // who sees the answer need not be told
-        } catch (error) {
-          if (!isNewest()) return;
-          output.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
-          say("", "unseen");
-        }
-      },
-    },
-    ...fields,
-    element("button", {}, button),
-  );
-  panel.append(form, status, output);
-  return { form, output };
-}
-
-function area(label, value, id) {
-  const field = element("textarea", { id, rows: 3 });
-  field.value = value;
-  return { field, label: element("div", {}, element("label", { for: id }, label), field) };
-}
-
-/** Those models that can; a choice if there are several. */
-function whichModel(cards, verb) {
-  const names = cards.filter((card) => card.can.includes(verb)).map((card) => card.name);
-  const picked = { name: names[0] };
-  return { picked, label: names.length > 1 ? choice("model", names, names[0], (name) => (picked.name = name)) : null };
-}
-
-function bars(what, rows) {
-  const most = Math.max(...rows.map(([, share]) => share), 1e-9);
-  return table([what, "share"], rows.map(([name, share]) => [name, element("span", { class: "bar more", style: `--share: ${share / most}` }, percent(share))]));
-}
 
 function fill(panel, { cards }) {
   const { picked, label } = whichModel(cards, "fill");
@@ -103,82 +50,6 @@ function next(panel, { cards }) {
     send: async () => {
       const said = await ask("/next", { first: first.field.value, second: second.field.value, model: picked.name });
       return element("p", { class: "verdict" }, `${said.follows ? "It follows" : "It does not follow"}: ${percent(said.probability)}`);
-    },
-  });
-}
-
-function classify(panel, { cards }) {
-  const { picked, label } = whichModel(cards, "classify");
-  const text = area("Text", "A warm, funny and moving film.", "classify-text");
-  const second = area("Second text, for pairs", "", "classify-second");
-  asking(panel, {
-    fields: [label, text.label, second.label],
-    button: "Classify",
-    send: async () => {
-      const item = second.field.value.trim() ? [text.field.value, second.field.value] : text.field.value;
-      const [found] = await ask("/classify", { texts: [item], model: picked.name });
-      return [element("p", { class: "verdict" }, found.labels.join(", ") || "no label"), bars("label", Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]))];
-    },
-  });
-}
-
-function score(panel, { cards }) {
-  const { picked, label } = whichModel(cards, "score");
-  const text = area("Text", "A man plays a guitar.", "score-text");
-  const second = area("Second text", "Somebody makes music.", "score-second");
-  asking(panel, {
-    fields: [label, text.label, second.label],
-    button: "Score",
-    send: async () => {
-      const item = second.field.value.trim() ? [text.field.value, second.field.value] : text.field.value;
-      const [found] = await ask("/score", { texts: [item], model: picked.name });
-      return element("p", { class: "verdict" }, found.toFixed(3));
-    },
-  });
-}
-
-function answer(panel, { cards }) {
-  const { picked, label } = whichModel(cards, "answer");
-  const question = area("Question", "Who wrote the book?", "answer-question");
-  const context = area("Passage", "The book was written by Ada in the spring of 1843.", "answer-context");
-  asking(panel, {
-    fields: [label, question.label, context.label],
-    button: "Find the answer",
-    send: async () => {
-      const passage = context.field.value;
-      const found = await ask("/answer", { question: question.field.value, context: passage, model: picked.name });
-      const letters = [...passage];
-      const shown = found.text
-        ? [letters.slice(0, found.start).join(""), element("mark", {}, letters.slice(found.start, found.end).join("")), letters.slice(found.end).join("")]
-        : [passage];
-      return [
-        element("p", { class: "verdict" }, found.text ? `${found.text} (${percent(found.probability)})` : "The passage does not answer it."),
-        element("p", { class: "passage" }, ...shown),
-        table(["what else it may be", "probability"], found.candidates.map((own) => [own.text || "(no answer)", percent(own.probability)])),
-      ];
-    },
-  });
-}
-
-function entities(panel, { cards }) {
-  const { picked, label } = whichModel(cards, "entities");
-  const text = area("Text", "Ada Lovelace met Charles Babbage in London.", "entities-text");
-  asking(panel, {
-    fields: [label, text.label],
-    button: "Find names",
-    send: async () => {
-      const letters = [...text.field.value]; // as sent: it may be edited before the answer comes
-      const [found] = await ask("/entities", { texts: [letters.join("")], model: picked.name });
-      const kinds = [...new Set(found.entities.map((own) => own.label))];
-      const parts = [];
-      let at = 0;
-      for (const own of found.entities) {
-        parts.push(letters.slice(at, own.start).join(""));
-        parts.push(element("mark", { class: "entity", style: `--colour: ${KINDS[kinds.indexOf(own.label) % KINDS.length]}` }, letters.slice(own.start, own.end).join(""), " ", element("small", {}, own.label)));
-        at = own.end;
-      }
-      parts.push(letters.slice(at).join(""));
-      return [element("p", { class: "passage" }, ...parts), found.entities.length ? null : element("p", {}, "No name found.")].filter(Boolean);
     },
   });
 }
@@ -288,16 +159,19 @@ function model(panel, { cards }) {
 
 const can = (verb) => ({ cards }) => cards.some((card) => card.can.includes(verb));
 
-export const TABS = [
+const TABS = [
   { id: "fill", name: "Fill", shown: can("fill"), draw: fill },
   { id: "next", name: "Next sentence", shown: can("next"), draw: next },
-  { id: "classify", name: "Classify", shown: can("classify"), draw: classify },
-  { id: "score", name: "Score", shown: can("score"), draw: score },
-  { id: "answer", name: "Answer", shown: can("answer"), draw: answer },
-  { id: "entities", name: "Names", shown: can("entities"), draw: entities },
   { id: "translate", name: "Translate", shown: can("translate"), draw: translate },
   { id: "similarity", name: "Similarity", shown: can("embed"), draw: similarity },
   { id: "attention", name: "Attention", shown: can("attention"), draw: attention },
   { id: "runs", name: "Training", shown: ({ runs: names }) => names.length > 0, draw: runs },
   { id: "model", name: "Models", shown: () => true, draw: model },
 ];
+
+/** The tabs for what is served here; those of tasks stand before the more general ones. */
+export function tabsOf(served) {
+  const shown = TABS.filter((tab) => tab.shown(served));
+  const first = shown.findIndex((tab) => ["translate", "similarity"].includes(tab.id));
+  return [...shown.slice(0, first), ...taskTabs(served), ...shown.slice(first)];
+}

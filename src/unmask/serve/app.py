@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from unmask.serve import known, ours
+from unmask.serve import asking, known, ours
 from unmask.serve.guard import LOCAL, Guard
 from unmask.serve.limits import Limits, Refused, internal, invalid
 from unmask.serve.schemas import Problem
@@ -56,7 +56,7 @@ def create_app(
         responses=SAID,
         description="BERT over HTTP. Every refusal is JSON with error and error_type.",
     )
-    routers = known.router(desk), ours.router(desk)
+    routers = known.router(desk), ours.router(desk), asking.router(desk)
     for router in routers:
         app.include_router(router)
     _page(app)

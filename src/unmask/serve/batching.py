@@ -1,25 +1,46 @@
-"""Requests -> batches: what waits for the same is computed together, by one thread.
+"""Requests -> batches and sessions, computed by one thread.
 
 The event loop only puts work into a queue and waits for its future; it is never blocked. A batch
 takes the oldest work and all that wants the same (model, verb, options) until it has enough tokens,
 so that under load batches fill by themselves and without load nobody waits for company.
+
+Some answers grow step by step, such as texts token by token: their works begin a session. The
+thread takes one step of one session, then a batch if there is one, and so on; a step is short, so
+that nobody waits for a long text to end.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
-from typing import Any
+from typing import Any, Protocol
 
-from unmask.errors import DataError, SettingsError
+from unmask.errors import DataError, SettingsError, TextTooLong
 from unmask.serve.limits import Limits, Refused, busy, invalid, too_large, too_late
 from unmask.serve.metrics import Metrics
-from unmask.use.model import TextTooLong
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]  # items -> an answer to each
+Grown = Callable[[Any], None]  # is given what there is of an answer, after each step
+
+
+class Session(Protocol):
+    """Answers to items that grow together."""
+
+    @property
+    def done(self) -> bool:
+        """Are all answers complete?"""
+
+    def step(self) -> None:
+        """Go a short way further."""
+
+    def answers(self) -> Sequence[Any]:
+        """What there is of each answer so far."""
+
+
+Begin = Callable[[Sequence[Any]], Session]  # items -> their session
 
 
 @dataclass
@@ -27,11 +48,27 @@ class Work:
     """The items of one request, all of which want the same."""
 
     key: Hashable
-    run: Run
+    run: Callable[[Sequence[Any]], Any]  # a `Run`, or a `Begin` if its answers grow
     items: Sequence[Any]
     tokens: int
+    grows: bool = False  # `run` begins a session
+    grown: Grown | None = None
     future: Future[list[Any]] = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
+    left: bool = False  # the client has gone
+
+
+@dataclass
+class Running:
+    """A session and the works that it answers."""
+
+    session: Session
+    works: list[Work]
+
+    def answers(self) -> list[list[Any]]:
+        """Those of each work."""
+        found = iter(self.session.answers())
+        return [[next(found) for _ in work.items] for work in self.works]
 
 
 class Batcher:
@@ -40,6 +77,7 @@ class Batcher:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self.works: deque[Work] = deque()
+        self.sessions: deque[Running] = deque()  # of the thread alone
         self.waiting = 0  # texts in the queue
         self.changed = Condition()
         self.stopped = False
@@ -67,41 +105,67 @@ class Batcher:
             return None
         return busy(f"{waiting} texts wait already, and {most} may. Try again in a second.")
 
-    async def ask(self, key: Hashable, run: Run, items: Sequence[Any], tokens: int) -> list[Any]:
-        """Wait for the answers to the items, in order; works with an equal key share a `run`."""
-        if not items:
+    async def ask(self, work: Work) -> list[Any]:
+        """Wait for the answers to a work's items, in order."""
+        if not work.items:
             return []
-        work = Work(key, run, items, tokens)
         with self.changed:
-            if refused := self.full(len(items)):
+            if refused := self.full(len(work.items)):
                 raise refused
-            self.waiting += len(items)
+            self.waiting += len(work.items)
             self.works.append(work)
             self.changed.notify()
-        return await asyncio.wrap_future(work.future)
+        try:
+            return await asyncio.wrap_future(work.future)
+        finally:
+            work.left = True  # matters only where it was not answered yet
+
+    async def stream(self, work: Work) -> AsyncIterator[Any]:
+        """The answer to a single item as it grows; the last one is complete."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        end = object()
+
+        def put(answer: Any) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, answer)
+
+        work.grown = put
+        asking = asyncio.create_task(self.ask(work))
+        asking.add_done_callback(lambda _: queue.put_nowait(end))
+        try:
+            while (answer := await queue.get()) is not end:
+                yield answer
+            yield asking.result()[0]
+        finally:
+            asking.cancel()
 
     def _serve(self) -> None:
         while (batch := self._next()) is not None:
-            if batch:
+            if batch and batch[0].grows:
+                self._begin(batch)
+            elif batch:
                 self._answer(batch)
+            if self.sessions:
+                self._advance()
 
     def _next(self) -> list[Work] | None:
-        """The oldest work and its like; waits for one, and is None when all is over."""
+        """The oldest work and its like, or nothing if a session waits; None when all is over."""
         with self.changed:
             while not self.works:
+                if self.sessions:
+                    return []
                 if self.stopped:
                     return None
                 self.changed.wait()
-            late = time.monotonic() - self.limits.request_seconds
             batch: list[Work] = []
             others: deque[Work] = deque()
             for work in self.works:
-                expired = work.since < late
-                if not (work.future.cancelled() or expired or self._fits(batch, work)):
+                expired = self._expired(work)
+                if not (work.left or expired or self._fits(batch, work)):
                     others.append(work)
                     continue
                 self.waiting -= len(work.items)
-                if not work.future.set_running_or_notify_cancel():
+                if work.left or not work.future.set_running_or_notify_cancel():
                     continue  # the client has gone
                 if expired:
                     work.future.set_exception(too_late("it waited too long. Try again."))
@@ -110,7 +174,12 @@ class Batcher:
             self.works = others
         return batch
 
+    def _expired(self, work: Work) -> bool:
+        return time.monotonic() - work.since > self.limits.request_seconds
+
     def _fits(self, batch: list[Work], work: Work) -> bool:
+        if work.grows and len(self.sessions) >= self.limits.sessions:
+            return False
         if not batch:
             return True
         tokens = sum(own.tokens for own in batch) + work.tokens
@@ -124,14 +193,57 @@ class Batcher:
             self.metrics.batch(len(items), sum(work.tokens for work in batch))
             answers = [[next(found) for _ in work.items] for work in batch]
         except BaseException as error:  # a panic of the tokenizer's engine is no Exception
-            if len(batch) == 1:
-                batch[0].future.set_exception(_known(error))
-                return
-            for work in batch:  # what is wrong with one is not answered to its neighbours
-                self._answer([work])
+            self._failed(batch, error, self._answer)
             return
         for work, own in zip(batch, answers, strict=True):
             work.future.set_result(own)
+
+    def _begin(self, batch: list[Work]) -> None:
+        """Begin a session for all works of a batch."""
+        items = [item for work in batch for item in work.items]
+        try:
+            running = Running(batch[0].run(items), batch)
+        except BaseException as error:
+            self._failed(batch, error, self._begin)
+            return
+        self.metrics.batch(len(items), sum(work.tokens for work in batch))
+        self.sessions.append(running)
+
+    def _advance(self) -> None:
+        """Take one step of the session whose turn it is; its deadline is looked at before."""
+        running = self.sessions.popleft()
+        for work in running.works:
+            if self._expired(work) and not work.future.done():
+                work.future.set_exception(too_late("it took too long. Try again, or ask for less."))
+        works = [work for work in running.works if not (work.left or work.future.done())]
+        if not works:
+            return  # nobody waits for it any more
+        try:
+            running.session.step()
+            shown = running.session.done or any(work.grown for work in works)
+            answers = running.answers() if shown else [[]] * len(running.works)
+        except BaseException as error:
+            self._failed(works, error, self._begin)
+            return
+        for work, own in zip(running.works, answers, strict=True):
+            if work.left or work.future.done():
+                continue
+            if running.session.done:
+                work.future.set_result(own)
+            elif work.grown:
+                work.grown(own[0])
+        if not running.session.done:
+            self.sessions.append(running)
+
+    def _failed(
+        self, batch: list[Work], error: BaseException, again: Callable[[list[Work]], None]
+    ) -> None:
+        """What is wrong with one work is not answered to its neighbours."""
+        if len(batch) == 1:
+            batch[0].future.set_exception(_known(error))
+            return
+        for work in batch:
+            again([work])
 
 
 def _known(error: BaseException) -> Exception:

@@ -120,10 +120,11 @@ def _about(routes: APIRouter, desk: Desk) -> None:
     async def info() -> schemas.Info:
         """What is served, and its limits."""
         name, model = next(iter(desk.models.items()))
-        labels = model.network.heads.label_names
+        labels = model.network.shape.labels
         kind: dict[str, Any] = {"embedding": {"pooling": "mean"}}
-        if VERBS["classify"].can(model):
-            kind = {"classifier": {"id2label": {str(i): own for i, own in enumerate(labels)}}}
+        if labels and VERBS["classify"].can(model):
+            names = {str(i): own for i, own in enumerate(labels.names)}
+            kind = {"classifier": {"id2label": names}}
         return schemas.Info(
             model_id=name,
             model_type=kind,

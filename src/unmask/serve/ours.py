@@ -12,7 +12,7 @@ from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
 from unmask.tasks.qa import Answer
 from unmask.train.folder import read_metrics
-from unmask.use.model import Guess
+from unmask.use.model import Guess, Model
 
 MOST = 1500  # entries of a run's training that are sent
 
@@ -48,7 +48,7 @@ def _asking(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/score")
     async def score(asked: schemas.Classify) -> list[float]:
         """The number that belongs to each text or pair."""
-        return await desk.ask("score", asked, asked.texts)
+        return [number.score for number in await desk.ask("score", asked, asked.texts)]
 
     @routes.post("/answer")
     async def answer(asked: schemas.Question) -> Answer:
@@ -84,6 +84,7 @@ def _looking(routes: APIRouter, desk: Desk) -> None:
             {
                 "name": name,
                 "can": abilities(model),
+                "task": _task(model),
                 "config": model.network.config.model_dump(mode="json"),
                 "card": _card(model.path),
             }
@@ -107,6 +108,16 @@ def _looking(routes: APIRouter, desk: Desk) -> None:
             for number, entry in enumerate(entries)
             if number % step == 0 or entry.get("kind") != "train" or entry is entries[-1]
         ]
+
+
+def _task(model: Model) -> dict[str, Any] | None:
+    """The model's task and the schema of its questions, from which the page makes a form."""
+    if not model.fine_tuned:
+        return None
+    task = model.task
+    schema = task.Ask.model_json_schema()
+    title = task.title or task.name.replace("_", " ").capitalize()
+    return {"name": task.name, "title": title, "generates": task.generates, "ask": schema}
 
 
 def _card(path: Path) -> str:

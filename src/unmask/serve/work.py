@@ -1,35 +1,39 @@
 """What a model can be asked over HTTP, and how many at a time.
 
-A verb takes a model and items that belong together, and gives an answer to each. All of them go
-through the same code as the command line and Python.
+A verb takes a model and items that belong together, and gives an answer to each, at once or in a
+session that grows step by step. All of them go through the same code as the command line and
+Python.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
-from unmask.data.questions import Question
-from unmask.data.tags import sentence_of
-from unmask.model.config import SearchSettings
-from unmask.serve.batching import Batcher
+from unmask.model.shape import PAIR, TOKENS
+from unmask.serve.batching import Batcher, Session, Work
 from unmask.serve.limits import Limits, Refused, invalid, too_large
 from unmask.serve.metrics import Metrics
 from unmask.serve.schemas import Asked, Looked, Translated, Verdict
-from unmask.settings import build
-from unmask.tasks.classify import Labels
-from unmask.tasks.ner import Names
-from unmask.tasks.qa import Answer
-from unmask.use.embed import EmbedOptions, Vector
-from unmask.use.model import Guess, Model, TextTooLong
+from unmask.tasks.asks import Ask, AskText
+from unmask.tasks.base import Task
+from unmask.tasks.classify import Classify
+from unmask.tasks.growing import Growing
+from unmask.tasks.ner import AskSentence, Ner
+from unmask.tasks.qa import AskPassage, Qa
+from unmask.tasks.regress import Regress
+from unmask.tasks.translate import AskTranslation, Translate
+from unmask.use.embed import USUAL, EmbedOptions, Vector
+from unmask.use.model import Guess, Model
 from unmask.use.page import payload
 
 CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of their own
 WORDS = re.compile(r"[A-Za-z0-9\s]+")
+ASK = "ask "
 TextOrPair = str | tuple[str, str]
 
 
@@ -40,6 +44,11 @@ class Verb:
     run: Callable[..., Sequence[Any]]
     can: Callable[[Model], bool]
     needs: str  # a model that can, in words
+    begin: Callable[..., Session] | None = None  # instead of `run`, for a model that generates
+
+    def grows(self, model: Model) -> bool:
+        """Do the answers of this model grow in a session?"""
+        return self.begin is not None and model.task.generates
 
 
 def _any(model: Model) -> bool:
@@ -50,16 +59,9 @@ def _attends(model: Model) -> bool:
     return model.network.config.cell == "attention"
 
 
-def _has(part: str) -> Callable[[Model], bool]:
+def _has(head: str) -> Callable[[Model], bool]:
     def can(model: Model) -> bool:
-        return getattr(model.network, part) is not None
-
-    return can
-
-
-def _task(name: str) -> Callable[[Model], bool]:
-    def can(model: Model) -> bool:
-        return model.network.heads.labels is not None and model.task.name == name
+        return head in model.network.heads
 
     return can
 
@@ -68,10 +70,10 @@ def _embed(
     model: Model, items: list[str], **options: Unpack[EmbedOptions]
 ) -> list[tuple[Vector, int]]:
     """Vectors, each with the number of tokens that were read."""
-    vectors = list(model.embeddings(items, **options))
-    most = model.network.config.max_length
-    read = [min(len(ids) + 2, most) for ids in model.tokenizer.ids(items)]
-    return list(zip(vectors, read, strict=True))
+    how = USUAL | options
+    examples = list(model.examples(([text] for text in items), truncate=how["truncate"]))
+    read = [len(example) for example in examples]
+    return list(zip(model.vectors(examples, how), read, strict=True))
 
 
 def _tokenize(model: Model, items: list[str], *, add_special_tokens: bool) -> list[str]:
@@ -96,40 +98,6 @@ def _tokenize(model: Model, items: list[str], *, add_special_tokens: bool) -> li
     return found
 
 
-def _classify(model: Model, items: list[TextOrPair], *, truncate: bool) -> list[Labels]:
-    if not truncate:
-        _refuse_long(model, items)
-    return model.classify(items)
-
-
-def _score(model: Model, items: list[TextOrPair], *, truncate: bool) -> list[float]:
-    if not truncate:
-        _refuse_long(model, items)
-    return model.score(items)
-
-
-def _refuse_long(model: Model, items: list[TextOrPair]) -> None:
-    for number, item in enumerate(items, start=1):
-        tokens = len(model.tokenizer.encode(*([item] if isinstance(item, str) else item)))
-        if tokens > model.limit:
-            raise TextTooLong(number, tokens, model.limit)
-
-
-def _answer(model: Model, items: list[tuple[str, str]]) -> list[Answer]:
-    questions = (
-        Question("", question, context, None, "the question") for question, context in items
-    )
-    return list(model.predict(questions))
-
-
-def _entities(model: Model, items: list[str]) -> list[Names]:
-    # Each is a document of its own: no text may be the context of another client's.
-    texts = (
-        replace(sentence_of(text, "the text"), document=number) for number, text in enumerate(items)
-    )
-    return list(model.predict(texts))
-
-
 def _fill(model: Model, items: list[str], *, top: int, truncate: bool) -> list[list[list[Guess]]]:
     return [model.fill(text, top=top, truncate=truncate) for text in items]
 
@@ -145,35 +113,131 @@ def _attention(
     return [payload(model, **item, truncate=truncate) for item in items]
 
 
-def _translate(
-    model: Model, items: list[str], *, alignment: bool, **search: float
-) -> list[Translated]:
+def _records(model: Model, asks: Sequence[Ask]) -> list[Any]:
+    """Questions as records of the model's task."""
+    return [model.task.record(ask, f"text {i}", i) for i, ask in enumerate(asks, start=1)]
+
+
+def _answered(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> list[Any]:
+    """The answers of the model's task to questions that agree in their options."""
+    task = model.task.asked(asks[0])
+    return list(model.predict(_records(model, asks), task=task, truncate=truncate))
+
+
+def _viewed(model: Model, asks: list[Ask], *, truncate: bool = True) -> list[tuple[Any, Any]]:
+    """The same, with a view of each answer."""
+    found = _answered(model, asks, truncate=truncate)
+    records = _records(model, asks)
+    views = [model.task.view(*pair) for pair in zip(records, found, strict=True)]
+    return list(zip(found, views, strict=True))
+
+
+class _Growing:
+    """The same, of a task that generates, step by step."""
+
+    def __init__(self, model: Model, asks: list[Ask], *, truncate: bool = True) -> None:
+        self.model, self.asks = model, _records(model, asks)
+        task = model.task.asked(asks[0])
+        self.growing = Growing(model.forward, model.tokens, task, self.asks)
+
+    @property
+    def done(self) -> bool:
+        """See Session."""
+        return self.growing.done
+
+    def step(self) -> None:
+        """See Session."""
+        self.growing.step()
+
+    def answers(self) -> Sequence[Any]:
+        """See Session."""
+        found = self.growing.answers()
+        views = [self.model.task.view(*pair) for pair in zip(self.asks, found, strict=True)]
+        return list(zip(found, views, strict=True))
+
+
+class _Translating(_Growing):
     """Translations, each with where its words looked if that is wanted and there is attention."""
-    speaker = model.translator
-    translations = list(speaker.translate(items, build(SearchSettings, search, where="translate")))
-    found = []
-    for text, own in zip(items, translations, strict=True):
-        answer = Translated(text=own.text, score=own.score)
-        looked = speaker.looked_at(text, own) if alignment else None
-        if looked is not None:
-            answer.alignment = Looked(
-                source=looked.source, target=looked.target, weights=looked.weights.tolist()
-            )
-        found.append(answer)
-    return found
+
+    def __init__(self, model: Model, items: list[str], *, alignment: bool, **search: Any) -> None:
+        super().__init__(model, [AskTranslation(text=text, **search) for text in items])
+        self.items, self.alignment = items, alignment
+
+    def answers(self) -> list[Translated]:
+        """See Session."""
+        found = []
+        for text, own in zip(self.items, self.growing.answers(), strict=True):
+            answer = Translated(text=own.text, score=own.score)
+            looked = None
+            if self.alignment and self.done:
+                looked = self.model.translator.looked_at(text, own)
+            if looked is not None:
+                answer.alignment = Looked(
+                    source=looked.source, target=looked.target, weights=looked.weights.tolist()
+                )
+            found.append(answer)
+        return found
+
+
+def _through(session: Callable[..., Session]) -> Callable[..., Sequence[Any]]:
+    """Run a session to its end at once."""
+
+    def run(model: Model, items: list[Any], **options: Any) -> Sequence[Any]:
+        own = session(model, items, **options)
+        while not own.done:
+            own.step()
+        return own.answers()
+
+    return run
+
+
+def of_task(name: str) -> Verb:
+    """The verb of a task: any of its questions, each answer with its view."""
+
+    def can(model: Model) -> bool:
+        return model.fine_tuned and model.task.name == name
+
+    return Verb(_viewed, can, f"one that was fine-tuned for {name}", _Growing)
+
+
+def _short(kind: type[Task[Any, Any]], ask: Callable[[Any], Ask]) -> Verb:
+    """A short form of a task's questions, each made of an item."""
+
+    def run(model: Model, items: list[Any], *, truncate: bool = True) -> list[Any]:
+        return _answered(model, [ask(item) for item in items], truncate=truncate)
+
+    verb = of_task(kind.name)
+    return Verb(run, verb.can, verb.needs)
+
+
+def _text(item: TextOrPair) -> AskText:
+    return AskText(text=item) if isinstance(item, str) else AskText(text=item[0], second=item[1])
+
+
+def _passage(item: tuple[str, str]) -> AskPassage:
+    return AskPassage(question=item[0], context=item[1])
+
+
+def _sentence(item: str) -> AskSentence:
+    return AskSentence(text=item)
 
 
 VERBS = {
     "embed": Verb(_embed, _any, "any model"),
     "tokenize": Verb(_tokenize, _any, "any model"),
-    "classify": Verb(_classify, _task("classify"), "one that was fine-tuned to classify"),
-    "score": Verb(_score, _task("regress"), "one that was fine-tuned for numbers (regress)"),
-    "answer": Verb(_answer, _task("qa"), "one that was fine-tuned to answer questions (qa)"),
-    "entities": Verb(_entities, _task("ner"), "one that was fine-tuned to find names (ner)"),
-    "fill": Verb(_fill, _has("token_head"), f"a {MASKED} or {PRETRAINING}"),
-    "next": Verb(_next, _has("pair_head"), f"a {PRETRAINING}"),
+    "classify": _short(Classify, _text),
+    "score": _short(Regress, _text),
+    "answer": _short(Qa, _passage),
+    "entities": _short(Ner, _sentence),
+    "fill": Verb(_fill, _has(TOKENS), f"a {MASKED} or {PRETRAINING}"),
+    "next": Verb(_next, _has(PAIR), f"a {PRETRAINING}"),
     "attention": Verb(_attention, _attends, "a Transformer"),
-    "translate": Verb(_translate, _has("decoder"), "one that was trained to translate"),
+    "translate": Verb(
+        _through(_Translating),
+        of_task(Translate.name).can,
+        "one that was trained to translate",
+        _Translating,
+    ),
 }
 
 
@@ -192,12 +256,18 @@ def named(models: Mapping[str, Model], name: str) -> Model:
 
 def chosen(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[str, Model]:
     """The model that is named, or the first that can."""
+    asked = verb_of(verb)
     for own in models if name is None else [name]:
         model = named(models, own)
-        if VERBS[verb].can(model):
+        if asked.can(model):
             return own, model
     refused = "no model here is one" if name is None else f"model '{name}' is not one"
-    raise invalid(f"{refused} for '{verb}'; need {VERBS[verb].needs}.")
+    raise invalid(f"{refused} for '{verb}'; need {asked.needs}.")
+
+
+def verb_of(name: str) -> Verb:
+    """A verb by its name; that of a task is called `ask` and its name."""
+    return of_task(name.removeprefix(ASK)) if name.startswith(ASK) else VERBS[name]
 
 
 def guessed_tokens(items: Sequence[Any]) -> int:
@@ -209,6 +279,8 @@ def _tokens(item: Any) -> int:
     if isinstance(item, str):
         letters = sum(len(found) for found in WORDS.findall(item))
         return int(letters / CHARACTERS) + len(item) - letters
+    if isinstance(item, Ask):
+        item = item.model_dump()
     parts = item.values() if isinstance(item, dict) else item
     return sum(_tokens(part) for part in parts if isinstance(part, str))
 
@@ -223,6 +295,38 @@ class Desk:
 
     async def ask(self, verb: str, asked: Asked, items: Sequence[Any]) -> list[Any]:
         """The answers to the items of a request."""
+        self._refuse_many(items)
+        return await self.batcher.ask(self._work(verb, asked, items))
+
+    async def ask_task(self, task: str, asked: Asked, asks: Sequence[Ask]) -> list[Any]:
+        """The answers to questions, of which those go together that agree in their options."""
+        self._refuse_many(asks)
+        groups: dict[Hashable, list[int]] = {}
+        for place, ask in enumerate(asks):
+            groups.setdefault(ask.chosen(), []).append(place)
+        found: list[Any] = [None] * len(asks)
+        for options, places in groups.items():
+            work = self._work(ASK + task, asked, [asks[place] for place in places], options)
+            for place, answer in zip(places, await self.batcher.ask(work), strict=True):
+                found[place] = answer
+        return found
+
+    def stream_task(self, task: str, asked: Asked, ask: Ask) -> AsyncIterator[Any]:
+        """The answer to one question, as it grows."""
+        self._refuse_many([ask])
+        return self.batcher.stream(self._work(ASK + task, asked, [ask], ask.chosen()))
+
+    def _work(self, verb: str, asked: Asked, items: Sequence[Any], more: Hashable = None) -> Work:
+        """What the thread is to do; works with an equal key are done together."""
+        name, model = chosen(self.models, verb, asked.model)
+        options, own = asked.options(), verb_of(verb)
+        key = name, verb, tuple(options.items()), more
+        grows = own.grows(model)
+        run = partial(own.begin if grows and own.begin else own.run, model, **options)
+        return Work(key, run, items, guessed_tokens(items), grows)
+
+    def _refuse_many(self, items: Sequence[Any]) -> None:
+        """Refuse more than a request may bring."""
         if len(items) > self.limits.texts:
             raise invalid(
                 f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
@@ -232,8 +336,3 @@ class Desk:
             raise too_large(
                 f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
             )
-        name, model = chosen(self.models, verb, asked.model)
-        options = asked.options()
-        key = name, verb, tuple(options.items())
-        run = partial(VERBS[verb].run, model, **options)
-        return await self.batcher.ask(key, run, items, tokens)

@@ -1,160 +1,225 @@
-"""What training, evaluation and prediction ask of a task.
+"""What training, evaluation, prediction and the server ask of a task.
 
-    record -> windows -> rows -> encoder -> scores where they matter -> answer -> metrics
+    question (Ask) -> record -> windows -> network -> raw values -> answer -> metrics, view
 
-A record is a piece of data as a person sees it: a text, a question with its passage, a sentence. A
-window is as much of it as fits the model; most records are one. The scores of a record's windows
-become its answer in one function of the task, whoever asks: training, `evaluate`, `predict`, the
-server.
+A record is a piece of data as a person sees it: a text, a question with its passage, a sentence,
+with its truth where that is known. A window is as much of it as the network reads at once; most
+records are one. What the network makes of a record's windows becomes its answer in one function of
+the task, whoever asks: training, `evaluate`, `predict`, the server.
+
+A task has an objective, from which the network learns; it is none itself.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from heapq import nlargest
-from itertools import islice, tee
-from math import fsum
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import count, islice
+from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns, Sample, read_samples
+from unmask.data.batches import Batch, Tokenized
+from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
-from unmask.errors import DataError, unknown
-from unmask.model.config import HeadsConfig, LabelsConfig
-from unmask.model.network import Network
-from unmask.objectives.base import Sums
+from unmask.errors import SettingsError, TextTooLong
+from unmask.model.config import ModelConfig
+from unmask.model.shape import Heads, Shape
+from unmask.objectives.base import Objective
+from unmask.plugins import registered
 from unmask.settings import Settings
-from unmask.tasks import engine
-from unmask.tasks.engine import READ, Forward, scores_of
-from unmask.text.tokenizer import Tokenizer
+from unmask.tasks import asks, engine
+from unmask.tasks.engine import Forward
+from unmask.tasks.results import Agreement, Detail, Mistake, Ran, Session, Tally
+from unmask.tasks.views import View
+from unmask.text.tokens import Tokens
 
-Scores = NDArray[np.float32]  # [P, C]: at each place that is read
 HELD = 2**24  # characters of records that are answered together
-WORST = 20  # mistakes that are shown
-TRUTH = "truth"  # among a batch's labels: what must be answered
+
+Record = TypeVar("Record")
+Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What the model reads at once."""
-
-    ids: Sequence[int]
-    segments: Sequence[int]
-    places: Sequence[int]  # of its tokens: those whose states are scored
-    truth: Any = None  # what the scores should say, where it is known
-    about: Any = None  # whatever the task needs to understand the scores
-    cut: int = 0  # tokens at its end that did not fit
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """An answer that was wrong, and by how much."""
-
-    where: str
-    text: str
-    truth: str
-    said: str
-    badness: float  # the larger, the worse
-
-
-@dataclass
-class Detail:
-    """What is shown of a score besides its numbers."""
-
-    table: list[dict[str, Any]] = field(default_factory=list)  # a line for each label
-    confusion: dict[str, Any] | None = None  # names, and counts [truth][said]
-    mistakes: list[Mistake] = field(default_factory=list)  # only the worst are kept, worst first
-
-    def __post_init__(self) -> None:
-        self.mistakes = nlargest(WORST, self.mistakes, key=attrgetter("badness"))
-
-
-def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
-    """The error for a label that a trained task cannot know."""
-    return DataError(
-        f"{where}: {unknown('label', label, known)} It does not occur in the training data. "
-        "Mend it, or add examples of it there."
-    )
-
-
-@dataclass
-class Tally:
-    """What answering counts on its way."""
-
-    losses: list[float] = field(default_factory=list)  # summed, of each batch
-    counts: list[int] = field(default_factory=list)  # of answers that have a truth
-    cut_texts: int = 0  # were too long and lost their end
-    cut_tokens: int = 0
+class Window(Tokenized, Protocol):
+    """What the network reads at once."""
 
     @property
-    def mean(self) -> float:
-        """The loss of one answer; the same in whichever order batches were done."""
-        return fsum(self.losses) / max(sum(self.counts), 1)
+    def cut(self) -> int:
+        """Tokens at its end that did not fit."""
+
+    @property
+    def labelled(self) -> bool:
+        """Is its truth known?"""
+
+    def compact(self) -> Self:
+        """The same in less memory, with what training needs of it."""
 
 
-class Task(Protocol):
-    """A kind of question with its head, its loss, its answers and its metrics."""
+class Task(Generic[Record, Answer]):
+    """A kind of question, with what learns it, its answers and its metrics."""
 
     name: ClassVar[str]
-    tabular: ClassVar[bool] = False  # its records are rows of tables, whose columns must be known
-    settings: ClassVar[type[Settings]]
-    answers: ClassVar[type]  # a dataclass that JSON can carry
+    title: ClassVar[str] = ""  # what a page calls it; the name, if it is empty
+    Config: ClassVar[type[Settings]] = Settings
+    Ask: ClassVar[type[asks.Ask]]  # what a user asks
+    answers: ClassVar[type]  # a dataclass that JSON can carry, or str
     metric: str  # the best model is the one with the most of it
-    how: Settings
+    tabular: ClassVar[bool] = False  # its records are rows of tables, whose columns must be known
+    generates: ClassVar[bool] = False  # answers grow in sessions, step by step
+    decodes: ClassVar[bool] = False  # it has a decoder, with a vocabulary of its own
+    grouped: ClassVar[bool] = False  # windows of a record stay together when they are shuffled
+    neighbours: ClassVar[int] = 1  # steps whose records are sorted by length together
+    reads: ClassVar[Sequence[str]] = ()  # settings of a recipe that a run reads for it alone
+    batch_tokens: ClassVar[int] = engine.BATCH_TOKENS  # that are answered at once
+    worker_tokens: ClassVar[int] = engine.WORKER_TOKENS  # ... by each of several workers
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    # Data
 
     @classmethod
-    def read(cls, path: str | Path, columns: Columns, watcher: Watcher, how: Any) -> Iterator[Any]:
-        """The records of a file."""
+    def read(
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+    ) -> Iterator[Record]:
+        """The records of a labelled file; some tasks have parallel files."""
+        raise NotImplementedError
 
     @classmethod
-    def learn(cls, how: Any, records: Sequence[Any]) -> "Task":
+    def noted(
+        cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
+    ) -> tuple[Columns, list[str]]:
+        """Columns as they are inferred from a file, and what to tell about that."""
+        return columns, []
+
+    def questions(self, source: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Record]:
+        """The records of a file without truths: by default each row of a table is an `Ask`."""
+        for number, (ask, where) in enumerate(asks.rows(self.Ask, source, columns, watcher), 1):
+            yield self.record(ask, where, number)
+
+    @classmethod
+    def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
+        """Is a file one of this task's? `lines` are its first ones, if it is text."""
+        return False
+
+    @classmethod
+    def learn(cls, config: Any, records: Sequence[Record]) -> Self:
         """The task that these records pose: with their labels."""
+        return cls(config)
 
     @classmethod
-    def restore(cls, heads: HeadsConfig, how: Any) -> "Task | None":
-        """The task that a network with these heads was trained for; None if it is another one."""
+    def restore(cls, shape: Shape, config: Any) -> "Self | None":
+        """The task that a network of this shape was trained for; None if it is another one."""
+        raise NotImplementedError
 
-    @property
-    def head(self) -> LabelsConfig:
-        """The layer that its scores come from."""
-
-    @property
-    def heads(self) -> HeadsConfig:
-        """What stands on the encoder, where this is the only task."""
-        return self.head.alone()
-
-    def check(self, records: Sequence[Any]) -> None:
+    def check(self, records: Sequence[Record]) -> None:
         """Refuse records that it cannot be asked, such as with labels it does not know."""
 
+    @classmethod
+    def texts(cls, records: Iterable[Record]) -> tuple[Iterable[str], Iterable[str]]:
+        """What a vocabulary is learned from, where none is given: of both sides."""
+        return (text for record in records for text in getattr(record, "key", ())), ()
+
+    def record(self, ask: Any, where: str, number: int) -> Record:
+        """A question as a record without a truth; `number` counts questions that come together."""
+        raise NotImplementedError
+
+    # The network
+
+    def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
+        """What stands on the encoder; `given` are the recipe's settings of a decoder."""
+        raise NotImplementedError
+
+    @property
+    def objective(self) -> Objective:
+        """What a network learns for it."""
+        raise NotImplementedError
+
     def windows(
-        self, records: Iterable[Any], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Any, list[Window]]]:
-        """Every record with its windows, at least one."""
+        self,
+        records: Iterable[Record],
+        tokens: Tokens,
+        *,
+        learn: bool = False,
+        numbers: Iterator[int] | None = None,
+    ) -> Iterator[tuple[Record, Sequence[Window]]]:
+        """Every record with its windows.
 
-    def truths(self, windows: Sequence[Window]) -> Tensor:
-        """What must be answered.  -> [N] or [N, K]"""
+        To `learn` from, a record that would be no good has none, and is skipped. `numbers` are
+        those of the windows among all that are asked.
+        """
+        raise NotImplementedError
 
-    def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        """How wrong scores are beside the batch's truths, summed over answers.  [P, C] -> []"""
+    def batch(self, windows: Sequence[Any], tokens: Tokens, term: str | None = None) -> Batch:
+        """Windows with their truth, for the objective; `term` is the name of the loss, if another.
 
-    def answer(self, record: Any, windows: Sequence[Window], scores: Sequence[Scores]) -> Any:
-        """What the scores of a record's windows say."""
+        The loss is called after the task by itself.
+        """
+        raise NotImplementedError
 
-    def score(self, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
+    # Answers
+
+    def asked(self, ask: Any) -> Self:
+        """The task with the options of a question, if it has some."""
+        return self
+
+    def run(
+        self, forward: Forward, windows: Sequence[Any], tokens: Tokens, *, known: bool = False
+    ) -> Ran:
+        """What the network says of windows; also the loss of those whose truth is `known`.
+
+        By default a session runs to its end, and the loss is that of the objective.
+        """
+        session = self.session(forward, windows, tokens)
+        while not session.done:
+            session.step()
+        labelled = [window for window in windows if window.labelled] if known else []
+        if not labelled:
+            return Ran(session.values())
+        network, batch = engine.network_of(forward), self.batch(labelled, tokens)
+        loss = self.objective(network, batch.to(network.table().device), {})[self.name]
+        return Ran(session.values(), float(loss), batch.counts[self.name])
+
+    def session(self, forward: Forward, windows: Sequence[Any], tokens: Tokens) -> Session:
+        """Begin to answer windows step by step, in a task that generates."""
+        raise SettingsError(f"{self.name}: answers at once, not step by step.")
+
+    def decode(
+        self, record: Record, windows: Sequence[Any], values: Sequence[Any], tokens: Tokens
+    ) -> Answer:
+        """What the raw values of a record's windows say."""
+        raise NotImplementedError
+
+    def stream(self, forward: Forward, record: Record, tokens: Tokens) -> Iterator[Answer]:
+        """The answer to one record as it grows, in a task that generates."""
+        ((_, windows),) = self.windows([record], tokens)
+        session = self.session(forward, windows, tokens)
+        while not session.done:
+            session.step()
+            yield self.decode(record, windows, session.values(), tokens)
+
+    def view(self, record: Record, answer: Answer) -> View:
+        """The answer as a person looks at it."""
+        raise NotImplementedError
+
+    def plain(self, answer: Any) -> dict[str, Any]:
+        """The answer as a line of JSON."""
+        return asdict(answer)
+
+    # Metrics
+
+    def score(self, records: Sequence[Record], answers: Sequence[Answer]) -> dict[str, float]:
         """Metrics by name."""
+        raise NotImplementedError
 
-    def mistake(self, record: Any, answer: Any) -> tuple[str, str, float] | None:
+    def score_loss(self, loss: float) -> dict[str, float]:
+        """Metrics that follow from the mean loss."""
+        return {}
+
+    def mistake(self, record: Record, answer: Answer) -> tuple[str, str, float] | None:
         """What is true, what was said and how bad that is; None where the answer is right."""
+        return None
 
-    def detail(self, records: Sequence[Any], answers: Sequence[Any]) -> Detail:
+    def detail(self, records: Sequence[Any], answers: Sequence[Answer]) -> Detail:
         """What else is worth seeing: the worst mistakes, and what a task adds to them."""
         wrong = []
         for record, answer in zip(records, answers, strict=True):
@@ -163,119 +228,103 @@ class Task(Protocol):
         return Detail(mistakes=wrong)
 
     def settle(
-        self, records: Sequence[Any], answers: Sequence[Any]
-    ) -> "tuple[Task, Sequence[Any]]":
+        self, records: Sequence[Record], answers: Sequence[Answer]
+    ) -> tuple[Self, Sequence[Answer]]:
         """With what is best chosen on held-out records, such as a threshold; answers with it."""
         return self, answers
 
+    def alike(self, answers: Sequence[Answer]) -> bool:
+        """Are all answers the same, so that comparing them says little?"""
+        return False
 
-class TextTask(Task, Protocol):
-    """A task that reads a text or a pair of texts at its [CLS]."""
-
-    tabular: ClassVar[bool] = True
-
-    @classmethod
-    def read(
-        cls, path: str | Path, columns: Columns, watcher: Watcher, how: Any
-    ) -> Iterator[Sample]:
-        """Texts or pairs, with their labels where the table has them."""
-        return read_samples(path, columns, watcher, partial(cls.understand, how))
-
-    @classmethod
-    def understand(cls, how: Any, sample: Sample) -> Any:
-        """The label of a file as the task has it; refuses one that it cannot have."""
-
-    def truth(self, record: Sample) -> Any:
-        """What the scores of a labelled record should say."""
-
-    def windows(
-        self, records: Iterable[Sample], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Sample, list[Window]]]:
-        """One window each; a text that is too long loses its end."""
-        records, again = tee(records)
-        encoded = tokenizer.encode_many((record.texts for record in again), limit=limit)
-        for record, found in zip(records, encoded, strict=True):
-            truth = None if record.label is None else self.truth(record)
-            yield record, [Window(found.ids, found.segments, [0], truth, cut=found.cut)]
+    def agreement(self, truth: Sequence[Answer], found: Sequence[Answer]) -> Agreement:
+        """How alike two models answer the same records."""
+        return Agreement.of([one == two for one, two in zip(truth, found, strict=True)])
 
 
-class Supervised:
-    """A task as the training loop sees it: an objective."""
+def all_scores(
+    task: Task[Any, Any], records: Sequence[Any], answers: Sequence[Any], loss: float
+) -> dict[str, float]:
+    """The metrics of a task, and those of plugins."""
+    scores = {**task.score(records, answers), **task.score_loss(loss)}
+    for name, metric in registered("metric").items():
+        value = metric(records, answers)
+        if not isinstance(value, int | float) or not isfinite(value):
+            raise SettingsError(f"metric '{name}': returned {value!r:.60}; need a finite number.")
+        scores[name] = float(value)
+    return scores
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.terms, self.chance = task, [task.name], None
 
-    def __call__(self, network: Network, batch: Batch) -> Sums:
-        """One loss term, called after the task."""
-        return {self.task.name: self.task.loss(scores_of(network, batch), batch)}
+class _Waiting:
+    """Records whose answers are not there yet, in their order, and the characters in them."""
 
+    def __init__(self) -> None:
+        self.records: deque[tuple[Any, Sequence[Window]]] = deque()
+        self.held = 0
 
-def batch_of(
-    task: Task,
-    windows: Sequence[Window],
-    *,
-    pad_id: int,
-    known: bool = True,
-    term: str | None = None,
-) -> Batch:
-    """Windows in packed rows, with the places to read and, where known, the answers.
+    def add(self, record: Any, windows: Sequence[Window]) -> None:
+        """One more."""
+        self.records.append((record, windows))
+        self.held += sum(map(len, record.key))
 
-    The loss is called after the task, unless `term` is another name.
-    """
-    batch = engine.lay_out(windows, pad_id=pad_id)
-    begins: list[int] = batch.begins.tolist()
-    places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
-    batch = replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
-    if not known:
-        return batch
-    truths = task.truths(windows)
-    return batch.with_labels(len(truths), term or task.name, **{TRUTH: truths})
+    def first(self) -> tuple[Any, Sequence[Window]]:
+        """Take out the one that has waited longest."""
+        record, windows = self.records.popleft()
+        self.held -= sum(map(len, record.key))
+        return record, windows
 
 
 def answers(
     forward: Forward,
-    tokenizer: Tokenizer,
-    task: Task,
-    records: Iterable[Any],
+    tokens: Tokens,
+    task: Task[Record, Answer],
+    records: Iterable[Record],
     *,
-    limit: int,
     known: bool = False,
     tally: Tally | None = None,
-) -> Iterator[tuple[Any, Any]]:
+    numbers: Iterator[int] | None = None,
+    truncate: bool = True,
+) -> Iterator[tuple[Record, Answer]]:
     """Every record with its answer, in order, in steady memory.
 
-    `tally` counts on the way; losses too, if the truth is `known`.
+    `tally` counts on the way; losses too, if the truth is `known`. Without `truncate` a text that
+    is too long is refused.
     """
-    waiting: deque[tuple[Any, list[Window]]] = deque()
+    waiting = _Waiting()
     tally = tally or Tally()
-    held = 0  # characters of the records that wait
 
     def windows() -> Iterator[Window]:
-        nonlocal held
-        for record, found in task.windows(records, tokenizer, limit):
-            assert found, "a record has a window at least"
-            waiting.append((record, found))
-            held += sum(map(len, record.key))
+        numbered = enumerate(task.windows(records, tokens, numbers=numbers or count()), start=1)
+        for number, (record, found) in numbered:
+            waiting.add(record, found)
             for window in found:
+                if window.cut and not truncate:
+                    raise TextTooLong(number, len(window.ids) + window.cut, tokens.max_length)
                 tally.cut_texts += window.cut > 0
                 tally.cut_tokens += window.cut
             yield from found
 
-    def read(some: list[Window]) -> list[Scores]:
-        batch = batch_of(task, some, pad_id=tokenizer.vocabulary.pad, known=known)
-        scores = forward.scores(batch).float().cpu()
-        if known:
-            tally.losses.append(float(task.loss(scores, batch)))
-            tally.counts.append(batch.counts[task.name])
-        parts = scores.split([len(window.places) for window in some])
-        return [part.numpy() for part in parts]
+    def read(some: list[Window]) -> Sequence[Any]:
+        ran = task.run(forward, some, tokens, known=known)
+        tally.losses.append(ran.loss)
+        tally.counts.append(ran.count)
+        return ran.values
 
-    def full() -> bool:
-        return held > HELD
-
-    scored = engine.run(windows(), read, full, workers=forward.workers)
-    for first in scored:
-        record, own = waiting.popleft()
-        parts = [first, *islice(scored, len(own) - 1)]
-        held -= sum(map(len, record.key))
-        yield record, task.answer(record, own, parts)
+    scored = engine.run(
+        windows(),
+        read,
+        lambda: waiting.held > HELD,
+        workers=forward.workers,
+        tokens=task.batch_tokens,
+        worker_tokens=task.worker_tokens,
+    )
+    for value in scored:
+        while not waiting.records[0][1]:  # records without a window, such as blank texts
+            record, own = waiting.first()
+            yield record, task.decode(record, own, [], tokens)
+        record, own = waiting.first()
+        values = [value, *islice(scored, len(own) - 1)]
+        yield record, task.decode(record, own, values, tokens)
+    while waiting.records:
+        record, own = waiting.first()
+        yield record, task.decode(record, own, [], tokens)

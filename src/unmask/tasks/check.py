@@ -7,10 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.columns import Columns, infer, is_fraction, read_samples
+from unmask.data.columns import Columns
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
-from unmask.data.tags import scheme_of
-from unmask.errors import DataError, SettingsError, unknown
+from unmask.data.tables import TABLES
+from unmask.errors import DataError
+from unmask.plugins import find, known
 from unmask.settings import build
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task
@@ -47,26 +48,21 @@ def examine(
     `settings` are the task's own, as a recipe has them.
     """
     name = task or guess_task(path)
-    if name not in TASKS:
-        raise SettingsError(unknown("task", name, TASKS))
-    kind, found = TASKS[name], Examination(name)
-    how = build(kind.settings, settings or {}, where="task")
-    if kind.tabular:
-        columns = infer(path, columns)
-        found.facts.append(columns.said())
-    elif name == "ner" and kind_of(path, None) != ".jsonl":
-        found.facts.append(scheme_of(path))
-    records = list(kind.read(path, columns, found, how))
+    kind, found = find("task", TASKS, name), Examination(name)
+    config = build(kind.Config, settings or {}, where="task")
+    columns, notes = kind.noted([path], columns)
+    found.facts += notes
+    records = list(kind.read([path], columns, found, config))
     found.facts.append(f"{len(records):,} examples for {name}")
     if not records:
         found.faults.append(f"{path}: nothing to learn from in it. Is it the right file?")
         return found
     try:
         if train is None:
-            kind.learn(how, records).check(records)
+            kind.learn(config, records).check(records)
         else:
-            known = list(kind.read(train, columns, REFUSE, how))
-            _compare(kind.learn(how, known), records, known, train, found)
+            others = list(kind.read([train], columns, REFUSE, config))
+            _compare(kind.learn(config, others), records, others, train, found)
     except DataError as error:
         found.bad(error)
     _labels(records, found)
@@ -77,28 +73,21 @@ def examine(
 def guess_task(path: Path) -> str:
     """What a file is for, by what stands in it."""
     ending = kind_of(path, None)
-    if ending == ".json":
-        return "qa"
-    if ending in (".csv", ".tsv", ".parquet"):
-        return _text_task(path)
-    if ending != ".jsonl":
-        return "ner"
-    lines = [text for _, text in islice(read_lines(path, GLANCE), LOOKED_AT)]
-    if any('"question"' in line and '"context"' in line for line in lines):
-        return "qa"
-    marks = ('"tokens"', '"entities"', '"spans"')
-    return "ner" if any(mark in line for line in lines for mark in marks) else _text_task(path)
-
-
-def _text_task(path: Path) -> str:
-    """Numbers with a point are learned as numbers; everything else as names."""
-    samples = islice(read_samples(path, infer(path, Columns()), GLANCE), LOOKED_AT)
-    labels = [str(sample.label) for sample in samples]
-    return "regress" if labels and all(map(is_fraction, labels)) else "classify"
+    lines: list[str] = []
+    if ending not in TABLES or ending == ".jsonl":
+        lines = [text for _, text in islice(read_lines(path, GLANCE), LOOKED_AT)]
+    for name in reversed(known("task", TASKS)):  # the most general ones stand first
+        if find("task", TASKS, name).recognises(path, ending, lines):
+            return name
+    raise DataError(f"{path}: cannot tell what it is for. Give --task.")
 
 
 def _compare(
-    task: Task, records: Sequence[Any], known: Sequence[Any], train: Path, found: Examination
+    task: Task[Any, Any],
+    records: Sequence[Any],
+    known: Sequence[Any],
+    train: Path,
+    found: Examination,
 ) -> None:
     """Can records be scored by a task that was learned from others, and are they other ones?"""
     for record in records:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -20,11 +21,22 @@ from torch.nn import functional as F
 from unmask.data.batches import Batch
 from unmask.data.columns import Sample, is_fraction
 from unmask.data.lines import whole
+from unmask.data.tables import TABLES
 from unmask.errors import DataError
-from unmask.model.config import Answer, HeadsConfig, LabelsConfig
+from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Scores, TextTask, Window, unknown_label
+from unmask.tasks.labels import (
+    TRUTH,
+    LabelWindow,
+    Scores,
+    TextTask,
+    text_labels,
+    unknown_label,
+)
 from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
+from unmask.tasks.results import Agreement, Detail
+from unmask.tasks.views import LabelsView
+from unmask.text.tokens import Tokens
 
 SHOWN = 5  # labels whose probabilities are given, where there are many
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that are sorted as numbers
@@ -54,34 +66,39 @@ class Labels:
         return self.labels[0]
 
 
-class Classify(TextTask):
+class Classify(TextTask[Labels]):
     """A linear reading of the pooled [CLS]."""
 
     name = "classify"
-    settings = ClassifySettings
+    title = "Classify"
+    Config = ClassifySettings
     answers = Labels
 
     def __init__(
-        self, how: ClassifySettings, names: Sequence[str], weights: Sequence[float] | None = None
+        self,
+        config: ClassifySettings,
+        names: Sequence[str],
+        weights: Sequence[float] | None = None,
     ) -> None:
-        self.how: ClassifySettings = how
+        super().__init__(config)
+        self.config: ClassifySettings = config
         self.names = tuple(names)
         self.number = {name: i for i, name in enumerate(self.names)}
         self.weights = torch.ones(len(names)) if weights is None else torch.tensor(weights)
-        self.metric = "micro_f1" if how.several else "accuracy"
+        self.metric = "micro_f1" if config.several else "accuracy"
 
     @classmethod
-    def understand(cls, how: ClassifySettings, sample: Sample) -> tuple[str, ...]:
+    def understand(cls, config: ClassifySettings, sample: Sample) -> tuple[str, ...]:
         """The labels as they stand in a file: a text, a number, or a list of them."""
         value: object = sample.label
         where = sample.where
-        if isinstance(value, list) and not how.several:
+        if isinstance(value, list) and not config.several:
             raise DataError(
                 f"{where}: a list of labels; need one. Learn several at once with "
                 "--set task.several=true."
             )
-        if isinstance(value, str) and how.several:
-            value = [part for part in value.split(how.separator) if part.strip()]
+        if isinstance(value, str) and config.several:
+            value = [part for part in value.split(config.separator) if part.strip()]
         names: list[str] = []
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, bool):
@@ -101,10 +118,15 @@ class Classify(TextTask):
         return tuple(names)
 
     @classmethod
-    def learn(cls, how: ClassifySettings, records: Sequence[Sample]) -> "Classify":
+    def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
+        """A table."""
+        return ending in TABLES
+
+    @classmethod
+    def learn(cls, config: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """With the labels that occur, numbers in their order."""
         seen: Counter[str] = Counter(name for record in records for name in record.label)
-        if len(seen) < (1 if how.several else 2):
+        if len(seen) < (1 if config.several else 2):
             only = f"only the label '{next(iter(seen))}'" if seen else "no label"
             raise DataError(
                 f"{records[0].where}: {only} in {len(records):,} examples; need two at least. "
@@ -117,23 +139,24 @@ class Classify(TextTask):
                 f"{records[0].where}: {len(names):,} different numbers as labels of "
                 f"{len(records):,} examples. To learn a number use regress."
             )
-        if how.balance == "none":
-            return cls(how, names)
-        return cls(how, names, [len(records) / (len(names) * seen[name]) for name in names])
+        if config.balance == "none":
+            return cls(config, names)
+        return cls(config, names, [len(records) / (len(names) * seen[name]) for name in names])
 
     @classmethod
-    def restore(cls, heads: HeadsConfig, how: ClassifySettings) -> "Classify | None":
+    def restore(cls, shape: Shape, config: ClassifySettings) -> "Classify | None":
         """For text labels that are not a number."""
-        if heads.labels != "text" or heads.label_answer == "number":
+        labels = text_labels(shape)
+        if labels is None or labels.answer == "number":
             return None
-        several = heads.label_answer == "several"
-        return cls(how.model_copy(update={"several": several}), heads.label_names)
+        several = labels.answer == "several"
+        return cls(config.model_copy(update={"several": several}), labels.names)
 
     @property
     def head(self) -> LabelsConfig:
         """A layer on the pooler, with a row for each label."""
-        answer: Answer = "several" if self.how.several else "one"
-        return LabelsConfig(labels="text", label_names=self.names, label_answer=answer)
+        answer: LabelAnswer = "several" if self.config.several else "one"
+        return LabelsConfig(on="text", names=self.names, answer=answer)
 
     def check(self, records: Sequence[Sample]) -> None:
         """Every label must have occurred in training."""
@@ -146,9 +169,9 @@ class Classify(TextTask):
         """The numbers of its labels."""
         return [self.number[name] for name in record.label]
 
-    def truths(self, windows: Sequence[Window]) -> Tensor:
+    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
         """The number of each text's label, or a one for each of its labels."""
-        if not self.how.several:
+        if not self.config.several:
             return torch.tensor([window.truth[0] for window in windows])
         table = torch.zeros(len(windows), len(self.names))
         for row, window in zip(table, windows, strict=True):
@@ -158,26 +181,44 @@ class Classify(TextTask):
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy; of several labels, the mean over all labels."""
         truth, weights = batch.labels[TRUTH], self.weights.to(scores.device)
-        smooth = self.how.smoothing
-        if not self.how.several:
+        smooth = self.config.smoothing
+        if not self.config.several:
             return F.cross_entropy(scores, truth, weights, reduction="sum", label_smoothing=smooth)
         target = truth * (1 - smooth) + smooth / 2
         each = F.binary_cross_entropy_with_logits(scores, target, weights, reduction="sum")
         return each / len(self.names)
 
-    def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Labels:
+    def decode(
+        self,
+        record: Sample,
+        windows: Sequence[LabelWindow],
+        values: Sequence[Scores],
+        tokens: Tokens,
+    ) -> Labels:
         """The most probable label, or all that are probable enough."""
-        own: Scores = scores[0][0]
-        shares = 1 / (1 + np.exp(-own)) if self.how.several else softmax(own)
+        own: Scores = values[0][0]
+        shares = 1 / (1 + np.exp(-own)) if self.config.several else softmax(own)
         order: list[int] = np.argsort(-shares, kind="stable").tolist()
         chosen = order[:1]
-        if self.how.several:
-            chosen = [i for i in order if shares[i] > self.how.threshold]
+        if self.config.several:
+            chosen = [i for i in order if shares[i] > self.config.threshold]
         shown = order[: max(SHOWN, len(chosen))]
         return Labels(
             tuple(self.names[i] for i in chosen),
             {self.names[i]: round(float(shares[i]), 6) for i in shown},
         )
+
+    def view(self, record: Sample, answer: Labels) -> LabelsView:
+        """Its labels and their shares."""
+        return LabelsView(chosen=list(answer.labels), shares=answer.probabilities)
+
+    def alike(self, answers: Sequence[Labels]) -> bool:
+        """Does every text have the same labels?"""
+        return len({answer.labels for answer in answers}) == 1
+
+    def agreement(self, truth: Sequence[Labels], found: Sequence[Labels]) -> Agreement:
+        """The share of texts with the same labels, however sure."""
+        return Agreement.of([a.labels == b.labels for a, b in zip(truth, found, strict=True)])
 
     def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
         """Accuracy, macro F1 and, of one label, Matthews' correlation."""
@@ -186,7 +227,7 @@ class Classify(TextTask):
         macro = float(np.mean([found.get(name, Hits()).f1 for name in self.names]))
         right = float(np.mean([a == b for a, b in zip(truth, said, strict=True)]))
         scores = {"accuracy": right, "macro_f1": macro}
-        if self.how.several:
+        if self.config.several:
             return {**scores, "micro_f1": sum(found.values(), Hits()).f1}
         return {**scores, "matthews": matthews(self._confusion(records, answers))}
 
@@ -201,7 +242,7 @@ class Classify(TextTask):
         """A line for each label, the confusion, the surest mistakes."""
         detail, found = super().detail(records, answers), hits(*_sets(records, answers))
         detail.table = [found.get(name, Hits()).row(name) for name in self.names]
-        if not self.how.several and len(self.names) <= CONFUSED:
+        if not self.config.several and len(self.names) <= CONFUSED:
             counts = self._confusion(records, answers).tolist()
             detail.confusion = {"names": list(self.names), "counts": counts}
         return detail

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from unmask.data.batches import Batch, Example, Tokenized, collate
 from unmask.data.packing import Rows, pack
+from unmask.model.heads import LabelHead
 from unmask.model.network import Network
+from unmask.model.shape import LABELS
 
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
 BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
@@ -186,28 +188,40 @@ class Live:
         """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""
         batch = batch.to(self._device)
         trace: list[Tensor] = []
-        encoder = self.network.encoder
-        encoder(batch.tokens, batch.segments, batch.index, batch.owner, trace=trace)
+        self.network.encode(batch, trace=trace)
         return trace
 
     @property
     def _device(self) -> torch.device:
-        return self.network.encoder.tokens.weight.device
+        return self.network.table().device
 
 
-def scores_of(network: Network, batch: Batch) -> Tensor:
-    """Scores at the places to read.  -> [P, C]"""
+def network_of(forward: Forward) -> Network:
+    """The network of a live model, which alone can say texts."""
+    assert isinstance(forward, Live), "a compiled model says no texts"
+    return forward.network
+
+
+def scores_of(network: Network, batch: Batch, head: str = LABELS) -> Tensor:
+    """Scores of labels at the places to read.  -> [P, C]"""
     inputs = batch.tokens, batch.segments, batch.index, batch.owner
-    return scores_at(network, inputs, batch.labels[READ])
+    return scores_at(network, inputs, batch.labels[READ], head=head)
 
 
 def scores_at(
-    network: Network, inputs: Sequence[Tensor], places: Tensor, *, shared: bool = False
+    network: Network,
+    inputs: Sequence[Tensor],
+    places: Tensor,
+    *,
+    head: str = LABELS,
+    shared: bool = False,
 ) -> Tensor:
     """The same of tensors.  4 x [B, S], [P] -> [P, C]"""
-    if not network.heads.layers:
-        return network.label_scores(network.encoder(*inputs, places=places, shared=shared))
+    config = network.shape.heads[head]
+    if config.mix == "last":
+        states = network.encoder(*inputs, places=places, shared=shared)
+        return network.label_scores(states, head)
     trace: list[Tensor] = []
     network.encoder(*inputs, trace=trace, shared=shared)
-    chosen = [trace[layer].flatten(0, 1)[places] for layer in network.heads.layers]
-    return network.label_scores(torch.cat(chosen, dim=-1))
+    mix = network.head(head, LabelHead).mix
+    return network.label_scores(mix([states.flatten(0, 1)[places] for states in trace]), head)

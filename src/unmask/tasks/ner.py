@@ -5,7 +5,7 @@ windows, and each word judged in the one that shows most around it; nothing is c
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Annotated
@@ -18,17 +18,24 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.data.columns import Columns
-from unmask.data.lines import Watcher
-from unmask.data.tags import Entity, Sentence, read_sentences
+from unmask.data.lines import Watcher, kind_of
+from unmask.data.tables import TABLES
+from unmask.data.tags import Entity, Sentence, read_sentences, scheme_of, sentence_of
 from unmask.errors import DataError
-from unmask.model.config import HeadsConfig, LabelsConfig
+from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Detail, Scores, Task, Window, unknown_label
+from unmask.tasks.asks import Ask, Text
+from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores, unknown_label
 from unmask.tasks.metrics import Hits, hits, softmax
+from unmask.tasks.results import Agreement, Detail
+from unmask.tasks.views import Marked, SpansView
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import Vocabulary
 
+TEXT = "Ada Lovelace met Charles Babbage in London."  # to try a model with
 OUTSIDE = "O"
+MARKS = ('"tokens"', '"entities"', '"spans"')  # of JSON lines
 AHEAD = 256  # sentences that are tokenised at a time
 _Span = tuple[str, int, int]  # of a name: label, start, end
 
@@ -60,28 +67,64 @@ class Names:
     tags: tuple[str, ...]
 
 
-class Ner(Task):
+class AskSentence(Ask):
+    """A text with names in it."""
+
+    text: Annotated[Text, Field(description="The text.", examples=[TEXT])]
+
+
+class Ner(LabelTask[Sentence, Names]):
     """A linear reading of the first piece of each word."""
 
     name = "ner"
-    settings = NerSettings
+    title = "Names"
+    Config = NerSettings
+    Ask = AskSentence
     answers = Names
     metric = "f1"
 
-    def __init__(self, how: NerSettings, tags: Sequence[str]) -> None:
-        self.how: NerSettings = how
+    def __init__(self, config: NerSettings, tags: Sequence[str]) -> None:
+        super().__init__(config)
+        self.config: NerSettings = config
         self.tags = tuple(tags)
         self.number = {tag: i for i, tag in enumerate(self.tags)}
 
     @classmethod
     def read(
-        cls, path: str | Path, columns: Columns, watcher: Watcher, how: NerSettings
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: NerSettings
     ) -> Iterator[Sentence]:
         """Sentences with their entities."""
-        return read_sentences(path, watcher, lenient=how.lenient)
+        (path,) = paths
+        return read_sentences(path, watcher, lenient=config.lenient)
 
     @classmethod
-    def learn(cls, how: NerSettings, records: Sequence[Sentence]) -> "Ner":
+    def noted(
+        cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
+    ) -> tuple[Columns, list[str]]:
+        """How the tags of a file are written."""
+        lines = kind_of(paths[0], None) == ".jsonl"
+        return columns, [] if lines else [scheme_of(paths[0])]
+
+    def record(self, ask: AskSentence, where: str, number: int) -> Sentence:
+        """A sentence of a document of its own: none may be the context of another one."""
+        return replace(sentence_of(ask.text, where), document=number)
+
+    def questions(
+        self, source: str | Path, columns: Columns, watcher: Watcher
+    ) -> Iterator[Sentence]:
+        """As from a labelled file, whose answers are not needed."""
+        return self.read([source], columns, watcher, self.config)
+
+    @classmethod
+    def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
+        """Columns of words and tags, or JSON lines with tokens or entities."""
+        if ending == ".jsonl":
+            found = any(mark in line for line in lines for mark in MARKS)
+            return found and not any('"question"' in line for line in lines)
+        return ending != ".json" and ending not in TABLES
+
+    @classmethod
+    def learn(cls, config: NerSettings, records: Sequence[Sentence]) -> "Ner":
         """With the labels that occur."""
         labels = sorted({e.label for record in records for e in record.entities or ()})
         if not labels:
@@ -89,17 +132,18 @@ class Ner(Task):
                 f"{records[0].where}: no entity in {len(records):,} sentences; need some to learn "
                 "from. Is the tag in the last column?"
             )
-        return cls(how, [OUTSIDE, *(f"{letter}-{label}" for label in labels for letter in "BI")])
+        return cls(config, [OUTSIDE, *(f"{letter}-{label}" for label in labels for letter in "BI")])
 
     @classmethod
-    def restore(cls, heads: HeadsConfig, how: NerSettings) -> "Ner | None":
+    def restore(cls, shape: Shape, config: NerSettings) -> "Ner | None":
         """For labels on tokens."""
-        return cls(how, heads.label_names) if heads.labels == "token" else None
+        labels = shape.labels
+        return cls(config, labels.names) if labels and labels.on == "token" else None
 
     @property
     def head(self) -> LabelsConfig:
         """A layer with a row for each tag."""
-        return LabelsConfig(labels="token", label_names=self.tags)
+        return LabelsConfig(on="token", names=self.tags)
 
     def check(self, records: Sequence[Sentence]) -> None:
         """Every label must have occurred in training."""
@@ -112,29 +156,34 @@ class Ner(Task):
                     raise unknown_label(record.where, entity.label, known)
 
     def windows(
-        self, records: Iterable[Sentence], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Sentence, list[Window]]]:
+        self,
+        records: Iterable[Sentence],
+        tokens: Tokens,
+        *,
+        learn: bool = False,
+        numbers: Iterator[int] | None = None,
+    ) -> Iterator[tuple[Sentence, list[LabelWindow]]]:
         """One each, or as many as a long sentence needs."""
-        room = limit - 2
+        room, tokenizer = tokens.max_length - 2, tokens.source
 
         def group(numbered: tuple[int, Sentence]) -> int:
             """Sentences that may be shown beside each other; without a context, just enough."""
             number, record = numbered
-            return record.document if self.how.context else number // AHEAD
+            return record.document if self.config.context else number // AHEAD
 
         for _, numbered in groupby(enumerate(records), group):
             some = [record for _, record in numbered]
             pieces = self._pieces(some, tokenizer)
-            tokens = list(chain.from_iterable(chain.from_iterable(pieces)))
+            every = list(chain.from_iterable(chain.from_iterable(pieces)))
             end = 0
             for record, words in zip(some, pieces, strict=True):
                 begin, end = end, end + sum(map(len, words))
-                before, after = self._around(begin, len(tokens) - end, room - (end - begin))
-                shown = tokens[begin - before : end + after]
+                before, after = self._around(begin, len(every) - end, room - (end - begin))
+                shown = every[begin - before : end + after]
                 starts = list(accumulate(map(len, words), initial=before))
                 yield record, self._windows(record, shown, starts, tokenizer.vocabulary, room)
 
-    def truths(self, windows: Sequence[Window]) -> Tensor:
+    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
         """The number of each word's tag."""
         tags = [tag for window in windows for tag in window.truth]
         return torch.tensor(tags, dtype=torch.long)
@@ -143,12 +192,16 @@ class Ner(Task):
         """Cross-entropy over the tags of each word."""
         return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
-    def answer(
-        self, record: Sentence, windows: Sequence[Window], scores: Sequence[Scores]
+    def decode(
+        self,
+        record: Sentence,
+        windows: Sequence[LabelWindow],
+        values: Sequence[Scores],
+        tokens: Tokens,
     ) -> Names:
         """The best tag of each word, and the names that they spell."""
         order = np.argsort([word for window in windows for word in window.about], kind="stable")
-        every = np.concatenate(scores)[order]
+        every = np.concatenate(values)[order]
         best = every.argmax(axis=1)
         shares = softmax(every)[np.arange(len(best)), best]
         tags = tuple(self.tags[i] for i in best)
@@ -158,6 +211,27 @@ class Ner(Task):
             share = float(shares[first:last].mean())
             found.append(Name(label, record.text[start:end], start, end, share))
         return Names(tuple(found), tags)
+
+    def view(self, record: Sentence, answer: Names) -> SpansView:
+        """The names in the text."""
+        spans = [
+            Marked(start=n.start, end=n.end, label=n.label, share=n.probability)
+            for n in answer.entities
+        ]
+        return SpansView(text=record.text, spans=spans)
+
+    def agreement(self, truth: Sequence[Names], found: Sequence[Names]) -> Agreement:
+        """The share of the words that are tagged alike, among those in which either sees a name."""
+        tags = ((names.tags for names in some) for some in (truth, found))
+        words = [pair for texts in zip(*tags, strict=True) for pair in zip(*texts, strict=True)]
+        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]
+        if not same:
+            raise DataError(
+                f"the model sees no name in {len(truth):,} texts, so that nothing can be compared. "
+                "Give texts with names in them (--texts)."
+            )
+        said = "{share:.2%} of the words in names of {texts:,} texts are tagged alike"
+        return Agreement(sum(same) / len(same), 0.9, said)
 
     def score(self, records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, float]:
         """Precision, recall and F1 of whole names, as CoNLL counts them."""
@@ -190,7 +264,7 @@ class Ner(Task):
 
     def _around(self, before: int, after: int, spare: int) -> tuple[int, int]:
         """How many of the tokens before and after a sentence are shown, with so much room left."""
-        before, after = min(before, self.how.context), min(after, self.how.context)
+        before, after = min(before, self.config.context), min(after, self.config.context)
         if before + after > spare:
             before = min(before, max(spare, 0) // 2)
             after = min(after, max(spare, 0) - before)
@@ -198,17 +272,17 @@ class Ner(Task):
 
     def _windows(
         self, record: Sentence, shown: list[int], starts: list[int], words: Vocabulary, room: int
-    ) -> list[Window]:
+    ) -> list[LabelWindow]:
         """The windows over all tokens that are shown; each word of the sentence is in one."""
         truth = None if record.entities is None else self._truth(record)
-        owners = _owners(starts[:-1], len(shown), room, self.how.stride)
+        owners = _owners(starts[:-1], len(shown), room, self.config.stride)
         found = []
         for begin in sorted(set(owners)) or [0]:  # a text may have no word in it
             own = [i for i, owner in enumerate(owners) if owner == begin]
             part = [words.cls, *shown[begin : begin + room], words.sep]
             places = [starts[i] - begin + 1 for i in own]
             tags = None if truth is None else [truth[i] for i in own]
-            found.append(Window(part, [0] * len(part), places, tags, own))
+            found.append(LabelWindow(part, [0] * len(part), places, tags, own))
         return found
 
     def _truth(self, record: Sentence) -> list[int]:

@@ -25,12 +25,18 @@ from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.questions import Question, Span, read_questions
 from unmask.errors import DataError
-from unmask.model.config import Count, HeadsConfig, LabelsConfig
+from unmask.model.config import Count
+from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Scores, Task, Window
+from unmask.tasks.asks import Ask, Text
+from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores
 from unmask.tasks.metrics import softmax
-from unmask.text.tokenizer import Encoded, Offsets, Tokenizer
+from unmask.tasks.results import Agreement
+from unmask.tasks.views import Marked, SpansView
+from unmask.text.tokenizer import Encoded, Offsets
+from unmask.text.tokens import Tokens
 
+PASSAGE = "The book was written by Ada in the spring of 1843."  # to try a model with
 SURE = 1e4  # how much better no answer is where there is nothing to answer with
 
 
@@ -68,26 +74,58 @@ class Answer:
     candidates: tuple[Candidate, ...]
 
 
-class Qa(Task):
+class AskPassage(Ask):
+    """A question and the passage that may answer it."""
+
+    question: Annotated[Text, Field(description="The question.", examples=["Who wrote the book?"])]
+    context: Annotated[
+        Text,
+        Field(title="Passage", description="What may answer it.", examples=[PASSAGE]),
+    ]
+    id: Annotated[str | int | None, Field(description="Its name, in a file of answers.")] = None
+
+
+class Qa(LabelTask[Question, Answer]):
     """Two scores for each token: begins the answer, ends it."""
 
     name = "qa"
-    settings = QaSettings
+    title = "Answer"
+    Config = QaSettings
+    Ask = AskPassage
     answers = Answer
     metric = "f1"
 
-    def __init__(self, how: QaSettings) -> None:
-        self.how: QaSettings = how
+    def __init__(self, config: QaSettings) -> None:
+        super().__init__(config)
+        self.config: QaSettings = config
 
     @classmethod
     def read(
-        cls, path: str | Path, columns: Columns, watcher: Watcher, how: QaSettings
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: QaSettings
     ) -> Iterator[Question]:
         """Questions with their passages."""
+        (path,) = paths
         return read_questions(path, watcher)
 
+    def record(self, ask: AskPassage, where: str, number: int) -> Question:
+        """A question without an answer."""
+        return Question(
+            where if ask.id is None else str(ask.id), ask.question, ask.context, None, where
+        )
+
+    def questions(
+        self, source: str | Path, columns: Columns, watcher: Watcher
+    ) -> Iterator[Question]:
+        """As from a labelled file, whose answers are not needed."""
+        return self.read([source], columns, watcher, self.config)
+
     @classmethod
-    def learn(cls, how: QaSettings, records: Sequence[Question]) -> "Qa":
+    def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
+        """SQuAD's JSON, or lines with questions and contexts."""
+        return ending == ".json" or asks_about_passages(lines)
+
+    @classmethod
+    def learn(cls, config: QaSettings, records: Sequence[Question]) -> "Qa":
         """Some are unanswerable if the training data has such."""
         if not any(record.answers for record in records):
             raise DataError(
@@ -95,17 +133,17 @@ class Qa(Task):
                 "to learn from. Is it the right file?"
             )
         nothing = any(record.answers == () for record in records)
-        return cls(how.model_copy(update={"unanswerable": how.unanswerable or nothing}))
+        return cls(config.model_copy(update={"unanswerable": config.unanswerable or nothing}))
 
     @classmethod
-    def restore(cls, heads: HeadsConfig, how: QaSettings) -> "Qa | None":
+    def restore(cls, shape: Shape, config: QaSettings) -> "Qa | None":
         """For labels on the ends of a span."""
-        return cls(how) if heads.labels == "span" else None
+        return cls(config) if shape.labels and shape.labels.on == "span" else None
 
     @property
     def head(self) -> LabelsConfig:
         """A layer with two rows."""
-        return LabelsConfig(labels="span", label_names=("start", "end"), label_dropout=0.0)
+        return LabelsConfig(on="span", names=("start", "end"), dropout=0.0)
 
     def check(self, records: Sequence[Question]) -> None:
         """Every question must have its answers."""
@@ -116,19 +154,25 @@ class Qa(Task):
                 )
 
     def windows(
-        self, records: Iterable[Question], tokenizer: Tokenizer, limit: int
-    ) -> Iterator[tuple[Question, list[Window]]]:
+        self,
+        records: Iterable[Question],
+        tokens: Tokens,
+        *,
+        learn: bool = False,
+        numbers: Iterator[int] | None = None,
+    ) -> Iterator[tuple[Question, list[LabelWindow]]]:
         """As many as the passage needs."""
-        first = min(self.how.longest_question, limit // 2)
+        limit = tokens.max_length
+        first = min(self.config.longest_question, limit // 2)
         room = limit - first - 3
-        stride = min(self.how.stride, max(room // 2, 0))  # a window must be able to advance
+        stride = min(self.config.stride, max(room // 2, 0))  # a window must be able to advance
         for record in records:
-            parts = tokenizer.windows(
+            parts = tokens.source.windows(
                 record.question, record.context, limit=limit, stride=stride, first=first
             )
             yield record, [_window(part, record) for part in parts]
 
-    def truths(self, windows: Sequence[Window]) -> Tensor:
+    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
         """The places of the first and the last token."""
         return torch.tensor([window.truth for window in windows])
 
@@ -142,17 +186,21 @@ class Qa(Task):
         )
         return (first + last) / 2
 
-    def answer(
-        self, record: Question, windows: Sequence[Window], scores: Sequence[Scores]
+    def decode(
+        self,
+        record: Question,
+        windows: Sequence[LabelWindow],
+        values: Sequence[Scores],
+        tokens: Tokens,
     ) -> Answer:
         """The best stretch over all windows, or nothing."""
         found: dict[Offsets, float] = {}
-        for window, table in zip(windows, scores, strict=True):
+        for window, table in zip(windows, values, strict=True):
             for stretch, score in self._stretches(window, table):
                 found[stretch] = max(score, found.get(stretch, score))
-        best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.how.best]
-        nothing = min(float(table[0].sum()) for table in scores)
-        totals = [score for _, score in best] + [nothing] * self.how.unanswerable
+        best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.config.best]
+        nothing = min(float(table[0].sum()) for table in values)
+        totals = [score for _, score in best] + [nothing] * self.config.unanswerable
         shares: list[float] = softmax(np.array(totals)).tolist()
         candidates = tuple(
             Candidate(record.context[a:b], a, b, score, share)
@@ -161,6 +209,17 @@ class Qa(Task):
         margin = nothing - best[0][1] if best else SURE
         answer = Answer("", -1, -1, shares[-1] if shares else 1.0, margin, candidates)
         return self._decided(answer)
+
+    def view(self, record: Question, answer: Answer) -> SpansView:
+        """The answer in its passage."""
+        if not answer.text:
+            return SpansView(text=record.context, spans=[], note="The passage does not answer it.")
+        span = Marked(start=answer.start, end=answer.end, label="answer", share=answer.probability)
+        return SpansView(text=record.context, spans=[span])
+
+    def agreement(self, truth: Sequence[Answer], found: Sequence[Answer]) -> Agreement:
+        """The share of questions with the same answer, however sure."""
+        return Agreement.of([a.text == b.text for a, b in zip(truth, found, strict=True)])
 
     def score(self, records: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
         """SQuAD's exact match and F1; with unanswerable questions also of the two kinds."""
@@ -187,7 +246,7 @@ class Qa(Task):
         self, records: Sequence[Question], answers: Sequence[Answer]
     ) -> "tuple[Qa, Sequence[Answer]]":
         """With the threshold that gives the most F1 on these questions."""
-        if not self.how.unanswerable:
+        if not self.config.unanswerable:
             return self, answers
         spoken = [
             best_match(a.candidates[0].text, r.answers or ())[1] if a.candidates else 0.0
@@ -200,12 +259,12 @@ class Qa(Task):
         gains = np.cumsum(np.array(spoken)[order] - np.array(silent)[order])
         count = int(np.insert(gains, 0, 0.0).argmax())
         threshold = margins[order[count - 1]] if count else margins[order[0]] - 1.0
-        settled = Qa(self.how.model_copy(update={"threshold": float(threshold)}))
+        settled = Qa(self.config.model_copy(update={"threshold": float(threshold)}))
         return settled, [settled._decided(answer) for answer in answers]
 
     def _decided(self, answer: Answer) -> Answer:
         """The best candidate, or nothing where that is better by more than the threshold."""
-        none = self.how.unanswerable and answer.nothing > self.how.threshold
+        none = self.config.unanswerable and answer.nothing > self.config.threshold
         if none or not answer.candidates:
             return replace(answer, text="", start=-1, end=-1)
         best = answer.candidates[0]
@@ -213,26 +272,31 @@ class Qa(Task):
             answer, text=best.text, start=best.start, end=best.end, probability=best.probability
         )
 
-    def _stretches(self, window: Window, scores: Scores) -> Iterator[tuple[Offsets, float]]:
+    def _stretches(self, window: LabelWindow, scores: Scores) -> Iterator[tuple[Offsets, float]]:
         """Stretches of the passage that begin and end well, with their scores."""
         offsets: Sequence[Offsets] = window.about
-        own = scores[window.segments.index(1) :][: len(offsets)]
-        firsts, lasts = np.argsort(-own, axis=0, kind="stable")[: self.how.best].T
+        own = scores[list(window.segments).index(1) :][: len(offsets)]
+        firsts, lasts = np.argsort(-own, axis=0, kind="stable")[: self.config.best].T
         for a in firsts.tolist():
             for b in lasts.tolist():
-                if a <= b < a + self.how.longest_answer:
+                if a <= b < a + self.config.longest_answer:
                     stretch = offsets[a][0], offsets[b][1]
                     yield stretch, float(own[a, 0] + own[b, 1])
 
 
-def _window(part: Encoded, record: Question) -> Window:
+def asks_about_passages(lines: Sequence[str]) -> bool:
+    """Are these JSON lines of questions with their passages?"""
+    return any('"question"' in line and '"context"' in line for line in lines)
+
+
+def _window(part: Encoded, record: Question) -> LabelWindow:
     """A part of a passage; `about` says where in the passage its tokens are."""
     begin = part.segments.index(1)
     offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)
     if record.answers:
         truth = _ends(offsets, begin, record.answers[0])
-    return Window(part.ids, part.segments, range(len(part.ids)), truth, offsets)
+    return LabelWindow(part.ids, part.segments, range(len(part.ids)), truth, offsets)
 
 
 def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,12 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batches import Batch
-from unmask.data.columns import Sample
+from unmask.data.columns import Sample, is_fraction
 from unmask.errors import DataError
-from unmask.model.config import HeadsConfig, LabelsConfig
+from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
-from unmask.tasks.base import TRUTH, Scores, TextTask, Window
+from unmask.tasks.labels import TRUTH, LabelWindow, Scores, TextTask, text_labels
 from unmask.tasks.metrics import pearson, spearman
+from unmask.tasks.results import Agreement
+from unmask.tasks.views import NumberView
+from unmask.text.tokens import Tokens
 
 
 class RegressSettings(Settings):
@@ -29,19 +33,21 @@ class Number:
     score: float
 
 
-class Regress(TextTask):
+class Regress(TextTask[Number]):
     """A linear reading of the pooled [CLS], trained to the least square."""
 
     name = "regress"
-    settings = RegressSettings
+    title = "Score"
+    Config = RegressSettings
     answers = Number
     metric = "spearman"
 
-    def __init__(self, how: RegressSettings, label: str = "score") -> None:
-        self.how, self.label = how, label
+    def __init__(self, config: RegressSettings, label: str = "score") -> None:
+        super().__init__(config)
+        self.label = label
 
     @classmethod
-    def understand(cls, how: RegressSettings, sample: Sample) -> float:
+    def understand(cls, config: RegressSettings, sample: Sample) -> float:
         """The number; refuses what is none."""
         value: object = sample.label
         wrong = f"{sample.where}: the score is {value!r:.60}; need a"
@@ -56,35 +62,39 @@ class Regress(TextTask):
         return found
 
     @classmethod
-    def learn(cls, how: RegressSettings, records: Sequence[Sample]) -> "Regress":
+    def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
+        """A table whose labels are numbers with a point; others are taken for names."""
+        labels = cls.first_labels(path, ending, lines)
+        return bool(labels) and all(map(is_fraction, labels))
+
+    @classmethod
+    def learn(cls, config: RegressSettings, records: Sequence[Sample]) -> "Regress":
         """The numbers must differ."""
         if len({record.label for record in records}) < 2:
             raise DataError(
                 f"{records[0].where}: the number is {records[0].label:g} in all {len(records):,} "
                 "examples; need at least two different ones. Check --label."
             )
-        return cls(how)
+        return cls(config)
 
     @classmethod
-    def restore(cls, heads: HeadsConfig, how: RegressSettings) -> "Regress | None":
+    def restore(cls, shape: Shape, config: RegressSettings) -> "Regress | None":
         """For a text label that is a number."""
-        if heads.labels != "text" or heads.label_answer != "number":
+        labels = text_labels(shape)
+        if labels is None or labels.answer != "number":
             return None
-        return cls(how, heads.label_names[0])
+        return cls(config, labels.names[0])
 
     @property
     def head(self) -> LabelsConfig:
         """A layer on the pooler, with one row."""
-        return LabelsConfig(labels="text", label_names=(self.label,), label_answer="number")
-
-    def check(self, records: Sequence[Sample]) -> None:
-        """Any number may be asked for."""
+        return LabelsConfig(on="text", names=(self.label,), answer="number")
 
     def truth(self, record: Sample) -> float:
         """The number."""
         return float(record.label)
 
-    def truths(self, windows: Sequence[Window]) -> Tensor:
+    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
         """The numbers."""
         return torch.tensor([window.truth for window in windows])
 
@@ -92,9 +102,27 @@ class Regress(TextTask):
         """The square of the difference."""
         return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="sum")
 
-    def answer(self, record: Sample, windows: Sequence[Window], scores: Sequence[Scores]) -> Number:
+    def decode(
+        self,
+        record: Sample,
+        windows: Sequence[LabelWindow],
+        values: Sequence[Scores],
+        tokens: Tokens,
+    ) -> Number:
         """The number as it is."""
-        return Number(float(scores[0][0, 0]))
+        return Number(float(values[0][0, 0]))
+
+    def view(self, record: Sample, answer: Number) -> NumberView:
+        """The number."""
+        return NumberView(value=answer.score)
+
+    def agreement(self, truth: Sequence[Number], found: Sequence[Number]) -> Agreement:
+        """The share of the variance that is kept."""
+        one, two = (np.array([number.score for number in some]) for some in (truth, found))
+        share = float(1.0 - np.square(two - one).mean() / max(one.var(), 1e-12))
+        return Agreement(
+            share, 0.98, "numbers of {texts:,} texts: {share:.2%} of their variance is kept"
+        )
 
     def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
         """Correlations, and the mean square of the differences."""

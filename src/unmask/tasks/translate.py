@@ -7,224 +7,291 @@ layers that read word by word take them apart. A target is [CLS] words [SEP]: th
 from [CLS] on and must answer from the first word to [SEP].
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import tee
-from math import exp, fsum
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, tee
+from math import exp
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-import numpy as np
 import torch
-from pydantic import Field, model_validator
-from torch import Tensor
+from pydantic import Field
 
-from unmask.data.batches import Batch, collate
-from unmask.data.parallel import Pair
-from unmask.errors import need
-from unmask.model.config import SearchSettings, Share
-from unmask.model.decoder import Decoder
-from unmask.model.network import Network
-from unmask.model.recurrent import RecurrentDecoder
-from unmask.model.rows import Texts, texts_of
-from unmask.model.search import Hypothesis, Marks, search
-from unmask.objectives.base import Sums
-from unmask.settings import Settings
-from unmask.tasks import engine
-from unmask.tasks.base import Detail, Mistake
-from unmask.text.spacing import join_pieces, spaced
-from unmask.text.tokenizer import Tokenizer
-from unmask.text.vocabulary import SPECIALS
-
-NAME = "translate"
-WORDS, INDEX, OWNER, ANSWERS, PLACES, FORCED = (
-    f"target_{what}" for what in ("words", "index", "owner", "answers", "places", "forced")
+from unmask.data.batches import Batch
+from unmask.data.columns import Columns
+from unmask.data.lines import Watcher
+from unmask.data.parallel import Pair, inferred, read_pairs
+from unmask.errors import DataError, SettingsError, need
+from unmask.model.config import ModelConfig, SearchSettings
+from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
+from unmask.objectives.base import Objective
+from unmask.objectives.nextword import (
+    Decoding,
+    NextWord,
+    NextWordSettings,
+    PairTokens,
+    batch_of_pairs,
 )
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+from unmask.settings import build
+from unmask.tasks.asks import Ask, Text
+from unmask.tasks.base import Task
+from unmask.tasks.engine import Forward, network_of, rows_of
+from unmask.tasks.results import Detail, Mistake, Session
+from unmask.tasks.views import TextView
+from unmask.text.sentences import split_sentences
+from unmask.text.spacing import join_pieces, spaced
+from unmask.text.tokens import Tokens
+
+# Tokens of the sources that are searched together, by all cores or by each. A step has many small
+# sums: in small batches workers would wait for Python's lock more than they compute.
+AT_ONCE, OF_WORKER = 4096, 2048
+NEIGHBOURS = 20  # steps whose pairs are sorted by length together
 
 
-class TranslateSettings(Settings):
+class TranslateSettings(NextWordSettings):
     """What is learned, and how a translation is looked for."""
 
-    forcing: Fraction = 1.0  # share of words heard as they should be, not as they were said
-    forcing_end: Fraction | None = None  # the share at the end of the run, reached evenly
-    forcing_by: Literal["step", "sentence"] = "step"  # one draw for each word, or for each text
-    smoothing: Share = 0.1  # of each answer, spread over all words
     search: SearchSettings = SearchSettings()
 
-    @model_validator(mode="after")
-    def _ends(self) -> "TranslateSettings":
-        if self.forcing_by != "step" and self.always:
-            raise ValueError("forcing_by is set, but every word is forced; lower forcing.")
-        return self
 
-    @property
-    def always(self) -> bool:
-        """Is the truth heard at every step of the run?"""
-        return self.forcing == 1.0 and self.forcing_end in (None, 1.0)
+class AskTranslation(Ask):
+    """A text to translate."""
 
-    def forced(self, progress: float) -> float:
-        """The share at a moment of the run."""
-        end = self.forcing if self.forcing_end is None else self.forcing_end
-        return self.forcing + (end - self.forcing) * progress
+    text: Annotated[Text, Field(description="The text.")]
+    beams: Annotated[int, Field(ge=1, le=64, description="1 is greedy.")] = 1
+    penalty: Annotated[
+        float, Field(ge=0.0, le=5.0, description="Scores are divided by length to this power.")
+    ] = 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """A text and, where it is known, its translation, both from [CLS] to [SEP]."""
-
-    source: Sequence[int]
-    target: Sequence[int] = ()
-
-    @property
-    def heard(self) -> Sequence[int]:
-        """What the decoder hears of the target: all but the last."""
-        return self.target[:-1]
-
-    @property
-    def answers(self) -> Sequence[int]:
-        """What the decoder must answer: all of the target but the first."""
-        return self.target[1:]
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """The longer side's: what decides the room that both take."""
-        return max(self.source, self.heard, key=len)
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """The tokens of one side, all of one segment."""
-
-    ids: Sequence[int]
-
-    @property
-    def segments(self) -> Sequence[int]:
-        """Zeros."""
-        return [0] * len(self.ids)
+    options = frozenset({"beams", "penalty"})
 
 
 @dataclass(frozen=True)
-class Tokenizers:
-    """What turns a source into tokens, and tokens into a target."""
+class Translation:
+    """What was said, and how sure the model was of a word, on average (a log-probability)."""
 
-    source: Tokenizer
-    target: Tokenizer
+    text: str
+    score: float
+    words: tuple[int, ...] | None = None  # as they were said; None if in parts, or not at all
+
+
+BLANK = Translation("", 0.0)
+
+
+class Translate(Task[Pair, Translation]):
+    """A decoder on an encoder says the translation word by word."""
+
+    name = "translate"
+    title = "Translate"
+    Config = TranslateSettings
+    Ask = AskTranslation
+    answers = Translation
+    metric = "bleu"
+    generates = True
+    decodes = True
+    batch_tokens, worker_tokens = AT_ONCE, OF_WORKER
+    neighbours = NEIGHBOURS
+
+    def __init__(self, config: TranslateSettings, *, split: bool = True) -> None:
+        super().__init__(config)
+        self.config: TranslateSettings = config
+        self.split = split  # translate a text that is too long in parts, or refuse it
+        self.split_texts = 0  # how many were
+
+    @classmethod
+    def read(
+        cls,
+        paths: Sequence[str | Path],
+        columns: Columns,
+        watcher: Watcher,
+        config: TranslateSettings,
+    ) -> Iterator[Pair]:
+        """The pairs of a table, or of two parallel files."""
+        return read_pairs(paths, columns, watcher)
+
+    @classmethod
+    def noted(
+        cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
+    ) -> tuple[Columns, list[str]]:
+        """Which file or column is which side."""
+        return columns, [inferred(paths, columns)] if labelled else []
+
+    @classmethod
+    def restore(cls, shape: Shape, config: TranslateSettings) -> "Translate | None":
+        """For a network with a decoder."""
+        return cls(config) if shape.decoder else None
+
+    def check(self, records: Sequence[Pair]) -> None:
+        """Every text must have its translation."""
+        for pair in records:
+            if pair.target is None:
+                raise DataError(f"{pair.where}: no translation; need it to learn or to score.")
+
+    @classmethod
+    def texts(cls, records: Iterable[Pair]) -> tuple[Iterable[str], Iterable[str]]:
+        """Sources and targets."""
+        first, second = tee(records)
+        return (pair.source for pair in first), (pair.target or "" for pair in second)
+
+    def record(self, ask: AskTranslation, where: str, number: int) -> Pair:
+        """A text without a translation."""
+        return Pair(ask.text, None, where)
+
+    def asked(self, ask: AskTranslation) -> Self:
+        """With the search of a question."""
+        search = build(SearchSettings, dict(ask.chosen()), where=self.name)
+        return type(self)(self.config.model_copy(update={"search": search}), split=self.split)
+
+    def searching(self, settings: SearchSettings) -> Self:
+        """With another search."""
+        return type(self)(self.config.model_copy(update={"search": settings}), split=self.split)
+
+    def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
+        """A decoder of the encoder's shape, where nothing else is given."""
+        target = tokens.target or tokens.source
+        table = {
+            "layers": config.layers,
+            "max_length": config.max_length,
+            "cell": config.cell,
+            **given,
+            "vocab_size": len(target.vocabulary),
+            "shared": target is tokens.source,
+        }
+        decoder = build(DecoderConfig, table, where="recipe [model.decoder]")
+        self._refuse_forcing(decoder)
+        return {DECODER: decoder}
+
+    def _refuse_forcing(self, decoder: DecoderConfig) -> None:
+        """Refuse to force only some words on a decoder that never hears its own words."""
+        if decoder.cell == "attention":
+            fed = "all words at once: a Transformer is trained on the truth"
+        elif decoder.feeds in ("nothing", "context"):
+            fed = "no word"
+        else:
+            return
+        if not self.config.always:
+            raise SettingsError(
+                f"task.forcing is {self.config.forcing}, but this decoder is fed {fed}. Leave it "
+                "at 1."
+            )
 
     @property
-    def marks(self) -> Marks:
-        """Where a target begins and ends, and what is never said."""
-        vocabulary = self.target.vocabulary
-        never = [vocabulary.ids[s] for s in SPECIALS if vocabulary.ids[s] != vocabulary.sep]
-        return Marks(vocabulary.cls, vocabulary.sep, never)
+    def objective(self) -> Objective:
+        """The next word, everywhere."""
+        return NextWord(self.config, term=self.name)
 
-    def tokens(self, pairs: Iterable[Pair]) -> Iterator[Tokens]:
-        """Every pair as the network reads it; nothing is cut."""
-        pairs, first, second = tee(pairs, 3)
-        sources = self.source.encode_many([pair.source] for pair in first)
-        targets = self.target.encode_many([pair.target or ""] for pair in second)
-        for pair, source, target in zip(pairs, sources, targets, strict=True):
-            yield Tokens(source.ids, () if pair.target is None else target.ids)
+    def windows(
+        self,
+        records: Iterable[Pair],
+        tokens: Tokens,
+        *,
+        learn: bool = False,
+        numbers: Iterator[int] | None = None,
+    ) -> Iterator[tuple[Pair, list[PairTokens]]]:
+        """A text as it is read: whole, or in parts if it is too long; a blank one not at all.
 
-    def text(self, words: Sequence[int]) -> str:
-        """What was said, as it is written."""
-        tokens = self.target.vocabulary.tokens
-        found, _ = join_pieces([tokens[word] for word in words])
-        return spaced(found)
+        A pair to learn from is never cut: its sides would not match any more.
+        """
+        numbers = numbers or count()
+        pairs, first, second = tee(records, 3)
+        target = tokens.target or tokens.source
+        sources = tokens.source.encode_many([pair.source] for pair in first)
+        targets = target.encode_many([pair.target or ""] for pair in second)
+        for at, (pair, source, said) in enumerate(zip(pairs, sources, targets, strict=True), 1):
+            answer = () if pair.target is None else said.ids
+            whole = PairTokens(source.ids, answer)
+            if learn:
+                yield pair, [whole] if len(whole.ids) <= tokens.max_length else []
+                continue
+            if len(answer) > tokens.max_length + 1:
+                answer = ()  # its loss is unknown; it is translated all the same
+            parts = self._parts(pair.source, source.ids, at, tokens)
+            known = answer if len(parts) == 1 else ()
+            yield pair, [PairTokens(ids, known, next(numbers)) for ids in parts]
 
+    def _parts(
+        self, text: str, ids: Sequence[int], number: int, tokens: Tokens
+    ) -> list[Sequence[int]]:
+        if not text.strip():
+            return []
+        limit = tokens.max_length
+        if len(ids) <= limit:
+            return [ids]
+        if not self.split:
+            raise DataError(
+                f"text {number}: {len(ids):,} tokens; the model holds {limit}. Shorten it, or let "
+                "it be split (without --no-split)."
+            )
+        self.split_texts += 1
+        return [
+            window.ids
+            for sentence in split_sentences(text)
+            for window in tokens.source.windows(sentence, limit=limit, stride=0)
+            if not all(window.special)
+        ]
 
-def batch_of(some: Sequence[Tokens], *, pad_id: int) -> Batch:
-    """Pairs in packed rows: both sides of a pair in the same row, with the same owner."""
-    rows = engine.rows_of([len(tokens.ids) for tokens in some])
-    batch = collate([Side(tokens.source) for tokens in some], rows, pad_id=pad_id)
-    if not all(len(tokens.target) for tokens in some):
-        return batch
-    heard = collate([Side(tokens.heard) for tokens in some], rows, pad_id=pad_id)
-    (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
-    order: list[int] = heard.begins.argsort().tolist()
-    answers = torch.from_numpy(np.concatenate([some[i].answers for i in order]).astype(np.int64))
-    labels = {WORDS: heard.tokens, INDEX: heard.index, OWNER: heard.owner}
-    return batch.with_labels(len(answers), NAME, **labels, **{ANSWERS: answers, PLACES: places})
+    def batch(
+        self, windows: Sequence[PairTokens], tokens: Tokens, term: str | None = None
+    ) -> Batch:
+        """Pairs in packed rows."""
+        rows = rows_of([len(window.ids) for window in windows])
+        pad_id = tokens.source.vocabulary.pad
+        return batch_of_pairs(windows, rows, pad_id=pad_id, term=term or self.name)
 
-
-def with_forcing(batch: Batch, how: TranslateSettings, progress: float, seed: int) -> Batch:
-    """Say of each word whether it is heard as it should be; nothing is said if all are."""
-    if how.always:
-        return batch
-    drawn = torch.Generator().manual_seed(seed)
-    words = batch.labels[WORDS]
-    chance = torch.rand(words.shape, generator=drawn)
-    if how.forcing_by == "sentence":
-        chance = torch.rand(len(batch.row), generator=drawn)[_numbers(batch)]
-    return replace(batch, labels={**batch.labels, FORCED: chance < how.forced(progress)})
-
-
-def _numbers(batch: Batch) -> Tensor:
-    """The number of the text that each heard word belongs to; any, for padding.  -> [B, T]"""
-    begins = (batch.labels[INDEX] == 0) & (batch.labels[OWNER] >= 0)
-    return (begins.flatten().cumsum(0) - 1).clamp(min=0).view(begins.shape)
-
-
-def read(network: Network, batch: Batch) -> Tensor:
-    """What the encoder makes of the sources.  -> [B, S, D]"""
-    states: Tensor = network.encoder(batch.tokens, batch.segments, batch.index, batch.owner)
-    return states
-
-
-def states_of(network: Network, batch: Batch) -> Tensor:
-    """The decoder's states for every answer.  -> [N, D]"""
-    decoder, source, heard = network.decoder, read(network, batch), batch.labels
-    if isinstance(decoder, Decoder):
-        words, index, owner = heard[WORDS], heard[INDEX], heard[OWNER]
-        states = decoder(words, index, owner, source, batch.owner, network.words)
-    else:
-        assert isinstance(decoder, RecurrentDecoder), "this network has no decoder"
-        sources, targets = texts_of(batch.owner, batch.index), texts_of(heard[OWNER], heard[INDEX])
-        spoken = decoder.begin(sources.apart(source), sources)
-        forced = targets.apart(heard[FORCED]) if FORCED in heard else None
-        states = decoder(spoken, targets.apart(heard[WORDS]), network.words, forced)
-        states = targets.together(states)
-    out: Tensor = states.flatten(0, 1)[heard[PLACES]]
-    return out
-
-
-class Translate:
-    """Translation as an objective and as a task."""
-
-    name: ClassVar[str] = NAME
-    metric = "bleu"
-
-    def __init__(self, how: TranslateSettings) -> None:
-        self.how, self.terms, self.chance = how, [NAME], None
-
-    def __call__(self, network: Network, batch: Batch) -> Sums:
-        """One loss term: of the next word, everywhere."""
-        states = states_of(network, batch)
-        smoothing = self.how.smoothing if network.training else 0.0
-        return {NAME: network.word_loss(states, batch.labels[ANSWERS], smoothing)}
-
-    def loss(self, network: Network, tokens: Sequence[Tokens], pad_id: int) -> tuple[float, int]:
-        """The summed loss of all words, with teacher forcing, nothing smoothed; and their count."""
-        sums, count = [], 0
-        device = network.words.device
+    def session(self, forward: Forward, windows: Sequence[PairTokens], tokens: Tokens) -> Session:
+        """Begin to search."""
+        rows = rows_of([len(window.source) for window in windows])
         with torch.inference_mode():
-            for some in engine.by_length(tokens):
-                batch = batch_of([tokens[i] for i in some], pad_id=pad_id)
-                sums.append(float(self(network, batch.to(device))[NAME]))
-                count += batch.counts[NAME]
-        return fsum(sums), count
+            return Decoding(network_of(forward), windows, rows, tokens, self.config.search)
 
-    def score(self, said: Sequence[str], truth: Sequence[str]) -> dict[str, float]:
+    def decode(
+        self,
+        record: Pair,
+        windows: Sequence[PairTokens],
+        values: Sequence[Any],
+        tokens: Tokens,
+    ) -> Translation:
+        """The text that was said, parts joined."""
+        if not values:
+            return BLANK
+        words = sum(len(own.words) + 1 for own in values)
+        text = " ".join(written(own.words, tokens) for own in values)
+        said = tuple(values[0].words) if len(values) == 1 else None
+        return Translation(text, sum(own.score for own in values) / words, said)
+
+    def plain(self, answer: Translation) -> dict[str, Any]:
+        """Without the numbers of its words."""
+        return {"text": answer.text, "score": answer.score}
+
+    def view(self, record: Pair, answer: Translation) -> TextView:
+        """The text."""
+        return TextView(text=answer.text, score=answer.score)
+
+    def score(self, records: Sequence[Pair], answers: Sequence[Translation]) -> dict[str, float]:
         """BLEU and chrF of lower-cased text, as sacrebleu computes them."""
+        said, truth = [own.text for own in answers], [pair.target or "" for pair in records]
         return {name: metric.corpus_score(said, [truth]).score for name, metric in metrics()}
 
-    def detail(self, pairs: Sequence[Pair], said: Sequence[str]) -> Detail:
+    def score_loss(self, loss: float) -> dict[str, float]:
+        """Between how many words the model wavers, on average."""
+        return {"perplexity": perplexity(loss)}
+
+    def detail(self, records: Sequence[Any], answers: Sequence[Translation]) -> Detail:
         """The translations that have least in common with what was asked for."""
         (_, _), (_, chrf) = metrics()
         found = []
-        for pair, own in zip(pairs, said, strict=True):
-            near = chrf.sentence_score(own.lower(), [(pair.target or "").lower()]).score
-            found.append(Mistake(pair.where, pair.source, pair.target or "", own, 1 - near / 100))
+        for pair, own in zip(records, answers, strict=True):
+            near = chrf.sentence_score(own.text.lower(), [(pair.target or "").lower()]).score
+            mistake = Mistake(pair.where, pair.source, pair.target or "", own.text, 1 - near / 100)
+            found.append(mistake)
         return Detail(mistakes=found)
+
+
+def written(words: Sequence[int], tokens: Tokens) -> str:
+    """What was said, as it is written."""
+    names = (tokens.target or tokens.source).vocabulary.tokens
+    found, _ = join_pieces([names[word] for word in words])
+    return spaced(found)
 
 
 def metrics() -> list[tuple[str, Any]]:
@@ -236,51 +303,5 @@ def metrics() -> list[tuple[str, Any]]:
 
 
 def perplexity(loss: float) -> float:
-    """Between how many words the model wavers, on average."""
+    """The exponential of a loss."""
     return exp(min(loss, 100.0))
-
-
-class Speaking:
-    """A network's decoder, as a search asks it."""
-
-    def __init__(self, network: Network) -> None:
-        assert network.decoder is not None, "this network has no decoder"
-        self.network, self.decoder = network, network.decoder
-
-    def begin(self, states: Tensor, texts: Texts) -> Any:
-        """Before the first word."""
-        return self.decoder.begin(states, texts)
-
-    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
-        """Scores of the next word.  [N] -> [N, V]"""
-        states, then = self.decoder.step(state, words, self.network.words)
-        return self.network.word_scores(states), then
-
-
-def said_of(
-    network: Network,
-    some: Sequence[Tokens],
-    tokenizers: Tokenizers,
-    settings: SearchSettings,
-    numbers: Sequence[int] | None = None,
-) -> list[Hypothesis]:
-    """What the network says to each text, searched together."""
-    assert network.heads.decoder is not None, "this network has no decoder"
-    batch = batch_of(
-        [Tokens(tokens.source) for tokens in some], pad_id=tokenizers.source.vocabulary.pad
-    ).to(network.words.device)
-    with torch.inference_mode():
-        texts = texts_of(batch.owner, batch.index)
-        states = texts.apart(read(network, batch))
-        order: list[int] = batch.begins.argsort().tolist()
-        found = search(
-            Speaking(network),
-            states,
-            texts,
-            tokenizers.marks,
-            settings,
-            most=network.heads.decoder.max_length,
-            numbers=None if numbers is None else [numbers[i] for i in order],
-        )
-    by_text = dict(zip(order, found, strict=True))
-    return [by_text[i] for i in range(len(some))]

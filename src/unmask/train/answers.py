@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from unmask.settings import Settings
-from unmask.tasks.base import Detail, Mistake
+from unmask.tasks.results import Detail, Mistake
 
 SHOWN = 600  # characters of a text
 

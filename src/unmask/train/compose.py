@@ -19,6 +19,7 @@ from unmask.train.schedule import LENGTHS
 # What may be changed when a run is resumed: it decides nothing that is learned.
 FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps", "ahead", "micro_batches")
 CHOICES = ("objective", "task", "tasks")  # whose settings stand where they are used, with torch
+CHOSEN = ("objective.name", "task.name")
 MUON = ("optimizer.momentum", "optimizer.factor")  # read by this kind of optimizer alone
 LENGTH_NAMES = {f"schedule.{name}" for name in LENGTHS}
 # Settings of the first version -> what they are called now; the longest name that fits counts.
@@ -132,6 +133,9 @@ def modernised(
         assignments.append(f"{_renamed(name.strip())}{equals}{value}")
     flat = {_renamed(name): value for name, value in _flat(table).items()}
     assigned = [assignment.partition("=")[0] for assignment in assignments]
+    # Settings of an objective or a task are its own: another one does not inherit them.
+    others = [name.partition(".")[0] for name in assigned if name in CHOSEN]
+    flat = _without(flat, others)
     given = override(_nested(_below(flat, assigned)), assignments)
     moved = [name for name in dict.fromkeys(told) if _renamed(name) != name]
     return given, [f"the setting {name} is now called {_renamed(name)}" for name in moved]

@@ -17,7 +17,7 @@ from unmask.data.batches import Batch
 from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, OnePass
+from unmask.objectives.base import RIGHT, Companions, Objective
 from unmask.text.vocabulary import CONTINUES
 from unmask.train.distributed import Processes
 
@@ -30,52 +30,56 @@ class Evaluation:
     def __init__(
         self,
         stream: Stream,
-        objective: OnePass,
+        objective: Objective,
         processes: Processes,
         *,
         tokens: int,
         micro_rows: int,
     ) -> None:
-        self.objective, self.processes = objective, processes
+        self.terms, self.processes = objective.describe(), processes
         rows = min(max(tokens // stream.length, 1), len(stream.epoch(0)))
         taken = [Cursor(0, row) for row in range(rows)]
         groups = [taken[i : i + micro_rows] for i in range(0, rows, micro_rows)]
         mine = groups[processes.rank :: processes.world]
-        self.batches = [objective.prepare(stream.batch(g), draws.key(SEED)) for g in mine]
+        self.batches = [objective.prepare(stream.batch(g), draws.key(SEED), 0.0) for g in mine]
         self.tokens = rows * stream.length
 
-    def __call__(self, network: Network) -> dict[str, float]:
+    def __call__(
+        self, network: Network, objective: Objective, companions: Companions
+    ) -> dict[str, float]:
         """Mean losses and shares of right answers by term: {"mlm": ..., "mlm_accuracy": ...}."""
         sums: Counter[str] = Counter()
         with torch.no_grad():
             for batch in self.batches:
-                found = self.objective(network, batch.to(self.processes.device))
+                found = objective(network, batch.to(self.processes.device), companions)
                 sums.update({name: float(value) for name, value in found.items()})
                 sums.update({f"count {name}": count for name, count in batch.counts.items()})
         scores: dict[str, float] = {}
-        for term in self.objective.terms:
-            own = [sums[name] for name in (term, term + RIGHT, f"count {term}")]
-            loss, right, count = self.processes.total(own)
-            scores[term] = loss / max(count, 1.0)
-            scores[f"{term}_accuracy"] = right / max(count, 1.0)
+        for term in self.terms:
+            names = (term.name, term.name + RIGHT, f"count {term.name}")
+            own = [*(sums[name] for name in names), float(names[1] in sums)]
+            loss, right, count, judged = self.processes.total(own)
+            scores[term.name] = loss / max(count, 1.0)
+            if judged:
+                scores[f"{term.name}_accuracy"] = right / max(count, 1.0)
         return scores
 
     def answers(self) -> NDArray[np.int64]:
         """The words that must be guessed in this process's batches."""
-        name = f"{self.objective.readers[0].term}_tokens"
-        found = [b.labels[name].numpy() for b in self.batches if name in b.labels]
+        name = self.terms[0].tokens
+        found = [] if name is None else [batch.labels[name].numpy() for batch in self.batches]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
 def baselines(
-    corpus: Corpus, answers: NDArray[np.int64], processes: Processes, *, choices: int
+    corpus: Corpus, answers: NDArray[np.int64], processes: Processes, *, choices: int | None
 ) -> dict[str, float]:
     """What a guesser reaches who knows nothing, or only how frequent words are.
 
     The latter only where words must be guessed: each by how frequent it is in the corpus, held-out
     text included.
     """
-    found = {"ln_v": math.log(choices)}
+    found = {"ln_v": math.log(choices)} if choices else {}
     if not processes.total([len(answers)])[0]:
         return found
     shares = corpus.frequencies
@@ -89,7 +93,7 @@ class Blanks:
     """A few held-out sentences with one word hidden, guessed again and again."""
 
     def __init__(self, evaluation: Evaluation, corpus: Corpus, count: int = 6) -> None:
-        self.tokenizer, self.term = corpus.tokenizer, evaluation.objective.terms[0]
+        self.tokenizer, self.term = corpus.tokenizer, evaluation.terms[0]
         self.cases = [
             case for batch in evaluation.batches[:40] if (case := self._case(batch)) is not None
         ][:count]
@@ -103,7 +107,7 @@ class Blanks:
             nothing = torch.zeros_like(tokens)
             with torch.no_grad():
                 hidden = network.encoder(tokens, nothing, index, nothing)
-                shares = network.guess(hidden[:, place]).softmax(dim=-1)[0]
+                shares = network.token_scores(hidden[:, place]).softmax(dim=-1)[0]
             best = shares.topk(3)
             names = self.tokenizer.vocabulary.tokens
             guesses = [
@@ -118,10 +122,10 @@ class Blanks:
         """The first whole word of a batch that is hidden among plain neighbours."""
         vocabulary = self.tokenizer.vocabulary
         width = batch.tokens.shape[1]
-        names = f"{self.term}_places", f"{self.term}_tokens"
-        if names[0] not in batch.labels:
+        if self.term.places is None or self.term.tokens is None:
             return None
-        places, answers = (batch.labels[name].tolist() for name in names)
+        places = batch.labels[self.term.places].tolist()
+        answers = batch.labels[self.term.tokens].tolist()
         hidden = dict(zip(places, answers, strict=True))
         tokens = batch.tokens.flatten().tolist()
         for at, truth in hidden.items():

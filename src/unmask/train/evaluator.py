@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.model.network import Network
+from unmask.objectives.base import Objective
 from unmask.train.position import Position
-from unmask.train.step import Report
+from unmask.train.steps.base import StepResult
 
 Entry = dict[str, Any]  # a line of metrics
 METRIC = "metric"  # in an evaluation: what the best step has the most of
@@ -29,7 +30,7 @@ class Evaluator:
     times = 0
     plain_loss: float | None = None  # what a guess by word frequency would reach, where known
 
-    def evaluate(self, network: Network, position: Position) -> Entry:
+    def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
         """Measure and report; every process takes part and gets the same entry."""
         return {}
 
@@ -47,7 +48,7 @@ class Evaluator:
     def restore(self, entries: Sequence[Entry]) -> None:
         """Remember the evaluations of a run that is resumed."""
 
-    def stepped(self, position: Position, report: Report) -> None:
+    def stepped(self, position: Position, result: StepResult) -> None:
         """Look at a step."""
 
     def saved(self) -> None:

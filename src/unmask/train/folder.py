@@ -40,6 +40,9 @@ EXACT = ["unmask", "torch", "threads", "processor", "processes", "shard", "devic
 EXACT += ["precision", "micro_batches"]
 
 
+Listener = Callable[[dict[str, Any]], None]
+
+
 @dataclass
 class RunFolder:
     """Where a run writes. On processes other than the first, every writing does nothing."""
@@ -47,7 +50,7 @@ class RunFolder:
     path: Path
     console: Console
     writes: bool = True
-    listener: Callable[[dict[str, Any]], None] | None = None  # gets every line of metrics
+    listeners: list[Listener] = field(default_factory=list)  # get every line of metrics
     recipe: dict[str, Any] = field(default_factory=dict)  # as it is written beside results
     claimed: set[str] = field(default_factory=set)  # names that are in the list already
     replaces: bool = False  # an old run is still there, until this one is ready to start
@@ -87,8 +90,8 @@ class RunFolder:
         """Add a line of metrics."""
         if self.writes:
             self._append(METRICS, json.dumps(entry, ensure_ascii=False) + "\n")
-            if self.listener:
-                self.listener(entry)
+            for listener in self.listeners:
+                listener(entry)
 
     def put(self, name: str, text: str) -> None:
         """Write a file, whole."""
@@ -252,12 +255,24 @@ def begin(
             f"{folder.path}: was begun with other settings: {changed}. Resume without changing "
             "them, or begin another run with another --out."
         )
+    _compare_plugins(folder, before.get("plugins", {}), facts["plugins"])
     for name in EXACT:
         if name in before and before[name] != facts[name]:
             folder.say(
                 f"warning: not bit-identical to an uninterrupted run, because {name} was "
                 f"{before[name]!r} and is {facts[name]!r}"
             )
+
+
+def _compare_plugins(folder: RunFolder, before: dict[str, str], now: dict[str, str]) -> None:
+    """Refuse to resume without a plugin of the run; announce one that has changed."""
+    for name, digest in before.items():
+        if name not in now:
+            raise FolderError(
+                f"{folder.path}: was begun with the plugin {name}. Give it again: --plugin {name}"
+            )
+        if now[name] != digest:
+            folder.say(f"warning: the plugin {name} has changed since the run was begun")
 
 
 def stored_recipe(path: Path, scope: Scope, console: Console | None = None) -> Recipe | None:

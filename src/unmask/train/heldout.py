@@ -1,14 +1,14 @@
 """The held-out scores of a run: measured beside baselines, told, watched for trouble and drawn."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unmask.data.corpus import Corpus
 from unmask.data.examples import split_documents
 from unmask.data.stream import Stream
 from unmask.errors import DataError
 from unmask.model.network import Network
-from unmask.objectives.base import OnePass
+from unmask.objectives.base import Companions, Objective
 from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
 from unmask.train.evaluator import Entry, Evaluator
 from unmask.train.position import Position
@@ -16,7 +16,7 @@ from unmask.train.recipe import Recipe
 from unmask.train.report import write_report
 from unmask.train.schedule import Phase
 from unmask.train.site import Site
-from unmask.train.step import Report
+from unmask.train.steps.base import StepResult
 from unmask.train.watch import Watch
 
 EVALUATING = 0.1  # of a run by the clock may be evaluation
@@ -27,11 +27,19 @@ class HeldOut(Evaluator):
     """Scores on held-out documents, with baselines, blanks, warnings and pictures."""
 
     def __init__(
-        self, site: Site, corpus: Corpus, recipe: Recipe, objective: OnePass, network: Network
+        self,
+        site: Site,
+        corpus: Corpus,
+        recipe: Recipe,
+        objective: Objective,
+        network: Network,
+        companions: Companions,
     ) -> None:
         self.folder, self.group, self.recipe = site.folder, site.processes, recipe
-        self.objective = objective.standard()
-        self.watch = Watch(self.folder.say, objective.asks)
+        self.objective, self.companions = objective.standard(), companions
+        self.terms = self.objective.describe()
+        self.asks = {term.name: term.asks for term in self.terms}
+        self.watch = Watch(self.folder.say, self.asks)
         if not recipe.data.held_out or not recipe.evaluate.times:
             return
         _, held = split_documents(len(corpus.documents) - 1, recipe.data.held_out)
@@ -45,7 +53,7 @@ class HeldOut(Evaluator):
         self.stream = Stream(corpus, held, recipe.data, SEED, self.phase.length)
         tokens, self.times = self._affordable(network)
         self.evaluation = self._on(tokens)
-        choices = self.objective.readers[0].choices
+        choices = self.terms[0].choices
         self.baselines = baselines(corpus, self.evaluation.answers(), self.group, choices=choices)
         self.plain_loss = self.baselines.get("unigram_loss")
         self.blanks = Blanks(self.evaluation, corpus)
@@ -89,9 +97,10 @@ class HeldOut(Evaluator):
         else:
             probe = self._on(PROBED)
             network.to(self.group.device).eval()
-            probe(network)  # the first pass is slow
+            objective = self.objective.to(self.group.device).eval()
+            probe(network, objective, self.companions)  # the first pass is slow
             begun = time.monotonic()
-            probe(network)
+            probe(network, objective, self.companions)
             speed = probe.tokens / (time.monotonic() - begun)
             room = 60 * minutes * EVALUATING * speed  # tokens of all evaluations
             each = int(room / (count + 1))  # one is before the first step
@@ -100,22 +109,17 @@ class HeldOut(Evaluator):
         tokens, count = map(round, self.group.from_first(found))
         return tokens, count
 
-    def evaluate(self, network: Network, position: Position) -> Entry:
+    def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
         """Measure and report."""
-        scores = self.evaluation(network)
-        asks = self.objective.asks
+        standard = objective.standard().to(self.group.device).eval()
+        scores, asks = self.evaluation(network, standard, self.companions), self.asks
         entry: Entry = {**scores, **self.baselines, "tokens": position.tokens}
-        entry |= {f"{r.term}_chance": 1 / r.choices for r in self.objective.readers}
+        entry |= {f"{t.name}_chance": 1 / t.choices for t in self.terms if t.choices}
         entry |= {"evaluated": self.evaluation.tokens, "evaluations": self.times, "asks": asks}
         entry["seconds"] = round(position.seconds, 3)
         if self.group.first:
             entry["blanks"] = self.blanks(network, self.group.device)
-        known = f"ln V {self.baselines['ln_v']:.3f}"
-        if self.plain_loss is not None:
-            known = f"unigram {self.plain_loss:.3f}, {known}"
-        right = ", ".join(f"{about} {scores[f'{t}_accuracy']:.1%}" for t, about in asks.items())
-        loss = scores[next(iter(asks))]
-        self.folder.say(f"step {position.step}: held-out loss {loss:.3f} ({known}); right: {right}")
+        self.folder.say(f"step {position.step}: {self._said(scores)}")
         self.watch.evaluated(position.step, scores, self.plain_loss)
         return entry
 
@@ -123,9 +127,19 @@ class HeldOut(Evaluator):
         """Remember the evaluations of a run that is resumed."""
         self.watch.remember(entries)
 
-    def stepped(self, position: Position, report: Report) -> None:
+    def _said(self, scores: Mapping[str, float]) -> str:
+        """The scores of an evaluation, beside what a guess would reach."""
+        known = [f"unigram {self.plain_loss:.3f}"] if self.plain_loss is not None else []
+        known += [f"ln V {self.baselines['ln_v']:.3f}"] if "ln_v" in self.baselines else []
+        beside = f" ({', '.join(known)})" if known else ""
+        judged = [term for term in self.terms if f"{term.name}_accuracy" in scores]
+        right = [f"{term.asks} {scores[f'{term.name}_accuracy']:.1%}" for term in judged]
+        shown = f"; right: {', '.join(right)}" if right else ""
+        return f"held-out loss {scores[self.terms[0].name]:.3f}{beside}{shown}"
+
+    def stepped(self, position: Position, result: StepResult) -> None:
         """Look for signs of trouble."""
-        self.watch.stepped(position.step, report)
+        self.watch.stepped(position.step, result)
 
     def report(self) -> None:
         """Draw the run so far."""

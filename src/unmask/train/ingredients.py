@@ -1,27 +1,14 @@
 """What a job makes for a run: data only, nothing to call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.model.network import Network
-from unmask.objectives.base import Objective
-from unmask.text.tokenizer import Tokenizer
+from unmask.objectives.base import Companions, Objective
+from unmask.text.tokens import Tokens
 from unmask.train.evaluator import Evaluator
 from unmask.train.sources import Source
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """How texts become tokens, on both sides of a model."""
-
-    source: Tokenizer
-    max_length: int  # tokens of a text
-    target: Tokenizer | None = None  # of what a decoder says
-
-    def digest(self) -> str:
-        """The sha256 of all tokenizers."""
-        return self.source.digest() + (self.target.digest() if self.target else "")
 
 
 @dataclass(frozen=True)
@@ -43,4 +30,7 @@ class Ingredients:
     source: Source
     evaluator: Evaluator
     digest: Digest
-    publish: Mapping[str, str] = field(default_factory=lambda: {"model": ""})  # folder: its head
+    companions: Companions = field(default_factory=dict)  # frozen; neither saved nor optimised
+    publish: Mapping[str, Sequence[str]] = field(
+        default_factory=lambda: {"model": ()}
+    )  # folder: the encoders and heads in it, () for all

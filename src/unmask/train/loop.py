@@ -18,10 +18,12 @@ from unmask.train.ingredients import Ingredients
 from unmask.train.keep import Keeper
 from unmask.train.optim import average, make_optimizer, set_rate
 from unmask.train.position import Position
+from unmask.train.precision import choose_precision
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 from unmask.train.sources import Ahead, Deal
-from unmask.train.step import Piece, Report, Trainee, choose_precision, take_step
+from unmask.train.steps import step_for
+from unmask.train.steps.base import Piece, StepResult, StepSite, TrainingModule
 
 BEFORE = 0.5  # of a run by the clock may be spent before its first step
 
@@ -36,12 +38,16 @@ class Loop:
         self.schedule = recipe.schedule.in_steps(given.source.steps_per_epoch)
         self.evaluator, self.folder, self.position = given.evaluator, site.folder, Position()
         self.precision = choose_precision(recipe.loop.precision, self.processes.device)
-        network = given.network.train()
-        trainee = Trainee(network, given.objective)
+        network, objective = given.network.train(), given.objective.train()
+        for companion in given.companions.values():
+            companion.to(self.processes.device).eval().requires_grad_(False)
+        inner = TrainingModule(network, objective, given.companions)
+        inner.refuse_scalars()
         if self.settings.compile:
-            trainee.compile()  # inside of what exchanges gradients, which must be recognised
-        self.module = self.processes.wrap(trainee, list(network.encoder.blocks), shard=shard)
-        self.optimizer = make_optimizer(trainee, recipe.optimizer, layers=network.config.layers)
+            inner.compile()  # inside of what exchanges gradients, which must be recognised
+        self.module = self.processes.wrap(inner, list(network.blocks()), shard=shard)
+        self.optimizer = make_optimizer(inner, recipe.optimizer, layers=network.config.layers)
+        self.step = step_for(objective, shard=shard)
         self.keeper = Keeper(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.deal: Deal | Ahead = Deal(given.source, self.processes)
@@ -75,7 +81,8 @@ class Loop:
                 continue
             if report.taken and self.settings.average:
                 weight = min((self.progress - before) / self.settings.average, 1.0)
-                average(self.given.network, self.optimizer, weight)
+                for module in (self.given.network, self.given.objective):
+                    average(module, self.optimizer, weight)
             self._log(report, time.monotonic() - begun)
             if self._slot() > position.slot:  # at most once a step, however many were due
                 self._evaluate()
@@ -105,24 +112,19 @@ class Loop:
         self._clock(begun)
         self.saved_step, self.saved_at = self.position.step, time.monotonic()
 
-    def _step(self) -> Report | None:
+    def _step(self) -> StepResult | None:
         """One step; None if it was given up on a wish to stop, with nothing changed."""
         position = self.position
         dealt = self.deal.take(position.cursor, position.step, self.progress)
         set_rate(self.optimizer, self.optimized.rate * self.schedule.factor(self._next()))
-        report = take_step(
-            self.module,
-            dealt.pieces,
-            self.optimizer,
-            self.processes,
-            terms=self.given.objective.terms,
-            clip=self.optimized.clip,
-            precision=self.precision,
-            rounds=dealt.rounds,
-            give_up=self._asked_to_stop,
+        site = StepSite(
+            self.processes, self.precision, self.optimized.clip, dealt.rounds, self._asked_to_stop
         )
+        report = self.step(self.module, dealt.pieces, site)
         if report is None:
             return None
+        if report.taken:
+            self.optimizer.step()
         position.cursor, position.step = dealt.cursor, position.step + 1
         position.tokens += report.tokens
         if report.taken:
@@ -140,7 +142,7 @@ class Loop:
         gone = (self.progress - begun) / max(1.0 - begun, 1e-9)
         return max(gone, 1e-3 * schedule.warmup)
 
-    def _leave_out(self, report: Report, pieces: Sequence[Piece]) -> None:
+    def _leave_out(self, report: StepResult, pieces: Sequence[Piece]) -> None:
         """A step that was not finite: say all that helps to find out why, and stop in the end."""
         position, settings = self.position, self.settings
         position.bad += 1
@@ -168,7 +170,7 @@ class Loop:
             passed = self.processes.from_first([passed])[0]
         self.position.seconds += passed
 
-    def _log(self, report: Report, seconds: float) -> None:
+    def _log(self, report: StepResult, seconds: float) -> None:
         position = self.position
         if position.step % self.settings.log_steps == 0 or self.progress >= 1.0:
             measured = {**report.losses, "loss": report.loss, "norm": report.norm}
@@ -214,9 +216,12 @@ class Loop:
         if not self.evaluator.times:
             return
         begun, self.position.slot = time.monotonic(), self._slot()
-        network = self.keeper.network().to(self.processes.device).eval()
-        found = self.evaluator.evaluate(network, self.position)
+        network, objective = self.keeper.trained()
+        device = self.processes.device
+        network, objective = network.to(device).eval(), objective.to(device).eval()
+        found = self.evaluator.evaluate(network, objective, self.position)
         self.given.network.train()
+        self.given.objective.train()
         self._clock(begun)
         self.position.evaluated = self.position.step
         self.folder.record({"kind": "eval", "step": self.position.step, **found})

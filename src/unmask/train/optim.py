@@ -1,6 +1,6 @@
 """Gradients -> weights: AdamW with its groups, Muon, and their tensors by name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,19 +101,29 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
         group["lr"] = rate * group.get("scale", 1.0)
 
 
-def read_moments(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors by name: `exp_avg/encoder.norm.weight`."""
+def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's tensors by name, as `exp_avg/heads.pooler.dense.weight`.
+
+    Each module has a prefix, with which the names of its parameters begin.
+    """
     return {
-        f"{key}/{name}": value
+        f"{key}/{prefix}{name}": value
+        for prefix, module in modules.items()
         for name, parameter in module.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
         if torch.is_tensor(value)
     }
 
 
-def write_moments(module: nn.Module, optimizer: Optimizer, moments: dict[str, Tensor]) -> None:
+def write_moments(
+    modules: Mapping[str, nn.Module], optimizer: Optimizer, moments: dict[str, Tensor]
+) -> None:
     """Give an optimizer back what `read_moments` read."""
-    parameters = dict(module.named_parameters())
+    parameters = {
+        f"{prefix}{name}": parameter
+        for prefix, module in modules.items()
+        for name, parameter in module.named_parameters()
+    }
     for key, value in moments.items():
         kind, _, name = key.partition("/")
         optimizer.state[parameters[name]][kind] = like(value, parameters[name])

@@ -11,7 +11,9 @@ from unmask.errors import UserError
 from unmask.train.distributed import Processes
 from unmask.train.ingredients import Ingredients
 from unmask.train.site import Site
-from unmask.train.step import Piece, Trainee, take_step
+from unmask.train.steps import step_for
+from unmask.train.steps.base import Piece, StepSite, TrainingModule
+from unmask.train.steps.summed import Summed
 
 HEART_STEPS, HEART_EXAMPLES = 30, 4
 RATE = 1e-3
@@ -64,16 +66,21 @@ def preflight(given: Ingredients, site: Site) -> None:
 
 def learn_by_heart(given: Ingredients) -> tuple[float, float]:
     """The main loss of one small batch before and after some steps on a copy of the network."""
-    objective = given.objective
     # Without dropout: only learning is of interest.
-    learner = copy.deepcopy(Trainee(given.network, objective)).cpu().eval()
+    network, objective = copy.deepcopy((given.network, given.objective))
+    learner = TrainingModule(network, objective, given.companions).cpu().eval()
     parameters = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=RATE)
     pieces = [Piece(given.source.sample(HEART_EXAMPLES), 0)]
-    main = objective.terms[:1]  # `chance` is about this term alone
+    main = objective.terms[0]  # `chance` is about this term alone
+    step = step_for(objective)
+    if isinstance(step, Summed):
+        step.terms = [main]
     losses = []
     for _ in range(HEART_STEPS + 1):
-        report = take_step(learner, pieces, optimizer, Processes(), terms=main, clip=float("inf"))
-        assert report is not None
-        losses.append(report.loss)
+        result = step(learner, pieces, StepSite(Processes()))
+        assert result is not None
+        if result.taken:
+            optimizer.step()
+        losses.append(result.losses[main])
     return losses[0], losses[-1]

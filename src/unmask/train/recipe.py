@@ -6,19 +6,23 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
 
 from unmask.data.kinds import ExampleSettings
-from unmask.errors import SettingsError, unknown
+from unmask.errors import SettingsError
 from unmask.model.config import (
     Activation,
     Cell,
-    Context,
-    Feeds,
+    LayerConfig,
     ModelConfig,
     Norm,
+    NormKind,
     Scheme,
-    Scoring,
     sized,
 )
+from unmask.model.shape import Context, Feeds, Scoring
+from unmask.objectives import OBJECTIVES
+from unmask.plugins import Kind, find
+from unmask.plugins import known as names_of
 from unmask.settings import Settings, build
+from unmask.tasks import TASKS
 from unmask.train.schedule import Count, OptimizerSettings, ScheduleSettings
 
 AUTO = "auto"  # a size that is chosen when a run begins
@@ -42,16 +46,21 @@ class ModelSettings(Settings):
     width: int | None = None
     layers: int | None = None
     heads: int | None = None
+    head_size: int | None = None
     inner_width: int | None = None
     max_length: int | None = None
     segments: int | None = None
     activation: Activation | None = None
     gated: bool | None = None
+    bias: bool | None = None
     norm: Norm | None = None
+    norm_kind: NormKind | None = None
+    norm_bias: bool | None = None
     norm_epsilon: float | None = None
     dropout: float | None = None
     attention_dropout: float | None = None
     init_std: float | None = None
+    embedding_width: int | None = None
     positions: Scheme | None = None
     reach: int | None = None
     buckets: int | None = None
@@ -59,9 +68,12 @@ class ModelSettings(Settings):
     cell: Cell | None = None
     causal: bool | None = None
     window: int | None = None
+    layer_settings: list[LayerConfig] = Field(default_factory=list)
+    layer_cycle: int | None = None
+    layer_groups: int | None = None
     decoder: DecoderSettings = DecoderSettings()
     frozen: int = 0  # blocks from the bottom that stay as they are, and the embeddings; -1: all
-    head_layers: list[int] = Field(default_factory=list)  # states that a head reads; the last
+    head_layers: Literal["weighted"] | list[int] = Field(default_factory=list)  # that a head reads
 
     def config(self, vocab_size: int) -> ModelConfig:
         """The whole shape, for a vocabulary."""
@@ -72,7 +84,9 @@ class ModelSettings(Settings):
 
     def spelled_out(self, config: ModelConfig) -> "ModelSettings":
         """The same with every setting of a shape in it."""
-        return self.model_copy(update=config.model_dump(exclude={"vocab_size"}))
+        own = config.model_dump(exclude={"vocab_size", "borrows"})
+        own["layer_settings"] = list(config.layer_settings)
+        return self.model_copy(update=own)
 
 
 class TokenizerSettings(Settings):
@@ -129,30 +143,28 @@ class Choice(Settings):
         return {"name": self.name, **self.settings.model_dump(exclude_none=True)}
 
 
-def _choice(table: Any, known: Mapping[str, type[Settings]], what: str) -> Any:
-    """Look up whose settings a table holds, by the name in it."""
+def _choice(table: Any, kind: Kind, known: Mapping[str, str]) -> Any:
+    """Look up whose settings a table holds, by the name in it. Imports its class, and so torch."""
     if not isinstance(table, Mapping):
         return table
     own = dict(table)
     name = own.pop("name", None)
     if name is None:
-        raise SettingsError(f"recipe [{what}]: 'name' is missing; need one of {', '.join(known)}.")
-    if name not in known:
-        raise SettingsError(f"recipe [{what}]: {unknown(what, str(name), known)}")
-    return Choice(name=name, settings=build(known[name], own, where=f"recipe [{what}]"))
+        names = ", ".join(names_of(kind, known))
+        raise SettingsError(f"recipe [{kind}]: 'name' is missing; need one of {names}.")
+    try:
+        chosen = find(kind, known, str(name))
+    except SettingsError as error:
+        raise SettingsError(f"recipe [{kind}]: {error}") from None
+    return Choice(name=name, settings=build(chosen.Config, own, where=f"recipe [{kind}]"))
 
 
 def _objective(table: Any) -> Any:
-    from unmask.objectives import OBJECTIVES  # imports torch
-
-    known = {name: kind.settings for name, kind in OBJECTIVES.items()}
-    return _choice(table, known, "objective")
+    return _choice(table, "objective", OBJECTIVES)
 
 
 def _task(table: Any) -> Any:
-    from unmask.tasks import TASK_SETTINGS  # imports torch
-
-    return _choice(table, TASK_SETTINGS, "task")
+    return _choice(table, "task", TASKS)
 
 
 ObjectiveChoice = Annotated[Choice, BeforeValidator(_objective)]

@@ -59,6 +59,11 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
     ]
     found = [Chart(f"Loss on {asks.get(main, 'the training data')}", losses)]
     for term, about in asks.items():
+        if f"{term}_accuracy" not in held[-1]:  # it is a loss and no more
+            if term != main:
+                lines = [Line("held out", *_points(held, term))]
+                found.append(Chart(f"Loss on {about}", lines))
+            continue
         right = [Line("held out", *_points(held, f"{term}_accuracy"))]
         name, plain = _plain(term, main, held[-1])
         right.append(Line(name, *_points(held, plain), dashed=True))
@@ -111,6 +116,10 @@ def _summary(metrics: list[dict[str, Any]]) -> str:
             said = ", ".join(f"{name} {value:.3f}" for name, value in known if value is not None)
             rows.append(("held-out loss", f"{last[main]:.3f}", said))
         for term, about in asks.items():
+            if f"{term}_accuracy" not in last:
+                if term != main:
+                    rows.append((f"held-out loss, {about}", f"{last[term]:.3f}", ""))
+                continue
             name, plain = _plain(term, main, last)
             said = f"{name}: {last[plain]:.1%}"
             rows.append((f"{about} right", f"{last[f'{term}_accuracy']:.1%}", said))

@@ -10,19 +10,21 @@ resume, restarts, sharding, time limits, checks and shared evaluation hold for e
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from unmask.console import Console
 from unmask.errors import FolderError
 from unmask.model.network import count_parameters
+from unmask.plugins import loaded_plugins, registered
 from unmask.train.board import Board
 from unmask.train.compose import Scope
 from unmask.train.distributed import Processes, processes, restarts
 from unmask.train.folder import MODEL, begin, environment, open_run, stored_recipe
 from unmask.train.ingredients import Ingredients
 from unmask.train.loop import Loop
+from unmask.train.observer import Observer
 from unmask.train.preflight import preflight
 from unmask.train.recipe import Recipe
 from unmask.train.signals import stop_wishes
@@ -33,7 +35,9 @@ from unmask.train.written import BOARD
 class Job(Protocol):
     """What is trained: pre-training, a task, several tasks, translation, or one's own."""
 
-    scope: ClassVar[Scope]
+    @property
+    def scope(self) -> Scope:
+        """What it reads of a recipe."""
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Settle what needs the machine or the data; also called on a stored recipe."""
@@ -110,7 +114,9 @@ class Run:
         site.folder.start_over()  # not before the data was read and the network made
         if self.options.tensorboard and group.first:
             site.folder.claim(BOARD)
-            site.folder.listener = Board(self.out / BOARD)
+            site.folder.listeners.append(Board(self.out / BOARD))
+        for name, callback in registered("callback").items():
+            site.folder.listeners.append(Observer(name, callback, site.folder.say))
         group.wait()
         _announce(given, site)
         fresh = not any(site.folder.checkpoints.glob("step-*"))
@@ -127,6 +133,7 @@ class Run:
             "shard": self.options.shard,
             "precision": loop.precision,
             "micro_batches": recipe.loop.micro_batches,
+            "plugins": loaded_plugins(),
         }
         # Older versions did not write down all that a recipe leaves open.
         stored = None if site.stored is None else self.job.resolve(site.stored, site)

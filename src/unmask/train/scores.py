@@ -15,9 +15,10 @@ from typing import Any, Protocol
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.disk import sweep
 from unmask.model.network import Network
+from unmask.objectives.base import Objective
+from unmask.text.tokens import Tokens
 from unmask.train.answers import Scored, metric_name
 from unmask.train.evaluator import METRIC, Best, Entry, Evaluator
-from unmask.train.ingredients import Tokens
 from unmask.train.position import Position
 from unmask.train.recipe import Recipe
 from unmask.train.report import write_report
@@ -45,7 +46,7 @@ class Scores(Evaluator):
         self.history: list[Entry] = []  # evaluations, as they are in the metrics
         self.shown: dict[str, Scored] | None = None  # of the best one, for the report
 
-    def evaluate(self, network: Network, position: Position) -> Entry:
+    def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
         """Measure, report, and keep the model if it is the best."""
         measured, losses = self.exam.measure(network)
         scores = {

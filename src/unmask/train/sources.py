@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from unmask.data import draws
 from unmask.data.batches import Batch
 from unmask.errors import DataError, SettingsError
+from unmask.objectives.base import Objective
 from unmask.tasks import engine
 from unmask.train.distributed import Processes
 from unmask.train.recipe import Recipe
-from unmask.train.step import Piece
+from unmask.train.steps.base import Piece
 
-_ORDER, _DROPOUT, _MIXTURE = 300, 301, 303  # one key per kind of draw
+_ORDER, _DROPOUT, _MIXTURE, _PREPARE = 300, 301, 303, 304  # one key per kind of draw
 
 Cursor = dict[str, int]
 
@@ -57,20 +58,21 @@ class Shuffled:
     """Records epoch after epoch, each epoch in another order.
 
     An item is a group of examples that belong together, often of one; a group is never torn apart.
-    `lay_out` makes a batch of examples, by the seed of its draws and the progress of the run. With
-    `neighbours`, steps are made of items of like length: that many steps are drawn together and
-    sorted by length.
+    `lay_out` makes a batch of examples, which the objective prepares. With `neighbours`, steps are
+    made of items of like length: that many steps are drawn together and sorted by length.
     """
 
     def __init__(
         self,
         items: Sequence[Sequence[Any]],
-        lay_out: Callable[[Sequence[Any], int, float], Batch],
+        lay_out: Callable[[Sequence[Any]], Batch],
+        objective: Objective,
         recipe: Recipe,
         *,
         neighbours: int = 1,
     ) -> None:
         self.items, self.lay_out, self.neighbours = items, lay_out, neighbours
+        self.objective = objective
         self.seed, self.loop = recipe.seed, recipe.loop
         self.steps_per_epoch = len(items) / self.loop.batch_size
         self._order: tuple[int, NDArray[np.int64]] | None = None
@@ -113,10 +115,14 @@ class Shuffled:
 
     def batch(self, numbers: Sequence[int], seed: int, progress: float) -> Batch:
         """A batch of chosen items."""
-        examples = [example for i in numbers for example in self.items[i]]
-        batch = self.lay_out(examples, seed, progress)
-        known = [i for i in numbers for _ in self.items[i]]
-        return replace(batch, number=torch.tensor(known, dtype=torch.long))
+        groups = [self.items[i] for i in numbers]
+        batch = self.lay_out([example for group in groups for example in group])
+        known = [i for i, group in zip(numbers, groups, strict=True) for _ in group]
+        batch = replace(batch, number=torch.tensor(known, dtype=torch.long), seed=seed)
+        if len(known) > len(groups):
+            places = [place for place, group in enumerate(groups) for _ in group]
+            batch = replace(batch, record=torch.tensor(places, dtype=torch.long))
+        return self.objective.prepare(batch, draws.key(self.seed, _PREPARE), progress)
 
     def length(self, item: int) -> int:
         """The tokens of an item."""

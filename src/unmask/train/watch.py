@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unmask.train.step import Report
+from unmask.train.steps.base import StepResult
 
 WINDOW = 50  # steps whose mean counts as the loss
 RISE = 1.0  # above its best, a loss has gone wrong
@@ -31,7 +31,7 @@ class Watch:
         """Take up the evaluations of a run that is resumed, without warning again."""
         self.history = [dict(entry) for entry in evaluations if self.term in entry]
 
-    def stepped(self, step: int, report: Report) -> None:
+    def stepped(self, step: int, report: StepResult) -> None:
         """After a step."""
         if not report.taken:
             return

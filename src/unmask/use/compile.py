@@ -23,38 +23,22 @@ from unmask.disk import check_output_folder
 from unmask.errors import DataError, FolderError, SettingsError, need
 from unmask.model.int8 import observing, quantized
 from unmask.tasks import engine
-from unmask.tasks.classify import Labels
-from unmask.tasks.ner import OUTSIDE, Names
-from unmask.tasks.qa import Answer, Qa
-from unmask.tasks.regress import Number
 from unmask.use.graph import COMPILED, Compiled, refuse_other_than_transformers, write_rows
 from unmask.use.model import Model
-from unmask.use.predict import asked, record_of
+from unmask.use.predict import asked
 
 FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
-SAID = {
-    "cosine": "vectors of {texts:,} texts: cosine to full precision {mean:.4f} on average, "
-    "{least:.4f} at least",
-    "agreement": "{mean:.2%} of the answers to {texts:,} texts are the same",
-    "names": "{mean:.2%} of the words in names of {texts:,} texts are tagged alike",
-    "variance": "numbers of {texts:,} texts: {mean:.2%} of their variance is kept",
-}
-# Of the worst vector; of labels and answers; of words in which either sees a name; of variance.
-LEAST = {"cosine": 0.985, "agreement": 0.97, "names": 0.9, "variance": 0.98}
+VECTORS = 0.985  # the least cosine of a vector to what it was
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How near the compiled model is to the live one."""
 
-    measure: str  # one of LEAST
-    mean: float
-    least: float
+    found: float  # which must not be below `bar`
+    bar: float
     texts: int
-
-    def said(self) -> str:
-        """In words."""
-        return SAID[self.measure].format(**vars(self))
+    text: str  # in words
 
 
 def compile_model(
@@ -91,10 +75,10 @@ def compile_model(
         say(f"comparing the answers to {len(records[1::2]):,} others")
         compared.append(_compared(model, Compiled(folder / COMPILED), records[1::2], say))
         found = compared[-1]
-        bar = LEAST[found.measure] if least is None else least
-        if not found.least >= bar:
+        bar = found.bar if least is None else least
+        if not found.found >= bar:
             raise FolderError(
-                f"{model.path}: {found.said()}; need at least {bar}. Nothing was written. Give "
+                f"{model.path}: {found.text}; need at least {bar}. Nothing was written. Give "
                 "texts like those it will read (--texts), or accept less (--least)."
             )
 
@@ -113,7 +97,7 @@ def compile_model(
 
 def records_for(model: Model, source: str | None, column: str | None = None) -> list[Any]:
     """What a file asks; without one, paragraphs of the standard library's documentation."""
-    plain = model.network.heads.labels is None
+    plain = model.network.shape.labels is None
     if source is not None:
         if plain:
             return [record.text for record in islice(read_texts(source, column=column), MOST)]
@@ -123,36 +107,41 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
     texts = [paragraph for module in modules for paragraph in module.paragraphs][:FOUND]
     if plain:
         return texts
-    if isinstance(model.task, Qa):
+    task, records = model.task, []
+    needed = task.Ask.needed()
+    if len(needed) > 1:
         raise SettingsError(
-            f"{model.path}: answers questions, and there are none on this machine. Give some with "
-            "their passages (--texts), as JSON lines with question and context."
+            f"{model.path}: asks about {' and '.join(needed)}, and there are none on this machine. "
+            "Give some (--texts), as JSON lines."
         )
-    name = model.task.name
-    return [
-        record_of(name, text, f"text {number}", Columns(), number)
-        for number, text in enumerate(texts, start=1)
-    ]
+    for number, text in enumerate(texts, start=1):
+        where = f"text {number}"
+        records.append(task.record(task.Ask.of_line(text, where), where, number))
+    return records
 
 
 def _compared(
     model: Model, compiled: Compiled, records: Sequence[Any], say: Callable[[str], None]
 ) -> Comparison:
     truth, found = (_answers(model, forward, records) for forward in (model.live, compiled))
-    if isinstance(truth[0], Labels) and len({one.labels for one in truth}) == 1:
-        say("warning: the model says the same of all these texts; give some that differ (--texts)")
-    if model.network.heads.labels is None:
+    count = len(records)
+    if model.network.shape.labels is None:
         cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
-        return Comparison("cosine", float(cosines.mean()), float(cosines.min()), len(records))
-    measure, share = _agreement(truth, found)
-    return Comparison(measure, share, share, len(records))
+        mean, least = float(cosines.mean()), float(cosines.min())
+        text = f"vectors of {count:,} texts: cosine to full precision {mean:.4f} on average, "
+        return Comparison(least, VECTORS, count, f"{text}{least:.4f} at least")
+    if model.task.alike(truth):
+        say("warning: the model says the same of all these texts; give some that differ (--texts)")
+    agreement = model.task.agreement(truth, found)
+    text = agreement.text.format(share=agreement.share, texts=count)
+    return Comparison(agreement.share, agreement.least, count, text)
 
 
 def _answers(model: Model, forward: engine.Forward, records: Sequence[Any]) -> list[Any]:
     """What the model says if it computes in this way."""
     other = copy(model)
     other.forward = forward
-    if model.network.heads.labels is None:
+    if model.network.shape.labels is None:
         return list(other.embeddings(records))
     return list(other.predict(records))
 
@@ -163,27 +152,3 @@ class _Alone(engine.Live):
     @property
     def workers(self) -> int:
         return 1
-
-
-def _agreement(truth: Sequence[Any], found: Sequence[Any]) -> tuple[str, float]:
-    """What was compared, and the share of it that is the same."""
-    if isinstance(truth[0], Number):
-        one, two = (np.array([number.score for number in some]) for some in (truth, found))
-        return "variance", float(1.0 - np.square(two - one).mean() / max(one.var(), 1e-12))
-    if isinstance(truth[0], Names):
-        tags = ((names.tags for names in some) for some in (truth, found))
-        words = [pair for texts in zip(*tags, strict=True) for pair in zip(*texts, strict=True)]
-        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]
-        if not same:
-            raise DataError(
-                f"the model sees no name in {len(truth):,} texts, so that nothing can be compared. "
-                "Give texts with names in them (--texts)."
-            )
-        return "names", sum(same) / len(same)
-    same = [_said(one) == _said(two) for one, two in zip(truth, found, strict=True)]
-    return "agreement", sum(same) / len(same)
-
-
-def _said(answer: Labels | Answer) -> object:
-    """What must be the same, however sure the model is."""
-    return answer.labels if isinstance(answer, Labels) else answer.text

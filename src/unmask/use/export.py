@@ -21,6 +21,8 @@ from unmask.checkpoint.integrity import publish
 from unmask.disk import check_output_folder
 from unmask.errors import FolderError
 from unmask.model.network import Network
+from unmask.model.parts import part_of
+from unmask.model.shape import PAIR, POOLER, TOKENS
 from unmask.use.graph import refuse_other_than_transformers, write_onnx
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
@@ -78,29 +80,30 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
 
     (layers + 1) x [B, S, D], [B, S] -> {name: [B, ...]}
     """
-    heads, last = network.heads, trace[-1]
-    if heads.several:
+    shape, last = network.shape, trace[-1]
+    if several := shape.several():
         return {
             f"{name}_{key}": value
-            for name in heads.several
-            for key, value in outputs_of(network.only(name), trace, mask).items()
+            for name in several
+            for key, value in outputs_of(part_of(network, [name]), trace, mask).items()
         }
-    if heads.labels:
+    if shape.labels:
         scores = network.scores_of_labels(trace)
-        if heads.labels == "span":
+        if shape.labels.on == "span":
             return {"start_logits": scores[..., 0], "end_logits": scores[..., 1]}
         return {"logits": scores}
     found = {}
-    if heads.tokens:
-        found["prediction_logits" if heads.pair else "logits"] = network.guess(last)
-    if heads.pair:
+    if TOKENS in shape.heads:
+        name = "prediction_logits" if PAIR in shape.heads else "logits"
+        found[name] = network.token_scores(last)
+    if PAIR in shape.heads:
         found["seq_relationship_logits"] = network.pair_scores(last[:, 0])
     if found:
         return found
     weights = mask[:, :, None].to(last.dtype)
     mean = (last * weights).sum(dim=1) / weights.sum(dim=1)
     found = {"last_hidden_state": last}
-    if network.pooler is not None:
+    if POOLER in shape.heads:
         found["pooler_output"] = network.pool(last[:, 0])
     return {**found, "sentence_embedding": F.normalize(mean, dim=-1)}
 

@@ -10,10 +10,10 @@ from unmask.console import Console
 from unmask.data.lines import REFUSE, Watcher
 from unmask.data.readers import Record, read_texts, refuse_empty
 from unmask.disk import check_output_file
-from unmask.errors import DataError, SettingsError
+from unmask.errors import DataError, SettingsError, TextTooLong
 from unmask.tasks.engine import GROUP
 from unmask.use.embed import USUAL, EmbedOptions, width_of
-from unmask.use.model import Model, TextTooLong
+from unmask.use.model import Model
 from unmask.use.vectors import gathered, line_of, publish
 
 

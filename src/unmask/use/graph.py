@@ -52,7 +52,7 @@ class Rows(nn.Module):
 
 def refuse_other_than_transformers(network: Network, path: Path) -> None:
     """Graphs are of BERT: of an encoder, and of labels on it."""
-    if network.decoder is not None or network.config.cell != "attention":
+    if network.shape.decoder or network.config.cell != "attention":
         raise SettingsError(
             f"{path}: a model that translates, or whose layers are recurrent; graphs are made of "
             "Transformer encoders and their labels."
@@ -62,9 +62,9 @@ def refuse_other_than_transformers(network: Network, path: Path) -> None:
 def write_rows(network: Network, path: Path) -> None:
     """Write the graph of a network: of its labels, if it has one head for them."""
     inputs = {name: torch.zeros(2, 3, dtype=torch.long) for name in ROWS}
-    if network.heads.labels:
+    if network.shape.labels:
         inputs[PLACES] = torch.arange(3)
-    output = SCORES if network.heads.labels else STATES
+    output = SCORES if network.shape.labels else STATES
     write_onnx(Rows(network).eval(), inputs, [output], path)
 
 

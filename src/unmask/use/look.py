@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from unmask.errors import SettingsError, need
 from unmask.model import masks
 from unmask.model.attention import listening, muting
+from unmask.model.shape import TOKENS, LabelsConfig
 from unmask.tasks import engine
 from unmask.tasks.ner import OUTSIDE
 from unmask.use.maps import AttentionMaps, Table
@@ -162,7 +163,9 @@ class Row:
             special = torch.tensor([self.example.special])
             tokens = torch.where(special, tokens, self.model.tokenizer.vocabulary.pad)
         with torch.no_grad():
-            return self.network.encoder.embed(tokens, self.batch.segments, self.batch.index)
+            embeddings = self.network.encoder.embeddings
+            embedded: Tensor = embeddings(tokens, self.batch.segments, self.batch.index)
+            return embedded
 
     def trace(self, embedded: Tensor) -> Trace:
         """The states of all layers.  [1, S, D] -> L + 1 of them"""
@@ -193,38 +196,35 @@ class Row:
     def _asked(self) -> Asked:
         """What this model is best asked about this text."""
         ids, mask = self.example.ids, self.model.tokenizer.vocabulary.mask
-        if self.network.heads.labels == "text":
-            return self._label()
-        if self.network.heads.labels:
-            return self._places()
-        if self.network.token_head is not None and mask in ids:
+        if labels := self.network.shape.labels:
+            return self._label(labels) if labels.on == "text" else self._places(labels)
+        if TOKENS in self.network.heads and mask in ids:
             return self._hidden(ids.index(mask))
         return self._vector()
 
-    def _label(self) -> Asked:
-        heads = self.network.heads
-        shares = SHARES[heads.label_answer]
+    def _label(self, labels: LabelsConfig) -> Asked:
+        shares = SHARES[labels.answer]
         best = self._scores(self.states).argmax()
         return Asked(
             "labels",
-            list(heads.label_names),
+            list(labels.names),
             lambda trace: shares(self._scores(trace)),
             lambda trace: self._scores(trace)[best],
         )
 
-    def _places(self) -> Asked:
+    def _places(self, labels: LabelsConfig) -> Asked:
         """Tags of tokens, or where an answer begins and ends: the surest of all."""
-        heads, tokens = self.network.heads, self.model.tokens_of(self.example)
-        dim = 0 if heads.labels == "span" else 1
+        tokens = self.model.tokens_of(self.example)
+        dim = 0 if labels.on == "span" else 1
 
         def shares(trace: Trace) -> Tensor:
             return self._scores(trace).softmax(dim=dim)
 
         found = shares(self.states)
-        if OUTSIDE in heads.label_names:
-            found[:, heads.label_names.index(OUTSIDE)] = 0.0
+        if OUTSIDE in labels.names:
+            found[:, labels.names.index(OUTSIDE)] = 0.0
         best = found.flatten().topk(min(TOP, found.numel())).indices
-        names = [f"{label}: {token}" for token in tokens for label in heads.label_names]
+        names = [f"{label}: {token}" for token in tokens for label in labels.names]
         return Asked(
             "tokens",
             [names[i] for i in best.tolist()],
@@ -234,7 +234,7 @@ class Row:
 
     def _hidden(self, place: int) -> Asked:
         def scores(trace: Trace) -> Tensor:
-            return self.network.guess(trace[-1][:, place])[0]
+            return self.network.token_scores(trace[-1][:, place])[0]
 
         best = scores(self.states).topk(TOP).indices
         return Asked(

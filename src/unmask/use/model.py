@@ -16,18 +16,22 @@ from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
 from unmask.data.columns import Sample
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
-from unmask.errors import DataError, FolderError, SettingsError
+from unmask.errors import DataError, FolderError, SettingsError, TextTooLong
 from unmask.memory import keep_freed_memory
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
+from unmask.model.shape import PAIR, TOKENS
 from unmask.settings import build
-from unmask.tasks import engine, task_of
-from unmask.tasks.base import Tally, Task, answers
+from unmask.tasks import engine
+from unmask.tasks.base import Task, answers
 from unmask.tasks.classify import Classify, Labels
 from unmask.tasks.ner import Names, Ner
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Regress
+from unmask.tasks.restore import task_of
+from unmask.tasks.results import Tally
 from unmask.text.tokenizer import Encoded
+from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import MASK, refuse_unmasked
 from unmask.use.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
 from unmask.use.graph import COMPILED, Compiled, installed
@@ -44,17 +48,6 @@ class Guess:
 
     token: str
     probability: float
-
-
-class TextTooLong(DataError):
-    """A text that does not fit, where nothing may be cut; `number` counts texts from 1."""
-
-    def __init__(self, number: int, tokens: int, limit: int, where: str | None = None) -> None:
-        self.number, self.tokens, self.limit = number, tokens, limit
-        super().__init__(
-            f"{where or f'text {number}'}: {tokens:,} tokens; the model holds {limit}. Shorten the "
-            "text, or let its end be cut (truncate=True; without --no-truncate)."
-        )
 
 
 class Model:
@@ -94,13 +87,17 @@ class Model:
     def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
         """The same one after another, in steady memory however many texts there are."""
         how = USUAL | options
-        examples = self._examples(([text] for text in listed(texts)), truncate=how["truncate"])
-        forward = self.live if self.network.heads.labels else self.forward  # compiled for labels
+        examples = self.examples(([text] for text in listed(texts)), truncate=how["truncate"])
+        return self.vectors(examples, how)
+
+    def vectors(self, examples: Iterable[Encoded], how: EmbedOptions) -> Iterator[Vector]:
+        """One vector per text that is tokenised already."""
+        forward = self.live if self.network.shape.labels else self.forward  # compiled for labels
         return vectors_of(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
 
     def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
         """The likeliest tokens for each [MASK] of a text, best first."""
-        self._need("token_head", "guess hidden tokens", f"{MASKED} or {PRETRAINING}")
+        self._need(TOKENS, "guess hidden tokens", f"{MASKED} or {PRETRAINING}")
         refuse_unmasked(text)
         example = self.example(text, truncate=truncate)
         places = [i for i, id in enumerate(example.ids) if id == self.tokenizer.vocabulary.mask]
@@ -110,7 +107,7 @@ class Model:
                 "holds. Shorten the text before it."
             )
         with torch.inference_mode():
-            scores = self.network.guess(self.states(example)[-1][0, places])  # [N, V]
+            scores = self.network.token_scores(self.states(example)[-1][0, places])  # [N, V]
             best = scores.softmax(dim=-1).topk(min(top, scores.shape[-1]), dim=-1)
         return [
             [Guess(self.token(i), p) for i, p in zip(ids, shares, strict=True)]
@@ -119,7 +116,7 @@ class Model:
 
     def next(self, first: str, second: str, *, truncate: bool = True) -> float:
         """The probability that the second text is what followed the first."""
-        self._need("pair_head", "judge next sentences", PRETRAINING)
+        self._need(PAIR, "judge next sentences", PRETRAINING)
         example = self.example(first, second, truncate=truncate)
         with torch.inference_mode():
             states = self.states(example)[-1]
@@ -137,9 +134,14 @@ class Model:
         return f"{first}unmask compile {self.path} --int8 --out FOLDER"
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> Task[Any, Any]:
         """What the model was fine-tuned for."""
-        return task_of(self.network.heads, self.settings, str(self.path))
+        return task_of(self.network.shape, self.settings, str(self.path))
+
+    @property
+    def fine_tuned(self) -> bool:
+        """Was it trained for a task?"""
+        return self.network.shape.labels is not None or self.network.shape.decoder is not None
 
     @property
     def limit(self) -> int:
@@ -153,15 +155,33 @@ class Model:
             )
         return min(length, most)
 
-    def predict(self, records: Iterable[Any], tally: Tally | None = None) -> Iterator[Any]:
+    @property
+    def tokens(self) -> Tokens:
+        """How texts become tokens, for a task."""
+        return Tokens(self.tokenizer, self.limit, self.folder.target)
+
+    def predict(
+        self,
+        records: Iterable[Any],
+        tally: Tally | None = None,
+        task: Task[Any, Any] | None = None,
+        *,
+        truncate: bool = True,
+    ) -> Iterator[Any]:
         """The answer to each record of the model's task, in order, in steady memory.
 
-        A `tally` counts the loss of records whose answers are known.
+        A `tally` counts the loss of records whose answers are known; `task` is the model's own with
+        other options. Without `truncate` a text that is too long is refused.
         """
-        known, limit = tally is not None, self.limit
-        tally = tally or Tally()
+        known, tally = tally is not None, tally or Tally()
         found = answers(
-            self.forward, self.tokenizer, self.task, records, limit=limit, known=known, tally=tally
+            self.forward,
+            self.tokens,
+            task or self.task,
+            records,
+            known=known,
+            tally=tally,
+            truncate=truncate,
         )
         for _, answer in found:
             yield answer
@@ -178,7 +198,7 @@ class Model:
 
     def answer(self, question: str, context: str) -> Answer:
         """The stretch of a passage that answers a question; text "" if there is none."""
-        asked = Question("", question, context, None, "the question")
+        asked = Question("the question", question, context, None, "the question")
         found: Answer = self._ask(Qa, [asked])[0]
         return found
 
@@ -187,9 +207,9 @@ class Model:
         found: Names = self._ask(Ner, [sentence_of(text, "the text")])[0]
         return found
 
-    def _ask(self, kind: type[Task], records: Iterable[Any]) -> list[Any]:
+    def _ask(self, kind: type[Task[Any, Any]], records: Iterable[Any]) -> list[Any]:
         """The answers of a model that was fine-tuned for this kind of task."""
-        if not isinstance(self.task, kind):
+        if self.task.name != kind.name:
             raise SettingsError(
                 f"{self.path}: the model was fine-tuned for {self.task.name}, not for {kind.name}. "
                 f"Train one with `unmask finetune {kind.name}`."
@@ -199,7 +219,7 @@ class Model:
     @cached_property
     def translator(self) -> Translator:
         """The same model as one that says texts."""
-        return Translator(self.folder)
+        return Translator(self.folder, self.limit)
 
     def translate(self, texts: Iterable[str], **search: Any) -> list[str]:
         """Each text in the other language; `search` as in SearchSettings: beams=4."""
@@ -228,7 +248,7 @@ class Model:
     def example(self, text: str, second: str | None = None, *, truncate: bool = True) -> Encoded:
         """A text or a pair as the network reads it."""
         texts = [text] if second is None else [text, second]
-        return next(self._examples([texts], truncate=truncate))
+        return next(self.examples([texts], truncate=truncate))
 
     def tokens_of(self, example: Encoded) -> list[str]:
         """The names of its tokens."""
@@ -245,7 +265,7 @@ class Model:
         with torch.inference_mode():
             return self.live.states(batch)
 
-    def _examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
+    def examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
         """Texts or pairs -> what the model reads, tokenised ahead by all cores."""
         limit = self.network.config.max_length
         encoded = self.tokenizer.encode_many(texts, limit=limit)
@@ -257,10 +277,10 @@ class Model:
             yield example
 
     def _need(self, head: str, what: str, kind: str) -> None:
-        if getattr(self.network, head) is None:
+        if head not in self.network.heads:
             raise FolderError(
                 f"{self.path}: has no head to {what} (it is a "
-                f"{architecture(self.network.heads)}); need a {kind}. Give another model."
+                f"{architecture(self.network.shape)}); need a {kind}. Give another model."
             )
 
 

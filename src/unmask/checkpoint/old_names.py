@@ -1,0 +1,48 @@
+"""What version 0.1 called tensors and tables, and what they are called now.
+
+Folders and checkpoints of that version keep loading: whatever reads them passes names through here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS
+
+# Beginnings of the names of tensors inside a network; the first that fits wins.
+TENSORS = (
+    ("encoder.tokens.", f"encoders.{MAIN}.embeddings.tokens."),
+    ("encoder.segments.", f"encoders.{MAIN}.embeddings.segments."),
+    ("encoder.positions.", f"encoders.{MAIN}.embeddings.positions."),
+    ("encoder.norm.", f"encoders.{MAIN}.embeddings.norm."),
+    ("encoder.", f"encoders.{MAIN}."),
+    ("pooler.", f"heads.{POOLER}."),
+    ("token_head.", f"heads.{TOKENS}."),
+    ("pair_head.", f"heads.{PAIR}."),
+    ("label_head.", f"heads.{LABELS}."),
+    ("label_heads.", "heads."),
+    ("decoder.", f"heads.{DECODER}."),
+)
+LABELS_KEYS = {
+    "labels": "on",
+    "label_names": "names",
+    "label_dropout": "dropout",
+    "label_answer": "answer",
+}
+
+
+def tensor_name(name: str) -> str:
+    """Today's name of a tensor.
+
+    >>> tensor_name("encoder.norm.weight"), tensor_name("heads.pooler.dense.bias")
+    ('encoders.main.embeddings.norm.weight', 'heads.pooler.dense.bias')
+    """
+    for old, new in TENSORS:
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name
+
+
+def labels_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Today's config of one of several heads of labels."""
+    renamed = {LABELS_KEYS.get(key, key): value for key, value in table.items()}
+    return {"kind": "labels", **renamed}

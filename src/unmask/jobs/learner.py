@@ -1,0 +1,53 @@
+"""An objective and a shape -> the network that learns it, and the frozen ones that help."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from unmask.checkpoint.fetch import locate
+from unmask.checkpoint.folder import load_folder
+from unmask.checkpoint.integrity import fingerprint
+from unmask.data import draws
+from unmask.model.factory import draw_part, make_network
+from unmask.model.network import Network
+from unmask.model.shape import Shape
+from unmask.model.start import start as zero_start
+from unmask.objectives.base import Companions, Objective
+from unmask.settings import build
+
+_OWN = 203  # a key of draws: of an objective's own parameters
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A network for an objective, and the frozen ones beside it."""
+
+    network: Network
+    companions: Companions
+    digests: Mapping[str, str]  # of the companions
+
+
+def learner_of(
+    objective: Objective, shape: Shape, seed: int, *, start: Network | None = None
+) -> Learner:
+    """Make the network that an objective needs, its own parameters, and load its companions.
+
+    What the network has in common with `start` is copied, see `make_network`.
+    """
+    table = {
+        "encoders": {**shape.encoders, **objective.encoders(shape)},
+        "heads": {**shape.heads, **objective.heads(shape)},
+    }
+    shape = build(Shape, table, where="objective")
+    folders = {name: load_folder(locate(path)) for name, path in objective.companions().items()}
+    companions = {name: folder.network for name, folder in folders.items()}
+    std = shape.main.init_std
+    with torch.random.fork_rng(devices=[]):  # for whatever a layer draws by itself
+        torch.manual_seed(draws.key(seed, _OWN) % 2**63)
+        objective.build(shape, companions)
+    objective.apply(partial(zero_start, std=std))
+    draw_part(objective, "objective", seed, std)
+    digests = {name: fingerprint(folder.path) for name, folder in folders.items()}
+    return Learner(make_network(shape, seed, start=start), companions, digests)

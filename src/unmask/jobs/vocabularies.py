@@ -1,0 +1,113 @@
+"""What a run of a task tokenises with: given vocabularies, a model's, or learned from the data."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from unmask.checkpoint.folder import TARGET, Folder
+from unmask.checkpoint.state import checkpoints
+from unmask.checkpoint.vocabulary import load_tokenizer
+from unmask.errors import SettingsError
+from unmask.tasks.base import Task
+from unmask.text.count import count_words
+from unmask.text.files import read_tokenizer
+from unmask.text.learn import LearnSettings, learn
+from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.tokens import Tokens
+from unmask.train.recipe import TokenizerSettings
+from unmask.train.site import Site
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Vocabularies that the user gives: of both sides, or of each."""
+
+    vocabulary: Path | Tokens | None = None
+    target: Path | None = None
+
+    def tokens(self, start: Folder | None) -> Tokens | None:
+        """The tokenizers of these vocabularies, if there are any."""
+        source, target = self.vocabulary, self.target
+        if source is None:
+            if target is not None:
+                raise SettingsError(
+                    "--target-vocabulary without --vocabulary: give both, or neither."
+                )
+            return None
+        if start is not None:
+            raise SettingsError(
+                "--vocabulary and --model: the model has a vocabulary of its own. Give one of the "
+                "two."
+            )
+        if isinstance(source, Tokens):
+            return source
+        first = load_tokenizer(source)
+        return Tokens(first, 0, first if target is None else load_tokenizer(target))
+
+
+def find_tokens(
+    task: Task[Any, Any],
+    records: Sequence[Any],
+    settings: TokenizerSettings,
+    site: Site,
+    given: Given,
+    start: Folder | None,
+) -> Tokens:
+    """Given tokenizers, the model's, a resumed run's, or such as are learned from the records."""
+    if start is not None and not task.decodes:
+        return Tokens(start.needed_tokenizer(), 0)
+
+    def progress(done: int, total: int) -> None:
+        site.console.progress("learning a vocabulary", "tokens", done, total)
+
+    found = given.tokens(start) or stored(site)
+    found = found or learned(task, records, settings, start, progress)
+    sides = {id(own): own for own in (found.source, found.target) if own is not None}
+    sizes = [f"{len(own.vocabulary):,}" for own in sides.values()]
+    both = " for both sides" if task.decodes and len(sizes) == 1 else ""
+    site.folder.say(f"{' and '.join(sizes)} tokens{both}")
+    return found
+
+
+def stored(site: Site) -> Tokens | None:
+    """The tokenizers of a run that is resumed, from its newest checkpoint."""
+    if site.stored is None or not (found := checkpoints(site.folder.checkpoints)):
+        return None
+    source = read_tokenizer(found[0])
+    target = found[0] / TARGET
+    return Tokens(source, 0, read_tokenizer(target) if target.is_dir() else source)
+
+
+def learned(
+    task: Task[Any, Any],
+    records: Sequence[Any],
+    settings: TokenizerSettings,
+    start: Folder | None = None,
+    progress: Progress | None = None,
+) -> Tokens:
+    """Learn vocabularies from the records; a model that is there has its own already."""
+    sources, targets = task.texts(records)
+    if start is not None:
+        if settings.joint:
+            raise SettingsError(
+                "tokenizer.joint: the given model has a vocabulary of its own, which the other "
+                "language cannot share. Set tokenizer.joint=false."
+            )
+        return Tokens(start.needed_tokenizer(), 0, _learned(targets, settings, progress))
+    if settings.joint or not task.decodes:
+        both = _learned(chain(sources, targets), settings, progress)
+        return Tokens(both, 0, both if task.decodes else None)
+    source = _learned(sources, settings, progress)
+    return Tokens(source, 0, _learned(targets, settings, progress))
+
+
+def _learned(
+    texts: Iterable[str], settings: TokenizerSettings, progress: Progress | None
+) -> Tokenizer:
+    casing = Casing(lowercase=not settings.cased, strip_accents=not settings.accents)
+    words = count_words(texts, casing)
+    return Tokenizer(learn(words, LearnSettings(size=settings.size), progress=progress), casing)

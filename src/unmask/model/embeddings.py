@@ -1,0 +1,67 @@
+"""Tokens, segments and positions -> the vectors that the first block reads.
+
+The embeddings of tokens may be narrower than the encoder (factorised), and may be another
+encoder's. A listener reads or changes the vectors of tokens before anything is added to them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unmask.model import fast, positions
+from unmask.model.config import ModelConfig
+from unmask.model.layers import dropout_of, norm_of
+from unmask.model.start import table
+
+TokenListener = Callable[[Tensor], Tensor]  # token vectors [B, S, E] -> token vectors
+
+
+class Embeddings(nn.Module):
+    """The sum of what a token is, which segment it is in, and where it is."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.table_width
+        self.tokens = None if config.borrows else table(config.vocab_size, width)
+        self.segments = table(config.segments, width)
+        self.positions = positions.build(config)
+        self.norm = norm_of(config, width)
+        self.dropout = dropout_of(config.dropout)
+        factorised = width != config.width
+        self.project = nn.Linear(width, config.width) if factorised else nn.Identity()
+        self.listener: TokenListener | None = None
+
+    def forward(
+        self, tokens: Tensor, segments: Tensor, index: Tensor, lent: Tensor | None = None
+    ) -> Tensor:
+        """Embed tokens, by the table of another encoder if one is lent.  3 x [B, S] -> [B, S, D]"""
+        vectors = F.embedding(tokens, self.table if lent is None else lent)
+        if self.listener is not None:
+            vectors = self.listener(vectors)
+        x = self.positions.scaled(vectors) + self.segments(segments)
+        where = self.positions.embed(index)
+        x = x if where is None else x + where
+        out: Tensor = self.project(fast.dropped(self.norm(x), self.dropout))
+        return out
+
+    @property
+    def table(self) -> Tensor:
+        """The vectors of all tokens.  [V, E]"""
+        assert self.tokens is not None, "these embeddings borrow the table of another encoder"
+        return self.tokens.weight
+
+
+@contextmanager
+def listening_to_tokens(model: nn.Module, listener: TokenListener) -> Iterator[None]:
+    """Inside the block, the embeddings in `model` pass their token vectors through `listener`."""
+    heard = [module for module in model.modules() if isinstance(module, Embeddings)]
+    before = [module.listener for module in heard]
+    for module in heard:
+        module.listener = listener
+    try:
+        yield
+    finally:
+        for module, old in zip(heard, before, strict=True):
+            module.listener = old

@@ -1,0 +1,119 @@
+"""Names -> classes: those that come with unmask, and those of a user's own file.
+
+A plugin is a Python file that the user names, with `--plugin FILE.py` or by importing it before
+`unmask.register`. Nothing else can name one: no recipe, no model folder, no request. What a plugin
+registers stands beside the built-in names and never replaces one.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from unmask.errors import SettingsError, UserError, in_one_line, unknown
+
+Kind = Literal["objective", "task", "metric", "callback"]
+CLASSES = {"objective": "unmask.objectives.base:Objective", "task": "unmask.tasks.base:Task"}
+_registered: dict[str, dict[str, Any]] = {kind: {} for kind in get_args(Kind)}
+_loaded: dict[str, str] = {}  # names of plugin files, with the sha256 of each
+
+
+def register(kind: Kind, name: str, thing: Any) -> None:
+    """Make an objective, a task, a metric or a callback of one's own known by a name.
+
+    An objective is a subclass of `unmask.objectives.base.Objective`, a task one of
+    `unmask.tasks.base.Task`. A metric is a function of records and answers that returns a number; a
+    callback is a function that is given each entry of a run's metrics, to read.
+    """
+    if kind not in _registered:
+        raise SettingsError(f"register: {unknown('kind', kind, _registered)}")
+    if not name.isidentifier():
+        raise SettingsError(f"register: the name {name!r:.60} is not a word; need letters.")
+    if name in _registered[kind] or name in _built_in(kind):
+        raise SettingsError(
+            f"register: there is {kind} '{name}' already, and it is not replaced. Use another name."
+        )
+    _refuse_other(kind, name, thing)
+    _registered[kind][name] = thing
+
+
+def _refuse_other(kind: Kind, name: str, thing: Any) -> None:
+    """Refuse what is not of the kind that it is registered as."""
+    if kind in CLASSES:
+        module, _, base = CLASSES[kind].partition(":")
+        needed = getattr(import_module(module), base)
+        if not (isinstance(thing, type) and issubclass(thing, needed)):
+            raise SettingsError(
+                f"register: {kind} '{name}' is no class derived from {module}.{base}."
+            )
+    elif not callable(thing):
+        raise SettingsError(f"register: {kind} '{name}' is {thing!r:.60}; need a function.")
+
+
+def load_plugin(path: str | Path) -> None:
+    """Run a user's file, which registers what it defines."""
+    place = Path(path)
+    if place.suffix != ".py" or not place.is_file():
+        raise SettingsError(f"--plugin {path}: need a Python file (.py) that exists.")
+    digest = hashlib.sha256(place.read_bytes()).hexdigest()
+    if _loaded.get(place.name) == digest:
+        return
+    if place.name in _loaded:
+        raise SettingsError(f"--plugin {path}: another plugin is called {place.name}. Rename one.")
+    name = f"unmask_plugin_{place.stem}"
+    spec = importlib.util.spec_from_file_location(name, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise SettingsError(
+            f"--plugin {path}: running it failed: {in_one_line(error)}. --trace shows where."
+        ) from error
+    _loaded[place.name] = digest
+
+
+def loaded_plugins() -> dict[str, str]:
+    """The files that were loaded, with the sha256 of each."""
+    return dict(_loaded)
+
+
+def registered(kind: Kind) -> dict[str, Any]:
+    """What plugins have registered of a kind, by its name."""
+    return dict(_registered[kind])
+
+
+def known(kind: Kind, table: Mapping[str, str]) -> list[str]:
+    """All names of a kind: the built-in ones of a table, then those of plugins."""
+    return [*table, *_registered[kind]]
+
+
+def find(kind: Kind, table: Mapping[str, str], name: str) -> Any:
+    """The class of a name: from a plugin, or from where a built-in table says it is."""
+    if name in _registered[kind]:
+        return _registered[kind][name]
+    if name not in table:
+        hint = "" if _loaded else " One of your own needs --plugin FILE.py."
+        raise SettingsError(f"{unknown(kind, name, known(kind, table))}{hint}")
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _built_in(kind: Kind) -> Mapping[str, str]:
+    """The names that come with unmask. Imported late: they belong to packages above this one."""
+    tables = {
+        "objective": ("unmask.objectives", "OBJECTIVES"),
+        "task": ("unmask.tasks", "TASKS"),
+    }
+    if kind not in tables:
+        return {}
+    module, name = tables[kind]
+    table: Mapping[str, str] = getattr(import_module(module), name)
+    return table

@@ -1,0 +1,261 @@
+"""Tasks whose answer is read from scores of labels: of a text, of tokens, of the ends of a span.
+
+windows -> rows -> encoder -> states in some places -> head -> scores -> answer
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice, tee
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.data.batches import Batch, Numbers
+from unmask.data.columns import Columns, Sample, infer, read_samples
+from unmask.data.lines import GLANCE, Watcher
+from unmask.data.tables import TABLES
+from unmask.errors import DataError, SettingsError, unknown
+from unmask.model.config import ModelConfig
+from unmask.model.network import Network
+from unmask.model.shape import LABELS, POOLER, Heads, LabelsConfig, PoolerConfig, Shape
+from unmask.objectives.base import Companions, Objective, Sums, Term, with_zero_gradients
+from unmask.tasks import engine
+from unmask.tasks.asks import Ask, AskText
+from unmask.tasks.base import Task
+from unmask.tasks.engine import READ, Forward, scores_of
+from unmask.tasks.results import Ran
+from unmask.text.tokens import Tokens
+
+Scores = NDArray[np.float32]  # [P, C]: at each place that is read
+LOOKED_AT = 50  # rows that tell what a table is
+TRUTH = "truth"  # among a batch's labels: what must be answered
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelWindow:
+    """Tokens with the places whose states are scored."""
+
+    ids: Numbers
+    segments: Numbers
+    places: Sequence[int]
+    truth: Any = None  # what the scores should say, where it is known
+    about: Any = None  # whatever the task needs to understand the scores
+    cut: int = 0  # tokens at its end that did not fit
+
+    @property
+    def labelled(self) -> bool:
+        """Is its truth known?"""
+        return self.truth is not None
+
+    def compact(self) -> "LabelWindow":
+        """The same in less memory; what answers need is left out."""
+        ids, segments = np.asarray(self.ids, np.int32), np.asarray(self.segments, np.int8)
+        return replace(self, about=None, ids=ids, segments=segments)
+
+
+class LabelTask(Task[R, A]):
+    """A task with a head of labels."""
+
+    @property
+    def head(self) -> LabelsConfig:
+        """The layer that its scores come from."""
+        raise NotImplementedError
+
+    def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
+        """Its labels, and the pooler if they read it."""
+        pooler: Heads = {POOLER: PoolerConfig()} if self.head.pooled else {}
+        return {**pooler, LABELS: self.head}
+
+    @property
+    def objective(self) -> Objective:
+        """Its loss."""
+        return Supervised({self.name: self}, {self.name: LABELS})
+
+    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+        """What must be answered.  -> [N] or [N, K]"""
+        raise NotImplementedError
+
+    def loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        """How wrong scores are beside the batch's truths, summed over answers.  [P, C] -> []"""
+        raise NotImplementedError
+
+    def batch(
+        self, windows: Sequence[LabelWindow], tokens: Tokens, term: str | None = None
+    ) -> Batch:
+        """Windows in packed rows, with places and truths."""
+        return batch_of(self, windows, tokens, term=term)
+
+    def run(
+        self,
+        forward: Forward,
+        windows: Sequence[LabelWindow],
+        tokens: Tokens,
+        *,
+        known: bool = False,
+    ) -> Ran:
+        """The scores of each window."""
+        batch = batch_of(self, windows, tokens, known=known)
+        scores = forward.scores(batch).float().cpu()
+        parts = scores.split([len(window.places) for window in windows])
+        values = [part.numpy() for part in parts]
+        if not known:
+            return Ran(values)
+        return Ran(values, float(self.loss(scores, batch)), batch.counts[self.name])
+
+
+def batch_of(
+    task: LabelTask[Any, Any],
+    windows: Sequence[LabelWindow],
+    tokens: Tokens,
+    *,
+    known: bool = True,
+    term: str | None = None,
+) -> Batch:
+    """Windows in packed rows, with the places to read and, where known, the truths.
+
+    The loss is called after the task, unless `term` is another name.
+    """
+    batch = engine.lay_out(windows, pad_id=tokens.source.vocabulary.pad)
+    begins: list[int] = batch.begins.tolist()
+    places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
+    batch = replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
+    if not known:
+        return batch
+    truths = task.truths(windows)
+    return batch.with_labels(len(truths), term or task.name, **{TRUTH: truths})
+
+
+class Supervised(Objective):
+    """The loss of the task that a batch belongs to, which the name of its count tells.
+
+    Each of several tasks has a head by its name; the heads that a batch does not use get a gradient
+    of zero.
+    """
+
+    def __init__(self, tasks: Mapping[str, LabelTask[Any, Any]], heads: Mapping[str, str]) -> None:
+        """`heads` are the heads of the tasks, by the names of their losses."""
+        super().__init__(None)
+        self.tasks, self.head_of = dict(tasks), dict(heads)
+
+    def describe(self) -> list[Term]:
+        """A term for each task."""
+        return [Term(name, "answers") for name in self.tasks]
+
+    def forward(
+        self, network: Network, batch: Batch, companions: Companions, each: bool = False
+    ) -> Sums:
+        """The loss of one task."""
+        if each:
+            raise SettingsError(f"{', '.join(self.tasks)}: has no loss of a single record.")
+        (name,) = batch.counts
+        scores = scores_of(network, batch, self.head_of[name])
+        loss = self.tasks[name].loss(scores, batch)
+        if len(self.tasks) == 1:
+            return {name: loss}
+        idle = [network.heads[own] for other, own in self.head_of.items() if other != name]
+        if POOLER in network.heads and not self.tasks[name].head.pooled:
+            idle.append(network.heads[POOLER])
+        return {name: with_zero_gradients(loss, [p for head in idle for p in head.parameters()])}
+
+
+def label_tasks(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, LabelTask[Any, Any]]:
+    """Several tasks on one encoder, each of which must be learned from labels."""
+    found = {name: task for name, task in tasks.items() if isinstance(task, LabelTask)}
+    for name, task in tasks.items():
+        if name not in found:
+            raise SettingsError(
+                f"recipe [[tasks]]: {task.name} cannot be one of several tasks; need tasks that "
+                "are learned from labels."
+            )
+    return found
+
+
+def heads_of(tasks: Mapping[str, LabelTask[Any, Any]]) -> Heads:
+    """A head for each of several tasks; a pooler if one of them reads it."""
+    several = {name: task.head for name, task in tasks.items()}
+    pooler: Heads = {POOLER: PoolerConfig()} if any(h.pooled for h in several.values()) else {}
+    return {**pooler, **several}
+
+
+class TextTask(LabelTask[Sample, A]):
+    """A task that reads a text or a pair of texts at its [CLS]."""
+
+    tabular = True
+    Ask: ClassVar[type[Ask]] = AskText
+
+    @classmethod
+    def read(
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+    ) -> Iterator[Sample]:
+        """Texts or pairs, with their labels where the table has them."""
+        (path,) = paths
+        return read_samples(path, columns, watcher, partial(cls.understand, config))
+
+    @classmethod
+    def noted(
+        cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
+    ) -> tuple[Columns, list[str]]:
+        """The columns of the first file."""
+        columns = infer(paths[0], columns, labelled=labelled)
+        return columns, [columns.said()]
+
+    def questions(self, source: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Sample]:
+        """As from a labelled file, whose labels are not needed."""
+        return self.read([source], columns, watcher, self.config)
+
+    @classmethod
+    def first_labels(cls, path: Path, ending: str, lines: Sequence[str]) -> list[str]:
+        """The labels of the first rows of a table."""
+        if ending not in TABLES:
+            return []
+        samples = islice(read_samples(path, infer(path, Columns()), GLANCE), LOOKED_AT)
+        return [str(sample.label) for sample in samples]
+
+    @classmethod
+    def understand(cls, config: Any, sample: Sample) -> Any:
+        """The label of a file as the task has it; refuses one that it cannot have."""
+        raise NotImplementedError
+
+    def record(self, ask: AskText, where: str, number: int) -> Sample:
+        """A text or a pair."""
+        return Sample(ask.text, ask.second, None, where)
+
+    def truth(self, record: Sample) -> Any:
+        """What the scores of a labelled record should say."""
+        raise NotImplementedError
+
+    def windows(
+        self,
+        records: Iterable[Sample],
+        tokens: Tokens,
+        *,
+        learn: bool = False,
+        numbers: Iterator[int] | None = None,
+    ) -> Iterator[tuple[Sample, list[LabelWindow]]]:
+        """One window each; a text that is too long loses its end."""
+        records, again = tee(records)
+        texts = (record.texts for record in again)
+        encoded = tokens.source.encode_many(texts, limit=tokens.max_length)
+        for record, found in zip(records, encoded, strict=True):
+            truth = None if record.label is None else self.truth(record)
+            yield record, [LabelWindow(found.ids, found.segments, [0], truth, cut=found.cut)]
+
+
+def text_labels(shape: Shape) -> LabelsConfig | None:
+    """The labels on texts of a network that has one task."""
+    return shape.labels if shape.labels and shape.labels.on == "text" else None
+
+
+def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
+    """The error for a label that a trained task cannot know."""
+    return DataError(
+        f"{where}: {unknown('label', label, known)} It does not occur in the training data. "
+        "Mend it, or add examples of it there."
+    )

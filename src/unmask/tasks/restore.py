@@ -1,0 +1,37 @@
+"""A model's shape and its own table -> the task that it was trained for."""
+
+from typing import Any
+
+from unmask.errors import SettingsError
+from unmask.model.shape import Shape
+from unmask.plugins import find, known
+from unmask.settings import build
+from unmask.tasks import TASKS
+from unmask.tasks.base import Task
+
+
+def task_of(shape: Shape, table: dict[str, Any] | None, where: str) -> Task[Any, Any]:
+    """The task of a model: by the name in its table, or else told by its heads."""
+    own = dict(table or {})
+    named, _ = own.pop("name", None), own.pop("length", None)  # the length is for who reads
+    if named is not None and named not in known("task", TASKS):
+        raise SettingsError(
+            f"{where}: the model was trained for the task {str(named)!r:.60}, which is not known "
+            "here. If it is one of your own, give its file: --plugin FILE.py."
+        )
+    for name in dict.fromkeys([*([named] if named else []), *TASKS]):
+        kind, settings = find("task", TASKS, name), own if name == named else {}
+        config = build(kind.Config, settings, where=f"{where} [task]")
+        found: Task[Any, Any] | None = kind.restore(shape, config)
+        if found is not None:
+            return found
+    if several := shape.several():
+        names = ", ".join(several)
+        raise SettingsError(
+            f"{where}: the model has heads for several tasks ({names}). Give the model of one of "
+            "them, in the folder `models` of the same run."
+        )
+    raise SettingsError(
+        f"{where}: the model has no head of a task; it was not fine-tuned. Train one with "
+        "`unmask finetune`."
+    )

@@ -1,0 +1,49 @@
+"""Which numbers a run computes in: fp32, or bf16 where the hardware has it and it works."""
+
+import os
+from functools import cache
+from typing import Literal
+
+import torch
+
+from unmask.errors import SettingsError
+
+Precision = Literal["fp32", "bf16"]
+
+
+def choose_precision(wanted: str, device: torch.device) -> Precision:
+    """Choose bf16 where the hardware has it and it works, unless one of the two is asked for."""
+    if wanted == "fp32" or (wanted == "auto" and device.type == "cpu" and not _has_bf16()):
+        return "fp32"
+    if device.type == "cuda":
+        return "bf16" if wanted == "bf16" or torch.cuda.is_bf16_supported() else "fp32"
+    if bf16_works():
+        return "bf16"
+    if wanted == "auto":
+        return "fp32"
+    raise SettingsError(
+        "precision is bf16, but products in bf16 end with an illegal instruction on this machine: "
+        "its CPU reports units (AMX) that the system does not let programs use. Set precision to "
+        "fp32, or set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16."
+    )
+
+
+def _has_bf16() -> bool:
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+
+
+@cache
+def bf16_works() -> bool:
+    """Try a product in bf16, in a child process where it might kill the process.
+
+    Some virtual machines report AMX without letting programs use it.
+    """
+    if not getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)():
+        return True
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)  # the threads of the parent are not here
+        x = torch.ones(64, 64, dtype=torch.bfloat16)
+        code = 0 if float((x @ x).sum()) == 64.0**3 else 1
+        os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
