@@ -1,6 +1,6 @@
 """A server under load, on loopback: overload, mixed answers, slow clients, stops, leaks, nonsense.
 
-    python -m benchmarks load [--only latency overload answers slow stops memory nonsense] [--short]
+    python -m benchmarks load [--only NAME ...] [--short]
 
 The server is `unmask serve` in a process of its own. Clients share the machine with it, so speeds
 are compared with each other, not with anybody else's.
@@ -28,6 +28,7 @@ from benchmarks.clients import Client, Tally, crowd
 from benchmarks.latency import latency
 from benchmarks.measure import save
 from benchmarks.served import Held, must, serving, texts, tiny
+from benchmarks.sessions import sessions
 from unmask.use.model import Model
 
 PEAK, CROWD = 48, 300  # clients that fill it, and that are too many
@@ -273,6 +274,7 @@ def _share(tally: Tally, share: float) -> float:
 
 KINDS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "latency": latency,
+    "sessions": sessions,
     "overload": overload,
     "answers": answers,
     "slow": slow,

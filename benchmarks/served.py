@@ -24,12 +24,12 @@ from unmask.use.model import Model
 
 
 @contextmanager
-def serving(model: Path | str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def serving(*models: Path | str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """The command itself, on a port that is free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "unmask", "serve", str(model), "--port", str(port)]
+    command = [sys.executable, "-m", "unmask", "serve", *map(str, models), "--port", str(port)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         while True:

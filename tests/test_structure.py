@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from tests.train.assembled import finetuning, finetuning_several, pretraining, translating
 from unmask.jobs import scopes
 from unmask.objectives import OBJECTIVES
+from unmask.objectives.base import Objective
 from unmask.plugins import find
 from unmask.tasks import TASKS
+from unmask.tasks.base import Task
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Ingredients
@@ -221,3 +224,60 @@ def test_a_name_is_found_also_at_the_beginning_of_another():
     text = 'a = "mlm"\nb = f"pair_{a}"\nc = "ner_places"\nd = "translate"\ne = "pretrain"\n'
     assert sorted(spoken(text)) == [1, 2, 3, 4, 5]
     assert not spoken('"""The mlm loss of a pair."""\na = "pairing"\nb = "pre_mlm"\n')
+
+
+# What the rest of the package may know of single tasks and objectives
+
+
+OWN = ("tasks", "objectives")
+OTHERS = [path for path in FILES if path.relative_to(SOURCE / "unmask").parts[0] not in OWN]
+NAMED = {"qa", "ner"}
+
+
+def classes() -> dict[str, Path]:
+    """The classes of tasks and objectives, and the files that they are in."""
+    found = {}
+    for path in FILES:
+        if path in OTHERS:
+            continue
+        module = import_module(".".join(path.relative_to(SOURCE).with_suffix("").parts))
+        for kind in vars(module).values():
+            own = isinstance(kind, type) and kind.__module__ == module.__name__
+            if own and issubclass(kind, Task | Objective):
+                found[kind.__name__] = path
+    return found
+
+
+def asked_for(text: str) -> set[str]:
+    """The names of all classes that `isinstance` is asked about."""
+    return {
+        part.id
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+        for part in ast.walk(node.args[1])
+        if isinstance(part, ast.Name)
+    }
+
+
+def test_no_file_but_its_own_asks_what_a_task_or_an_objective_is():
+    kinds = classes()
+    assert {"Task", "LabelTask", "Classify", "Translate", "Objective", "MaskedLM"} <= kinds.keys()
+    for path in FILES:
+        asked = asked_for(path.read_text()) & kinds.keys()
+        assert not {kind for kind in asked if kinds[kind] != path}, name(path)
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=name)
+def test_no_other_package_names_a_task_or_the_labels_of_an_objective(path):
+    texts = {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert not texts & NAMED
+    assert not {text for text in texts if text.startswith("mlm_")}
+
+
+def test_questions_about_classes_are_found():
+    text = "isinstance(a, B)\nisinstance(a, C | D)\nisinstance(a, (E, F))\nG(a)\n"
+    assert asked_for(text) == {"B", "C", "D", "E", "F"}

@@ -11,7 +11,9 @@ from tests.train.conftest import Heard
 from unmask.checkpoint.folder import save_folder
 from unmask.errors import DataError, FolderError, SettingsError, Stopped
 from unmask.jobs.labelled import LabelledFiles
+from unmask.jobs.scopes import FINETUNE
 from unmask.jobs.start import finetune_files
+from unmask.train.compose import compose
 
 QUICK = {
     "schedule.steps": 30,
@@ -123,3 +125,15 @@ def test_several_seeds_do_not_touch_a_single_run(tiny, tmp_path):
             "classify", tiny, LabelledFiles(rows(16), rows(8)), tmp_path / "run", seeds=2, **given
         )
     assert (tmp_path / "run" / "model").is_dir()
+
+
+def test_several_files_are_one_set(tmp_path):
+    paths = []
+    for number, label in enumerate(("six", "seven", "red")):
+        paths.append(tmp_path / f"{number}.tsv")
+        paths[-1].write_text("text\tlabel\n" + f"it is {label}\t{label}\n" * 3)
+    choice = compose(FINETUNE, "classify").task
+    part = LabelledFiles(paths, paths[:2]).read(choice)
+    assert [record.label[0] for record in part.train] == ["six"] * 3 + ["seven"] * 3 + ["red"] * 3
+    assert len(part.dev) == 6
+    assert part.task.names == ("red", "seven", "six")

@@ -9,7 +9,7 @@ from tests.serve.conftest import running
 from unmask.model.config import SearchSettings
 from unmask.use.look import answer
 
-TABS = ["Fill", "Next sentence", "Classify", "Score", "Answer", "Names", "Translate"]
+TABS = ["Fill", "Next sentence", "Classify", "Score", "Names", "Answer", "Translate"]
 TABS += ["Similarity", "Attention", "Training", "Models"]
 
 

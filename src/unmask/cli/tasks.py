@@ -16,13 +16,17 @@ Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
 
 def finetune(
-    task: Annotated[str, typer.Argument(help="classify, regress, qa, ner, or multi RECIPE.toml.")],
+    task: Annotated[
+        str, typer.Argument(help="classify, regress, qa, ner, translate, multi RECIPE.toml.")
+    ],
     arguments: Annotated[
         list[str], typer.Argument(metavar="MODEL", help="A model folder or name.")
     ],
     *,
-    train: Annotated[Path | None, typer.Option(help="Data to learn from.")] = None,
-    dev: Annotated[Path | None, typer.Option(help="Data to be scored on.")] = None,
+    train: Annotated[
+        list[Path] | None, typer.Option(help="Data to learn from; any number of files.")
+    ] = None,
+    dev: Annotated[list[Path] | None, typer.Option(help="Data to be scored on, likewise.")] = None,
     table: options.DataOptions,
     label: Label = None,
     epochs: options.Epochs = None,
@@ -49,9 +53,7 @@ def finetune(
         recipe = compose(Several.scope, arguments[0], changes, console=console)
         found = Run(Several(arguments[1]), recipe, run.out, console, how).go().summary
     else:
-        assert train is not None
-        assert dev is not None
-        files = LabelledFiles(train, dev, table.columns(label), table.watcher())
+        files = LabelledFiles(train or [], dev or [], table.columns(label), table.watcher())
         found = finetune_files(
             task, arguments[0], files, run.out, changes, console, how, seeds=seeds, trials=trials
         )
@@ -59,20 +61,25 @@ def finetune(
 
 
 def _check_arguments(
-    task: str, arguments: list[str], train: Path | None, dev: Path | None, *, for_one: bool
+    task: str,
+    arguments: list[str],
+    train: list[Path] | None,
+    dev: list[Path] | None,
+    *,
+    for_one: bool,
 ) -> None:
     """Refuse arguments that are not those of one task, or those of several.
 
     `for_one`: is there any other option that only a single task has?
     """
     if task != "multi":
-        if len(arguments) != 1 or train is None or dev is None:
+        if len(arguments) != 1 or not train or not dev:
             raise UserError(
                 f"finetune {task}: need a model, --train FILE and --dev FILE. As in: unmask "
                 f"finetune {task} minilm --train train.tsv --dev dev.tsv --out run"
             )
         return
-    if train is not None or dev is not None or for_one:
+    if train or dev or for_one:
         raise UserError(
             "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for one "
             "task; the recipe of several says what each needs. Leave them out."

@@ -37,7 +37,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Where labelled data is; two paths are parallel files."""
+    """Where labelled data is; a set may be of several files."""
 
     train: Rows | Sequence[Path]
     dev: Rows | Sequence[Path]
@@ -54,7 +54,7 @@ class LabelledFiles:
             notes += [f"{train[0]}: {line}" for line in said]
             found = []
             for paths in (train, dev):
-                records = list(kind.read(paths, columns, self.watcher, config))
+                records = list(kind.read_files(paths, columns, self.watcher, config))
                 if not records:
                     raise DataError(
                         f"{paths[0]}: nothing to learn from in it. Is it the right file?"

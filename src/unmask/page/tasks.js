@@ -6,15 +6,13 @@ import { element, percent, table } from "./dom.js";
 import { area, asking, bars, oneOf } from "./forms.js";
 
 const OWN = ["translate"]; // have a tab of their own
-const ORDER = ["classify", "regress", "qa", "ner"]; // others stand before them
 const KINDS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#be185d", "#0891b2"];
 
 /** One tab for each task, whichever models have it. */
 export function taskTabs({ cards }) {
   const tasks = new Map();
-  const order = cards.filter((card) => card.task).sort((a, b) => ORDER.indexOf(a.task.name) - ORDER.indexOf(b.task.name));
-  for (const { name, task } of order) {
-    if (OWN.includes(task.name)) continue;
+  for (const { name, task } of cards) {
+    if (!task || OWN.includes(task.name)) continue;
     if (!tasks.has(task.name)) tasks.set(task.name, { task, models: [] });
     tasks.get(task.name).models.push(name);
   }

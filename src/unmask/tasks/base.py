@@ -66,6 +66,7 @@ class Task(Generic[Record, Answer]):
     tabular: ClassVar[bool] = False  # its records are rows of tables, whose columns must be known
     generates: ClassVar[bool] = False  # answers grow in sessions, step by step
     decodes: ClassVar[bool] = False  # it has a decoder, with a vocabulary of its own
+    parallel: ClassVar[bool] = False  # its files belong together, line by line
     grouped: ClassVar[bool] = False  # windows of a record stay together when they are shuffled
     neighbours: ClassVar[int] = 1  # steps whose records are sorted by length together
     reads: ClassVar[Sequence[str]] = ()  # settings of a recipe that a run reads for it alone
@@ -83,6 +84,14 @@ class Task(Generic[Record, Answer]):
     ) -> Iterator[Record]:
         """The records of a labelled file; some tasks have parallel files."""
         raise NotImplementedError
+
+    @classmethod
+    def read_files(
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+    ) -> Iterator[Record]:
+        """The records of several files: of parallel ones, or of one after the other."""
+        for some in [paths] if cls.parallel else [[path] for path in paths]:
+            yield from cls.read(some, columns, watcher, config)
 
     @classmethod
     def noted(

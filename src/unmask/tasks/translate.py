@@ -88,7 +88,7 @@ class Translate(Task[Pair, Translation]):
     answers = Translation
     metric = "bleu"
     generates = True
-    decodes = True
+    decodes = parallel = True
     batch_tokens, worker_tokens = AT_ONCE, OF_WORKER
     neighbours = NEIGHBOURS
 

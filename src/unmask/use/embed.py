@@ -1,8 +1,4 @@
-"""Texts -> vectors: the states of one layer, or of the last four side by side, pooled.
-
-mean    the average over all tokens of the text, [CLS] and [SEP] too (sentence-transformers)
-cls     the state of [CLS]
-"""
+"""Texts -> vectors: the states of one layer, or of the last four side by side, pooled."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypedDict
@@ -10,14 +6,13 @@ from typing import Literal, TypedDict
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batches import Batch
 from unmask.errors import SettingsError, unknown
 from unmask.tasks.engine import Forward, Live, lay_out, run
 from unmask.text.tokenizer import Encoded
 from unmask.use import POOLS, Pool
+from unmask.use.pooling import first_of_texts, mean_of_texts
 
 Layer = int | Literal["last4"]
 Vector = NDArray[np.float32]
@@ -43,7 +38,7 @@ def vectors_of(
     if pool not in POOLS:
         raise SettingsError(unknown("pool", pool, POOLS))
     chosen = _layers(how["layer"], layers)
-    pooled = _mean if pool == "mean" else _first
+    pooled = mean_of_texts if pool == "mean" else first_of_texts
 
     def read(some: list[Encoded]) -> Sequence[Vector]:
         batch = lay_out(some, pad_id=pad_id)
@@ -76,18 +71,3 @@ def _layers(layer: Layer, layers: int) -> list[int]:
             f"{-layers - 1} from the end, or 'last4'."
         )
     return [layer % (layers + 1)]
-
-
-def _first(states: Tensor, batch: Batch) -> Tensor:
-    """[B, S, D] -> [N, D]"""
-    return states[batch.row, batch.start]
-
-
-def _mean(states: Tensor, batch: Batch) -> Tensor:
-    """[B, S, D] -> [N, D]"""
-    places = batch.row.tolist(), batch.start.tolist(), batch.length.tolist()
-    means = [
-        states[row, start : start + length].mean(dim=0)
-        for row, start, length in zip(*places, strict=True)
-    ]
-    return torch.stack(means)

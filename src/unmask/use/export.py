@@ -24,6 +24,7 @@ from unmask.model.network import Network
 from unmask.model.parts import part_of
 from unmask.model.shape import PAIR, POOLER, TOKENS
 from unmask.use.graph import refuse_other_than_transformers, write_onnx
+from unmask.use.pooling import mean_of_rows
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
 TOLERANCE = 1e-3  # of numbers around 1, computed in another order
@@ -100,8 +101,7 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
         found["seq_relationship_logits"] = network.pair_scores(last[:, 0])
     if found:
         return found
-    weights = mask[:, :, None].to(last.dtype)
-    mean = (last * weights).sum(dim=1) / weights.sum(dim=1)
+    mean = mean_of_rows(last, mask)
     found = {"last_hidden_state": last}
     if POOLER in shape.heads:
         found["pooler_output"] = network.pool(last[:, 0])

@@ -20,6 +20,7 @@ from unmask.tasks import engine
 from unmask.tasks.ner import OUTSIDE
 from unmask.use.maps import AttentionMaps, Table
 from unmask.use.model import Model
+from unmask.use.pooling import mean_of_texts
 
 HABITS = ("previous", "next", "itself", "same word", "separators")
 CLEAR = 0.4  # of its attention, on average: then a head has a habit
@@ -246,7 +247,7 @@ class Row:
 
     def _vector(self) -> Asked:
         def mean(trace: Trace) -> Tensor:
-            return trace[-1][0].mean(dim=0)
+            return mean_of_texts(trace[-1], self.batch)[0]
 
         truth = F.normalize(mean(self.states), dim=0)
         return Asked(

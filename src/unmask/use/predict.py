@@ -79,7 +79,7 @@ def evaluate_file(
     columns, notes = task.noted(sources, columns)
     for note in notes:
         say(f"{sources[0]}: {note}")
-    records = list(task.read(sources, columns, watcher, task.config))
+    records = list(task.read_files(sources, columns, watcher, task.config))
     if not records:
         raise DataError(f"{sources[0]}: nothing to score in it. Is it the right file?")
     task.check(records)
