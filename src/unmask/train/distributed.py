@@ -41,9 +41,10 @@ class Processes:
             return list(values)
         sums = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(sums)
-        return [float(value) for value in sums.tolist()]
+        found: list[float] = sums.tolist()
+        return found
 
-    def refuse_difference(self, value: str | float | Mapping[str, Any], what: str) -> None:
+    def refuse_difference(self, value: str | float | Mapping[str, object], what: str) -> None:
         """Refuse to go on where processes have come to different values."""
         if len(set(self.gather(ascii(value).encode()))) > 1:
             raise SettingsError(
@@ -132,19 +133,18 @@ def processes() -> Iterator[Processes]:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor that may lie in shares on several processes, whole; all of them must ask."""
-    shares: Any = tensor
-    full: Tensor = shares.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def like(tensor: Tensor, model: Tensor) -> Tensor:
     """A whole tensor laid out like another, in shares if that one is."""
-    shares: Any = model
-    if not hasattr(model, "placements") or tensor.shape != model.shape:
-        return tensor.to(model.device)
-    from torch.distributed.tensor import distribute_tensor
+    tensor, alike = tensor.to(model.device), tensor.shape == model.shape
+    if alike and hasattr(model, "device_mesh") and hasattr(model, "placements"):
+        from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor.to(model.device), shares.device_mesh, shares.placements)
+        return distribute_tensor(tensor, model.device_mesh, model.placements)
+    return tensor
 
 
 def _device(local: int) -> torch.device:

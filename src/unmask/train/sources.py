@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.data import draws
-from unmask.data.batches import Batch
+from unmask.data.batches import Batch, Tokenized
 from unmask.errors import DataError, SettingsError
 from unmask.objectives.base import Objective
 from unmask.tasks import engine
@@ -64,7 +64,7 @@ class Shuffled:
 
     def __init__(
         self,
-        items: Sequence[Sequence[Any]],
+        items: Sequence[Sequence[Tokenized]],
         lay_out: Callable[[Sequence[Any]], Batch],
         objective: Objective,
         recipe: Recipe,

@@ -137,7 +137,8 @@ class Coupled:
         with processes.syncing(module, last), site.casting():
             slopes = slopes.to(processes.device) * processes.world
             batch = piece.batch.to(processes.device)
-            module(batch, "replay", slopes, own)["replayed"].backward()
+            sums: Sums = module(batch, "replay", slopes, own)
+            sums["replayed"].backward()
 
 
 def _vectors(module: nn.Module, piece: Piece, site: StepSite) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from unmask.objectives.base import Objective
+from unmask.objectives.base import Objective, Sums
 from unmask.train.steps.base import Piece, StepResult, StepSite, clear, clipped, count
 
 
@@ -47,7 +47,7 @@ class Summed:
             piece = pieces[number - rounds]
             torch.manual_seed(piece.seed)  # of this batch alone, whoever computes it and when
             with processes.syncing(module, number == rounds - 1), site.casting():
-                found = module(piece.batch.to(processes.device))
+                found: Sums = module(piece.batch.to(processes.device))
                 own = [name for name in terms if name in found]
                 parts = [(found[name] * shares[name]).float() for name in own]
                 torch.stack(parts).sum().backward()
