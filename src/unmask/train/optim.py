@@ -101,12 +101,6 @@ def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
     return _state(parameter, optimizer).get(AVERAGE, parameter)
 
 
-def _state(parameter: nn.Parameter, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors for a parameter, if there are any yet."""
-    found: dict[str, Tensor] = optimizer.state.get(parameter, {})
-    return found
-
-
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Use this rate from the next step on."""
     for group in optimizer.param_groups:
@@ -119,9 +113,8 @@ def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict
     Each module has a prefix, with which the names of its parameters begin.
     """
     return {
-        f"{key}/{prefix}{name}": value
-        for prefix, module in modules.items()
-        for name, parameter in module.named_parameters()
+        f"{key}/{name}": value
+        for name, parameter in _named(modules).items()
         for key, value in _state(parameter, optimizer).items()
         if torch.is_tensor(value)
     }
@@ -131,11 +124,21 @@ def write_moments(
     modules: Mapping[str, nn.Module], optimizer: Optimizer, moments: dict[str, Tensor]
 ) -> None:
     """Give an optimizer back what `read_moments` read."""
-    parameters = {
+    parameters = _named(modules)
+    for key, value in moments.items():
+        kind, _, name = key.partition("/")
+        optimizer.state[parameters[name]][kind] = like(value, parameters[name])
+
+
+def _named(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    return {
         f"{prefix}{name}": parameter
         for prefix, module in modules.items()
         for name, parameter in module.named_parameters()
     }
-    for key, value in moments.items():
-        kind, _, name = key.partition("/")
-        optimizer.state[parameters[name]][kind] = like(value, parameters[name])
+
+
+def _state(parameter: nn.Parameter, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's tensors for a parameter, if there are any yet."""
+    found: dict[str, Tensor] = optimizer.state.get(parameter, {})
+    return found
