@@ -1,13 +1,9 @@
 """Metrics -> TensorBoard, an extra: every number of metrics.jsonl, as it comes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unmask.errors import need
 from unmask.train.evaluator import Entry
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 
 class Board:

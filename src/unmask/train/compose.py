@@ -201,7 +201,7 @@ def _flat(table: Mapping[str, object], *, lists: bool = False) -> dict[str, obje
             parts = _flat(value, lists=lists)
             flat |= {f"{key}.{name}": part for name, part in parts.items()}
         elif value is not None:
-            flat[key] = value
+            flat[str(key)] = value
     return flat
 
 

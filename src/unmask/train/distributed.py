@@ -62,9 +62,8 @@ class Processes:
         own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
         parts = [torch.empty_like(own) for _ in ranks]
         dist.all_gather(parts, own)
-        return [
-            bytes(part.cpu().numpy()[: int(size)]) for part, size in zip(parts, sizes, strict=True)
-        ]
+        found = zip(parts, map(int, sizes), strict=True)
+        return [bytes(part.cpu().numpy()[:size]) for part, size in found]
 
     def from_first(self, values: Sequence[float]) -> list[float]:
         """The numbers of the first process."""

@@ -103,13 +103,13 @@ class Blanks:
 
     def __init__(self, evaluation: Evaluation, corpus: Corpus, count: int = 6) -> None:
         self.tokenizer, self.term = corpus.tokenizer, evaluation.terms[0]
-        self.cases = [
-            case for batch in evaluation.batches[:40] if (case := self._case(batch)) is not None
-        ][:count]
+        cases = map(self._case, evaluation.batches[:40])
+        self.cases = [case for case in cases if case is not None][:count]
 
     def __call__(self, network: Network, device: torch.device) -> list[Blank]:
         """The three best guesses for each blank."""
         found: list[Blank] = []
+        names = self.tokenizer.vocabulary.tokens
         for ids, place, truth in self.cases:
             tokens = torch.tensor([ids], device=device)
             index = torch.arange(len(ids), device=device)[None]
@@ -118,17 +118,10 @@ class Blanks:
                 hidden: Tensor = network.encoder(tokens, nothing, index, nothing)
                 shares = network.token_scores(hidden[:, place]).softmax(dim=-1)[0]
             best = shares.topk(3)
-            names = self.tokenizer.vocabulary.tokens
-            guessed = [names[int(i)] for i in best.indices]
-            chances = [round(float(p), 4) for p in best.values]
+            pairs = zip(best.indices, best.values, strict=True)
+            guesses = [(names[int(i)], round(float(p), 4)) for i, p in pairs]
             shown = self.tokenizer.decode(ids[1:-1], keep_special=True)
-            found.append(
-                {
-                    "text": shown,
-                    "truth": names[truth],
-                    "guesses": list(zip(guessed, chances, strict=True)),
-                }
-            )
+            found.append({"text": shown, "truth": names[truth], "guesses": guesses})
         return found
 
     def _case(self, batch: Batch) -> tuple[list[int], int, int] | None:

@@ -63,12 +63,8 @@ def make_optimizer(
         {"params": own, "weight_decay": decay, "scale": scale}
         for (decay, scale), own in alike.items()
     ]
-    rules = {
-        "lr": settings.rate,
-        "betas": (settings.beta1, settings.beta2),
-        "eps": settings.epsilon,
-        "fused": True,
-    }
+    betas = settings.beta1, settings.beta2
+    rules = {"lr": settings.rate, "betas": betas, "eps": settings.epsilon, "fused": True}
     if not turned:
         return torch.optim.AdamW(groups, **rules)  # type: ignore[arg-type]
     parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
@@ -92,7 +88,7 @@ def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
             state: dict[str, Tensor] = optimizer.state[parameter]
             if AVERAGE in state:
                 state[AVERAGE].lerp_(parameter, weight)
-            elif state:  # an optimizer wants to find its own tensors first
+            elif state:  # an optimizer expects to make its own tensors first
                 state[AVERAGE] = parameter.detach().clone()
 
 

@@ -24,6 +24,10 @@ table { border-collapse: collapse; } td, th { padding: .25rem .7rem; text-align:
 """
 
 
+Numbers = Mapping[str, float]  # the numbers of an entry, which has other things too
+Row = tuple[str, str, str]
+
+
 def write_report(
     folder: RunFolder, *, warnings: Sequence[str] = (), scored: Mapping[str, Scored] | None = None
 ) -> None:
@@ -105,13 +109,13 @@ def _summary(metrics: list[dict[str, Any]]) -> str:
     )
 
 
-def _effort(last: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
+def _effort(last: Numbers) -> Iterator[Row]:
     speed = last["tokens"] / max(last["seconds"], 1e-9)
     yield "steps", f"{last['step']:,}", f"{last['tokens']:,} tokens"
     yield "time", f"{last['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens a second"
 
 
-def _results(last: Mapping[str, float], asks: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _results(last: Numbers, asks: Mapping[str, str]) -> Iterator[Row]:
     main = next(iter(asks), "loss")
     if main in last:
         known = {"unigram": "unigram_loss", "ln V": "ln_v"}
@@ -165,7 +169,7 @@ def _guesses(case: Blank) -> str:
 
 def _line(
     name: str,
-    entries: Sequence[Mapping[str, float]],
+    entries: Sequence[Numbers],
     metric: str,
     *,
     dashed: bool = False,

@@ -26,10 +26,8 @@ class Summed:
         processes, terms = site.processes, self.terms
         counts = count(pieces, terms, processes)
         # Wrappers average the gradients of the processes, and we want their sum.
-        shares = {
-            name: processes.world * self.weights.get(name, 1.0) / max(counts[name], 1)
-            for name in terms
-        }
+        least = {name: max(counts[name], 1) for name in terms}
+        shares = {n: processes.world * self.weights.get(n, 1.0) / least[n] for n in terms}
         sums: Counter[str] = Counter()
         known: set[str] = set()  # terms that this process's batches have
         clear(module)
@@ -54,10 +52,7 @@ class Summed:
             sums.update({name: float(found[name].detach()) for name in own})
             known.update(own)
         totals = processes.total([sums[n] for n in terms] + [float(n in known) for n in terms])
-        losses = {
-            name: total / max(counts[name], 1)
-            for name, total, given in zip(terms, totals, totals[len(terms) :], strict=False)
-            if given
-        }
+        everywhere = zip(terms, totals, totals[len(terms) :], strict=False)
+        losses = {name: total / least[name] for name, total, given in everywhere if given}
         norm = clipped(module, site.clip)
         return StepResult(losses, self.weights, norm, int(counts["tokens"]))
