@@ -54,7 +54,7 @@ def scores_table(scores: dict[str, float]) -> str:
     return table(f'{head_cells([name])}<td class="n">{scores[name]:.4f}</td>' for name in scores)
 
 
-def label_table(rows: list[dict[str, Any]]) -> str:
+def label_table(rows: list[dict[str, str | float]]) -> str:
     """Precision, recall and F1 of each label."""
     names = list(rows[0])
     return table(
@@ -71,7 +71,8 @@ def _cell(value: str | float) -> str:
 
 def confusion_table(confusion: dict[str, Any]) -> str:
     """Counts, the darker the larger their share of the row; rows are the truth."""
-    names, counts = confusion["names"], confusion["counts"]
+    names: list[str] = confusion["names"]
+    counts: list[list[int]] = confusion["counts"]
     rows = [head_cells(["truth \\ said", *names])]
     for name, row in zip(names, counts, strict=True):
         total = max(sum(row), 1)

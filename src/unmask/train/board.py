@@ -1,9 +1,9 @@
 """Metrics -> TensorBoard, an extra: every number of metrics.jsonl, as it comes."""
 
 from pathlib import Path
-from typing import Any
 
 from unmask.errors import need
+from unmask.train.evaluator import Entry
 
 
 class Board:
@@ -14,9 +14,9 @@ class Board:
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder, self.make = folder, SummaryWriter
-        self.writer: Any = None
+        self.writer: SummaryWriter | None = None
 
-    def __call__(self, entry: dict[str, Any]) -> None:
+    def __call__(self, entry: Entry) -> None:
         """Add one entry of the metrics."""
         step = int(entry["step"])
         if self.writer is None:

@@ -108,7 +108,7 @@ def compose(
     # A table that is wrongly given for a number replaces it here, and is refused by `build`.
     below = {name: below[name] for name in below if not any(_within(own, name) for own in flat)}
     table = _nested(below | flat)
-    plain = {key: value for key, value in table.items() if key not in CHOICES}
+    plain = {key: table[key] for key in table if key not in CHOICES}
     recipe = build(Recipe, plain, where="recipe")
     if check:
         check(recipe)
@@ -135,13 +135,12 @@ def modernised(
     assigned = [assignment.partition("=")[0] for assignment in assignments]
     # Settings of an objective or a task are its own: another one does not inherit them.
     others = [name.partition(".")[0] for name in assigned if name in CHOSEN]
-    flat = _without(flat, others)
-    given = override(_nested(_below(flat, assigned)), assignments)
+    given = override(_nested(_below(_without(flat, others), assigned)), assignments)
     moved = [name for name in dict.fromkeys(told) if _renamed(name) != name]
     return given, [f"the setting {name} is now called {_renamed(name)}" for name in moved]
 
 
-def _below(table: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _below(table: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
     """Flatten a lower layer; its length of the run gives way to one among the `names` above."""
     flat = _flat(table)
     return _without(flat, LENGTH_NAMES) if LENGTH_NAMES & {*names} else flat
@@ -189,23 +188,24 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _flat(table: Mapping[Any, Any], *, lists: bool = False) -> dict[str, Any]:
+def _flat(table: Mapping[str, object], *, lists: bool = False) -> dict[str, object]:
     """{"a": {"b": 1}} -> {"a.b": 1}; what is None is skipped, as in a TOML file.
 
     A list is one setting, or with `lists` as many as it has entries.
     """
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in table.items():
-        inner = dict(enumerate(value)) if lists and isinstance(value, list) else value
-        if isinstance(inner, Mapping):
-            parts = _flat(inner, lists=lists)
+        if lists and isinstance(value, list):
+            value = {str(number): part for number, part in enumerate(value)}
+        if isinstance(value, Mapping):
+            parts = _flat(value, lists=lists)
             flat |= {f"{key}.{name}": part for name, part in parts.items()}
         elif value is not None:
             flat[str(key)] = value
     return flat
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(flat: Mapping[str, object]) -> dict[str, Any]:
     """{"a.b": 1} -> {"a": {"b": 1}}"""
     table: dict[str, Any] = {}
     for name, value in flat.items():
@@ -217,7 +217,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _without(flat: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _without(flat: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
     return {n: flat[n] for n in flat if not any(_within(n, out) for out in names)}
 
 

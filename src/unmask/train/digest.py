@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from unmask.data.columns import Sample
 from unmask.data.parallel import Pair
@@ -22,7 +21,7 @@ DIGESTED: dict[type, tuple[str, ...]] = {
 }
 
 
-def digest_of(records: Iterable[Any]) -> str:
+def digest_of(records: Iterable[object]) -> str:
     """Return a sha256 of records, wherever their files lie."""
     digest = hashlib.sha256()
     for record in records:
@@ -30,7 +29,7 @@ def digest_of(records: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Turn a record into tables and tuples of the fields that count; anything else stays."""
     if isinstance(value, tuple | list):
         return type(value)(_plain(part) for part in value)

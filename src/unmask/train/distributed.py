@@ -41,9 +41,10 @@ class Processes:
             return list(values)
         sums = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(sums)
-        return [float(value) for value in sums.tolist()]
+        found: list[float] = sums.tolist()
+        return found
 
-    def refuse_difference(self, value: str | float | Mapping[str, Any], what: str) -> None:
+    def refuse_difference(self, value: str | float | Mapping[str, object], what: str) -> None:
         """Refuse to go on where processes have come to different values."""
         if len(set(self.gather(ascii(value).encode()))) > 1:
             raise SettingsError(
@@ -61,9 +62,8 @@ class Processes:
         own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
         parts = [torch.empty_like(own) for _ in ranks]
         dist.all_gather(parts, own)
-        return [
-            bytes(part.cpu().numpy()[: int(size)]) for part, size in zip(parts, sizes, strict=True)
-        ]
+        found = zip(parts, map(int, sizes), strict=True)
+        return [bytes(part.cpu().numpy()[:size]) for part, size in found]
 
     def from_first(self, values: Sequence[float]) -> list[float]:
         """The numbers of the first process."""
@@ -132,19 +132,18 @@ def processes() -> Iterator[Processes]:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor that may lie in shares on several processes, whole; all of them must ask."""
-    shares: Any = tensor
-    full: Tensor = shares.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def like(tensor: Tensor, model: Tensor) -> Tensor:
     """A whole tensor laid out like another, in shares if that one is."""
-    shares: Any = model
-    if not hasattr(model, "placements") or tensor.shape != model.shape:
-        return tensor.to(model.device)
-    from torch.distributed.tensor import distribute_tensor
+    tensor, alike = tensor.to(model.device), tensor.shape == model.shape
+    if alike and hasattr(model, "device_mesh") and hasattr(model, "placements"):
+        from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor.to(model.device), shares.device_mesh, shares.placements)
+        return distribute_tensor(tensor, model.device_mesh, model.placements)
+    return tensor
 
 
 def _device(local: int) -> torch.device:

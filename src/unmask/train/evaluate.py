@@ -6,22 +6,31 @@ say what knowing nothing (ln V), or only the frequency of words, would reach.
 
 import math
 from collections import Counter
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unmask.data import draws
 from unmask.data.batches import Batch
 from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network
-from unmask.objectives.base import RIGHT, Companions, Objective
+from unmask.objectives.base import RIGHT, Companions, Objective, Sums
 from unmask.text.vocabulary import CONTINUES
 from unmask.train.distributed import Processes
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
+
+
+class Blank(TypedDict):
+    """A hidden word among its neighbours, and what was guessed for it."""
+
+    text: str
+    truth: str
+    guesses: list[tuple[str, float]]  # pairs are lists in JSON
 
 
 class Evaluation:
@@ -51,7 +60,7 @@ class Evaluation:
         sums: Counter[str] = Counter()
         with torch.no_grad():
             for batch in self.batches:
-                found = objective(network, batch.to(self.processes.device), companions)
+                found: Sums = objective(network, batch.to(self.processes.device), companions)
                 sums.update({name: float(value) for name, value in found.items()})
                 sums.update({f"count {name}": count for name, count in batch.counts.items()})
         scores: dict[str, float] = {}
@@ -94,26 +103,23 @@ class Blanks:
 
     def __init__(self, evaluation: Evaluation, corpus: Corpus, count: int = 6) -> None:
         self.tokenizer, self.term = corpus.tokenizer, evaluation.terms[0]
-        self.cases = [
-            case for batch in evaluation.batches[:40] if (case := self._case(batch)) is not None
-        ][:count]
+        cases = map(self._case, evaluation.batches[:40])
+        self.cases = [case for case in cases if case is not None][:count]
 
-    def __call__(self, network: Network, device: torch.device) -> list[dict[str, Any]]:
+    def __call__(self, network: Network, device: torch.device) -> list[Blank]:
         """The three best guesses for each blank."""
-        found = []
+        found: list[Blank] = []
+        names = self.tokenizer.vocabulary.tokens
         for ids, place, truth in self.cases:
             tokens = torch.tensor([ids], device=device)
             index = torch.arange(len(ids), device=device)[None]
             nothing = torch.zeros_like(tokens)
             with torch.no_grad():
-                hidden = network.encoder(tokens, nothing, index, nothing)
+                hidden: Tensor = network.encoder(tokens, nothing, index, nothing)
                 shares = network.token_scores(hidden[:, place]).softmax(dim=-1)[0]
             best = shares.topk(3)
-            names = self.tokenizer.vocabulary.tokens
-            guesses = [
-                [names[i], round(p, 4)]
-                for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            ]
+            pairs = zip(best.indices, best.values, strict=True)
+            guesses = [(names[int(i)], round(float(p), 4)) for i, p in pairs]
             shown = self.tokenizer.decode(ids[1:-1], keep_special=True)
             found.append({"text": shown, "truth": names[truth], "guesses": guesses})
         return found
@@ -124,10 +130,10 @@ class Blanks:
         width = batch.tokens.shape[1]
         if self.term.places is None or self.term.tokens is None:
             return None
-        places = batch.labels[self.term.places].tolist()
-        answers = batch.labels[self.term.tokens].tolist()
+        places: list[int] = batch.labels[self.term.places].tolist()
+        answers: list[int] = batch.labels[self.term.tokens].tolist()
         hidden = dict(zip(places, answers, strict=True))
-        tokens = batch.tokens.flatten().tolist()
+        tokens: list[int] = batch.tokens.flatten().tolist()
         for at, truth in hidden.items():
             word = vocabulary.tokens[truth]
             row = at // width * width

@@ -140,12 +140,7 @@ def of_kind(metrics: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]
 
 @contextmanager
 def open_run(
-    path: Path,
-    *,
-    resume: bool,
-    overwrite: bool,
-    writes: bool,
-    console: Console,
+    path: Path, *, resume: bool, overwrite: bool, writes: bool, console: Console
 ) -> Iterator[RunFolder]:
     """Hold a run's folder while the block runs; what is in it is kept, unless `overwrite`.
 
@@ -224,11 +219,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def begin(
-    folder: RunFolder,
-    scope: Scope,
-    recipe: Recipe,
-    facts: dict[str, Any],
-    stored: Recipe | None,
+    folder: RunFolder, scope: Scope, recipe: Recipe, facts: dict[str, Any], stored: Recipe | None
 ) -> None:
     """Write down what the run is; on resuming, compare, and refuse or announce differences.
 
@@ -282,7 +273,7 @@ def stored_recipe(path: Path, scope: Scope, console: Console | None = None) -> R
     return compose(scope, read_toml(path / RECIPE), stored=True, console=console)
 
 
-def environment() -> dict[str, Any]:
+def environment() -> dict[str, object]:
     """What a run depends on besides its recipe and its data."""
     return {
         "unmask": VERSION,

@@ -31,6 +31,5 @@ class Ingredients:
     evaluator: Evaluator
     digest: Digest
     companions: Companions = field(default_factory=dict)  # frozen; neither saved nor optimised
-    publish: Mapping[str, Sequence[str]] = field(
-        default_factory=lambda: {"model": ()}
-    )  # folder: the encoders and heads in it, () for all
+    # A folder: the encoders and heads in it, () for all.
+    publish: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"model": ()})

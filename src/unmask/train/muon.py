@@ -6,10 +6,10 @@ long as AdamW's usually are (Liu et al. 2025), so that one rate serves both.
 """
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 ROUNDS = 5
 FIRST, SECOND, THIRD = 3.4445, -4.7750, 2.0315  # of a polynomial that draws lengths towards one
@@ -24,7 +24,7 @@ class Muon(torch.optim.AdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Move the matrices here, and the rest as AdamW does."""
         groups = self.param_groups
         try:
@@ -32,23 +32,26 @@ class Muon(torch.optim.AdamW):
             super().step(closure)
         finally:
             self.param_groups = groups
-        self._turn(groups[-1])
+        last = groups[-1]
+        self._turn(last["params"], last["parts"], last)
 
-    def _turn(self, group: dict[str, Any]) -> None:
+    def _turn(
+        self, matrices: Sequence[nn.Parameter], parts: Sequence[int], group: Mapping[str, float]
+    ) -> None:
+        rate = group["lr"] * group["factor"]
         alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        for matrix, parts in zip(group["params"], group["parts"], strict=True):
+        for matrix, count in zip(matrices, parts, strict=True):
             if matrix.grad is None:
                 continue
-            state = self.state[matrix]
+            state: dict[str, Tensor] = self.state[matrix]
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(matrix)
             state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
             ahead = matrix.grad.lerp(state["momentum"], group["momentum"])
-            for part, direction in zip(matrix.chunk(parts), ahead.chunk(parts), strict=True):
+            for part, direction in zip(matrix.chunk(count), ahead.chunk(count), strict=True):
                 alike[tuple(part.shape)].append((part, direction))
         for shape, pairs in alike.items():
             turned = orthogonal(torch.stack([direction for _, direction in pairs]))
-            rate = group["lr"] * group["factor"]
             length = LENGTH * max(shape) ** 0.5 * rate
             for (part, _), direction in zip(pairs, turned, strict=True):
                 part.mul_(1 - rate * group["weight_decay"]).sub_(direction, alpha=length)
@@ -58,7 +61,8 @@ def orthogonal(matrices: Tensor) -> Tensor:
     """Matrices with the same directions, whose lengths are all near one.  [N, I, J] -> [N, I, J]"""
     tall = matrices.shape[1] > matrices.shape[2]
     x: Tensor = matrices.transpose(1, 2) if tall else matrices
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    length: Tensor = x.norm(dim=(1, 2), keepdim=True)
+    x = x / length.clamp(min=1e-7)
     for _ in range(ROUNDS):
         square = x @ x.transpose(1, 2)
         x = FIRST * x + torch.baddbmm(square, square, square, beta=SECOND, alpha=THIRD) @ x

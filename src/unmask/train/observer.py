@@ -12,10 +12,7 @@ class Observer:
     """Calls it with a copy of each entry. One that fails is not called again; the run goes on."""
 
     def __init__(
-        self,
-        name: str,
-        callback: Callable[[Mapping[str, Any]], object],
-        say: Callable[[str], None],
+        self, name: str, callback: Callable[[Mapping[str, Any]], object], say: Callable[[str], None]
     ) -> None:
         self.name, self.callback, self.say = name, callback, say
         self.failed = False

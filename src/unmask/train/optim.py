@@ -53,26 +53,29 @@ def make_optimizer(
     muon = settings.kind == "muon"
     turned = [p for p, place in named if muon and p.ndim == 2 and place.in_block]
     apart = {id(p) for p in turned}
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter, place in named:
         if id(parameter) not in apart:
             decay = settings.decay if parameter.ndim >= 2 else 0.0
             scale = settings.scale(place.depth, layers)
-            group = {"params": [], "weight_decay": decay, "scale": scale}
-            groups.setdefault((decay, scale), group)["params"].append(parameter)
-    rules = {
-        "lr": settings.rate,
-        "betas": (settings.beta1, settings.beta2),
-        "eps": settings.epsilon,
-        "fused": True,
-    }
+            alike.setdefault((decay, scale), []).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": own, "weight_decay": decay, "scale": scale}
+        for (decay, scale), own in alike.items()
+    ]
+    betas = settings.beta1, settings.beta2
+    rules = {"lr": settings.rate, "betas": betas, "eps": settings.epsilon, "fused": True}
     if not turned:
-        return torch.optim.AdamW(list(groups.values()), **rules)  # type: ignore[arg-type]
+        return torch.optim.AdamW(groups, **rules)  # type: ignore[arg-type]
     parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
-    matrices = {"params": turned, "parts": [parts.get(id(p), 1) for p in turned]}
-    matrices |= {"weight_decay": settings.decay}
-    matrices |= {"momentum": settings.momentum, "factor": settings.factor}
-    return Muon([*groups.values(), matrices], **rules)  # type: ignore[arg-type]
+    last = {
+        "params": turned,
+        "parts": [parts.get(id(p), 1) for p in turned],
+        "weight_decay": settings.decay,
+        "momentum": settings.momentum,
+        "factor": settings.factor,
+    }
+    return Muon([*groups, last], **rules)  # type: ignore[arg-type]
 
 
 def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
@@ -82,17 +85,16 @@ def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
     """
     with torch.no_grad():
         for parameter in module.parameters():
-            state = optimizer.state[parameter]
+            state: dict[str, Tensor] = optimizer.state[parameter]
             if AVERAGE in state:
                 state[AVERAGE].lerp_(parameter, weight)
-            elif state:  # an optimizer wants to find its own tensors first
+            elif state:  # an optimizer expects to make its own tensors first
                 state[AVERAGE] = parameter.detach().clone()
 
 
 def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
     """The mean of a parameter, or the parameter where there is none."""
-    found: Tensor = optimizer.state.get(parameter, {}).get(AVERAGE, parameter)
-    return found
+    return _state(parameter, optimizer).get(AVERAGE, parameter)
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
@@ -107,10 +109,9 @@ def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict
     Each module has a prefix, with which the names of its parameters begin.
     """
     return {
-        f"{key}/{prefix}{name}": value
-        for prefix, module in modules.items()
-        for name, parameter in module.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
+        f"{key}/{name}": value
+        for name, parameter in _named(modules).items()
+        for key, value in _state(parameter, optimizer).items()
         if torch.is_tensor(value)
     }
 
@@ -119,11 +120,21 @@ def write_moments(
     modules: Mapping[str, nn.Module], optimizer: Optimizer, moments: dict[str, Tensor]
 ) -> None:
     """Give an optimizer back what `read_moments` read."""
-    parameters = {
+    parameters = _named(modules)
+    for key, value in moments.items():
+        kind, _, name = key.partition("/")
+        optimizer.state[parameters[name]][kind] = like(value, parameters[name])
+
+
+def _named(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    return {
         f"{prefix}{name}": parameter
         for prefix, module in modules.items()
         for name, parameter in module.named_parameters()
     }
-    for key, value in moments.items():
-        kind, _, name = key.partition("/")
-        optimizer.state[parameters[name]][kind] = like(value, parameters[name])
+
+
+def _state(parameter: nn.Parameter, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's tensors for a parameter, if there are any yet."""
+    found: dict[str, Tensor] = optimizer.state.get(parameter, {})
+    return found

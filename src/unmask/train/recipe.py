@@ -1,6 +1,7 @@
 """Everything that decides a run, in one checked table: the settings that a recipe may hold."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
@@ -143,30 +144,24 @@ class Choice(Settings):
         return {"name": self.name, **self.settings.model_dump(exclude_none=True)}
 
 
-def _choice(table: Any, kind: Kind, known: Mapping[str, str]) -> Any:
+def _choice(table: object, kind: Kind, known: Mapping[str, str]) -> object:
     """Look up whose settings a table holds, by the name in it. Imports its class, and so torch."""
     if not isinstance(table, Mapping):
         return table
-    own = dict(table)
+    own: dict[str, object] = dict(table)
     name = own.pop("name", None)
     if name is None:
         names = ", ".join(names_of(kind, known))
         raise SettingsError(f"recipe [{kind}]: 'name' is missing; need one of {names}.")
     try:
-        chosen = find(kind, known, str(name))
+        config: type[Settings] = find(kind, known, str(name)).Config
     except SettingsError as error:
         raise SettingsError(f"recipe [{kind}]: {error}") from None
-    return Choice(name=name, settings=build(chosen.Config, own, where=f"recipe [{kind}]"))
+    return Choice(name=str(name), settings=build(config, own, where=f"recipe [{kind}]"))
 
 
-def _objective(table: Any) -> Any:
-    return _choice(table, "objective", OBJECTIVES)
-
-
-def _task(table: Any) -> Any:
-    return _choice(table, "task", TASKS)
-
-
+_objective = partial(_choice, kind="objective", known=OBJECTIVES)
+_task = partial(_choice, kind="task", known=TASKS)
 ObjectiveChoice = Annotated[Choice, BeforeValidator(_objective)]
 TaskChoice = Annotated[Choice, BeforeValidator(_task)]
 
@@ -216,8 +211,6 @@ class Recipe(Settings):
 
     def changed(self, **tables: Mapping[str, Any]) -> "Recipe":
         """Replace some settings of some tables: `loop={"micro_batches": 2}`."""
-        update = {
-            name: getattr(self, name).model_copy(update=dict(values))
-            for name, values in tables.items()
-        }
+        before: dict[str, Settings] = dict(self)
+        update = {name: before[name].model_copy(update=own) for name, own in tables.items()}
         return self.model_copy(update=update)

@@ -1,12 +1,13 @@
 """Metrics -> curves.svg and report.html: a run to look at, in one file that needs no network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from unmask.settings import write_toml
 from unmask.train.answers import Scored, answers_of, head_cells, metric_name, table
 from unmask.train.curves import Chart, Line, column
+from unmask.train.evaluate import Blank
 from unmask.train.folder import RunFolder, of_kind
 
 CURVES, REPORT = "curves.svg", "report.html"
@@ -23,11 +24,12 @@ table { border-collapse: collapse; } td, th { padding: .25rem .7rem; text-align:
 """
 
 
+Numbers = Mapping[str, float]  # the numbers of an entry, which has other things too
+Row = tuple[str, str, str]
+
+
 def write_report(
-    folder: RunFolder,
-    *,
-    warnings: Sequence[str] = (),
-    scored: Mapping[str, Scored] | None = None,
+    folder: RunFolder, *, warnings: Sequence[str] = (), scored: Mapping[str, Scored] | None = None
 ) -> None:
     """Draw a run as far as it is; `scored` are the answers of its best step, by task."""
     metrics = folder.metrics() if folder.writes else []
@@ -36,7 +38,7 @@ def write_report(
     held = of_kind(metrics, "eval")
     extra, charts = "", []
     for name, own in (scored or {}).items():
-        lines = [Line(what, *_points(held, metric_name(name, what))) for what in own.scores]
+        lines = [_line(what, held, metric_name(name, what)) for what in own.scores]
         title = f"Scores on held-out data{f': {name}' if name else ''}"
         charts.append(Chart(title, lines))
         extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"
@@ -49,29 +51,27 @@ def write_report(
 def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
     """The curves of a run."""
     train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
-    asks = held[-1].get("asks", {}) if held else {}
+    asks = _asks(held)
     main = next(iter(asks), "loss")
     losses = [
-        Line("training", *_points(train, main, smooth=True), faint=True),
-        Line("held out", *_points(held, main)),
-        Line("unigram", *_points(held, "unigram_loss"), dashed=True),
-        Line("ln V", *_points(held, "ln_v"), dashed=True),
+        _line("training", train, main, smooth=True),
+        _line("held out", held, main),
+        _line("unigram", held, "unigram_loss", dashed=True),
+        _line("ln V", held, "ln_v", dashed=True),
     ]
     found = [Chart(f"Loss on {asks.get(main, 'the training data')}", losses)]
     for term, about in asks.items():
-        if f"{term}_accuracy" not in held[-1]:  # it is a loss and no more
-            if term != main:
-                lines = [Line("held out", *_points(held, term))]
-                found.append(Chart(f"Loss on {about}", lines))
-            continue
-        right = [Line("held out", *_points(held, f"{term}_accuracy"))]
-        name, plain = _plain(term, main, held[-1])
-        right.append(Line(name, *_points(held, plain), dashed=True))
-        found.append(Chart(f"{about.capitalize()} right", right, percent=True))
+        if f"{term}_accuracy" in held[-1]:
+            name, plain = _plain(term, main, held[-1])
+            right = [_line("held out", held, f"{term}_accuracy")]
+            right.append(_line(name, held, plain, dashed=True))
+            found.append(Chart(f"{about.capitalize()} right", right, percent=True))
+        elif term != main:  # it is a loss and no more
+            found.append(Chart(f"Loss on {about}", [_line("held out", held, term)]))
     found += [
-        Chart("Tokens a second", [Line("tokens", *_points(train, "tokens_a_second"))]),
-        Chart("Learning rate", [Line("rate", *_points(train, "rate"))]),
-        Chart("Length of the gradient", [Line("norm", *_points(train, "norm"))]),
+        Chart("Tokens a second", [_line("tokens", train, "tokens_a_second")]),
+        Chart("Learning rate", [_line("rate", train, "rate")]),
+        Chart("Length of the gradient", [_line("norm", train, "norm")]),
     ]
     return [chart for chart in found if any(line.xs for line in chart.lines)]
 
@@ -100,35 +100,43 @@ def page(
 
 
 def _summary(metrics: list[dict[str, Any]]) -> str:
+    """What a run has come to: its length, and its last scores beside plain ones."""
     train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
-    rows: list[tuple[str, str, str]] = []
-    if train:
-        last = train[-1]
-        speed = last["tokens"] / max(last["seconds"], 1e-9)
-        rows.append(("steps", f"{last['step']:,}", f"{last['tokens']:,} tokens"))
-        rows.append(("time", f"{last['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens a second"))
-    if held:
-        last = held[-1]
-        asks = last.get("asks", {})
-        main = next(iter(asks), "loss")
-        if main in last:
-            known = [("unigram", last.get("unigram_loss")), ("ln V", last.get("ln_v"))]
-            said = ", ".join(f"{name} {value:.3f}" for name, value in known if value is not None)
-            rows.append(("held-out loss", f"{last[main]:.3f}", said))
-        for term, about in asks.items():
-            if f"{term}_accuracy" not in last:
-                if term != main:
-                    rows.append((f"held-out loss, {about}", f"{last[term]:.3f}", ""))
-                continue
-            name, plain = _plain(term, main, last)
-            said = f"{name}: {last[plain]:.1%}"
-            rows.append((f"{about} right", f"{last[f'{term}_accuracy']:.1%}", said))
+    rows = [row for last in train[-1:] for row in _effort(last)]
+    rows += [row for last in held[-1:] for row in _results(last, _asks(held))]
     return table(
         f'{head_cells([a])}<td class="n">{escape(b)}</td><td>{escape(c)}</td>' for a, b, c in rows
     )
 
 
-def _plain(term: str, main: str, entry: dict[str, Any]) -> tuple[str, str]:
+def _effort(last: Numbers) -> Iterator[Row]:
+    speed = last["tokens"] / max(last["seconds"], 1e-9)
+    yield "steps", f"{last['step']:,}", f"{last['tokens']:,} tokens"
+    yield "time", f"{last['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens a second"
+
+
+def _results(last: Numbers, asks: Mapping[str, str]) -> Iterator[Row]:
+    main = next(iter(asks), "loss")
+    if main in last:
+        known = {"unigram": "unigram_loss", "ln V": "ln_v"}
+        said = [f"{name} {last[key]:.3f}" for name, key in known.items() if key in last]
+        yield "held-out loss", f"{last[main]:.3f}", ", ".join(said)
+    for term, about in asks.items():
+        if f"{term}_accuracy" in last:
+            name, plain = _plain(term, main, last)
+            right = f"{last[f'{term}_accuracy']:.1%}"
+            yield f"{about} right", right, f"{name}: {last[plain]:.1%}"
+        elif term != main:
+            yield f"held-out loss, {about}", f"{last[term]:.3f}", ""
+
+
+def _asks(held: list[dict[str, Any]]) -> dict[str, str]:
+    """What each term of the loss is about, the main one first."""
+    asks: dict[str, str] = held[-1].get("asks", {}) if held else {}
+    return asks
+
+
+def _plain(term: str, main: str, entry: Mapping[str, object]) -> tuple[str, str]:
     """What a share of right answers is compared with: its name, and its name in the metrics."""
     if term == main and "unigram_accuracy" in entry:
         return "unigram", "unigram_accuracy"
@@ -141,17 +149,17 @@ def _blanks(metrics: list[dict[str, Any]]) -> str:
     if not held:
         return ""
     picked = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
-    moments = [held[i] for i in picked]
-    rows = [head_cells(["", *(f"step {entry['step']:,}" for entry in moments)])]
-    for case in moments[-1]["blanks"]:
+    rows = [head_cells(["", *(f"step {held[i]['step']:,}" for i in picked)])]
+    moments: list[list[Blank]] = [held[i]["blanks"] for i in picked]
+    for case in moments[-1]:
         shown = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
-        same = [next((b for b in e["blanks"] if b["text"] == case["text"]), None) for e in moments]
+        same = [next((b for b in m if b["text"] == case["text"]), None) for m in moments]
         cells = "".join(f"<td>{_guesses(found) if found else ''}</td>" for found in same)
         rows.append(f"<td>{shown}<br><small>{escape(case['truth'])}</small></td>{cells}")
     return f"<h2>Blanks, filled</h2>{table(rows)}"
 
 
-def _guesses(case: dict[str, Any]) -> str:
+def _guesses(case: Blank) -> str:
     said = []
     for token, share in case["guesses"]:
         mark = ' class="right"' if token == case["truth"] else ""
@@ -159,12 +167,17 @@ def _guesses(case: dict[str, Any]) -> str:
     return "<br>".join(said)
 
 
-def _points(
-    entries: list[dict[str, Any]], name: str, *, smooth: bool = False
-) -> tuple[list[float], list[float]]:
-    """Steps and values of one metric."""
-    found = [(float(e["step"]), float(e[name])) for e in entries if e.get(name) is not None]
+def _line(
+    name: str,
+    entries: Sequence[Numbers],
+    metric: str,
+    *,
+    dashed: bool = False,
+    smooth: bool = False,
+) -> Line:
+    """One metric over the steps."""
+    found = [(e["step"], y) for e in entries if (y := e.get(metric)) is not None]
     xs, ys = [x for x, _ in found], [y for _, y in found]
     if smooth:
         ys = [sum(w) / len(w) for i in range(len(ys)) if (w := ys[max(0, i - SMOOTH + 1) : i + 1])]
-    return xs, ys
+    return Line(name, xs, ys, dashed=dashed, faint=smooth)

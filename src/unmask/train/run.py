@@ -96,9 +96,8 @@ class Run:
                 console=console,
             ) as folder:
                 group.wait()  # until the first process has decided about the folder
-                stored = None
-                if not folder.replaces:
-                    stored = stored_recipe(self.out, self.job.scope, console)
+                scope = self.job.scope
+                stored = None if folder.replaces else stored_recipe(self.out, scope, console)
                 site = Site(group, folder, console, stop, started, stored, options.check)
                 try:
                     return self._train(site)

@@ -123,8 +123,8 @@ class Scores(Evaluator):
 
     def _settings_of(self, scored: Scored) -> dict[str, Any]:
         """What a model folder keeps of a task."""
-        own = {"name": scored.name, "length": self.tokens.max_length}
-        return {**own, **scored.settings.model_dump()}
+        settings = scored.settings.model_dump()
+        return {"name": scored.name, "length": self.tokens.max_length, **settings}
 
     def _keep(self, step: int, network: Network, entry: Entry) -> None:
         target = self._place(step)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.data import draws
-from unmask.data.batches import Batch
+from unmask.data.batches import Batch, Tokenized
 from unmask.errors import DataError, SettingsError
 from unmask.objectives.base import Objective
 from unmask.tasks import engine
@@ -64,7 +65,7 @@ class Shuffled:
 
     def __init__(
         self,
-        items: Sequence[Sequence[Any]],
+        items: Sequence[Sequence[Tokenized]],
         lay_out: Callable[[Sequence[Any]], Batch],
         objective: Objective,
         recipe: Recipe,
@@ -129,11 +130,15 @@ class Shuffled:
         return sum(len(example.ids) for example in self.items[item])
 
     def _epoch(self, number: int) -> NDArray[np.int64]:
-        if self._order is None or self._order[0] != number:
-            root = draws.key(self.seed, _ORDER, number)
-            order = draws.permutation(root, len(self.items))
-            self._order = number, self._sorted(order, root) if self.neighbours > 1 else order
-        return self._order[1]
+        known = self._order  # read once: two steps may be dealt at a time, see Ahead
+        if known is not None and known[0] == number:
+            return known[1]
+        root = draws.key(self.seed, _ORDER, number)
+        order = draws.permutation(root, len(self.items))
+        if self.neighbours > 1:
+            order = self._sorted(order, root)
+        self._order = number, order
+        return order
 
     def _sorted(self, order: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Each pool by length, cut into steps, and the steps of all pools in a random order."""
@@ -171,11 +176,8 @@ def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
     items = sum(len(part.numbers) for part in parts)
     count = min(-(-len(parts) // unit) * unit, items // unit * unit)
     while len(parts) > count:
-        pairs = zip(parts, parts[1:], strict=False)
-        joined = [
-            (a.tokens + b.tokens, i) for i, (a, b) in enumerate(pairs) if a.source is b.source
-        ]
-        place = min(joined)[1]
+        pairs = enumerate(pairwise(parts))
+        place = min((a.tokens + b.tokens, i) for i, (a, b) in pairs if a.source is b.source)[1]
         both = parts[place].numbers + parts[place + 1].numbers
         parts[place : place + 2] = [replace(parts[place], numbers=both)]
     while len(parts) < count:
@@ -186,11 +188,11 @@ def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
 
 def _lazy(parts: Sequence[_Part], root: int, step: int, progress: float) -> list[Lazy]:
     """Plan a micro-batch of each part."""
-    pieces = []
-    for place, part in enumerate(parts):
-        seed = draws.key(root, _DROPOUT, step, 0, place) % 2**63
-        pieces.append(Lazy(partial(part.source.batch, part.numbers, seed, progress), seed))
-    return pieces
+    seeds = [draws.key(root, _DROPOUT, step, 0, place) % 2**63 for place in range(len(parts))]
+    return [
+        Lazy(partial(part.source.batch, part.numbers, seed, progress), seed)
+        for part, seed in zip(parts, seeds, strict=True)
+    ]
 
 
 class Mixture:
@@ -242,8 +244,8 @@ class Mixture:
     def _drawn(self, units: Sequence[int]) -> list[str]:
         names = list(self.sources)
         found = draws.uniform(draws.key(self.seed, _MIXTURE), np.array(units, dtype=np.uint64))
-        places = np.searchsorted(self.bounds, found, side="right")
-        return [names[min(int(place), len(names) - 1)] for place in places]
+        places: list[int] = np.searchsorted(self.bounds, found, side="right").tolist()
+        return [names[min(place, len(names) - 1)] for place in places]
 
 
 @dataclass(frozen=True)

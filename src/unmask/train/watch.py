@@ -5,7 +5,6 @@ Each is said once, with what was seen and what usually helps.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from unmask.train.steps.base import StepResult
 
@@ -25,11 +24,11 @@ class Watch:
         self.said: list[str] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.best = float("inf")
-        self.history: list[dict[str, Any]] = []
+        self.history: list[Mapping[str, float]] = []
 
-    def remember(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
+    def remember(self, evaluations: Sequence[Mapping[str, float]]) -> None:
         """Take up the evaluations of a run that is resumed, without warning again."""
-        self.history = [dict(entry) for entry in evaluations if self.term in entry]
+        self.history = [entry for entry in evaluations if self.term in entry]
 
     def stepped(self, step: int, report: StepResult) -> None:
         """After a step."""

@@ -37,9 +37,8 @@ USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
 class Contents:
     """What is in a folder: what unmask wrote there, and the names of everything else."""
 
-    own: list[Path] = field(
-        default_factory=list
-    )  # a folder before what is in it; lists and manifests before what they name
+    # A folder before what is in it; lists and manifests before what they name.
+    own: list[Path] = field(default_factory=list)
     left_over: list[Path] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
 

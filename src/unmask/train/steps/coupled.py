@@ -100,25 +100,14 @@ class Coupled:
         vectors = whole.vectors.requires_grad_()
         batch = replace(whole.batch, counts={name: int(counts[name]) for name in self.terms})
         sums: Sums = self.objective.couple(vectors, batch)
-        parts = [
-            sums[name].float() * (self.weights.get(name, 1.0) / max(counts[name], 1))
-            for name in self.terms
-            if name in sums
-        ]
+        least = {name: max(counts[name], 1) for name in self.terms if name in sums}
+        parts = [sums[n].float() * (self.weights.get(n, 1.0) / least[n]) for n in least]
         parameters = dict(self.objective.named_parameters())
         wanted = [vectors, *(parameters[name] for name in self.own)]
         found = torch.autograd.grad(torch.stack(parts).sum(), wanted, allow_unused=True)
         slopes = torch.zeros_like(vectors) if found[0] is None else found[0]
-        own = {
-            name: slope
-            for name, slope in zip(self.own, found[1:], strict=True)
-            if slope is not None
-        }
-        losses = {
-            name: float(sums[name].detach()) / max(counts[name], 1)
-            for name in self.terms
-            if name in sums
-        }
+        own = {n: slope for n, slope in zip(self.own, found[1:], strict=True) if slope is not None}
+        losses = {name: float(sums[name].detach()) / least[name] for name in least}
         return losses, slopes.detach(), own
 
     def _replay(
@@ -137,7 +126,8 @@ class Coupled:
         with processes.syncing(module, last), site.casting():
             slopes = slopes.to(processes.device) * processes.world
             batch = piece.batch.to(processes.device)
-            module(batch, "replay", slopes, own)["replayed"].backward()
+            sums: Sums = module(batch, "replay", slopes, own)
+            sums["replayed"].backward()
 
 
 def _vectors(module: nn.Module, piece: Piece, site: StepSite) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from unmask.objectives.base import Objective
+from unmask.objectives.base import Objective, Sums
 from unmask.train.steps.base import Piece, StepResult, StepSite, clear, clipped, count
 
 
@@ -26,10 +26,8 @@ class Summed:
         processes, terms = site.processes, self.terms
         counts = count(pieces, terms, processes)
         # Wrappers average the gradients of the processes, and we want their sum.
-        shares = {
-            name: processes.world * self.weights.get(name, 1.0) / max(counts[name], 1)
-            for name in terms
-        }
+        least = {name: max(counts[name], 1) for name in terms}
+        shares = {n: processes.world * self.weights.get(n, 1.0) / least[n] for n in terms}
         sums: Counter[str] = Counter()
         known: set[str] = set()  # terms that this process's batches have
         clear(module)
@@ -47,17 +45,14 @@ class Summed:
             piece = pieces[number - rounds]
             torch.manual_seed(piece.seed)  # of this batch alone, whoever computes it and when
             with processes.syncing(module, number == rounds - 1), site.casting():
-                found = module(piece.batch.to(processes.device))
+                found: Sums = module(piece.batch.to(processes.device))
                 own = [name for name in terms if name in found]
                 parts = [(found[name] * shares[name]).float() for name in own]
                 torch.stack(parts).sum().backward()
             sums.update({name: float(found[name].detach()) for name in own})
             known.update(own)
         totals = processes.total([sums[n] for n in terms] + [float(n in known) for n in terms])
-        losses = {
-            name: total / max(counts[name], 1)
-            for name, total, given in zip(terms, totals, totals[len(terms) :], strict=False)
-            if given
-        }
+        everywhere = zip(terms, totals, totals[len(terms) :], strict=False)
+        losses = {name: total / least[name] for name, total, given in everywhere if given}
         norm = clipped(module, site.clip)
         return StepResult(losses, self.weights, norm, int(counts["tokens"]))
