@@ -17,11 +17,12 @@ from unmask.errors import SettingsError, UserError, in_one_line, unknown
 
 Kind = Literal["objective", "task", "metric", "callback"]
 CLASSES = {"objective": "unmask.objectives.base:Objective", "task": "unmask.tasks.base:Task"}
-_registered: dict[str, dict[str, Any]] = {kind: {} for kind in get_args(Kind)}
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_registered: dict[Kind, dict[str, object]] = {kind: {} for kind in KINDS}
 _loaded: dict[str, str] = {}  # names of plugin files, with the sha256 of each
 
 
-def register(kind: Kind, name: str, thing: Any) -> None:
+def register(kind: Kind, name: str, thing: object) -> None:
     """Make an objective, a task, a metric or a callback of one's own known by a name.
 
     An objective is a subclass of `unmask.objectives.base.Objective`, a task one of
@@ -40,11 +41,11 @@ def register(kind: Kind, name: str, thing: Any) -> None:
     _registered[kind][name] = thing
 
 
-def _refuse_other(kind: Kind, name: str, thing: Any) -> None:
+def _refuse_other(kind: Kind, name: str, thing: object) -> None:
     """Refuse what is not of the kind that it is registered as."""
     if kind in CLASSES:
         module, _, base = CLASSES[kind].partition(":")
-        needed = getattr(import_module(module), base)
+        needed: type = getattr(import_module(module), base)
         if not (isinstance(thing, type) and issubclass(thing, needed)):
             raise SettingsError(
                 f"register: {kind} '{name}' is no class derived from {module}.{base}."

@@ -78,7 +78,8 @@ def verify(folder: Path) -> dict[str, Any] | None:
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise FolderError(f"{path}: no table 'files'; need the sha256 of every file.")
-    for name, entry in files.items():
+    listed: dict[str, object] = files
+    for name, entry in listed.items():
         if not isinstance(entry, dict) or type(entry.get("bytes")) is not int:
             raise FolderError(f"{path}: {name[:80]!r} has no size; need its bytes and sha256.")
         if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -102,7 +103,7 @@ def fingerprint(folder: Path) -> str:
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
-def _verify_file(path: Path, entry: dict[str, Any]) -> None:
+def _verify_file(path: Path, entry: dict[str, object]) -> None:
     if not path.is_file():
         raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Restore the file.")
     size = path.stat().st_size

@@ -9,7 +9,7 @@ share a disk each make every N-th shard. Who finds all shards there writes the m
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
@@ -46,6 +46,15 @@ class PrepareSettings(Settings):
     words: Words = "pieces"  # for whole-word masking: words are glued pieces, or between spaces
     on_bad: Literal["stop", "skip"] = "stop"
     shard_characters: Annotated[int, Field(ge=1000, le=2**26)] = 2**22
+
+
+class Plan(TypedDict):
+    """Everything that decides what a corpus will be."""
+
+    format: int
+    settings: dict[str, object]
+    tokenizer: str  # its digest
+    files: list[str]  # their names
 
 
 class Task(Settings):
@@ -106,7 +115,8 @@ def _sizes(files: Sequence[str]) -> list[int]:
 def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) -> dict[str, Any]:
     """Nothing is left to do, unless the input is not what it was."""
     manifest = read_manifest(out)
-    for file, before, now in zip(files, manifest["bytes"], _sizes(files), strict=True):
+    sizes: list[int] = manifest["bytes"]
+    for file, before, now in zip(files, sizes, _sizes(files), strict=True):
         if now != before:
             raise FolderError(
                 f"{out}: is finished, and {file} has changed since ({before:,} bytes then, "
@@ -143,8 +153,8 @@ def _is_made(chunk: Chunk) -> bool:
     return True
 
 
-def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> dict[str, Any]:
-    """Everything that decides what the corpus will be."""
+def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> Plan:
+    """What this corpus will be made of, and how."""
     if "-" in files:
         raise DataError(
             "-: a preparation may have to be started again, and standard input cannot be read "
@@ -166,7 +176,7 @@ def check_corpus_folder(out: Path) -> None:
         raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
 
 
-def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
+def _begin(out: Path, plan: Plan, tokenizer: Tokenizer) -> None:
     """Write the plan into a new folder, or compare it with the one that is there."""
     path = out / PLAN
     if not path.exists():
@@ -180,9 +190,9 @@ def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
             write_file(folder / name, text.encode("utf-8"))
 
 
-def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+def _refuse_another(out: Path, before: dict[str, Any], now: Plan) -> None:
     """A folder that was begun with something else is not gone on with."""
-    old = {**before.get("settings", {}), **before}
+    old: dict[str, object] = {**before.get("settings", {}), **before}
     for name, value in {**now["settings"], **now}.items():
         if name != "settings" and old.get(name) != value:
             both = f" ({old.get(name)!r:.100} then, {value!r:.100} now)"
@@ -194,7 +204,7 @@ def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> N
 
 def _finish(
     out: Path,
-    plan: dict[str, Any],
+    plan: Plan,
     facts: dict[str, object],
     count: int,
     skipper: Skipper,
