@@ -106,10 +106,10 @@ def write_toml(table: Mapping[str, object], inside: str = "") -> str:
     <BLANKLINE>
     """
     plain = {k: v for k, v in table.items() if not _tables(v) and v is not None}
-    # TOML has JSON's strings, but no pairs of surrogates: characters stand for themselves.
+    # TOML has JSON's strings, but no pairs of surrogates: characters stand for themselves; not DEL.
     text = "".join(
         f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in plain.items()
-    )
+    ).replace("\x7f", "\\u007f")
     for key, value in table.items():
         name = inside + key
         head = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
@@ -152,7 +152,7 @@ def _key(place: object, key: str, assignment: str) -> Any:
         return key
     if not isinstance(place, list):
         raise SettingsError(f"--set {assignment}: there is no table for '{key}' to be in.")
-    if not key.isdigit() or int(key) >= len(place):
+    if not key.isdecimal() or int(key) >= len(place):
         raise SettingsError(
             f"--set {assignment}: '{key}' in a list of {len(place)}; need a number from 0 to "
             f"{len(place) - 1}, as in phases.0.length=128."
@@ -244,14 +244,14 @@ def parse_json(
         text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
         table: object = json.loads(text, object_pairs_hook=once, parse_constant=never)
     except RecursionError:
-        raise kind(f"{where}: not valid JSON: nested too deep to be read. Mend it.") from None
+        why = "nested too deep to be read"
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, " if isinstance(raw, bytes) else ""
-        raise kind(
-            f"{where}: not valid JSON: {error.msg} ({place}column {error.colno}). Mend it."
-        ) from None
+        why = f"{error.msg} ({place}column {error.colno})"
     except ValueError as error:  # not UTF-8, or an integer of thousands of digits
-        raise kind(f"{where}: not valid JSON: {str(error).partition(';')[0]}. Mend it.") from None
-    if not isinstance(table, dict):
+        why = str(error).partition(";")[0]
+    else:
+        if isinstance(table, dict):
+            return table
         raise kind(f"{where}: a {type(table).__name__}; need a JSON object {{...}}.")
-    return table
+    raise kind(f"{where}: not valid JSON: {why}. Mend it.")

@@ -19,6 +19,7 @@ from unmask.version import VERSION
 
 MANIFEST, CONFIG = "unmask.json", "config.json"
 FORMAT = 1  # of the manifest
+LIMIT = 2**24  # bytes of config.json and of the manifest, which name every label
 LOADED = (  # what reading a folder reads
     CONFIG,
     "model.safetensors",
@@ -69,7 +70,7 @@ def verify(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     if not path.exists():
         return None
-    manifest = read_sealed(path)
+    manifest = read_sealed(path, limit=LIMIT)
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "

@@ -84,23 +84,20 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
 def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -> None:
     """Refuse missing, unknown or misshapen tensors before any is read."""
     for name, item in found.items():
-        shape = item.entry.shape
+        where, shape = f"{item.path}: tensor '{item.name}'", item.entry.shape
         slot = slots.get(tensors.TIED.get(name, name))
         if slot is None:
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' {list(shape)} has no place in the network "
-                "that config.json describes. Are the two files of one model?"
+                f"{where} {list(shape)} has no place in the network that config.json describes. "
+                "Are the two files of one model?"
             )
         if shape != slot.shape:
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' has shape {list(shape)}; config.json implies "
-                f"{list(slot.shape)}. Are the two files of one model?"
+                f"{where} has shape {list(shape)}; config.json implies {list(slot.shape)}. Are the "
+                "two files of one model?"
             )
         if item.entry.dtype not in FLOATS:
-            raise FolderError(
-                f"{item.path}: tensor '{item.name}' is {item.entry.dtype}; weights are "
-                f"{', '.join(FLOATS)}."
-            )
+            raise FolderError(f"{where} is {item.entry.dtype}; weights are {', '.join(FLOATS)}.")
     missing = [name for name in slots if name not in found]
     if missing:
         raise FolderError(

@@ -18,6 +18,7 @@ from unmask.data.documents import Document, Lines, Skipper, read_documents
 from unmask.data.layout import (
     FORMAT,
     MANIFEST,
+    MANIFEST_LIMIT,
     PLAN,
     SIDE_FILE,
     TOKENIZER_FOLDER,
@@ -32,7 +33,7 @@ from unmask.manifest import sealed
 from unmask.processes import in_order
 from unmask.settings import Settings, read_json
 from unmask.text.files import tokenizer_files
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import Tokenizer, grouped
 
 SHARD_LIMIT = 2**20  # bytes of a shard's .json
 Progress = Callable[[int, int], None]  # bytes of the input that are done, and all of them
@@ -91,7 +92,7 @@ def prepare(
 
         def missing() -> Iterator[Chunk]:
             nonlocal count
-            for some in _chunks(documents, settings.shard_characters):
+            for some in grouped(documents, _characters, settings.shard_characters):
                 read = skipper.position
                 chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
                 count += 1
@@ -126,18 +127,8 @@ def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) ->
     return manifest
 
 
-def _chunks(documents: Iterator[Document], characters: int) -> Iterator[list[Document]]:
-    """The documents of each shard: as many as have so many characters."""
-    some: list[Document] = []
-    size = 0
-    for document in documents:
-        some.append(document)
-        size += len(document.text)
-        if size >= characters:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _characters(document: Document) -> int:
+    return len(document.text)
 
 
 def _is_made(chunk: Chunk) -> bool:
@@ -182,7 +173,7 @@ def _begin(out: Path, plan: Plan, tokenizer: Tokenizer) -> None:
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
-    _refuse_another(out, read_json(path), plan)
+    _refuse_another(out, read_json(path, limit=MANIFEST_LIMIT), plan)
     folder = out / TOKENIZER_FOLDER
     folder.mkdir(exist_ok=True)
     for name, text in tokenizer_files(tokenizer).items():

@@ -52,24 +52,20 @@ class Question:
 
 def read_questions(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Question]:
     """Yield the questions of a file in their order; no id may come twice."""
-    if kind_of(path, QUESTIONS) == ".json":
-        found = _squad(Path(path), watcher)
-    else:
-        found = _lines(path, watcher)
+    squad = kind_of(path, QUESTIONS) == ".json"
     seen: dict[str, str] = {}
-    for question in found:
-        if question.answers is None:  # only asked: there may be any number of them
+    for question in _squad(Path(path), watcher) if squad else _lines(path, watcher):
+        before = question.where
+        if question.answers is not None:  # of those that are only asked there may be any number
+            before = seen.setdefault(question.id, question.where)
+        if before == question.where:
             yield question
-            continue
-        before = seen.setdefault(question.id, question.where)
-        if before != question.where:
+        else:
             error = DataError(
                 f"{question.where}: the id '{question.id:.60}' was used before, by {before}; need "
                 "one for each question. Change it."
             )
             watcher.bad(error, question.question)
-            continue
-        yield question
 
 
 def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:

@@ -19,6 +19,7 @@ SAMPLED = 2048  # sentences of a shard whose hashes are kept
 MERGED = 2**17  # ... and of a whole corpus
 OFTEN = 10  # the most repeated sentences that are kept by name
 BINS = 32  # lengths are counted by powers of two
+SUMS = "records documents single empty sentences tokens unknown characters".split()
 
 
 class Keyed(Protocol):
@@ -49,14 +50,8 @@ class Statistics:
 
     def add(self, other: "Statistics") -> None:
         """Add those of another part."""
-        self.records += other.records
-        self.documents += other.documents
-        self.single += other.single
-        self.empty += other.empty
-        self.sentences += other.sentences
-        self.tokens += other.tokens
-        self.unknown += other.unknown
-        self.characters += other.characters
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.sentence_bins = _summed(self.sentence_bins, other.sentence_bins)
         self.document_bins = _summed(self.document_bins, other.document_bins)
         self.zeros = max(self.zeros, other.zeros)

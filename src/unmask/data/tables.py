@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from unmask.data.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
 from unmask.data.objects import read_objects
