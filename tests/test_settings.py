@@ -103,7 +103,7 @@ def test_a_wrong_key_is_named_however_deep_it_is(table, says):
 @pytest.mark.parametrize(
     "table",
     [
-        {"seed": 1, "rate": 1e-06, "big": 1e300, "on": True, "name": 'a "b" \\ é\n'},
+        {"seed": 1, "rate": 1e-06, "big": 1e300, "on": True, "name": 'a "b" \\ é\n\x7f'},
         {"sizes": [1, 2], "none": []},
         {"model": {"size": "mini"}, "seed": 3},
         {"phases": [{"length": 128}, {"length": 512}], "schedule": {"steps": 5}},
@@ -150,7 +150,16 @@ def test_an_assignment_replaces_one_value_and_leaves_the_rest_and_the_table_itse
 
 @pytest.mark.parametrize(
     "assignment",
-    ["seed", "=3", " =3", "seed.x=1", "phases.length=3", "phases.2.length=3", "phases.7=3"],
+    [
+        "seed",
+        "=3",
+        " =3",
+        "seed.x=1",
+        "phases.length=3",
+        "phases.2.length=3",
+        "phases.²=3",
+        "phases.7=3",
+    ],
 )
 def test_an_assignment_that_cannot_be_made_is_named(assignment):
     table = {"seed": 1, "phases": [{"length": 1}, {"length": 2}]}

@@ -17,11 +17,13 @@ from unmask.errors import SettingsError, UserError, in_one_line, unknown
 
 Kind = Literal["objective", "task", "metric", "callback"]
 CLASSES = {"objective": "unmask.objectives.base:Objective", "task": "unmask.tasks.base:Task"}
-_registered: dict[str, dict[str, Any]] = {kind: {} for kind in get_args(Kind)}
+BUILT_IN = {"objective": "unmask.objectives:OBJECTIVES", "task": "unmask.tasks:TASKS"}
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_registered: dict[Kind, dict[str, object]] = {kind: {} for kind in KINDS}
 _loaded: dict[str, str] = {}  # names of plugin files, with the sha256 of each
 
 
-def register(kind: Kind, name: str, thing: Any) -> None:
+def register(kind: Kind, name: str, thing: object) -> None:
     """Make an objective, a task, a metric or a callback of one's own known by a name.
 
     An objective is a subclass of `unmask.objectives.base.Objective`, a task one of
@@ -40,15 +42,13 @@ def register(kind: Kind, name: str, thing: Any) -> None:
     _registered[kind][name] = thing
 
 
-def _refuse_other(kind: Kind, name: str, thing: Any) -> None:
+def _refuse_other(kind: Kind, name: str, thing: object) -> None:
     """Refuse what is not of the kind that it is registered as."""
     if kind in CLASSES:
-        module, _, base = CLASSES[kind].partition(":")
-        needed = getattr(import_module(module), base)
+        needed: type = _imported(CLASSES[kind])
         if not (isinstance(thing, type) and issubclass(thing, needed)):
-            raise SettingsError(
-                f"register: {kind} '{name}' is no class derived from {module}.{base}."
-            )
+            base = CLASSES[kind].replace(":", ".")
+            raise SettingsError(f"register: {kind} '{name}' is no class derived from {base}.")
     elif not callable(thing):
         raise SettingsError(f"register: {kind} '{name}' is {thing!r:.60}; need a function.")
 
@@ -102,18 +102,16 @@ def find(kind: Kind, table: Mapping[str, str], name: str) -> Any:
     if name not in table:
         hint = "" if _loaded else " One of your own needs --plugin FILE.py."
         raise SettingsError(f"{unknown(kind, name, known(kind, table))}{hint}")
-    module, _, attribute = table[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return _imported(table[name])
 
 
 def _built_in(kind: Kind) -> Mapping[str, str]:
-    """The names that come with unmask. Imported late: they belong to packages above this one."""
-    tables = {
-        "objective": ("unmask.objectives", "OBJECTIVES"),
-        "task": ("unmask.tasks", "TASKS"),
-    }
-    if kind not in tables:
-        return {}
-    module, name = tables[kind]
-    table: Mapping[str, str] = getattr(import_module(module), name)
+    """The names that come with unmask."""
+    table: Mapping[str, str] = _imported(BUILT_IN[kind]) if kind in BUILT_IN else {}
     return table
+
+
+def _imported(place: str) -> Any:
+    """What `module:name` means. Imported late: it belongs to packages above this one."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -9,6 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
@@ -35,40 +36,39 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def build(kind: type[S], table: Mapping[str, Any], *, where: str) -> S:
+def build(kind: type[S], table: Mapping[str, object], *, where: str) -> S:
     """Check a table against its declaration; `where` opens the message of an error."""
     refuse_unknown(kind, table, where)
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
-        inner = error.errors(include_url=False)[0].get("ctx", {}).get("error")
+        inner: object = error.errors(include_url=False)[0].get("ctx", {}).get("error")
         if isinstance(inner, SettingsError):  # a table inside has found the words already
             raise inner from None
         raise SettingsError(_first(error, table, where)) from None
 
 
-def refuse_unknown(kind: type[Settings], table: Mapping[str, Any], where: str) -> None:
+def refuse_unknown(kind: type[Settings], table: Mapping[str, object], where: str) -> None:
     """Name a key that is not declared, in this table or in one inside it."""
     for key, value in table.items():
         if key not in kind.model_fields:
             raise SettingsError(f"{where}: {unknown('key', key, kind.model_fields)}")
         inner = kind.model_fields[key].annotation
-        tables = value if isinstance(value, list) else [value]
+        tables: list[object] = value if isinstance(value, list) else [value]
         if get_origin(inner) is dict and isinstance(value, Mapping):
             tables = list(value.values())
         kinds = [own for own in _within(inner) if _has_tables(own)]
         for part in tables:
-            inside = _kind_of(part, kinds) if isinstance(part, Mapping) else None
-            if inside:
+            if isinstance(part, Mapping) and (inside := _kind_of(part, kinds)):
                 refuse_unknown(inside, part, f"{where} [{key}]")
 
 
-def _within(annotation: Any) -> list[Any]:
+def _within(annotation: object) -> list[object]:
     """A type and all types that it is made of."""
-    return [annotation, *(own for part in get_args(annotation) for own in _within(part))]
+    return [annotation, *chain.from_iterable(map(_within, get_args(annotation)))]
 
 
-def _kind_of(table: Mapping[str, Any], kinds: list[type[Settings]]) -> type[Settings] | None:
+def _kind_of(table: Mapping[str, object], kinds: list[type[Settings]]) -> type[Settings] | None:
     """What a table declares, where there are several kinds, and it says which it is."""
     tagged = [own for own in kinds if "kind" in own.model_fields]
     if len(tagged) > 1:
@@ -76,7 +76,7 @@ def _kind_of(table: Mapping[str, Any], kinds: list[type[Settings]]) -> type[Sett
     return next(iter(kinds), None)
 
 
-def _has_tables(kind: Any) -> TypeGuard[type[Settings]]:
+def _has_tables(kind: object) -> TypeGuard[type[Settings]]:
     """Is it a kind of settings, whose keys are not checked elsewhere?"""
     own = isinstance(kind, type) and issubclass(kind, Settings)
     return own and not getattr(kind, "checks_itself", False)
@@ -92,7 +92,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: not valid TOML: {error}. Mend it.") from None
 
 
-def write_toml(table: Mapping[str, Any], inside: str = "") -> str:
+def write_toml(table: Mapping[str, object], inside: str = "") -> str:
     """A table of settings, and tables inside it, as TOML; what is None is left out.
 
     >>> print(write_toml({"seed": 1, "model": {"size": "mini"}, "phases": [{"length": 128}]}))
@@ -105,24 +105,24 @@ def write_toml(table: Mapping[str, Any], inside: str = "") -> str:
     length = 128
     <BLANKLINE>
     """
-    plain = {k: v for k, v in table.items() if not _is_table(v) and v is not None}
-    # TOML has JSON's strings, but no pairs of surrogates: characters stand for themselves.
+    plain = {k: v for k, v in table.items() if not _tables(v) and v is not None}
+    # TOML has JSON's strings, but no pairs of surrogates: characters stand for themselves; not DEL.
     text = "".join(
         f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in plain.items()
-    )
+    ).replace("\x7f", "\\u007f")
     for key, value in table.items():
-        if _is_table(value):
-            name = inside + key
-            head = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
-            for part in value if isinstance(value, list) else [value]:
-                text += f"\n{head}\n{write_toml(part, f'{name}.')}"
+        name = inside + key
+        head = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
+        for part in _tables(value):
+            text += f"\n{head}\n{write_toml(part, f'{name}.')}"
     return text
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping) or (
-        isinstance(value, list) and bool(value) and all(isinstance(v, Mapping) for v in value)
-    )
+def _tables(value: object) -> list[Mapping[str, object]]:
+    """The tables that a value is: itself, or a list of nothing else; none where it is no table."""
+    parts: list[object] = value if isinstance(value, list) else [value]
+    tables = [part for part in parts if isinstance(part, Mapping)]
+    return tables if len(tables) == len(parts) else []
 
 
 def override(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -146,13 +146,13 @@ def override(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any
     return result
 
 
-def _key(place: Any, key: str, assignment: str) -> Any:
+def _key(place: object, key: str, assignment: str) -> Any:
     """What a name means inside a table, or a number inside a list of tables."""
     if isinstance(place, dict):
         return key
     if not isinstance(place, list):
         raise SettingsError(f"--set {assignment}: there is no table for '{key}' to be in.")
-    if not key.isdigit() or int(key) >= len(place):
+    if not key.isdecimal() or int(key) >= len(place):
         raise SettingsError(
             f"--set {assignment}: '{key}' in a list of {len(place)}; need a number from 0 to "
             f"{len(place) - 1}, as in phases.0.length=128."
@@ -160,15 +160,16 @@ def _key(place: Any, key: str, assignment: str) -> Any:
     return int(key)
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     """A value as TOML writes it; a bare word is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        table: dict[str, object] = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return table["value"]
 
 
-def _first(error: ValidationError, table: Mapping[str, Any], where: str) -> str:
+def _first(error: ValidationError, table: Mapping[str, object], where: str) -> str:
     """One line for the first thing that is wrong."""
     found = [(_place(own, table), own) for own in error.errors(include_url=False)]
     first = found[0][0]
@@ -229,7 +230,7 @@ def parse_json(
 ) -> dict[str, Any]:
     """Text -> a JSON object, refusing what Python's parser lets pass."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table = dict(pairs)
         if len(table) != len(pairs):
             repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -241,16 +242,16 @@ def parse_json(
 
     try:
         text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
-        table = json.loads(text, object_pairs_hook=once, parse_constant=never)
+        table: object = json.loads(text, object_pairs_hook=once, parse_constant=never)
     except RecursionError:
-        raise kind(f"{where}: not valid JSON: nested too deep to be read. Mend it.") from None
+        why = "nested too deep to be read"
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, " if isinstance(raw, bytes) else ""
-        raise kind(
-            f"{where}: not valid JSON: {error.msg} ({place}column {error.colno}). Mend it."
-        ) from None
+        why = f"{error.msg} ({place}column {error.colno})"
     except ValueError as error:  # not UTF-8, or an integer of thousands of digits
-        raise kind(f"{where}: not valid JSON: {str(error).partition(';')[0]}. Mend it.") from None
-    if not isinstance(table, dict):
+        why = str(error).partition(";")[0]
+    else:
+        if isinstance(table, dict):
+            return table
         raise kind(f"{where}: a {type(table).__name__}; need a JSON object {{...}}.")
-    return table
+    raise kind(f"{where}: not valid JSON: {why}. Mend it.")

@@ -44,6 +44,13 @@ def test_a_head_may_be_called_as_something_that_torch_has(tmp_path, tokenizer, n
     assert back.state_dict().keys() == network.state_dict().keys()
 
 
+def test_a_model_of_very_many_labels_can_be_read_again(tmp_path, tokenizer):
+    names = tuple(f"{number:0>60}" for number in range(9000))
+    network = tiny_network(bert_heads(labels="text", label_names=names))
+    save_folder(tmp_path / "m", network, tokenizer, task={"names": list(names)})
+    assert load_folder(tmp_path / "m").network.shape.labels.names == names
+
+
 def test_writing_twice_gives_the_same_bytes(tmp_path, tokenizer):
     for name in ("one", "two"):
         save_folder(tmp_path / name / "m", tiny_network(), tokenizer)

@@ -370,3 +370,10 @@ def test_a_document_is_in_one_shard(prepared):
 def test_a_setting_has_its_values_and_no_other(setting, says):
     with pytest.raises(ValueError, match=says):
         PrepareSettings(**setting)
+
+
+def test_a_plan_of_very_many_files_can_be_read_again(tmp_path, tokenizer):
+    path = tmp_path / f"{'a' * 200}.txt"
+    path.write_text("the cat sat.\n")
+    manifest = prepare([str(path)] * 6000, tokenizer, tmp_path / "corpus", PrepareSettings())
+    assert manifest["records"]["used"] == 6000

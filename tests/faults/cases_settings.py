@@ -12,7 +12,7 @@ CONFIGS = {
     "empty": (replaced(CONFIG, b""), CONFIG, "not valid JSON"),
     "not-json": (replaced(CONFIG, b"import os"), CONFIG, "not valid JSON"),
     "list": (replaced(CONFIG, b"[]"), CONFIG, "a list; need"),
-    "50-MB": (sparse(CONFIG, 50 * MB), CONFIG, "over 1,048,576 bytes"),
+    "50-MB": (sparse(CONFIG, 50 * MB), CONFIG, "over 16,777,216 bytes"),
     "nan": (config(layer_norm_eps=float("nan")), CONFIG, "NaN is not a JSON number"),
     "5000-digits": (replaced(CONFIG, b'{"a":1%s}' % (b"0" * 5000)), CONFIG, "not valid JSON"),
     "deep": (replaced(CONFIG, b"[" * 500_000), CONFIG, "nested too deep"),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from unmask.checkpoint.integrity import publish
+from unmask.checkpoint.integrity import LIMIT, publish
 from unmask.console import Console
 from unmask.disk import check_output_folder, digest
 from unmask.errors import FetchError, FolderError, UserError, need, unknown
@@ -233,19 +233,17 @@ def _refuse_unsafe(opened: zipfile.ZipFile, name: str) -> None:
 def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
     """Fetch the files of a BERT from the Hugging Face hub: data only, never code."""
     need(f"hf:{name}", "huggingface_hub", extra="hub")
-    import huggingface_hub
+    from huggingface_hub import hf_hub_download, model_info, snapshot_download
 
     say(f"fetching {name} from the Hugging Face hub")
     try:
-        commit = huggingface_hub.model_info(name).sha
+        commit: str | None = model_info(name).sha
         with tempfile.TemporaryDirectory() as scratch:
-            first = huggingface_hub.hf_hub_download(
-                name, "config.json", revision=commit, cache_dir=scratch
-            )
-            kind = read_json(Path(first)).get("model_type")
+            first: str = hf_hub_download(name, "config.json", revision=commit, cache_dir=scratch)
+            kind: object = read_json(Path(first), limit=LIMIT).get("model_type")
             if kind != "bert":  # its weights are not even fetched
                 raise FetchError(f"hf:{name}: model type {kind!r:.40}; unmask reads only BERT.")
-            snapshot = huggingface_hub.snapshot_download(
+            snapshot: str = snapshot_download(
                 name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
             )
             _keep(Path(snapshot), target, {"source": HUB + name, "commit": commit})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.checkpoint import names, tensors, weights
-from unmask.checkpoint.integrity import CONFIG, publish, refuse_other_than_models, verify
+from unmask.checkpoint.integrity import CONFIG, LIMIT, publish, refuse_other_than_models, verify
 from unmask.errors import FolderError, SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network, count_parameters
@@ -53,7 +53,7 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     """
     refuse_other_than_models(path)
     manifest = verify(path)
-    table = read_json(path / CONFIG)
+    table = read_json(path / CONFIG, limit=LIMIT)
     encoders = names.our_encoders(table, path / CONFIG)
     found = weights.survey(path, unpickled)
     sizes = {name: item.entry.shape for name, item in found.items()}

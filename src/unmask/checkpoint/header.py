@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from unmask.errors import FolderError
 from unmask.settings import parse_json
@@ -46,7 +45,7 @@ def read_header(path: Path) -> dict[str, Entry]:
                 f"{path}: a header of {length:,} bytes; unmask reads at most {HEADER_LIMIT:,}, "
                 "twenty times what the largest BERT needs."
             )
-        table = parse_json(file.read(length), where=f"{path} (header)")
+        table: dict[str, object] = parse_json(file.read(length), where=f"{path} (header)")
     table.pop("__metadata__", None)
     if len(table) > TENSOR_LIMIT:
         raise FolderError(f"{path}: {len(table):,} tensors; unmask reads at most {TENSOR_LIMIT:,}.")
@@ -55,18 +54,19 @@ def read_header(path: Path) -> dict[str, Entry]:
     return entries
 
 
-def _entry(name: str, value: Any, path: Path) -> Entry:
+def _entry(name: str, value: object, path: Path) -> Entry:
     where = f"{path}: tensor {name[:80]!r}"
     if not _NAME.fullmatch(name):
         raise FolderError(f"{where}: a strange name; need letters, digits, '.', '_', '-'.")
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise FolderError(f"{where}: need dtype, shape and data_offsets, and nothing else.")
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    dtype: object = value["dtype"]
+    shape, offsets = _sizes(value["shape"]), _sizes(value["data_offsets"])
     if not isinstance(dtype, str) or dtype not in BYTES:
         raise FolderError(f"{where}: type {dtype!r:.20}; unmask reads {', '.join(sorted(BYTES))}.")
-    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
-    if not lists or any(type(n) is not int or not 0 <= n < 2**63 for n in (*shape, *offsets)):
-        raise FolderError(f"{where}: shape {shape!r:.60} or offsets {offsets!r:.60} are no sizes.")
+    if shape is None or offsets is None or len(offsets) != 2:
+        both = f"shape {value['shape']!r:.60} or offsets {value['data_offsets']!r:.60}"
+        raise FolderError(f"{where}: {both} are no sizes.")
     if len(shape) > 4 or any(not 0 < n <= DIMENSION_LIMIT for n in shape):
         raise FolderError(f"{where}: shape {shape!r:.60} is out of bounds.")
     begin, end = offsets
@@ -76,6 +76,13 @@ def _entry(name: str, value: Any, path: Path) -> Entry:
             f"{prod(shape) * BYTES[dtype]:,}."
         )
     return Entry(dtype, tuple(shape), begin, end)
+
+
+def _sizes(given: object) -> list[int] | None:
+    """A list of sizes; None for anything else."""
+    numbers: list[object] = given if isinstance(given, list) else [None]
+    sizes = [n for n in numbers if type(n) is int and 0 <= n < 2**63]
+    return sizes if len(sizes) == len(numbers) else None
 
 
 def _refuse_gaps(entries: dict[str, Entry], size: int, path: Path) -> None:

@@ -19,6 +19,7 @@ from unmask.version import VERSION
 
 MANIFEST, CONFIG = "unmask.json", "config.json"
 FORMAT = 1  # of the manifest
+LIMIT = 2**24  # bytes of config.json and of the manifest, which name every label
 LOADED = (  # what reading a folder reads
     CONFIG,
     "model.safetensors",
@@ -69,7 +70,7 @@ def verify(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     if not path.exists():
         return None
-    manifest = read_sealed(path)
+    manifest = read_sealed(path, limit=LIMIT)
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "
@@ -78,7 +79,8 @@ def verify(folder: Path) -> dict[str, Any] | None:
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise FolderError(f"{path}: no table 'files'; need the sha256 of every file.")
-    for name, entry in files.items():
+    listed: dict[str, object] = files
+    for name, entry in listed.items():
         if not isinstance(entry, dict) or type(entry.get("bytes")) is not int:
             raise FolderError(f"{path}: {name[:80]!r} has no size; need its bytes and sha256.")
         if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -102,7 +104,7 @@ def fingerprint(folder: Path) -> str:
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
-def _verify_file(path: Path, entry: dict[str, Any]) -> None:
+def _verify_file(path: Path, entry: dict[str, object]) -> None:
     if not path.is_file():
         raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Restore the file.")
     size = path.stat().st_size

@@ -35,6 +35,7 @@ from unmask.settings import Settings, build
 
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")
+Table = Mapping[str, object]  # what config.json has, not checked yet
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "width": "hidden_size",
@@ -136,7 +137,7 @@ def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
     return table
 
 
-def our_encoders(table: Mapping[str, Any], path: Path) -> dict[str, ModelConfig]:
+def our_encoders(table: Table, path: Path) -> dict[str, ModelConfig]:
     """The encoders of config.json, or a refusal to read what is no BERT."""
     kind = table.get("model_type")
     if kind is None:
@@ -166,16 +167,17 @@ def our_encoders(table: Mapping[str, Any], path: Path) -> dict[str, ModelConfig]
     for key, ordinary in (("position_embedding_type", "absolute"), ("add_cross_attention", False)):
         if table.get(key, ordinary) != ordinary:
             raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; BERT's is {ordinary!r}.")
-    own = {"activation": _known("hidden_act", table.get("hidden_act", "gelu"), ACTIVATIONS, path)}
+    hidden_act = table.get("hidden_act", "gelu")
+    given: dict[str, object] = {"activation": _known("hidden_act", hidden_act, ACTIVATIONS, path)}
     for ours, theirs in CONFIG_KEYS.items():
         if theirs in table:
-            own[ours] = table[theirs]
+            given[ours] = table[theirs]
         elif ours not in OPTIONAL:
             raise FolderError(f"{path}: '{theirs}' is missing; a BERT config has it.")
-    return {MAIN: _checked(ModelConfig, own, CONFIG_KEYS, path)}
+    return {MAIN: _checked(ModelConfig, given, CONFIG_KEYS, path)}
 
 
-def _checked(kind: type[S], own: dict[str, Any], keys: Mapping[str, str], where: Path | str) -> S:
+def _checked(kind: type[S], own: Table, keys: Mapping[str, str], where: Path | str) -> S:
     """Build settings of ours; errors name the keys of config.json instead of ours."""
     try:
         return build(kind, own, where=str(where))
@@ -210,7 +212,7 @@ def architecture(shape: Shape) -> str:
 
 def our_shape(
     encoders: Mapping[str, ModelConfig],
-    table: Mapping[str, Any],
+    table: Table,
     sizes: Mapping[str, tuple[int, ...]],
     path: Path,
 ) -> Shape:
@@ -239,7 +241,7 @@ def our_shape(
     return _checked(Shape, {"encoders": encoders, "heads": heads}, {}, path)
 
 
-def _table(table: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+def _table(table: Table, key: str, path: Path) -> dict[str, object]:
     """A table in config.json, empty if it is not there."""
     found = table.get(key, {})
     if not isinstance(found, dict):
@@ -247,9 +249,7 @@ def _table(table: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def _labels(
-    table: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]], path: Path
-) -> LabelsConfig | None:
+def _labels(table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path) -> LabelsConfig | None:
     """The labels of a fine-tuned model."""
     named = table.get("architectures")
     claimed = named[0] if isinstance(named, list) and named else MODEL
@@ -273,7 +273,7 @@ def _labels(
     return _checked(LabelsConfig, own, LABELS_KEYS, path)
 
 
-def _answer(table: Mapping[str, Any], count: int, path: Path) -> LabelAnswer:
+def _answer(table: Table, count: int, path: Path) -> LabelAnswer:
     """What the labels of a text are: as the folder says, or a number where there is but one."""
     said = table.get("problem_type")
     if said is None:
@@ -281,7 +281,7 @@ def _answer(table: Mapping[str, Any], count: int, path: Path) -> LabelAnswer:
     return _known("problem_type", said, PROBLEMS, path)
 
 
-def _label_names(table: Mapping[str, Any], shape: tuple[int, ...], path: Path) -> tuple[str, ...]:
+def _label_names(table: Table, shape: tuple[int, ...], path: Path) -> tuple[str, ...]:
     count, names = shape[0], table.get("id2label")
     if names is None:
         return tuple(f"LABEL_{i}" for i in range(count))

@@ -4,7 +4,6 @@ Folders and checkpoints of that version keep loading: whatever reads them passes
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS
 
@@ -42,7 +41,7 @@ def tensor_name(name: str) -> str:
     return name
 
 
-def labels_table(table: Mapping[str, Any]) -> dict[str, Any]:
+def labels_table(table: Mapping[str, object]) -> dict[str, object]:
     """Today's config of one of several heads of labels."""
     renamed = {LABELS_KEYS.get(key, key): value for key, value in table.items()}
     return {"kind": "labels", **renamed}

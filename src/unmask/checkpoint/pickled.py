@@ -79,7 +79,7 @@ def _child(source: str, target: str) -> None:
     from safetensors.torch import save_file
 
     try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True)
+        loaded: object = torch.load(source, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
         asked = re.search(r"GLOBAL (\S+)", str(error))
         why = f"it asks for {asked[1]}" if asked else (str(error).strip() or repr(error))

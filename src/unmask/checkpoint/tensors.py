@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from unmask.checkpoint.names import MODEL, architecture
 from unmask.checkpoint.old_names import tensor_name
 from unmask.model.network import Network
@@ -54,8 +56,9 @@ def layout(network: Network) -> dict[str, Slot]:
     rules = [*RULES, (f"heads.{LABELS}.dense.", label)]
     if network.config.positions == "learned":  # BERT has no tables of other kinds
         rules.append((f"{EMBEDDINGS}positions.table.", "bert.embeddings.position_embeddings."))
-    for ours, tensor in network.state_dict().items():
-        rows, rest = tensor.shape[0], tuple(tensor.shape[1:])
+    state: dict[str, Tensor] = network.state_dict()
+    for ours, tensor in state.items():
+        rows, *rest = tensor.shape
         names = _their_names(ours, rules)
         step = rows // len(names)
         for i, name in enumerate(names):

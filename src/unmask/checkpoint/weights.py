@@ -6,10 +6,9 @@ tensor is read, and what is read must be finite.
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -54,17 +53,15 @@ def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
 
 def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, Slot]) -> None:
     """Fill a network on the meta device; `match` has been called."""
-    state = {
-        name: torch.empty(tensor.shape, dtype=torch.float32)
-        for name, tensor in network.state_dict().items()
-    }
-    files: dict[Path, Any] = {}
+    planned: dict[str, Tensor] = network.state_dict()
+    state = {name: torch.empty(t.shape, dtype=torch.float32) for name, t in planned.items()}
+    readers: dict[Path, Callable[[str], Tensor]] = {}
     for name in sorted(found, key=lambda name: name in tensors.TIED):  # originals before copies
         item, original = found[name], tensors.TIED.get(name)
         try:
-            if item.path not in files:
-                files[item.path] = safe_open(item.path, framework="pt")
-            tensor = files[item.path].get_tensor(item.name)
+            if item.path not in readers:
+                readers[item.path] = safe_open(item.path, framework="pt").get_tensor
+            tensor = readers[item.path](item.name)
         except (SafetensorError, OSError) as error:
             raise FolderError(f"{item.path}: cannot be read: {str(error)[:200]}") from None
         if not bool(torch.isfinite(tensor).all()):
@@ -87,23 +84,20 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
 def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -> None:
     """Refuse missing, unknown or misshapen tensors before any is read."""
     for name, item in found.items():
-        shape = item.entry.shape
+        where, shape = f"{item.path}: tensor '{item.name}'", item.entry.shape
         slot = slots.get(tensors.TIED.get(name, name))
         if slot is None:
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' {list(shape)} has no place in the network "
-                "that config.json describes. Are the two files of one model?"
+                f"{where} {list(shape)} has no place in the network that config.json describes. "
+                "Are the two files of one model?"
             )
         if shape != slot.shape:
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' has shape {list(shape)}; config.json implies "
-                f"{list(slot.shape)}. Are the two files of one model?"
+                f"{where} has shape {list(shape)}; config.json implies {list(slot.shape)}. Are the "
+                "two files of one model?"
             )
         if item.entry.dtype not in FLOATS:
-            raise FolderError(
-                f"{item.path}: tensor '{item.name}' is {item.entry.dtype}; weights are "
-                f"{', '.join(FLOATS)}."
-            )
+            raise FolderError(f"{where} is {item.entry.dtype}; weights are {', '.join(FLOATS)}.")
     missing = [name for name in slots if name not in found]
     if missing:
         raise FolderError(
@@ -114,7 +108,7 @@ def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -
 
 def write(network: Network, folder: Path) -> None:
     """Write the weights of a network as one safetensors file."""
-    state = network.state_dict()
+    state: dict[str, Tensor] = network.state_dict()
     named = {
         tensors.on_disk(name, network.shape): state[slot.ours][slot.rows].to("cpu", copy=True)
         for name, slot in tensors.layout(network).items()

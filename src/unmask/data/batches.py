@@ -84,14 +84,16 @@ class Batch:
         return {**self.inputs, **self._own(), **self.labels, **others}
 
     def _own(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
+        fields: dict[str, object] = vars(self)
+        return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
-        moved: dict[str, Any] = {name: value.to(device) for name, value in self._own().items()}
-        for name in ("inputs", "labels", "also"):
-            moved[name] = {key: value.to(device) for key, value in getattr(self, name).items()}
-        return replace(self, **moved)
+        own: dict[str, Any] = {name: value.to(device) for name, value in self._own().items()}
+        inputs = {name: value.to(device) for name, value in self.inputs.items()}
+        labels = {name: value.to(device) for name, value in self.labels.items()}
+        also = {name: batch.to(device) for name, batch in self.also.items()}
+        return replace(self, inputs=inputs, labels=labels, also=also, **own)
 
     def with_inputs(self, **inputs: Tensor) -> "Batch":
         """With some inputs replaced, or others beside them."""
@@ -126,12 +128,12 @@ class Batch:
 
 def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
     """Lay examples out in rows as planned; each example is in exactly one row."""
-    lengths = np.array([len(example.ids) for example in examples], dtype=np.int64)
-    width = max((int(lengths[texts].sum()) for texts in rows), default=0)
+    lengths = [len(example.ids) for example in examples]
+    width = max((sum(lengths[text] for text in texts) for texts in rows), default=0)
     tokens = np.full((len(rows), width), pad_id, dtype=np.int64)
     segments, index = np.zeros_like(tokens), np.zeros_like(tokens)
     owner = np.full_like(tokens, -1)
-    row, start = np.empty_like(lengths), np.empty_like(lengths)
+    row, start = (np.empty(len(examples), dtype=np.int64) for _ in range(2))
     for r, texts in enumerate(rows):
         at = 0
         for which, text in enumerate(texts):
@@ -143,5 +145,5 @@ def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
             row[text], start[text] = r, at
             at += lengths[text]
     inputs = {"tokens": torch.from_numpy(tokens), "segments": torch.from_numpy(segments)}
-    places = (torch.from_numpy(part) for part in (index, owner, row, start, lengths))
-    return Batch(inputs, *places)  # type: ignore[arg-type]
+    places = (index, owner, row, start, np.array(lengths, dtype=np.int64))
+    return Batch(inputs, *map(torch.from_numpy, places))  # type: ignore[arg-type]

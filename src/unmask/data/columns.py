@@ -8,7 +8,7 @@ What was inferred is told; a flag decides otherwise. A column may be given by it
 table of text, by its number.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -37,6 +37,8 @@ NAMES = {  # in lower case, the likeliest first
 PAIRS = (("question", "sentence"), ("question", "passage"), ("query", "passage"))  # in this order
 LOOKED_AT = 500  # rows
 FEW = 10  # rows in which labels may all differ
+Cells = Mapping[str, Sequence[object]]  # of columns, by their names
+Texts = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,14 @@ def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns
 
 
 def look_at(
-    path: str | Path, asked: Columns, is_header: Callable[[dict[str, list[str]]], bool]
-) -> tuple[bool, dict[str, list[Any]]]:
+    path: str | Path, asked: Columns, is_header: Callable[[Texts], bool]
+) -> tuple[bool, Cells]:
     """Tell whether a table has a header, and the first cells of each column by its name.
 
     The header of a table of text has a name that was asked for, or one that people use, or
     `is_header` finds one in the first cells of each column.
     """
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     with suppress(DataError):  # whoever reads the file in earnest tells it
         rows = read_rows(path, list, header=False, watcher=_First())
         found.extend(row.cells for row in islice(rows, LOOKED_AT))
@@ -126,20 +128,21 @@ def look_at(
     names = list(dict.fromkeys(name for row in found for name in row))
     if not names:
         raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
-    cells: dict[str, list[Any]] = {name: [row.get(name) for row in found] for name in names}
+    cells = {name: [row.get(name) for row in found] for name in names}
     if kind_of(path, TABLES) not in (".csv", ".tsv"):
         return True, cells
-    first = [values[0] for values in cells.values()]
+    texts = {name: [str(cell) for cell in values] for name, values in cells.items()}
+    first = [values[0] for values in texts.values()]
     known = {name for names in NAMES.values() for name in names}
     header = asked.header
     if header is None:
         named = any(not name.isdecimal() for name in asked.given().values())
         usual = any(cell.strip().lower() in known for cell in first)
-        header = named or usual or is_header(cells)
+        header = named or usual or is_header(texts)
     if header:
         refuse_repeated(first, path)
-        cells = dict(zip(first, (values[1:] for values in cells.values()), strict=True))
-    return header, cells
+        texts = dict(zip(first, (values[1:] for values in texts.values()), strict=True))
+    return header, texts
 
 
 class _First(Glance):
@@ -155,7 +158,7 @@ class _First(Glance):
             raise error
 
 
-def _is_header(cells: dict[str, list[str]]) -> bool:
+def _is_header(cells: Texts) -> bool:
     """Is the first cell of the label's column none of the labels below it, and no number?"""
     below = {name: values[1:] for name, values in cells.items()}
     label = _label_like(_besides(below, [_longest(below)]))
@@ -174,11 +177,11 @@ def column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
     return name
 
 
-def _besides(columns: dict[str, list[Any]], names: Collection[str | None]) -> dict[str, list[Any]]:
+def _besides(columns: Cells, names: Collection[str | None]) -> Cells:
     return {name: cells for name, cells in columns.items() if name not in names}
 
 
-def _longest(columns: dict[str, list[Any]]) -> str | None:
+def _longest(columns: Cells) -> str | None:
     """The column with the longest texts."""
     sizes = {
         name: mean([len(cell) for cell in cells if isinstance(cell, str)] or [0])
@@ -187,7 +190,7 @@ def _longest(columns: dict[str, list[Any]]) -> str | None:
     return max(sizes, key=lambda name: sizes[name], default=None)
 
 
-def _label_like(columns: dict[str, list[Any]]) -> str | None:
+def _label_like(columns: Cells) -> str | None:
     """The column with the fewest different values, filled everywhere and not always the same."""
     kinds = {
         name: len({str(cell) for cell in cells})
@@ -198,7 +201,7 @@ def _label_like(columns: dict[str, list[Any]]) -> str | None:
     return min(fit, key=lambda name: fit[name], default=None)
 
 
-def _numbers_rows(cells: list[Any]) -> bool:
+def _numbers_rows(cells: Sequence[object]) -> bool:
     """Is it another one in every row, such as an id? Numbers with a point may be answers."""
     different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
     return different and not all(is_fraction(str(cell)) for cell in cells)
@@ -221,7 +224,7 @@ def read_samples(
     path: str | Path,
     columns: Columns,
     watcher: Watcher = REFUSE,
-    understand: Callable[[Sample], Any] = lambda sample: sample.label,
+    understand: Callable[[Sample], object] = lambda sample: sample.label,
 ) -> Iterator[Sample]:
     """The rows of a table as texts with answers; one without text is refused.
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data.layout import MANIFEST, TOKENIZER_FOLDER, read_manifest, shard_path
+from unmask.data.layout import MANIFEST, TOKENIZER_FOLDER, Shard, read_manifest, shard_path
 from unmask.data.statistics import Statistics
 from unmask.disk import digest
 from unmask.errors import FolderError
@@ -81,7 +81,7 @@ class Corpus:
     @property
     def size(self) -> int:
         """How many tokens it has."""
-        return int(self.sentences[-1])
+        return self.sentences.item(-1)
 
 
 def open_corpus(
@@ -95,24 +95,24 @@ def open_corpus(
             f"{path / TOKENIZER_FOLDER}: is not the tokenizer that made this corpus (its sha256 "
             f"differs from {MANIFEST}). Restore it, or prepare the corpus again."
         )
-    kind = np.dtype(manifest["ids"])
+    kind: np.dtype[np.unsignedinteger[Any]] = np.dtype(manifest["ids"])
+    spaced = bool(manifest["words"] == "spaces")
     sentences, documents, begins, shards, continues = [], [], [], [], []
     tokens = count = 0
-    for number, entry in enumerate(manifest["shards"]):
+    entries: list[Shard] = manifest["shards"]
+    for number, entry in enumerate(entries):
         _check_shard(path, number, entry, kind.itemsize, check)
         index = np.fromfile(shard_path(path, number, "idx"), dtype="<u4").astype(np.int64)
-        inside: int = entry["sentences"]
-        length: int = entry["tokens"]
-        sentences.append(index[:inside] + tokens)
-        documents.append(index[inside:] + count)
+        sentences.append(index[: entry["sentences"]] + tokens)
+        documents.append(index[entry["sentences"] :] + count)
         begins.append(tokens)
         shards.append(_mapped(shard_path(path, number, "bin"), kind))
-        if manifest["words"] == "spaces":
+        if spaced:
             continues.append(_mapped(shard_path(path, number, "wrd"), np.dtype("u1")))
-        tokens += length
-        count += inside
+        tokens += entry["tokens"]
+        count += entry["sentences"]
         if progress:
-            progress(length)
+            progress(entry["tokens"])
     return Corpus(
         path,
         tokenizer,
@@ -122,11 +122,11 @@ def open_corpus(
         np.concatenate([*documents, [count]]),
         begins,
         shards,
-        continues if manifest["words"] == "spaces" else None,
+        continues if spaced else None,
     )
 
 
-def _check_shard(folder: Path, number: int, entry: dict[str, Any], width: int, full: bool) -> None:
+def _check_shard(folder: Path, number: int, entry: Shard, width: int, full: bool) -> None:
     """Compare the files of a shard with the manifest: their sizes, and their digests if asked."""
     sizes = {
         "bin": entry["tokens"] * width,

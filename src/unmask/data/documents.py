@@ -10,7 +10,7 @@ What was inferred is told; `--lines` decides otherwise. Sentences are split late
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Literal
@@ -19,6 +19,7 @@ from unmask.data.lines import OR_SKIP, Watcher, kind_of, read_lines
 from unmask.data.readers import read_texts
 from unmask.errors import DataError
 from unmask.text.sentences import split_sentences
+from unmask.text.tokenizer import grouped
 
 Lines = Literal["auto", "sentences", "documents"]
 SPOOLED = 2**20  # characters of skipped records that are held in memory; more go to disk
@@ -109,7 +110,7 @@ def read_documents(
 
 def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
     texts = (text for _, text in read_lines(file, watcher))
-    sample = _sample(texts)
+    sample = next(grouped(texts, len, SAMPLE_CHARACTERS, SAMPLE), [])
     blocks, split = lines == "sentences", False
     if lines == "auto":
         full = [text for text in sample if text.strip()]
@@ -137,17 +138,6 @@ def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
         if block and (not text.strip() or size > LONGEST_DOCUMENT):
             yield Document("\n".join(block), split, len(block))
             block, size = [], 0
-
-
-def _sample(texts: Iterator[str]) -> list[str]:
-    """The first lines, as many as tell how a file is laid out."""
-    sample, size = [], 0
-    for text in islice(texts, SAMPLE):
-        sample.append(text)
-        size += len(text)
-        if size > SAMPLE_CHARACTERS:
-            break
-    return sample
 
 
 def _has_blocks(texts: Iterable[str]) -> bool:

@@ -25,7 +25,7 @@ def key(*parts: int) -> int:
     joined = np.zeros(1, dtype=np.uint64)
     for part in parts:
         joined = _mixed(joined ^ np.array([part % 2**64], dtype=np.uint64))
-    return int(joined[0])
+    return joined.item(0)
 
 
 def words(root: int, index: NDArray[Any] | Sequence[int]) -> Words:

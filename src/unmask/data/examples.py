@@ -226,8 +226,10 @@ class _Walk:
         """Is the first sentence of the other text, word for word, the true next one?"""
         sizes = self.units[begin + 1] - self.units[begin]
         same: NDArray[np.bool_] = sizes == self.units[true + 1] - self.units[true]
-        for i in np.flatnonzero(same):  # few: most differ in length
-            size = int(sizes[i])
-            ours = self.corpus.tokens(int(self.units[begin[i]]), size)
-            same[i] = np.array_equal(ours, self.corpus.tokens(int(self.units[true[i]]), size))
+        for i in map(int, np.flatnonzero(same)):  # few: most differ in length
+            ours, theirs = (
+                self.corpus.tokens(self.units.item(place.item(i)), sizes.item(i))
+                for place in (begin, true)
+            )
+            same[i] = np.array_equal(ours, theirs)
         return same

@@ -1,7 +1,7 @@
 """Where things lie in a corpus folder, and its manifest; `corpus.py` reads the rest."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from unmask.errors import FolderError
 from unmask.manifest import read_sealed
@@ -10,6 +10,16 @@ MANIFEST, PLAN, TOKENIZER_FOLDER = "manifest.json", "plan.json", "tokenizer"
 SIDE_FILE = "skipped.jsonl"
 FORMAT = 1
 MANIFEST_LIMIT = 2**30  # bytes: a few hundred for each shard
+
+
+class Shard(TypedDict):
+    """What the manifest says of a shard."""
+
+    tokens: int
+    sentences: int
+    documents: int
+    source: str
+    sha256: dict[str, str]  # by the ending of the file
 
 
 def shard_path(folder: Path, number: int, ending: str) -> Path:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from unmask.data.lines import Watcher, read_lines, whole
 from unmask.errors import DataError
@@ -12,7 +12,7 @@ Made = TypeVar("Made")
 
 
 def read_objects(
-    path: str | Path, watcher: Watcher, make: Callable[[dict[str, Any], str, str], Made]
+    path: str | Path, watcher: Watcher, make: Callable[[dict[str, object], str, str], Made]
 ) -> Iterator[Made]:
     """Yield what `make` makes of the object in each line, of its place and of the line itself."""
     for line, text in read_lines(path, watcher):
@@ -25,13 +25,18 @@ def read_objects(
             watcher.bad(error, text)
 
 
-def field_of(table: object, name: str, where: str) -> Any:
-    """A field that an object of JSON must have."""
-    if not isinstance(table, dict):
-        raise DataError(f"{where}: {table!r:.60}; need an object with '{name}'. Mend it.")
-    if name not in table:
+def object_with(name: str, value: object, where: str) -> dict[str, object]:
+    """A value that must be an object of JSON with this field."""
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: {value!r:.60}; need an object with '{name}'. Mend it.")
+    if name not in value:
         raise DataError(f"{where}: '{name}' is missing. Add it.")
-    return table[name]
+    return value
+
+
+def field_of(table: object, name: str, where: str) -> object:
+    """A field that an object of JSON must have."""
+    return object_with(name, table, where)[name]
 
 
 def text_of(table: object, name: str, where: str) -> str:
@@ -44,7 +49,7 @@ def text_of(table: object, name: str, where: str) -> str:
     return whole(value, where)
 
 
-def list_of(table: object, name: str, where: str) -> list[Any]:
+def list_of(table: object, name: str, where: str) -> list[object]:
     """A field that must be a list."""
     value = field_of(table, name, where)
     if not isinstance(value, list):

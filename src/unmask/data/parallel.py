@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from unmask.data.columns import Columns, column, look_at
+from unmask.data.columns import Columns, Texts, column, look_at
 from unmask.data.lines import FORMATS, REFUSE, Line, Watcher, every_line, kind_of, whole
 from unmask.data.tables import TABLES, Row, read_rows
 from unmask.errors import DataError, unknown
@@ -157,7 +157,8 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
     """Which column is what: as asked, by its name, or because there is no other."""
     header, cells = look_at(path, asked, _is_header)
     nested = [cell for cell in cells.get(NESTED, []) if isinstance(cell, dict)]
-    names = list(dict.fromkeys(name for cell in nested for name in cell)) or list(cells)
+    languages: dict[str, None] = dict.fromkeys(name for cell in nested for name in cell)
+    names = list(languages or cells)
     chosen = {what: column(what, name, names, f"{path}: ") for what, name in asked.given().items()}
     for what, usual in USUAL.items():
         named = [n for n in names if n.strip().lower() in usual and n not in chosen.values()]
@@ -174,7 +175,7 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
     return Columns(**chosen, header=header)
 
 
-def _is_header(cells: dict[str, list[str]]) -> bool:
+def _is_header(cells: Texts) -> bool:
     """A header has a name that people use, or codes of languages alone."""
     usual = {name for names in USUAL.values() for name in names}
     first = [values[0].strip() for values in cells.values()]

@@ -9,7 +9,7 @@ share a disk each make every N-th shard. Who finds all shards there writes the m
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from unmask.data.documents import Document, Lines, Skipper, read_documents
 from unmask.data.layout import (
     FORMAT,
     MANIFEST,
+    MANIFEST_LIMIT,
     PLAN,
     SIDE_FILE,
     TOKENIZER_FOLDER,
@@ -32,7 +33,7 @@ from unmask.manifest import sealed
 from unmask.processes import in_order
 from unmask.settings import Settings, read_json
 from unmask.text.files import tokenizer_files
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import Tokenizer, grouped
 
 SHARD_LIMIT = 2**20  # bytes of a shard's .json
 Progress = Callable[[int, int], None]  # bytes of the input that are done, and all of them
@@ -46,6 +47,15 @@ class PrepareSettings(Settings):
     words: Words = "pieces"  # for whole-word masking: words are glued pieces, or between spaces
     on_bad: Literal["stop", "skip"] = "stop"
     shard_characters: Annotated[int, Field(ge=1000, le=2**26)] = 2**22
+
+
+class Plan(TypedDict):
+    """Everything that decides what a corpus will be."""
+
+    format: int
+    settings: dict[str, object]
+    tokenizer: str  # its digest
+    files: list[str]  # their names
 
 
 class Task(Settings):
@@ -82,7 +92,7 @@ def prepare(
 
         def missing() -> Iterator[Chunk]:
             nonlocal count
-            for some in _chunks(documents, settings.shard_characters):
+            for some in grouped(documents, _characters, settings.shard_characters):
                 read = skipper.position
                 chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
                 count += 1
@@ -106,7 +116,8 @@ def _sizes(files: Sequence[str]) -> list[int]:
 def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) -> dict[str, Any]:
     """Nothing is left to do, unless the input is not what it was."""
     manifest = read_manifest(out)
-    for file, before, now in zip(files, manifest["bytes"], _sizes(files), strict=True):
+    sizes: list[int] = manifest["bytes"]
+    for file, before, now in zip(files, sizes, _sizes(files), strict=True):
         if now != before:
             raise FolderError(
                 f"{out}: is finished, and {file} has changed since ({before:,} bytes then, "
@@ -116,18 +127,8 @@ def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) ->
     return manifest
 
 
-def _chunks(documents: Iterator[Document], characters: int) -> Iterator[list[Document]]:
-    """The documents of each shard: as many as have so many characters."""
-    some: list[Document] = []
-    size = 0
-    for document in documents:
-        some.append(document)
-        size += len(document.text)
-        if size >= characters:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _characters(document: Document) -> int:
+    return len(document.text)
 
 
 def _is_made(chunk: Chunk) -> bool:
@@ -143,8 +144,8 @@ def _is_made(chunk: Chunk) -> bool:
     return True
 
 
-def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> dict[str, Any]:
-    """Everything that decides what the corpus will be."""
+def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> Plan:
+    """What this corpus will be made of, and how."""
     if "-" in files:
         raise DataError(
             "-: a preparation may have to be started again, and standard input cannot be read "
@@ -166,13 +167,13 @@ def check_corpus_folder(out: Path) -> None:
         raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
 
 
-def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
+def _begin(out: Path, plan: Plan, tokenizer: Tokenizer) -> None:
     """Write the plan into a new folder, or compare it with the one that is there."""
     path = out / PLAN
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
-    _refuse_another(out, read_json(path), plan)
+    _refuse_another(out, read_json(path, limit=MANIFEST_LIMIT), plan)
     folder = out / TOKENIZER_FOLDER
     folder.mkdir(exist_ok=True)
     for name, text in tokenizer_files(tokenizer).items():
@@ -180,9 +181,9 @@ def _begin(out: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
             write_file(folder / name, text.encode("utf-8"))
 
 
-def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+def _refuse_another(out: Path, before: dict[str, Any], now: Plan) -> None:
     """A folder that was begun with something else is not gone on with."""
-    old = {**before.get("settings", {}), **before}
+    old: dict[str, object] = {**before.get("settings", {}), **before}
     for name, value in {**now["settings"], **now}.items():
         if name != "settings" and old.get(name) != value:
             both = f" ({old.get(name)!r:.100} then, {value!r:.100} now)"
@@ -194,7 +195,7 @@ def _refuse_another(out: Path, before: dict[str, Any], now: dict[str, Any]) -> N
 
 def _finish(
     out: Path,
-    plan: dict[str, Any],
+    plan: Plan,
     facts: dict[str, object],
     count: int,
     skipper: Skipper,

@@ -12,10 +12,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unmask.data.lines import REFUSE, Watcher, kind_of, opened, short
-from unmask.data.objects import field_of, list_of, read_objects, text_of
+from unmask.data.objects import field_of, list_of, object_with, read_objects, text_of
 from unmask.errors import DataError
 from unmask.settings import parse_json
 
@@ -53,24 +52,20 @@ class Question:
 
 def read_questions(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Question]:
     """Yield the questions of a file in their order; no id may come twice."""
-    if kind_of(path, QUESTIONS) == ".json":
-        found = _squad(Path(path), watcher)
-    else:
-        found = _lines(path, watcher)
+    squad = kind_of(path, QUESTIONS) == ".json"
     seen: dict[str, str] = {}
-    for question in found:
-        if question.answers is None:  # only asked: there may be any number of them
+    for question in _squad(Path(path), watcher) if squad else _lines(path, watcher):
+        before = question.where
+        if question.answers is not None:  # of those that are only asked there may be any number
+            before = seen.setdefault(question.id, question.where)
+        if before == question.where:
             yield question
-            continue
-        before = seen.setdefault(question.id, question.where)
-        if before != question.where:
+        else:
             error = DataError(
                 f"{question.where}: the id '{question.id:.60}' was used before, by {before}; need "
                 "one for each question. Change it."
             )
             watcher.bad(error, question.question)
-            continue
-        yield question
 
 
 def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
@@ -90,7 +85,7 @@ def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
                     watcher.bad(error, str(record))
 
 
-def _parts(table: Any, key: str, where: str, watcher: Watcher) -> Iterator[tuple[Any, str]]:
+def _parts(table: object, key: str, where: str, watcher: Watcher) -> Iterator[tuple[object, str]]:
     """The parts of a list inside SQuAD's tree with their places; none if it is bad."""
     try:
         parts = list_of(table, key, where)
@@ -101,13 +96,14 @@ def _parts(table: Any, key: str, where: str, watcher: Watcher) -> Iterator[tuple
 
 
 def _lines(path: str | Path, watcher: Watcher) -> Iterator[Question]:
-    def question(record: dict[str, Any], where: str, text: str) -> Question:
+    def question(record: dict[str, object], where: str, text: str) -> Question:
         return _question({"id": where, **record}, text_of(record, "context", where), where)
 
     return read_objects(path, watcher, question)
 
 
-def _question(record: Any, context: str, where: str) -> Question:
+def _question(given: object, context: str, where: str) -> Question:
+    record = object_with("question", given, where)
     question, id = text_of(record, "question", where), str(field_of(record, "id", where))
     where = where if id == where else f"{where} (id {id:.60})"
     impossible = record.get("is_impossible", False)
@@ -128,7 +124,7 @@ def _question(record: Any, context: str, where: str) -> Question:
     return Question(id, question, context, answers, where)
 
 
-def _answers(record: dict[str, Any], where: str) -> list[Any]:
+def _answers(record: dict[str, object], where: str) -> list[object]:
     answers = record["answers"]
     if isinstance(answers, dict):  # two lists beside each other
         texts, starts = (list_of(answers, name, where) for name in ("text", "answer_start"))
@@ -141,7 +137,7 @@ def _answers(record: dict[str, Any], where: str) -> list[Any]:
     return list_of(record, "answers", where)
 
 
-def _span(answer: Any, context: str, where: str) -> Span:
+def _span(answer: object, context: str, where: str) -> Span:
     """An answer that stands in its passage where it says it does."""
     text, start = text_of(answer, "text", where), field_of(answer, "answer_start", where)
     if type(start) is not int:  # True is one, too, for isinstance

@@ -24,25 +24,27 @@ def prepare_on_ray(
 ) -> dict[str, Any] | None:
     """Make a corpus by tasks on Ray, the same to the byte; `tasks` 1 means one for each core."""
     need("--engine ray", "ray", "ray.data", extra="ray")
-    import ray
-    import ray.data
+    from ray import cluster_resources, init, is_initialized
+    from ray.data import range as rows_of
 
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    count = tasks if tasks > 1 else max(int(ray.cluster_resources().get("CPU", 1)), 1)
+    if not is_initialized():
+        init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    resources: dict[str, float] = cluster_resources()
+    count = tasks if tasks > 1 else max(int(resources.get("CPU", 1)), 1)
     paths = [str(Path(file).resolve()) for file in files]
     folder = out.resolve()
     vocabulary, casing = tokenizer.vocabulary, tokenizer.casing
 
-    def run(row: dict[str, Any]) -> dict[str, Any]:
+    def run(row: dict[str, int]) -> dict[str, str]:
         task = Task(number=int(row["id"]), tasks=count)
         try:
             prepare(paths, Tokenizer(vocabulary, casing), folder, settings, task=task)
         except UserError as error:
-            return {"task": task.number, "error": str(error)}
-        return {"task": task.number, "error": ""}
+            return {"error": str(error)}
+        return {"error": ""}
 
-    ends = ray.data.range(count, override_num_blocks=count).map(run).take_all()
+    ends: list[dict[str, str]]
+    ends = rows_of(count, override_num_blocks=count).map(run).take_all()
     wrong = [end["error"] for end in ends if end["error"]]
     if wrong:
         raise DataError(wrong[0])

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,15 @@ SAMPLED = 2048  # sentences of a shard whose hashes are kept
 MERGED = 2**17  # ... and of a whole corpus
 OFTEN = 10  # the most repeated sentences that are kept by name
 BINS = 32  # lengths are counted by powers of two
+SUMS = "records documents single empty sentences tokens unknown characters".split()
+
+
+class Keyed(Protocol):
+    """Anything that can tell whether another one is the same."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same as another one."""
 
 
 @dataclass
@@ -41,12 +50,10 @@ class Statistics:
 
     def add(self, other: "Statistics") -> None:
         """Add those of another part."""
-        for name in ("records", "documents", "single", "empty", "sentences", "tokens", "unknown"):
+        for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.characters += other.characters
-        for name in ("sentence_bins", "document_bins"):
-            pairs = zip(getattr(self, name), getattr(other, name), strict=True)
-            setattr(self, name, [a + b for a, b in pairs])
+        self.sentence_bins = _summed(self.sentence_bins, other.sentence_bins)
+        self.document_bins = _summed(self.document_bins, other.document_bins)
         self.zeros = max(self.zeros, other.zeros)
         self.sample = dict(Counter(self.sample) + Counter(other.sample))
         self._thin(MERGED)
@@ -104,7 +111,11 @@ def length_bins(lengths: NDArray[np.int64]) -> list[int]:
     [1, 2, 1]
     """
     powers = np.log2(np.maximum(lengths, 1)).astype(np.int64)
-    return [int(count) for count in np.bincount(powers, minlength=BINS)]
+    return list(map(int, np.bincount(powers, minlength=BINS)))
+
+
+def _summed(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return list(map(sum, zip(one, other, strict=True)))
 
 
 def _hash(sentence: str) -> str:
@@ -116,7 +127,7 @@ def _most(counts: Counter[str], most: int) -> Iterable[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
 
 
-def leaks(train: Sequence[Any], dev: Sequence[Any], path: Path) -> list[str]:
+def leaks(train: Sequence[Keyed], dev: Sequence[Keyed], path: Path) -> list[str]:
     """What is in both files flatters every score: say how much it is."""
     seen = {record.key for record in train}
     both = sum(record.key in seen for record in dev)

@@ -85,7 +85,7 @@ class Stream:
             epoch = self.epoch(at.epoch)
             members = epoch.row(at.row)
             layout.append(list(range(len(examples), len(examples) + len(members))))
-            examples += [self._drawn(epoch.plan, int(i)) for i in members]
+            examples += [self._drawn(epoch.plan, i) for i in map(int, members)]
             numbers += epoch.numbers[members].tolist()
             labels += epoch.plan.label[members].tolist()
         batch = collate(examples, layout, pad_id=self.corpus.tokenizer.vocabulary.pad)
@@ -110,13 +110,13 @@ class Stream:
     def _drawn(self, plan: Plan, i: int) -> Drawn:
         """One example: [CLS] first [SEP] second [SEP]."""
         vocabulary = self.corpus.tokenizer.vocabulary
-        a, b = int(plan.first_length[i]), int(plan.second_length[i])
+        a, b = plan.first_length.item(i), plan.second_length.item(i)
         ids = np.full(a + b + (3 if b else 2), vocabulary.sep, dtype=np.int64)
         ids[0] = vocabulary.cls
         segments = np.zeros_like(ids)
         segments[a + 2 :] = 1
         continues = np.zeros(len(ids), dtype=bool)
-        for at, start, size in ((1, int(plan.first[i]), a), (a + 2, int(plan.second[i]), b)):
+        for at, start, size in ((1, plan.first.item(i), a), (a + 2, plan.second.item(i), b)):
             if size:
                 ids[at : at + size] = self.corpus.tokens(start, size)
                 given = self.corpus.continuing(start, size)
@@ -146,7 +146,7 @@ class Epoch:
 
     def row(self, number: int) -> Ids:
         """The numbers of the examples in a row."""
-        return self.members[self.starts[number] : self.starts[number + 1]]
+        return self.members[self.starts.item(number) : self.starts.item(number + 1)]
 
 
 def shuffled_rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
@@ -157,7 +157,7 @@ def shuffled_rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
     for begin in range(0, len(order), WINDOW):
         window = order[begin : begin + WINDOW]
         rows = pack(lengths[window].tolist(), row_length)
-        for row in draws.permutation(draws.key(root, _ROWS, begin), len(rows)):
+        for row in map(int, draws.permutation(draws.key(root, _ROWS, begin), len(rows))):
             members += window[rows[row]].tolist()
             starts.append(len(members))
     return np.array(members, dtype=np.int64), np.array(starts, dtype=np.int64)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from unmask.data.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
 from unmask.data.objects import read_objects
@@ -29,7 +28,7 @@ Choose = Callable[[Sequence[str]], Sequence[str]]
 class Row:
     """Some cells of a row by the names of their columns, and its place."""
 
-    cells: dict[str, Any]
+    cells: dict[str, object]
     where: str  # `path:line` or `path: row N`
     raw: str  # as it stands there
     typed: bool = False  # by column; then a cell may be missing
@@ -61,7 +60,7 @@ def read_rows(
 
 
 def _objects(path: str | Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
-    def row(record: dict[str, Any], where: str, text: str) -> Row:
+    def row(record: dict[str, object], where: str, text: str) -> Row:
         names = _placed(choose, list(record), where)
         return Row({name: record[name] for name in names}, where, text)
 
@@ -90,7 +89,7 @@ def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher
                 )
                 watcher.bad(error, "\t".join(cells))
             else:
-                found = {name: cells[i] for name, i in chosen.items()}
+                found: dict[str, object] = {name: cells[i] for name, i in chosen.items()}
                 yield Row(found, where, "\t".join(cells))
     except csv.Error as problem:  # where the next row would begin, nobody can say
         error = DataError(
@@ -134,7 +133,8 @@ def _parquet(path: Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
             table = pyarrow.parquet.ParquetFile(source)
             names = _chosen(choose, table.schema_arrow.names, path)
             for piece in table.iter_batches(columns=list(names), batch_size=4096):
-                for cells in piece.to_pylist():
+                rows: list[dict[str, object]] = piece.to_pylist()
+                for cells in rows:
                     row += 1
                     yield Row(cells, f"{path}: row {row}", repr(cells), typed=True)
     except (pa.ArrowException, OSError, EOFError, zlib.error) as problem:

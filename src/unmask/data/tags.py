@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
 from unmask.data.objects import list_of, read_objects, text_of
@@ -195,14 +194,14 @@ def _joined(
 
 
 def _objects(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
-    def sentence(record: dict[str, Any], where: str, text: str) -> Sentence:
+    def sentence(record: dict[str, object], where: str, text: str) -> Sentence:
         return _tagged(record, where, lenient) if "tokens" in record else _marked(record, where)
 
     for number, found in enumerate(read_objects(path, watcher, sentence)):
         yield replace(found, document=number)
 
 
-def _tagged(record: dict[str, Any], where: str, lenient: bool) -> Sentence:
+def _tagged(record: dict[str, object], where: str, lenient: bool) -> Sentence:
     words = _texts(record, "tokens", where)
     empty = next((i for i, word in enumerate(words) if not word.strip()), None)
     if not words or empty is not None:
@@ -222,14 +221,15 @@ def _tagged(record: dict[str, Any], where: str, lenient: bool) -> Sentence:
     return _joined(words, _entities(lines, scheme), where)
 
 
-def _texts(record: dict[str, Any], name: str, where: str) -> list[str]:
+def _texts(record: dict[str, object], name: str, where: str) -> list[str]:
     values = list_of(record, name, where)
-    if not all(isinstance(value, str) for value in values):
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) < len(values):
         raise DataError(f"{where}: '{name}' is {values!r:.60}; need a list of texts. Mend it.")
-    return values
+    return texts
 
 
-def _marked(record: dict[str, Any], where: str) -> Sentence:
+def _marked(record: dict[str, object], where: str) -> Sentence:
     text = text_of(record, "text", where)
     spans = next((record[n] for n in ("entities", "spans", "labels") if n in record), None)
     if spans is None:
@@ -255,7 +255,7 @@ def _marked(record: dict[str, Any], where: str) -> Sentence:
     return sentence
 
 
-def _entity(span: Any, text: str, where: str) -> Entity:
+def _entity(span: object, text: str, where: str) -> Entity:
     if isinstance(span, list) and len(span) == 3:
         span = dict(zip(("start", "end", "label"), span, strict=True))
     if not isinstance(span, dict):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
 from unmask.processes import in_order
-from unmask.text.tokenizer import Casing, Tokenizer, grouped, whole_characters
+from unmask.text.tokenizer import Casing, Offsets, Tokenizer, grouped, whole_characters
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
@@ -53,7 +53,7 @@ def _stretches(text: str) -> Iterator[str]:
 
 
 def _count_chunk(texts: list[str], casing: Casing) -> Counter[str]:
-    normalize = _bare(casing).engine.normalizer.normalize_str
+    normalize: Callable[[str], str] = _bare(casing).engine.normalizer.normalize_str
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalize(whole_characters(text)).split())
@@ -61,6 +61,7 @@ def _count_chunk(texts: list[str], casing: Casing) -> Counter[str]:
 
 
 def _split_punctuation(loose: Counter[str], casing: Casing) -> Counter[str]:
+    split: Callable[[str], list[tuple[str, Offsets]]]
     split = _bare(casing).engine.pre_tokenizer.pre_tokenize_str
     words: Counter[str] = Counter()
     for stretch, count in loose.items():

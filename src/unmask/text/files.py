@@ -73,17 +73,18 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int | Non
         (folder / name).write_bytes(text.encode("utf-8"))
 
 
-def _casing(table: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Casing:
+def _casing(table: Mapping[str, object], keys: Mapping[str, str], path: Path) -> Casing:
     """Read a casing by the keys that a file has for it; what is missing is as BERT has it."""
-    given = {ours: table[theirs] for ours, theirs in keys.items() if theirs in table}
-    for ours, value in given.items():
+    for ours, theirs in keys.items():
+        value = table.get(theirs, False)
         automatic = ours == "strip_accents" and value is None
         if not isinstance(value, bool) and not automatic:
-            raise FolderError(f"{path}: {keys[ours]} is {value!r:.60}; need true or false.")
+            raise FolderError(f"{path}: {theirs} is {value!r:.60}; need true or false.")
+    given: dict[str, Any] = {k: table[theirs] for k, theirs in keys.items() if theirs in table}
     return Casing(**given)
 
 
-def _from_table(table: dict[str, Any], path: Path) -> Tokenizer:
+def _from_table(table: Mapping[str, object], path: Path) -> Tokenizer:
     """The BERT tokenizer that a tokenizer.json describes, or a refusal to read another kind."""
     model = _part(table, "model", "WordPiece", path, default="WordPiece")
     normalizer = _part(table, "normalizer", "BertNormalizer", path)
@@ -99,10 +100,10 @@ def _from_table(table: dict[str, Any], path: Path) -> Tokenizer:
 
 
 def _part(
-    table: dict[str, Any], name: str, need: str, path: Path, default: str | None = None
-) -> dict[str, Any]:
+    table: Mapping[str, object], name: str, need: str, path: Path, default: str | None = None
+) -> dict[str, object]:
     part = table.get(name)
-    kind = part.get("type", default) if isinstance(part, dict) else part
+    kind: object = part.get("type", default) if isinstance(part, dict) else part
     if not isinstance(part, dict) or kind != need:
         raise FolderError(
             f"{path}: its {name} is {kind!r:.60}, not BERT's {need}; unmask reads only BERT "
@@ -111,27 +112,30 @@ def _part(
     return part
 
 
-def _vocabulary(model: dict[str, Any], added: Any, path: Path) -> Vocabulary:
-    ids = model.get("vocab")
-    if not isinstance(ids, dict):
+def _vocabulary(model: Mapping[str, object], added: object, path: Path) -> Vocabulary:
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict):
         raise FolderError(f"{path}: model.vocab is missing; need a table of tokens and their ids.")
-    ids = dict(ids)
-    for token in added if isinstance(added, list) else []:
-        content = token.get("content") if isinstance(token, dict) else None
-        if content not in SPECIALS:
+    ids: dict[str, object] = dict(vocab)
+    tokens: list[object] = added if isinstance(added, list) else []
+    for token in tokens:
+        table: dict[str, object] = token if isinstance(token, dict) else {}
+        content = table.get("content")
+        if not isinstance(content, str) or content not in SPECIALS:
             raise FolderError(
                 f"{path}: the added token {str(content)[:60]!r} is none of {', '.join(SPECIALS)}; "
                 "unmask reads vocabularies without words of their own rule. Take it out."
             )
-        ids.setdefault(content, token.get("id"))
-    if {i for i in ids.values() if type(i) is int} != set(range(len(ids))):
+        ids.setdefault(content, table.get("id"))
+    numbers = {token: i for token, i in ids.items() if type(i) is int}
+    if set(numbers.values()) != set(range(len(ids))):
         raise FolderError(
             f"{path}: the ids of {len(ids)} tokens are not 0 to {len(ids) - 1}, each once."
         )
     for token in ids:
         if "\n" in token or token.endswith("\r") or whole_characters(token) != token:
             raise FolderError(f"{path}: the token {token[:60]!r} could not be a line of {VOCAB}.")
-    return Vocabulary(sorted(ids, key=lambda token: int(ids[token])), where=str(path))
+    return Vocabulary(sorted(numbers, key=lambda token: numbers[token]), where=str(path))
 
 
 def _first_difference(one: Vocabulary, other: Vocabulary) -> str:

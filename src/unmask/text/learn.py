@@ -91,7 +91,7 @@ class Joiner:
         pair = self._best(min_count)
         if pair is None:
             return False
-        a, b = int(self.left[pair]), int(self.right[pair])
+        a, b = self.left.item(pair), self.right.item(pair)
         joined = self.symbols[a] + self.symbols[b].removeprefix(CONTINUES)
         new = self.numbers.setdefault(joined, len(self.symbols))
         if new == len(self.symbols):  # else it was reached before by another way
@@ -153,10 +153,11 @@ class Joiner:
 
     def _best(self, min_count: int) -> int | None:
         count = self.count[: len(self.words_with)]
-        if not len(count) or count.max() < min_count:
+        most = int(count.max(initial=0))
+        if most < min_count:
             return None
         if self.criterion == "frequency":
-            return self._first_of(np.flatnonzero(count == count.max()))
+            return self._first_of(np.flatnonzero(count == most))
         # With N symbols in all, L = sum(c log c) - N log N; joining takes m from N. The gain of
         # N log N is at most m (log N + 1): a bound without logarithms finds the few candidates.
         bound = self.score[: len(count)] + count * (np.log(self.total) + 1)
@@ -176,7 +177,8 @@ class Joiner:
     def _first_of(self, pairs: Counts) -> int:
         """The pair that comes first in the alphabet."""
         names = self.symbols
-        return int(min(pairs, key=lambda p: (names[self.left[p]], names[self.right[p]])))
+        left, right = self.left, self.right
+        return min(map(int, pairs), key=lambda p: (names[left.item(p)], names[right.item(p)]))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ something that can begin a sentence. A full stop after an abbreviation or an ini
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 # Before a name or a number: never the end of a sentence.
 _TITLES = frozenset(
@@ -37,12 +38,10 @@ def split_sentences(text: str) -> Iterator[str]:
     """
     for line in text.split("\n"):
         begin = 0
-        for end in _ends(line):
+        for end in chain(_ends(line), [len(line)]):
             if sentence := line[begin:end].strip():
                 yield sentence
             begin = end
-        if sentence := line[begin:].strip():
-            yield sentence
 
 
 def _ends(line: str) -> Iterator[int]:
