@@ -88,7 +88,7 @@ def merged_weights(weights: Table, rows: Sequence[int], columns: Sequence[int]) 
     [..., T, S] -> [..., words of T, words of S]
     """
     looking, seen = _members(rows), _members(columns)
-    out: Table = _to_one(looking) @ weights @ seen.T
+    out: Table = looking / looking.sum(axis=1, keepdims=True) @ weights @ seen.T
     return out
 
 
