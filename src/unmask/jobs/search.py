@@ -30,17 +30,12 @@ class Chosen(TypedDict):
     epochs: int
 
 
-class Asked(TypedDict):
-    """What a trial is of: a result is good for the same search alone."""
+class Result(TypedDict):
+    """What a trial was of, and what it came to: scores, or why it failed."""
 
     settings: Chosen
     data: str
     model: str
-
-
-class Result(Asked):
-    """What a trial came to: scores, or why it failed."""
-
     scores: NotRequired[dict[str, float]]
     failed: NotRequired[str]
 
@@ -92,11 +87,11 @@ def search(
             "epochs": trial.suggest_categorical("epochs", EPOCHS),
         }
         place = out / f"trial-{trial.number}"
-        asked: Asked = {"settings": chosen, "data": digest, "model": model}
-        entry = None if anew else _finished(place / RESULT, asked)
-        if entry is None:
+        entry: Result = {"settings": chosen, "data": digest, "model": model}
+        if not anew and (place / RESULT).exists():
+            entry = _finished(place / RESULT, entry)
+        else:
             console.say(f"trial {trial.number}: {chosen}")
-            entry = Result(settings=chosen, data=digest, model=model)
             own = tried(recipe, chosen)
             try:
                 entry["scores"] = go(job, own, place, console, options, resume=not anew)
@@ -126,10 +121,8 @@ def _read(path: Path) -> Result:
     return found
 
 
-def _finished(path: Path, asked: Asked) -> Result | None:
-    """What a trial has found before, if it was this one."""
-    if not path.exists():
-        return None
+def _finished(path: Path, asked: Result) -> Result:
+    """What a trial has found before; refused if it was another one."""
     found = _read(path)
     if any(found.get(key) != value for key, value in asked.items()):
         raise FolderError(

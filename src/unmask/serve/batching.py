@@ -61,10 +61,6 @@ class Running:
     session: Session
     works: list[Work]
 
-    def answers(self) -> list[list[object]]:
-        """Those of each work."""
-        return _dealt(self.session.answers(), self.works)
-
 
 class Batcher:
     """The queue and the thread that empties it."""
@@ -197,27 +193,28 @@ class Batcher:
     def _advance(self) -> None:
         """Take one step of the session whose turn it is; its deadline is looked at before."""
         running = self.sessions.popleft()
-        for work in running.works:
+        session, works = running.session, running.works
+        for work in works:
             if self._expired(work) and not work.future.done():
                 work.future.set_exception(too_late("it took too long. Try again, or ask for less."))
-        works = [work for work in running.works if not (work.left or work.future.done())]
-        if not works:
+        waiting = [work for work in works if not (work.left or work.future.done())]
+        if not waiting:
             return  # nobody waits for it any more
         try:
-            running.session.step()
-            shown = running.session.done or any(work.grown for work in works)
-            answers = running.answers() if shown else [[]] * len(running.works)
+            session.step()
+            shown = session.done or any(work.grown for work in waiting)
+            answers = _dealt(session.answers(), works) if shown else [[]] * len(works)
         except BaseException as error:
-            self._failed(works, error)
+            self._failed(waiting, error)
             return
-        for work, own in zip(running.works, answers, strict=True):
+        for work, own in zip(works, answers, strict=True):
             if work.left or work.future.done():
                 continue
-            if running.session.done:
+            if session.done:
                 work.future.set_result(own)
             elif work.grown:
                 work.grown(own[0])
-        if not running.session.done:
+        if not session.done:
             self.sessions.append(running)
 
     def _failed(self, batch: list[Work], error: BaseException) -> None:

@@ -74,9 +74,7 @@ def _vectors(routes: APIRouter, desk: Desk) -> None:
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
 
     @routes.post(
-        "/tokenize",
-        tags=["text-embeddings-inference"],
-        response_model=list[list[schemas.Token]],
+        "/tokenize", tags=["text-embeddings-inference"], response_model=list[list[schemas.Token]]
     )
     async def tokenize(asked: schemas.Tokenize) -> Response:
         """The tokens of each text, and where they stand in it."""
@@ -150,9 +148,7 @@ def _listed(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _texts_or_pairs(
-    inputs: str | list[str] | list[list[str]],
-) -> tuple[list[TextOrPair], bool]:
+def _texts_or_pairs(inputs: str | list[str] | list[list[str]]) -> tuple[list[TextOrPair], bool]:
     """text-embeddings-inference's ways to write them; is it a batch?"""
     if isinstance(inputs, str):
         return [inputs], False

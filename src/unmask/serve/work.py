@@ -36,7 +36,6 @@ CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of th
 WORDS = re.compile(r"[A-Za-z0-9\s]+")
 ASK = "ask "
 TextOrPair = str | tuple[str, str]
-Item = TextOrPair | dict[str, object] | Ask
 Embedded = tuple[Vector, int]  # and the number of tokens that were read
 Viewed = tuple[object, View]  # an answer and its view
 T = TypeVar("T")
@@ -273,23 +272,24 @@ def verb_of(name: str) -> Verb:
     return of_task(name.removeprefix(ASK)) if name.startswith(ASK) else VERBS[name]
 
 
-def guessed_tokens(items: Sequence[Item]) -> int:
+def guessed_tokens(items: Sequence[object]) -> int:
     """About how much there is to compute, without tokenising it on the event loop."""
-    return sum(2 + sum(map(_tokens, _texts(item))) for item in items)
+    return sum(2 + _tokens(item) for item in items)
 
 
-def _texts(item: Item) -> list[str]:
-    if isinstance(item, str):
-        return [item]
-    if isinstance(item, Ask):
-        item = item.model_dump()
-    parts = item.values() if isinstance(item, dict) else item
-    return [part for part in parts if isinstance(part, str)]
-
-
-def _tokens(text: str) -> int:
-    letters = sum(map(len, WORDS.findall(text)))
-    return int(letters / CHARACTERS) + len(text) - letters
+def _tokens(item: object) -> int:
+    """Of all texts in an item, however deep they stand in lists and tables."""
+    match item:
+        case str():
+            letters = sum(map(len, WORDS.findall(item)))
+            return int(letters / CHARACTERS) + len(item) - letters
+        case Ask():
+            return _tokens(item.model_dump())
+        case dict():
+            return _tokens([*item.values()])
+        case list() | tuple():
+            return sum(map(_tokens, item))
+    return 0
 
 
 class Desk:
@@ -300,7 +300,7 @@ class Desk:
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
 
-    async def ask(self, verb: str, asked: Asked, items: Sequence[Item]) -> list[Any]:
+    async def ask(self, verb: str, asked: Asked, items: Sequence[object]) -> list[Any]:
         """The answers to the items of a request."""
         self._refuse_many(items)
         return await self.batcher.ask(self._work(verb, asked, items))
@@ -322,7 +322,9 @@ class Desk:
         self._refuse_many([ask])
         return self.batcher.stream(self._work(ASK + task, asked, [ask], ask.chosen()))
 
-    def _work(self, verb: str, asked: Asked, items: Sequence[Item], more: Hashable = None) -> Work:
+    def _work(
+        self, verb: str, asked: Asked, items: Sequence[object], more: Hashable = None
+    ) -> Work:
         """What the thread is to do; works with an equal key are done together."""
         name, model = chosen(self.models, verb, asked.model)
         options, own = asked.options(), verb_of(verb)
@@ -331,7 +333,7 @@ class Desk:
         run = partial(own.begin if grows and own.begin else own.run, model, **options)
         return Work(key, run, items, guessed_tokens(items), grows)
 
-    def _refuse_many(self, items: Sequence[Item]) -> None:
+    def _refuse_many(self, items: Sequence[object]) -> None:
         """Refuse more than a request may bring."""
         if len(items) > self.limits.texts:
             raise invalid(
