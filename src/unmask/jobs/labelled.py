@@ -73,17 +73,15 @@ class LabelledFiles:
 def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
     """Files as they are; rows as a file, so that they are read and checked like one."""
     if isinstance(rows, str | Path):
-        yield [Path(rows)]
-        return
+        rows = [Path(rows)]
     paths = [row for row in rows if isinstance(row, Path)]
     if paths:
         yield paths
         return
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.jsonl"
-        tables = (dict(row) for row in rows if not isinstance(row, Path))
-        lines = "".join(json.dumps(table) + "\n" for table in tables)
-        path.write_text(lines, encoding="utf-8")
+        lines = [json.dumps(dict(row)) + "\n" for row in rows if not isinstance(row, Path)]
+        path.write_text("".join(lines), encoding="utf-8")
         yield [path]
 
 
