@@ -21,6 +21,7 @@ from unmask.console import Console
 from unmask.data.columns import Sample
 from unmask.data.docstrings import LIBRARIES, Module, read_library
 from unmask.data.prepare import PrepareSettings, prepare
+from unmask.data.statistics import Statistics
 from unmask.disk import check_output_folder
 from unmask.errors import FolderError
 from unmask.jobs.finetune import Finetune
@@ -97,9 +98,9 @@ def tell(
     step("Text to tokens: sentences, documents, shards")
     manifest = prepare(files, tokenizer, out / "corpus", PrepareSettings())
     assert manifest is not None
-    facts = manifest["statistics"]
-    say(f"   {facts['documents']:,} documents, {facts['sentences']:,} sentences")
-    done("prepare", f"{facts['tokens']:,} tokens")
+    facts = Statistics(**manifest["statistics"])
+    say(f"   {facts.documents:,} documents, {facts.sentences:,} sentences")
+    done("prepare", f"{facts.tokens:,} tokens")
 
     step(f"Pre-training for {60 * size.minutes:.0f} seconds: hidden words and next sentences")
     model = learn(out, size, console or Console(), say)
@@ -198,9 +199,9 @@ def compare(model: Path, data: Labelled, size: Size, out: Path, say: Say) -> dic
     starts = {"pre-trained": trained, "from nothing": replace(trained, network=fresh)}
     for name, start in starts.items():
         place = out / f"classify-{name.replace(' ', '-')}"
-        found = Run(Finetune(start, data), tuning(size), place).go().summary
-        accuracies[name] = found["accuracy"]
-        say(f"   {name:<14} {found['accuracy']:>6.1%}")
+        accuracy: float = Run(Finetune(start, data), tuning(size), place).go().summary["accuracy"]
+        accuracies[name] = accuracy
+        say(f"   {name:<14} {accuracy:>6.1%}")
     say(f"   {'guessing':<14} {1 / len(LIBRARIES):>6.1%}")
     return accuracies
 

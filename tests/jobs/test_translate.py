@@ -284,7 +284,7 @@ def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
     )
     asked = read_comparison(recipe)
     rows = compare(asked, Heard())
-    assert [row["variant"] for row in rows] == ["1.0", "0.5"]
+    assert [row.variant for row in rows] == ["1.0", "0.5"]
     figure = (tmp_path / "out" / "compare.svg").read_text()
     assert "Held-out BLEU" in figure
     assert "million words" in figure

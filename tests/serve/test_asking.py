@@ -5,6 +5,8 @@ import json
 import httpx
 import pytest
 
+from unmask.serve.work import guessed_tokens
+from unmask.tasks.asks import Ask
 from unmask.tasks.views import LabelsView, NumberView, SpansView, TextView
 
 TEXT = "the cat sat on the mat"
@@ -103,3 +105,12 @@ def test_cards_have_the_schema_that_the_page_makes_its_form_of(client):
     assert cards["answers"]["ask"]["required"] == ["question", "context"]
     assert cards["answers"]["ask"]["properties"]["context"]["title"] == "Passage"
     assert [name for name, task in cards.items() if task and task["generates"]] == ["translator"]
+
+
+def test_texts_in_a_list_of_a_question_count():
+    class Rank(Ask):
+        query: str
+        candidates: list[str]
+
+    one, three = (Rank(query="cats", candidates=[TEXT] * count) for count in (1, 3))
+    assert guessed_tokens([three]) - guessed_tokens([one]) == 2 * int(len(TEXT) / 3)

@@ -76,24 +76,26 @@ def show(manifest: dict[str, Any]) -> None:
     """What the corpus is like, and what to look at before training on it."""
     from unmask.data.statistics import Statistics
 
-    report = Statistics(**manifest["statistics"]).report()
-    records = manifest["records"]
+    statistics = Statistics(**manifest["statistics"])
+    report = statistics.report()
+    often: list[tuple[str, int]] = report["often"]
+    records: dict[str, int] = manifest["records"]
     print(f"read                {records['read']:>14,}   lines or records")
     print(f"  used              {records['used']:>14,}")
     print(f"  skipped           {records['skipped']:>14,}   in skipped.jsonl, each with its reason")
     print(f"  blank             {records['blank']:>14,}")
-    print(f"documents           {report['documents']:>14,}")
+    print(f"documents           {statistics.documents:>14,}")
     print(f"  of one sentence   {report['single share']:>14.2%}   next sentences need two")
-    print(f"sentences           {report['sentences']:>14,}")
-    print(f"  without a token   {report['empty']:>14,}   left out")
-    print(f"  seen before       {report['duplicate share']:>14.2%}   about")
-    for sentence, count in report["often"][:3]:
+    print(f"sentences           {statistics.sentences:>14,}")
+    print(f"  without a token   {statistics.empty:>14,}   left out")
+    print(f"  seen before       {statistics.duplicate_share:>14.2%}   about")
+    for sentence, count in often[:3]:
         print(f"    {count:>8,} times  {sentence[:60]!r}")
-    print(f"tokens              {report['tokens']:>14,}")
+    print(f"tokens              {statistics.tokens:>14,}")
     print(f"  a sentence        {report['tokens a sentence']:>14.1f}")
     print(f"  unknown           {report['unknown share']:>14.4%}")
-    print(f"sentence lengths    {_histogram(report['sentence lengths'])}")
-    print(f"document lengths    {_histogram(report['document lengths'])}")
+    print(f"sentence lengths    {_histogram(statistics.sentence_bins)}")
+    print(f"document lengths    {_histogram(statistics.document_bins)}")
 
 
 def _histogram(bins: list[int]) -> str:

@@ -36,10 +36,7 @@ def convert(
     print(f"written to {out}")
 
 
-def export(
-    model: options.ModelName,
-    out: options.NewFolder,
-) -> None:
+def export(model: options.ModelName, out: options.NewFolder) -> None:
     """Write a model as ONNX, for other runtimes, if it says there what it says here."""
     from unmask.checkpoint.fetch import locate
 

@@ -150,8 +150,8 @@ def compare(
     print(f"{'':<24}{'bleu':>8}{'chrf':>8}{'perplexity':>12}{'minutes':>9}")
     for row in rows:
         print(
-            f"{row['variant']:<24}{row['bleu']:>8.2f}{row['chrf']:>8.2f}{row['perplexity']:>12.2f}"
-            f"{row['minutes']:>9.1f}"
+            f"{row.variant:<24}{row.bleu:>8.2f}{row.chrf:>8.2f}{row.perplexity:>12.2f}"
+            f"{row.minutes:>9.1f}"
         )
     notice(f"the curves are in {Path(asked.out) / FIGURE}")
 

@@ -4,8 +4,9 @@ A comparison is a TOML file: the data once, and variants, each a recipe with som
 Variants that are finished are not trained again, one that was stopped goes on.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -64,9 +65,18 @@ class Comparison(Settings):
         )
 
 
-def compare(
-    asked: Comparison, console: Console, *, threads: int | None = None
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Row:
+    """What a variant came to: its best held-out score, and what it took."""
+
+    variant: str
+    bleu: float
+    chrf: float
+    perplexity: float
+    minutes: float
+
+
+def compare(asked: Comparison, console: Console, *, threads: int | None = None) -> list[Row]:
     """Train every variant, draw their curves in one figure, and return a row for each."""
     out = Path(asked.out)
     runs = {variant.name: out / variant.name for variant in asked.variants}
@@ -94,14 +104,14 @@ def read_comparison(path: Path) -> Comparison:
     return build(Comparison, read_toml(path), where=str(path))
 
 
-def row_of(name: str, run: Path) -> dict[str, Any]:
-    """What a run came to: its best held-out score, and what it took."""
+def row_of(name: str, run: Path) -> Row:
+    """The row of a run."""
     metrics = read_metrics(run)
     held = [entry for entry in of_kind(metrics, "eval") if entry["step"] > 0]
-    trained = of_kind(metrics, "train")
     best = max(held, key=lambda entry: float(entry["bleu"]))
-    scores = {key: best[key] for key in ("bleu", "chrf", "perplexity", "step")}
-    return {"variant": name, **scores, "minutes": trained[-1]["seconds"] / 60}
+    scores: dict[str, float] = {key: best[key] for key in ("bleu", "chrf", "perplexity")}
+    seconds: float = of_kind(metrics, "train")[-1]["seconds"]
+    return Row(name, **scores, minutes=seconds / 60)
 
 
 def drawn(runs: dict[str, Path]) -> str:

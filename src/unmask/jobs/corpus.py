@@ -7,6 +7,7 @@ from functools import partial
 from itertools import accumulate
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unmask.data import draws
@@ -148,7 +149,7 @@ def check_corpus(source: CorpusSource, say: Callable[[str], None]) -> None:
 
 def _check_pairs(source: CorpusSource) -> None:
     labels = source.streams[0].epoch(0).plan.label
-    yes, no = int((labels == FOLLOWS).sum()), int((labels == DIFFERS).sum())
+    yes, no = np.count_nonzero(labels == FOLLOWS), np.count_nonzero(labels == DIFFERS)
     if not yes + no:
         raise PreflightError(
             f"preflight: {source.corpus.path}: not one pair; every document has a single sentence. "
@@ -170,13 +171,14 @@ def _check_masks(source: CorpusSource, say: Callable[[str], None]) -> None:
     name = source.objective.describe()[0].places
     if name is None:
         return
-    places = batch.labels[name].numpy()
-    special = np.isin(before.tokens.numpy(), [vocabulary.ids[token] for token in SPECIALS])
-    if special.ravel()[places].any():
+    places = batch.labels[name]
+    specials = torch.tensor([vocabulary.ids[token] for token in SPECIALS])
+    special = torch.isin(before.tokens, specials)
+    if special.flatten()[places].any():
         raise PreflightError(
             "preflight: special tokens are masked: a defect of unmask. Please report it."
         )
-    shown = batch.tokens.numpy().ravel()[places]
+    shown = batch.tokens.flatten()[places]
     rate = len(places) / max(int((~special).sum()), 1)
-    masked = float((shown == vocabulary.mask).mean()) if len(places) else 0.0
+    masked = int((shown == vocabulary.mask).sum()) / max(len(places), 1)
     say(f"preflight: {rate:.1%} of the tokens are predicted, {masked:.0%} of those from [MASK]")

@@ -6,10 +6,9 @@ between processes as JSON.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from itertools import count
 from math import fsum
-from types import GenericAlias
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -87,14 +86,12 @@ def gathered(own: Sequence[Any], kind: type, processes: Processes) -> list[Any]:
     """The answers of all processes, each to every world-th record, in the order of records."""
     if processes.world == 1:
         return list(own)
-    many: Any = GenericAlias(list, (kind,))
-    adapter: TypeAdapter[Any] = TypeAdapter(many)
-    plain = [asdict(answer) if is_dataclass(kind) else answer for answer in own]
+    adapter: TypeAdapter[object] = TypeAdapter(kind)
     shares = [
-        adapter.validate_python(json.loads(payload))
-        for payload in processes.gather(json.dumps(plain).encode("utf-8"))
+        [adapter.validate_python(answer) for answer in json.loads(payload)]
+        for payload in processes.gather(json.dumps(list(own), default=asdict).encode("utf-8"))
     ]
-    found: list[Any] = [None] * sum(map(len, shares))
+    found: list[object] = [None] * sum(map(len, shares))
     for rank, share in enumerate(shares):
         found[rank :: processes.world] = share
     return found

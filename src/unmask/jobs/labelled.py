@@ -46,12 +46,13 @@ class LabelledFiles:
 
     def read(self, choice: Choice) -> Labelled:
         """Read both sets, and the task that the first one poses."""
-        kind, config, notes = find("task", TASKS, choice.name), choice.settings, []
+        kind: type[Task[Any, Any]] = find("task", TASKS, choice.name)
+        config = choice.settings
         with ExitStack() as later:
             train = later.enter_context(_files(self.train, "train"))
             dev = later.enter_context(_files(self.dev, "dev"))
             columns, said = kind.noted(train, self.columns)
-            notes += [f"{train[0]}: {line}" for line in said]
+            notes = [f"{train[0]}: {line}" for line in said]
             found = []
             for paths in (train, dev):
                 records = list(kind.read_files(paths, columns, self.watcher, config))
@@ -72,17 +73,15 @@ class LabelledFiles:
 def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
     """Files as they are; rows as a file, so that they are read and checked like one."""
     if isinstance(rows, str | Path):
-        yield [Path(rows)]
-        return
+        rows = [Path(rows)]
     paths = [row for row in rows if isinstance(row, Path)]
     if paths:
         yield paths
         return
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.jsonl"
-        tables = (dict(row) for row in rows if not isinstance(row, Path))
-        lines = "".join(json.dumps(table) + "\n" for table in tables)
-        path.write_text(lines, encoding="utf-8")
+        lines = [json.dumps(dict(row)) + "\n" for row in rows if not isinstance(row, Path)]
+        path.write_text("".join(lines), encoding="utf-8")
         yield [path]
 
 
@@ -100,10 +99,11 @@ def window_source(
     for line in part.notes:
         say(line)
     items: list[list[Window]] = []
-    cut, skipped = 0, []
+    cut = 0
+    skipped: list[str] = []  # where they are
     for record, windows in task.windows(part.train, tokens, learn=True):
         if not windows:
-            skipped.append(record)
+            skipped.append(record.where)
             continue
         compact = [window.compact() for window in windows]
         items += [compact] if task.grouped else [[window] for window in compact]
@@ -118,7 +118,7 @@ def window_source(
     if skipped:
         examples = plural("example", len(part.train))
         say(
-            f"{skipped[0].where}: the first of {len(skipped):,} of {len(part.train):,} {examples} "
+            f"{skipped[0]}: the first of {len(skipped):,} of {len(part.train):,} {examples} "
             f"with more than {tokens.max_length} tokens; they are skipped"
         )
     say(f"{len(items):,} windows, {recipe.loop.batch_size} in each step")

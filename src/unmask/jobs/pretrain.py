@@ -5,12 +5,7 @@ from typing import ClassVar
 
 from unmask.data.corpus import Corpus, open_corpus
 from unmask.jobs.budget import choose, settled
-from unmask.jobs.corpus import (
-    CorpusSource,
-    CorpusStatistics,
-    check_corpus,
-    objective_for,
-)
+from unmask.jobs.corpus import CorpusSource, CorpusStatistics, check_corpus, objective_for
 from unmask.jobs.learner import learner_of
 from unmask.jobs.scopes import PRETRAIN, check_network
 from unmask.model.shape import Shape

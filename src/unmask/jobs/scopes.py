@@ -6,7 +6,7 @@ are reported before torch is imported.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.errors import SettingsError
 from unmask.plugins import find, known
@@ -15,6 +15,9 @@ from unmask.tasks import TASKS
 from unmask.train.compose import Scope, known_recipes
 from unmask.train.recipe import AUTO, DataSettings, LoopSettings, ModelSettings, Recipe
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+
+if TYPE_CHECKING:
+    from unmask.tasks.base import Task
 
 
 def _fields(table: str, kind: type[Settings], *unread: str) -> list[str]:
@@ -68,17 +71,17 @@ def task_recipe(given: str) -> tuple[Scope, str | dict[str, Any]]:
     A task without a recipe of its own, as a plugin's, has one with its name alone. Imports the
     task, and so torch.
     """
-    source: str | dict[str, Any] = given
     name = given
     if given.endswith(".toml"):
         name = str(read_toml(Path(given)).get("task", {}).get("name"))
     if name not in known("task", TASKS):
-        return FINETUNE, source  # whoever composes it says what is wrong
-    kind = find("task", TASKS, name)
-    if given == name and name not in known_recipes(FINETUNE.folder):
-        source = {"task": {"name": name}}
+        return FINETUNE, given  # whoever composes it says what is wrong
+    kind: type[Task[Any, Any]] = find("task", TASKS, name)
     own = TRANSLATE.reads if kind.decodes else FINETUNE.reads
-    return replace(FINETUNE, reads=[*own, *kind.reads]), source
+    scope = replace(FINETUNE, reads=[*own, *kind.reads])
+    if given == name and name not in known_recipes(FINETUNE.folder):
+        return scope, {"task": {"name": name}}
+    return scope, given
 
 
 def check_network(recipe: Recipe) -> None:

@@ -5,8 +5,9 @@ that are finished are told to optuna again, not trained again.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, Protocol, TypedDict
 
 from unmask.console import Console
 from unmask.errors import FolderError, UserError, need
@@ -21,35 +22,76 @@ RATES, BATCHES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
 RESULT, SUMMARY = "result.json", "search.json"
 
 
+class Chosen(TypedDict):
+    """The settings of a trial."""
+
+    rate: float
+    batch: int
+    epochs: int
+
+
+class Result(TypedDict):
+    """What a trial was of, and what it came to: scores, or why it failed."""
+
+    settings: Chosen
+    data: str
+    model: str
+    scores: NotRequired[dict[str, float]]
+    failed: NotRequired[str]
+
+
+class Trial(Protocol):
+    """What optuna gives to try."""
+
+    number: int
+    value: float | None  # None until it has ended well
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
+        """Draw a number."""
+
+    def suggest_categorical(self, name: str, choices: tuple[int, ...]) -> int:
+        """Draw one of these."""
+
+
+class Study(Protocol):
+    """A search of optuna's."""
+
+    best_trial: Trial
+    trials: list[Trial]
+
+    def optimize(self, objective: Callable[[Trial], float], n_trials: int) -> None:
+        """Try so often."""
+
+
 def search(
     job: Finetune, recipe: Recipe, out: Path, trials: int, console: Console, options: Options
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Try settings a number of times; returns the settings of the best trial and its scores."""
     need("--search", "optuna", extra="search")
-    import optuna
+    from optuna import TrialPruned, create_study
+    from optuna.logging import WARNING, set_verbosity
+    from optuna.samplers import TPESampler
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    set_verbosity(WARNING)
     anew = options.overwrite
     refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)], options)
     out.mkdir(parents=True, exist_ok=True)
     data, started = job.read(recipe), job.opened()
-    asked = {
-        "data": digest_of([*data.train, *data.dev]),
-        "model": started.path.name if started else "from scratch",
-    }
+    digest = digest_of([*data.train, *data.dev])
+    model = started.path.name if started else "from scratch"
 
-    def objective(trial: Any) -> float:
-        chosen = {
+    def objective(trial: Trial) -> float:
+        chosen: Chosen = {
             "rate": trial.suggest_float("rate", *RATES, log=True),
             "batch": trial.suggest_categorical("batch", BATCHES),
             "epochs": trial.suggest_categorical("epochs", EPOCHS),
         }
         place = out / f"trial-{trial.number}"
-        expected = {"settings": chosen, **asked}
-        entry = None if anew else _finished(place / RESULT, expected)
-        if entry is None:
+        entry: Result = {"settings": chosen, "data": digest, "model": model}
+        if not anew and (place / RESULT).exists():
+            entry = _finished(place / RESULT, entry)
+        else:
             console.say(f"trial {trial.number}: {chosen}")
-            entry = dict(expected)
             own = tried(recipe, chosen)
             try:
                 entry["scores"] = go(job, own, place, console, options, resume=not anew)
@@ -58,27 +100,31 @@ def search(
                 entry["failed"] = str(error)
             put(place, RESULT, entry)
         if "failed" in entry:
-            raise optuna.TrialPruned
-        return float(entry["scores"][METRIC])
+            raise TrialPruned
+        return entry["scores"][METRIC]
 
-    sampler = optuna.samplers.TPESampler(seed=recipe.seed)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
+    sampler = TPESampler(seed=recipe.seed)
+    study: Study = create_study(direction="maximize", sampler=sampler)
     study.optimize(objective, n_trials=trials)
     if not any(trial.value is not None for trial in study.trials):
         raise UserError(f"{out}: none of {trials} trials ended well; what went wrong is above.")
     best = f"trial-{study.best_trial.number}"
-    found = json.loads((out / best / RESULT).read_text("utf-8"))
-    summary = {"best": best, "settings": found["settings"], "scores": found["scores"]}
+    found = _read(out / best / RESULT)
+    summary: dict[str, object] = {"best": best}
+    summary |= {"settings": found["settings"], "scores": found["scores"]}
     publish_best(out, best, summary, SUMMARY, console)
     return summary
 
 
-def _finished(path: Path, expected: dict[str, Any]) -> dict[str, Any] | None:
-    """What a trial has found before, if it was this one."""
-    if not path.exists():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    if {key: found.get(key) for key in expected} != expected:
+def _read(path: Path) -> Result:
+    found: Result = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def _finished(path: Path, asked: Result) -> Result:
+    """What a trial has found before; refused if it was another one."""
+    found = _read(path)
+    if any(found.get(key) != value for key, value in asked.items()):
         raise FolderError(
             f"{path.parent}: a trial of other data, another model or another search is there. Give "
             "another --out, or start over with --overwrite."
@@ -86,7 +132,7 @@ def _finished(path: Path, expected: dict[str, Any]) -> dict[str, Any] | None:
     return found
 
 
-def tried(recipe: Recipe, chosen: dict[str, Any]) -> Recipe:
+def tried(recipe: Recipe, chosen: Chosen) -> Recipe:
     """A recipe with the settings of a trial."""
     return recipe.changed(
         optimizer={"rate": chosen["rate"]},

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 from unmask.console import Console
 from unmask.disk import check_output_folder, sweep, unfinished, write_file
@@ -27,7 +26,7 @@ SUMMARY = "summary.json"
 
 def run_seeds(
     job: Job, recipe: Recipe, out: Path, count: int, console: Console, options: Options
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Run in OUT/seed-N, from the recipe's seed on; the best model is copied to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
     refuse_other(out, SUMMARY, names, options)

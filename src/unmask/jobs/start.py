@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from unmask.console import Console
 from unmask.errors import SettingsError
@@ -27,7 +26,7 @@ def finetune_files(
     *,
     seeds: int = 1,
     trials: int = 0,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Train a model for a task; with several seeds, or after trials of settings."""
     console = console or Console()
     if seeds > 1 and trials:

@@ -5,21 +5,35 @@ to draw it. A task that generates can stream: one question, and its answer as it
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import GenericAlias
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from unmask.serve.limits import invalid
 from unmask.serve.schemas import MANY, Asked, Truncate
 from unmask.serve.work import Desk
+from unmask.tasks.asks import Ask
 from unmask.tasks.base import Task
 from unmask.tasks.views import View
 
 EVENTS = "text/event-stream"
+
+
+class Questions(Asked):
+    """What any task is asked; each has its own kind of items."""
+
+    items: Sequence[Ask]
+    truncate: Truncate = False
+
+
+class StreamQuestions(Questions):
+    """The same of a task that generates."""
+
+    stream: bool = Field(False, description="Send the answer as it grows.")
 
 
 def router(desk: Desk) -> APIRouter:
@@ -37,16 +51,13 @@ def router(desk: Desk) -> APIRouter:
 def _route(routes: APIRouter, desk: Desk, task: Task[Any, Any]) -> None:
     """The route of one task, whose schemas are its own."""
     name, title = task.name, task.name.capitalize()
-    many: Any = GenericAlias(list, (task.Ask,))
-    items = Field(max_length=MANY)
-    fields: dict[str, Any] = {"items": (many, items), "truncate": (Truncate, False)}
-    if task.generates:
-        fields["stream"] = (bool, Field(False, description="Send the answer as it grows."))
-    asked_type = create_model(f"{title}Questions", __base__=Asked, **fields)
+    base = StreamQuestions if task.generates else Questions
+    items: tuple[Any, Any] = GenericAlias(list, (task.Ask,)), Field(max_length=MANY)
+    asked_type = create_model(f"{title}Questions", __base__=base, items=items)
     answer_type = create_model(f"{title}Answer", answer=(task.answers, ...), view=(View, ...))
 
-    async def ask(asked: Any) -> Any:
-        if getattr(asked, "stream", False):
+    async def ask(asked: Questions) -> StreamingResponse | list[BaseModel]:
+        if isinstance(asked, StreamQuestions) and asked.stream:
             return _streamed(desk, name, asked)
         found = await desk.ask_task(name, asked, asked.items)
         return [answer_type(answer=answer, view=view) for answer, view in found]
@@ -54,7 +65,7 @@ def _route(routes: APIRouter, desk: Desk, task: Task[Any, Any]) -> None:
     streamed: dict[int | str, dict[str, Any]] = {
         200: {"content": {EVENTS: {"schema": {"type": "string"}}}}
     }
-    answered: Any = GenericAlias(list, (answer_type,))
+    answered = GenericAlias(list, (answer_type,))
     ask.__annotations__ = {"asked": asked_type, "return": answered}
     ask.__doc__ = f"Answer questions of the task {name}."
     routes.add_api_route(
@@ -67,7 +78,7 @@ def _route(routes: APIRouter, desk: Desk, task: Task[Any, Any]) -> None:
     )
 
 
-def _streamed(desk: Desk, name: str, asked: Any) -> StreamingResponse:
+def _streamed(desk: Desk, name: str, asked: Questions) -> StreamingResponse:
     """Server-sent events: one for each step that has changed the answer."""
     if len(asked.items) != 1:
         raise invalid(f"stream: {len(asked.items)} items; need one. Send each by itself.")

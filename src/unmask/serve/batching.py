@@ -22,8 +22,7 @@ from unmask.errors import DataError, SettingsError, TextTooLong
 from unmask.serve.limits import Limits, Refused, busy, invalid, too_large, too_late
 from unmask.serve.metrics import Metrics
 
-Run = Callable[[Sequence[Any]], Sequence[Any]]  # items -> an answer to each
-Grown = Callable[[Any], None]  # is given what there is of an answer, after each step
+Grown = Callable[[object], None]  # is given what there is of an answer, after each step
 
 
 class Session(Protocol):
@@ -36,11 +35,8 @@ class Session(Protocol):
     def step(self) -> None:
         """Go a short way further."""
 
-    def answers(self) -> Sequence[Any]:
+    def answers(self) -> Sequence[object]:
         """What there is of each answer so far."""
-
-
-Begin = Callable[[Sequence[Any]], Session]  # items -> their session
 
 
 @dataclass
@@ -48,12 +44,12 @@ class Work:
     """The items of one request, all of which want the same."""
 
     key: Hashable
-    run: Callable[[Sequence[Any]], Any]  # a `Run`, or a `Begin` if its answers grow
-    items: Sequence[Any]
+    run: Callable[[Sequence[Any]], Any]  # items -> an answer to each, or their session
+    items: Sequence[object]
     tokens: int
-    grows: bool = False  # `run` begins a session
+    grows: bool = False  # it is a session
     grown: Grown | None = None
-    future: Future[list[Any]] = field(default_factory=Future)
+    future: Future[list[object]] = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
     left: bool = False  # the client has gone
 
@@ -64,11 +60,6 @@ class Running:
 
     session: Session
     works: list[Work]
-
-    def answers(self) -> list[list[Any]]:
-        """Those of each work."""
-        found = iter(self.session.answers())
-        return [[next(found) for _ in work.items] for work in self.works]
 
 
 class Batcher:
@@ -123,10 +114,10 @@ class Batcher:
     async def stream(self, work: Work) -> AsyncIterator[Any]:
         """The answer to a single item as it grows; the last one is complete."""
         loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[Any] = asyncio.Queue()
+        queue: asyncio.Queue[object] = asyncio.Queue()
         end = object()
 
-        def put(answer: Any) -> None:
+        def put(answer: object) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, answer)
 
         work.grown = put
@@ -141,10 +132,8 @@ class Batcher:
 
     def _serve(self) -> None:
         while (batch := self._next()) is not None:
-            if batch and batch[0].grows:
-                self._begin(batch)
-            elif batch:
-                self._answer(batch)
+            if batch:
+                self._start(batch)
             if self.sessions:
                 self._advance()
 
@@ -185,65 +174,62 @@ class Batcher:
         tokens = sum(own.tokens for own in batch) + work.tokens
         return work.key == batch[0].key and tokens <= self.limits.batch_tokens
 
-    def _answer(self, batch: list[Work]) -> None:
-        """Give each work its answers, or the error that is its own."""
+    def _start(self, batch: list[Work]) -> None:
+        """Give each work its answers, begin a session for all, or say what is wrong."""
         items = [item for work in batch for item in work.items]
         try:
-            found = iter(batch[0].run(items))
+            found = batch[0].run(items)
             self.metrics.batch(len(items), sum(work.tokens for work in batch))
-            answers = [[next(found) for _ in work.items] for work in batch]
+            if batch[0].grows:
+                self.sessions.append(Running(found, batch))
+                return
+            answers = _dealt(found, batch)
         except BaseException as error:  # a panic of the tokenizer's engine is no Exception
-            self._failed(batch, error, self._answer)
+            self._failed(batch, error)
             return
         for work, own in zip(batch, answers, strict=True):
             work.future.set_result(own)
 
-    def _begin(self, batch: list[Work]) -> None:
-        """Begin a session for all works of a batch."""
-        items = [item for work in batch for item in work.items]
-        try:
-            running = Running(batch[0].run(items), batch)
-        except BaseException as error:
-            self._failed(batch, error, self._begin)
-            return
-        self.metrics.batch(len(items), sum(work.tokens for work in batch))
-        self.sessions.append(running)
-
     def _advance(self) -> None:
         """Take one step of the session whose turn it is; its deadline is looked at before."""
         running = self.sessions.popleft()
-        for work in running.works:
+        session, works = running.session, running.works
+        for work in works:
             if self._expired(work) and not work.future.done():
                 work.future.set_exception(too_late("it took too long. Try again, or ask for less."))
-        works = [work for work in running.works if not (work.left or work.future.done())]
-        if not works:
+        waiting = [work for work in works if not (work.left or work.future.done())]
+        if not waiting:
             return  # nobody waits for it any more
         try:
-            running.session.step()
-            shown = running.session.done or any(work.grown for work in works)
-            answers = running.answers() if shown else [[]] * len(running.works)
+            session.step()
+            shown = session.done or any(work.grown for work in waiting)
+            answers = _dealt(session.answers(), works) if shown else [[]] * len(works)
         except BaseException as error:
-            self._failed(works, error, self._begin)
+            self._failed(waiting, error)
             return
-        for work, own in zip(running.works, answers, strict=True):
+        for work, own in zip(works, answers, strict=True):
             if work.left or work.future.done():
                 continue
-            if running.session.done:
+            if session.done:
                 work.future.set_result(own)
             elif work.grown:
                 work.grown(own[0])
-        if not running.session.done:
+        if not session.done:
             self.sessions.append(running)
 
-    def _failed(
-        self, batch: list[Work], error: BaseException, again: Callable[[list[Work]], None]
-    ) -> None:
+    def _failed(self, batch: list[Work], error: BaseException) -> None:
         """What is wrong with one work is not answered to its neighbours."""
         if len(batch) == 1:
             batch[0].future.set_exception(_known(error))
             return
         for work in batch:
-            again([work])
+            self._start([work])
+
+
+def _dealt(answers: Sequence[object], works: Sequence[Work]) -> list[list[object]]:
+    """Those of each work."""
+    found = iter(answers)
+    return [[next(found) for _ in work.items] for work in works]
 
 
 def _known(error: BaseException) -> Exception:

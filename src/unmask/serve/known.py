@@ -8,7 +8,8 @@ from fastapi import APIRouter, Response
 
 from unmask.serve import schemas
 from unmask.serve.limits import Refused, invalid
-from unmask.serve.work import VERBS, Desk, TextOrPair, abilities, chosen, named
+from unmask.serve.work import VERBS, Desk, Embedded, TextOrPair, abilities, chosen, named
+from unmask.tasks.classify import Labels
 from unmask.use.embed import Vector
 from unmask.version import VERSION
 
@@ -34,7 +35,7 @@ def _openai(routes: APIRouter, desk: Desk) -> None:
         width = model.network.config.width
         if asked.dimensions not in (None, width):
             raise invalid(f"dimensions {asked.dimensions}: the model has {width}. Leave it out.")
-        found = await desk.ask("embed", asked, texts)
+        found: list[Embedded] = await desk.ask("embed", asked, texts)
         read = sum(tokens for _, tokens in found)
         return schemas.OpenAIVectors(
             data=[
@@ -61,21 +62,19 @@ def _vectors(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
     async def embed(asked: schemas.Embed) -> list[list[float]]:
         """One vector per text."""
-        found = await desk.ask("embed", asked, _listed(asked.inputs))
+        found: list[Embedded] = await desk.ask("embed", asked, _listed(asked.inputs))
         return [vector.tolist() for vector, _ in found]
 
     @routes.post("/similarity", tags=["text-embeddings-inference"])
     async def similarity(asked: schemas.Similarity) -> list[float]:
         """The cosine of each sentence to the source."""
         texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
-        found = await desk.ask("embed", asked, texts)
+        found: list[Embedded] = await desk.ask("embed", asked, texts)
         first, *others = (vector for vector, _ in found)
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
 
     @routes.post(
-        "/tokenize",
-        tags=["text-embeddings-inference"],
-        response_model=list[list[schemas.Token]],
+        "/tokenize", tags=["text-embeddings-inference"], response_model=list[list[schemas.Token]]
     )
     async def tokenize(asked: schemas.Tokenize) -> Response:
         """The tokens of each text, and where they stand in it."""
@@ -86,7 +85,7 @@ def _vectors(routes: APIRouter, desk: Desk) -> None:
 def _labels(routes: APIRouter, desk: Desk) -> None:
     async def shares(asked: schemas.Predict) -> tuple[list[list[schemas.Share]], bool]:
         items, many = _texts_or_pairs(asked.inputs)
-        found = await desk.ask("classify", asked, items)
+        found: list[Labels] = await desk.ask("classify", asked, items)
         each = [
             [
                 schemas.Share(label=label, score=share)
@@ -108,10 +107,11 @@ def _labels(routes: APIRouter, desk: Desk) -> None:
         _, model = chosen(desk.models, "embed", asked.model)
         if VERBS["classify"].can(model):
             return (await shares(asked))[0]
-        texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-        if any(isinstance(text, list) for text in texts):
+        given = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+        texts = [text for text in given if isinstance(text, str)]
+        if len(texts) < len(given):
             raise invalid("inputs: need a text or a list of them.")
-        found = await desk.ask("embed", asked, texts)
+        found: list[Embedded] = await desk.ask("embed", asked, texts)
         return [vector.tolist() for vector, _ in found]
 
 
@@ -121,7 +121,7 @@ def _about(routes: APIRouter, desk: Desk) -> None:
         """What is served, and its limits."""
         name, model = next(iter(desk.models.items()))
         labels = model.network.shape.labels
-        kind: dict[str, Any] = {"embedding": {"pooling": "mean"}}
+        kind: dict[str, object] = {"embedding": {"pooling": "mean"}}
         if labels and VERBS["classify"].can(model):
             names = {str(i): own for i, own in enumerate(labels.names)}
             kind = {"classifier": {"id2label": names}}
@@ -148,13 +148,13 @@ def _listed(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _texts_or_pairs(inputs: Any) -> tuple[list[TextOrPair], bool]:
+def _texts_or_pairs(inputs: str | list[str] | list[list[str]]) -> tuple[list[TextOrPair], bool]:
     """text-embeddings-inference's ways to write them; is it a batch?"""
     if isinstance(inputs, str):
         return [inputs], False
-    if inputs and isinstance(inputs[0], list):
-        return [_text_or_pair(item) for item in inputs], True
-    return [_text_or_pair(inputs)], False
+    if batch := [item for item in inputs if isinstance(item, list)]:
+        return [_text_or_pair(item) for item in batch], True
+    return [_text_or_pair([text for text in inputs if isinstance(text, str)])], False
 
 
 def _text_or_pair(texts: list[str]) -> TextOrPair:

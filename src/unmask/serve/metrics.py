@@ -22,10 +22,7 @@ class Metrics:
             registry=self.registry,
         )
         self.texts = Histogram(
-            "unmask_batch_texts",
-            "Texts computed together.",
-            buckets=TEXTS,
-            registry=self.registry,
+            "unmask_batch_texts", "Texts computed together.", buckets=TEXTS, registry=self.registry
         )
         self.tokens = Counter("unmask_tokens", "Tokens computed, about.", registry=self.registry)
         self.waiting = Gauge("unmask_waiting_texts", "Texts in the queue.", registry=self.registry)

@@ -11,6 +11,7 @@ from unmask.serve.work import Desk, abilities
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
 from unmask.tasks.qa import Answer
+from unmask.tasks.regress import Number
 from unmask.train.folder import read_metrics
 from unmask.use.model import Guess, Model
 
@@ -48,7 +49,8 @@ def _asking(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/score")
     async def score(asked: schemas.Classify) -> list[float]:
         """The number that belongs to each text or pair."""
-        return [number.score for number in await desk.ask("score", asked, asked.texts)]
+        found: list[Number] = await desk.ask("score", asked, asked.texts)
+        return [number.score for number in found]
 
     @routes.post("/answer")
     async def answer(asked: schemas.Question) -> Answer:

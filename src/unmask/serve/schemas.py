@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from unmask.tasks.views import Looked
 from unmask.text.tokenizer import whole_characters
 
 Text = Annotated[str, AfterValidator(whole_characters)]  # half a character cannot be sent back
@@ -200,14 +201,6 @@ class Verdict(BaseModel):
 
     probability: float
     follows: bool
-
-
-class Looked(BaseModel):
-    """How much of each target word's look fell on each source word."""
-
-    source: list[str]
-    target: list[str]
-    weights: list[list[float]]
 
 
 class Translated(BaseModel):

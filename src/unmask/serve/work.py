@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
 from unmask.model.shape import PAIR, TOKENS
 from unmask.serve.batching import Batcher, Session, Work
 from unmask.serve.limits import Limits, Refused, invalid, too_large
 from unmask.serve.metrics import Metrics
-from unmask.serve.schemas import Asked, Looked, Translated, Verdict
+from unmask.serve.schemas import Asked, Translated, Verdict
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify
@@ -26,7 +26,8 @@ from unmask.tasks.growing import Growing
 from unmask.tasks.ner import AskSentence, Ner
 from unmask.tasks.qa import AskPassage, Qa
 from unmask.tasks.regress import Regress
-from unmask.tasks.translate import AskTranslation, Translate
+from unmask.tasks.translate import AskTranslation, Translate, Translation
+from unmask.tasks.views import Looked, View
 from unmask.use.embed import USUAL, EmbedOptions, Vector
 from unmask.use.model import Guess, Model
 from unmask.use.page import payload
@@ -35,13 +36,16 @@ CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of th
 WORDS = re.compile(r"[A-Za-z0-9\s]+")
 ASK = "ask "
 TextOrPair = str | tuple[str, str]
+Embedded = tuple[Vector, int]  # and the number of tokens that were read
+Viewed = tuple[object, View]  # an answer and its view
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Verb:
     """A thing to ask: what answers the items of a request, given its options as keywords."""
 
-    run: Callable[..., Sequence[Any]]
+    run: Callable[..., Sequence[object]]
     can: Callable[[Model], bool]
     needs: str  # a model that can, in words
     begin: Callable[..., Session] | None = None  # instead of `run`, for a model that generates
@@ -66,10 +70,7 @@ def _has(head: str) -> Callable[[Model], bool]:
     return can
 
 
-def _embed(
-    model: Model, items: list[str], **options: Unpack[EmbedOptions]
-) -> list[tuple[Vector, int]]:
-    """Vectors, each with the number of tokens that were read."""
+def _embed(model: Model, items: list[str], **options: Unpack[EmbedOptions]) -> list[Embedded]:
     how = USUAL | options
     examples = list(model.examples(([text] for text in items), truncate=how["truncate"]))
     read = [len(example) for example in examples]
@@ -113,32 +114,34 @@ def _attention(
     return [payload(model, **item, truncate=truncate) for item in items]
 
 
-def _records(model: Model, asks: Sequence[Ask]) -> list[Any]:
+def _records(model: Model, asks: Sequence[Ask]) -> list[object]:
     """Questions as records of the model's task."""
     return [model.task.record(ask, f"text {i}", i) for i, ask in enumerate(asks, start=1)]
 
 
-def _answered(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> list[Any]:
+def _answered(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> list[object]:
     """The answers of the model's task to questions that agree in their options."""
     task = model.task.asked(asks[0])
     return list(model.predict(_records(model, asks), task=task, truncate=truncate))
 
 
-def _viewed(model: Model, asks: list[Ask], *, truncate: bool = True) -> list[tuple[Any, Any]]:
+def _viewed(model: Model, asks: list[Ask], *, truncate: bool = True) -> list[Viewed]:
     """The same, with a view of each answer."""
-    found = _answered(model, asks, truncate=truncate)
-    records = _records(model, asks)
-    views = [model.task.view(*pair) for pair in zip(records, found, strict=True)]
-    return list(zip(found, views, strict=True))
+    return _views(model, _records(model, asks), _answered(model, asks, truncate=truncate))
+
+
+def _views(model: Model, records: Sequence[object], found: Sequence[object]) -> list[Viewed]:
+    pairs = zip(records, found, strict=True)
+    return [(answer, model.task.view(record, answer)) for record, answer in pairs]
 
 
 class _Growing:
     """The same, of a task that generates, step by step."""
 
     def __init__(self, model: Model, asks: list[Ask], *, truncate: bool = True) -> None:
-        self.model, self.asks = model, _records(model, asks)
+        self.model, self.records = model, _records(model, asks)
         task = model.task.asked(asks[0])
-        self.growing = Growing(model.forward, model.tokens, task, self.asks)
+        self.growing = Growing(model.forward, model.tokens, task, self.records)
 
     @property
     def done(self) -> bool:
@@ -149,11 +152,9 @@ class _Growing:
         """See Session."""
         self.growing.step()
 
-    def answers(self) -> Sequence[Any]:
+    def answers(self) -> Sequence[object]:
         """See Session."""
-        found = self.growing.answers()
-        views = [self.model.task.view(*pair) for pair in zip(self.asks, found, strict=True)]
-        return list(zip(found, views, strict=True))
+        return _views(self.model, self.records, self.growing.answers())
 
 
 class _Translating(_Growing):
@@ -166,7 +167,8 @@ class _Translating(_Growing):
     def answers(self) -> list[Translated]:
         """See Session."""
         found = []
-        for text, own in zip(self.items, self.growing.answers(), strict=True):
+        said: list[Translation] = self.growing.answers()
+        for text, own in zip(self.items, said, strict=True):
             answer = Translated(text=own.text, score=own.score)
             looked = None
             if self.alignment and self.done:
@@ -179,10 +181,10 @@ class _Translating(_Growing):
         return found
 
 
-def _through(session: Callable[..., Session]) -> Callable[..., Sequence[Any]]:
+def _through(session: Callable[..., Session]) -> Callable[..., Sequence[object]]:
     """Run a session to its end at once."""
 
-    def run(model: Model, items: list[Any], **options: Any) -> Sequence[Any]:
+    def run(model: Model, items: list[object], **options: object) -> Sequence[object]:
         own = session(model, items, **options)
         while not own.done:
             own.step()
@@ -200,10 +202,10 @@ def of_task(name: str) -> Verb:
     return Verb(_viewed, can, f"one that was fine-tuned for {name}", _Growing)
 
 
-def _short(kind: type[Task[Any, Any]], ask: Callable[[Any], Ask]) -> Verb:
+def _short(kind: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Verb:
     """A short form of a task's questions, each made of an item."""
 
-    def run(model: Model, items: list[Any], *, truncate: bool = True) -> list[Any]:
+    def run(model: Model, items: list[T], *, truncate: bool = True) -> list[object]:
         return _answered(model, [ask(item) for item in items], truncate=truncate)
 
     verb = of_task(kind.name)
@@ -270,19 +272,24 @@ def verb_of(name: str) -> Verb:
     return of_task(name.removeprefix(ASK)) if name.startswith(ASK) else VERBS[name]
 
 
-def guessed_tokens(items: Sequence[Any]) -> int:
+def guessed_tokens(items: Sequence[object]) -> int:
     """About how much there is to compute, without tokenising it on the event loop."""
     return sum(2 + _tokens(item) for item in items)
 
 
-def _tokens(item: Any) -> int:
-    if isinstance(item, str):
-        letters = sum(len(found) for found in WORDS.findall(item))
-        return int(letters / CHARACTERS) + len(item) - letters
-    if isinstance(item, Ask):
-        item = item.model_dump()
-    parts = item.values() if isinstance(item, dict) else item
-    return sum(_tokens(part) for part in parts if isinstance(part, str))
+def _tokens(item: object) -> int:
+    """Of all texts in an item, however deep they stand in lists and tables."""
+    match item:
+        case str():
+            letters = sum(map(len, WORDS.findall(item)))
+            return int(letters / CHARACTERS) + len(item) - letters
+        case Ask():
+            return _tokens(item.model_dump())
+        case dict():
+            return _tokens([*item.values()])
+        case list() | tuple():
+            return sum(map(_tokens, item))
+    return 0
 
 
 class Desk:
@@ -293,30 +300,31 @@ class Desk:
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
 
-    async def ask(self, verb: str, asked: Asked, items: Sequence[Any]) -> list[Any]:
+    async def ask(self, verb: str, asked: Asked, items: Sequence[object]) -> list[Any]:
         """The answers to the items of a request."""
         self._refuse_many(items)
         return await self.batcher.ask(self._work(verb, asked, items))
 
-    async def ask_task(self, task: str, asked: Asked, asks: Sequence[Ask]) -> list[Any]:
+    async def ask_task(self, task: str, asked: Asked, asks: Sequence[Ask]) -> list[Viewed]:
         """The answers to questions, of which those go together that agree in their options."""
         self._refuse_many(asks)
         groups: dict[Hashable, list[int]] = {}
         for place, ask in enumerate(asks):
             groups.setdefault(ask.chosen(), []).append(place)
-        found: list[Any] = [None] * len(asks)
+        found: dict[int, Viewed] = {}
         for options, places in groups.items():
             work = self._work(ASK + task, asked, [asks[place] for place in places], options)
-            for place, answer in zip(places, await self.batcher.ask(work), strict=True):
-                found[place] = answer
-        return found
+            found.update(zip(places, await self.batcher.ask(work), strict=True))
+        return [found[place] for place in range(len(asks))]
 
-    def stream_task(self, task: str, asked: Asked, ask: Ask) -> AsyncIterator[Any]:
+    def stream_task(self, task: str, asked: Asked, ask: Ask) -> AsyncIterator[Viewed]:
         """The answer to one question, as it grows."""
         self._refuse_many([ask])
         return self.batcher.stream(self._work(ASK + task, asked, [ask], ask.chosen()))
 
-    def _work(self, verb: str, asked: Asked, items: Sequence[Any], more: Hashable = None) -> Work:
+    def _work(
+        self, verb: str, asked: Asked, items: Sequence[object], more: Hashable = None
+    ) -> Work:
         """What the thread is to do; works with an equal key are done together."""
         name, model = chosen(self.models, verb, asked.model)
         options, own = asked.options(), verb_of(verb)
@@ -325,7 +333,7 @@ class Desk:
         run = partial(own.begin if grows and own.begin else own.run, model, **options)
         return Work(key, run, items, guessed_tokens(items), grows)
 
-    def _refuse_many(self, items: Sequence[Any]) -> None:
+    def _refuse_many(self, items: Sequence[object]) -> None:
         """Refuse more than a request may bring."""
         if len(items) > self.limits.texts:
             raise invalid(

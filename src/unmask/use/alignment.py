@@ -26,8 +26,9 @@ def alignment_svg(looked: Looked) -> str:
     for row, word in enumerate(looked.target):
         y = top + CELL * row
         parts.append(f'<text x="{left - 8}" y="{y + 18}" text-anchor="end">{escape(word)}</text>')
-        for column, share in enumerate(looked.weights[row].tolist()):
-            about = f"{escape(word)} / {escape(looked.source[column])}: {share:.3f}"
+        shares: list[float] = looked.weights[row].tolist()
+        for column, (read, share) in enumerate(zip(looked.source, shares, strict=True)):
+            about = f"{escape(word)} / {escape(read)}: {share:.3f}"
             parts.append(
                 f'<rect x="{left + CELL * column}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" '
                 f'fill="rgb(37,99,235)" fill-opacity="{share:.3f}" stroke="#ddd">'

@@ -23,7 +23,7 @@ from unmask.errors import FolderError
 from unmask.model.network import Network
 from unmask.model.parts import part_of
 from unmask.model.shape import PAIR, POOLER, TOKENS
-from unmask.use.graph import refuse_other_than_transformers, write_onnx
+from unmask.use.graph import Session, refuse_other_than_transformers, write_onnx
 from unmask.use.pooling import mean_of_rows
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
@@ -143,9 +143,9 @@ def export_onnx(folder: Folder, out: Path) -> float:
 
 def _difference(path: Path, graph: Padded) -> float:
     """The most by which a runtime differs from the live network, which reads each text alone."""
-    import onnxruntime
+    from onnxruntime import InferenceSession
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session: Session = InferenceSession(path, providers=["CPUExecutionProvider"])
     config = graph.network.config
     draw = np.random.default_rng(0)
     differences = [0.0]
@@ -153,17 +153,20 @@ def _difference(path: Path, graph: Padded) -> float:
         shape = texts, min(longest, config.max_length)
         lengths = draw.integers(2, shape[1], size=texts, endpoint=True)
         lengths[0] = shape[1]
+        real: list[int] = lengths.tolist()
         inputs = {
             "input_ids": draw.integers(0, config.vocab_size, size=shape),
             "attention_mask": (np.arange(shape[1]) < lengths[:, None]).astype(np.int64),
             "token_type_ids": draw.integers(0, config.segments, size=shape),
         }
         said = session.run(graph.names, inputs)
-        for text, length in enumerate(lengths):
+        for text, length in enumerate(real):
             alone = [torch.from_numpy(inputs[name][text : text + 1, :length]) for name in INPUTS]
             for padded, truth in zip(said, _live(graph.network, *alone).values(), strict=True):
-                found = padded[text : text + 1][tuple(slice(size) for size in truth.shape)]
-                differences.append(float(np.abs(found - truth.numpy()).max()))
+                found = torch.from_numpy(padded[text : text + 1])
+                for dim, size in enumerate(truth.shape):
+                    found = found.narrow(dim, 0, size)
+                differences.append(float((found - truth).abs().max()))
     return float(np.max(differences))  # which keeps what is not a number
 
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.data.batches import Batch
@@ -24,7 +25,15 @@ COMPILED = "compiled.onnx"  # in a model's folder
 SLOW = "SkipLayerNormFusion"  # takes eight times as long as what it fuses, on one core
 ROWS = "tokens", "segments", "index", "owner"
 PLACES, STATES, SCORES = "places", "states", "scores"
+Array = NDArray[Any]
 SHAPES = {1: {0: "places"}, 2: {0: "batch", 1: "length"}}  # by how many dimensions an input has
+
+
+class Session(Protocol):
+    """A graph in ONNX Runtime."""
+
+    def run(self, names: list[str], inputs: dict[str, Array]) -> list[Array]:
+        """The outputs of these names."""
 
 
 class Rows(nn.Module):
@@ -105,7 +114,7 @@ class Compiled:
     def __init__(self, path: Path) -> None:
         need("a compiled model", "onnxruntime", extra="onnx")
         self.path = path
-        self.sessions: dict[int, Any] = {}  # by the number of their threads
+        self.sessions: dict[int, Session] = {}  # by the number of their threads
         self.lock = Lock()
 
     @property
@@ -121,10 +130,11 @@ class Compiled:
         """The states of the last block.  -> [B, S, D]"""
         return self._run(batch, {}, STATES)
 
-    def _run(self, batch: Batch, more: dict[str, Any], output: str) -> Tensor:
-        rows = {name: getattr(batch, name).numpy() for name in ROWS}
+    def _run(self, batch: Batch, more: dict[str, Array], output: str) -> Tensor:
+        rows = batch.tokens, batch.segments, batch.index, batch.owner
+        inputs = {name: row.numpy() for name, row in zip(ROWS, rows, strict=True)}
         try:
-            (found,) = self._session().run([output], {**rows, **more})
+            (found,) = self._session().run([output], inputs | more)
         except Exception as error:  # it has no common kind
             why = " ".join(str(error).split())[:200]
             raise FolderError(
@@ -133,17 +143,17 @@ class Compiled:
             ) from error
         return torch.from_numpy(found)
 
-    def _session(self) -> Any:
+    def _session(self) -> Session:
         """One for as many threads as the caller has; made once."""
-        import onnxruntime
+        from onnxruntime import InferenceSession, SessionOptions
 
         threads = cores()
         with self.lock:
             if threads not in self.sessions:
-                options = onnxruntime.SessionOptions()
+                options = SessionOptions()
                 options.intra_op_num_threads = threads
                 options.log_severity_level = 3
-                self.sessions[threads] = onnxruntime.InferenceSession(
+                self.sessions[threads] = InferenceSession(
                     self.path,
                     options,
                     providers=["CPUExecutionProvider"],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,6 +29,7 @@ STEPS = 32  # of integrated gradients
 TOP = 5  # values of an answer, where there are many
 Mute = dict[int, list[int]]  # layer -> its mute heads
 Trace = list[Tensor]  # the states of all layers
+Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def gradient_times_input(model: Model, text: str, second: str | None = None) -> 
     embedded = row.embedded().requires_grad_()
     with torch.enable_grad():
         score = row.asked.score(row.trace(embedded))
-        (slope,) = torch.autograd.grad(score, embedded)  # of nothing else: weights keep theirs
+        slope: Tensor = torch.autograd.grad(score, embedded)[0]  # weights keep their gradients
     return _per_token(slope * embedded.detach())
 
 
@@ -80,7 +82,7 @@ def integrated_gradients(model: Model, text: str, second: str | None = None) -> 
         return row.asked.score(row.trace(embedded))[None]
 
     with torch.enable_grad():
-        found = IntegratedGradients(score).attribute(
+        found: Tensor = IntegratedGradients(score).attribute(
             row.embedded(), row.embedded(blank=True), n_steps=STEPS, internal_batch_size=1
         )
     return _per_token(found.detach())
@@ -97,8 +99,8 @@ def habits(
     model: Model, texts: Iterable[str], *, progress: Callable[[], object] = lambda: None
 ) -> list[Habit]:
     """What each head does over some texts, layer by layer."""
-    total = np.zeros(())  # [habits + 2, L, H]
-    rows = 0
+    total: Sums = np.zeros(())  # [habits + 1, L, H]
+    even, rows = 0.0, 0
     for text in texts:
         maps = model.attention(text)
         progress()
@@ -106,22 +108,19 @@ def habits(
         if size < 3:
             continue
         weights = maps.weights.astype(np.float64)  # [L, H, S, S]
-        shares = [(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)]
-        bits = -(weights * np.log2(np.maximum(weights, 1e-12))).sum(axis=(2, 3))
-        total = total + np.stack([*shares, bits, np.full_like(bits, size * np.log2(size))])
+        sums: list[Sums] = [(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)]
+        bits = np.log2(np.maximum(weights, 1e-12))
+        sums.append((-weights * bits).sum(axis=(2, 3)))
+        total = total + np.stack(sums)
+        even += float(size * np.log2(size))
         rows += size
     if not rows:
         raise SettingsError("no text with a word in it. Give texts to watch the heads read.")
-    *shares, entropy, even = total / rows
+    means: list[list[list[float]]] = (total / rows).transpose(1, 2, 0).tolist()
     return [
-        Habit(
-            layer,
-            head,
-            {name: float(share[layer, head]) for name, share in zip(HABITS, shares, strict=True)},
-            float(entropy[layer, head]),
-            float(even[layer, head]),
-        )
-        for layer, head in np.ndindex(entropy.shape)
+        Habit(layer, head, dict(zip(HABITS, shares, strict=True)), entropy, even / rows)
+        for layer, heads in enumerate(means)
+        for head, (*shares, entropy) in enumerate(heads)
     ]
 
 
@@ -177,7 +176,7 @@ class Row:
 
     def answer(self, mute: Mute | None = None) -> Answer:
         """What the model says, of itself and without the heads that are mute."""
-        values = self.asked.values(self.states).tolist()
+        values: list[float] = self.asked.values(self.states).tolist()
         without = self.without(mute) if mute else values
         return Answer(self.asked.about, self.asked.names, values, without)
 

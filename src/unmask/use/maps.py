@@ -74,9 +74,10 @@ class AttentionMaps:
         Abnar and Zuidema (2020): heads averaged, half of each step stays where it is.
         """
         size = len(self.tokens)
-        out = np.eye(size, dtype=np.float32)
-        for layer in self.weights:
-            out = _to_one(0.5 * layer.mean(axis=0) + 0.5 * np.eye(size, dtype=np.float32)) @ out
+        out = stays = np.eye(size, dtype=np.float32)
+        step: Table
+        for step in self.weights.mean(axis=1):
+            out = _to_one(0.5 * step + 0.5 * stays) @ out
         return out
 
 
@@ -99,6 +100,6 @@ def _members(words: Sequence[int]) -> Table:
 
 def _to_one(weights: Table) -> Table:
     """Rows that sum to 1; a row of zeros stays."""
-    total = weights.sum(axis=-1, keepdims=True)
+    total: Table = weights.sum(axis=-1, keepdims=True)
     out: Table = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
     return out

@@ -109,9 +109,11 @@ class Model:
         with torch.inference_mode():
             scores = self.network.token_scores(self.states(example)[-1][0, places])  # [N, V]
             best = scores.softmax(dim=-1).topk(min(top, scores.shape[-1]), dim=-1)
+        rows: list[list[int]] = best.indices.tolist()
+        shares: list[list[float]] = best.values.tolist()
         return [
-            [Guess(self.token(i), p) for i, p in zip(ids, shares, strict=True)]
-            for ids, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            [Guess(self.token(id), share) for id, share in zip(*own, strict=True)]
+            for own in zip(rows, shares, strict=True)
         ]
 
     def next(self, first: str, second: str, *, truncate: bool = True) -> float:
@@ -199,15 +201,13 @@ class Model:
     def answer(self, question: str, context: str) -> Answer:
         """The stretch of a passage that answers a question; text "" if there is none."""
         asked = Question("the question", question, context, None, "the question")
-        found: Answer = self._ask(Qa, [asked])[0]
-        return found
+        return self._ask(Qa, [asked])[0]
 
     def entities(self, text: str) -> Names:
         """The names in a text."""
-        found: Names = self._ask(Ner, [sentence_of(text, "the text")])[0]
-        return found
+        return self._ask(Ner, [sentence_of(text, "the text")])[0]
 
-    def _ask(self, kind: type[Task[Any, Any]], records: Iterable[Any]) -> list[Any]:
+    def _ask(self, kind: type[Task[Any, T]], records: Iterable[object]) -> list[T]:
         """The answers of a model that was fine-tuned for this kind of task."""
         if self.task.name != kind.name:
             raise SettingsError(

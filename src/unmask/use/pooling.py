@@ -4,6 +4,8 @@ mean    the average over all tokens of the text, [CLS] and [SEP] too (sentence-t
 cls     the state of [CLS]
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -17,13 +19,13 @@ def first_of_texts(states: Tensor, batch: Batch) -> Tensor:
 
 def mean_of_texts(states: Tensor, batch: Batch) -> Tensor:
     """The mean state of each text in packed rows.  [B, S, D] -> [N, D]"""
-    rows, starts, lengths = batch.row.tolist(), batch.start.tolist(), batch.length.tolist()
+    places: Iterable[tuple[int, int, int]] = zip(
+        batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True
+    )
     # A slice for each text adds the same numbers in the same order, whoever shares its row.
-    means = [
-        states[row, start : start + length].mean(dim=0)
-        for row, start, length in zip(rows, starts, lengths, strict=True)
-    ]
-    return torch.stack(means)
+    return torch.stack(
+        [states[row, start : start + length].mean(dim=0) for row, start, length in places]
+    )
 
 
 def mean_of_rows(states: Tensor, real: Tensor) -> Tensor:

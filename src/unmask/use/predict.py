@@ -19,11 +19,7 @@ Say = Callable[[str], None]
 
 
 def predict_lines(
-    model: Model,
-    source: str,
-    columns: Columns,
-    watcher: Watcher = REFUSE,
-    say: Say = Console().say,
+    model: Model, source: str, columns: Columns, watcher: Watcher = REFUSE, say: Say = Console().say
 ) -> Iterator[dict[str, Any]]:
     """The answers to a file, or to the lines of standard input ("-") or of a .txt."""
     task = model.task

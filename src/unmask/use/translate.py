@@ -52,11 +52,7 @@ class Translator:
         self.split_texts = 0  # how many were too long and were translated in parts
 
     def translate(
-        self,
-        texts: Iterable[str],
-        settings: SearchSettings | None = None,
-        *,
-        split: bool = True,
+        self, texts: Iterable[str], settings: SearchSettings | None = None, *, split: bool = True
     ) -> Iterator[Translation]:
         """Every text's translation; without `split` one that is too long is refused."""
         search = settings or SearchSettings()

@@ -143,7 +143,8 @@ def publish(rows: Rows, out: Path, texts: Iterator[str]) -> None:
 
 def line_of(vector: Vector) -> str:
     """Write a vector as JSON."""
-    return json.dumps([round(float(x), 7) for x in vector])
+    numbers: list[float] = vector.tolist()
+    return json.dumps([round(x, 7) for x in numbers])
 
 
 def _write_lines(rows: Rows, path: Path, texts: Iterator[str]) -> None:
@@ -154,14 +155,13 @@ def _write_lines(rows: Rows, path: Path, texts: Iterator[str]) -> None:
 
 def _write_parquet(rows: Rows, path: Path, texts: Iterator[str]) -> None:
     """Each text with its vector."""
-    import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import float32, list_, record_batch, schema, string
+    from pyarrow.parquet import ParquetWriter
 
-    kind = pa.schema([("text", pa.string()), ("vector", pa.list_(pa.float32(), rows.width))])
-    with parquet.ParquetWriter(path, kind) as writer:
+    kind = schema([("text", string()), ("vector", list_(float32(), rows.width))])
+    with ParquetWriter(path, kind) as writer:
         for block in rows.blocks():
-            words = pa.array(list(islice(texts, len(block))), pa.string())
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.ravel()), rows.width)
-            writer.write_batch(pa.record_batch([words, vectors], schema=kind))
+            table = {"text": list(islice(texts, len(block))), "vector": list(block)}
+            writer.write_batch(record_batch(table, schema=kind))
     if next(texts, None) is not None:
         raise DataError("the texts: there are more than vectors. Were they changed meanwhile?")
