@@ -59,7 +59,7 @@ class Encoder(nn.Module):
 
         `lent` are the token embeddings of another encoder, where this one has none.
         """
-        x = self.embeddings(tokens, segments, index, lent)
+        x: Tensor = self.embeddings(tokens, segments, index, lent)
         if self.config.cell != "attention":
             return self.read(x, index, owner, trace=trace, places=places)
         allowed = masks.of(self.config, owner, index, shared=shared)
@@ -89,7 +89,7 @@ class Encoder(nn.Module):
         """
         memory = index if memory_index is None else memory_index
         bias = self.positions.bias(index, memory)
-        added = {}
+        added: dict[int | None, Tensor | None] = {}
         for reach in dict.fromkeys(self.windows):
             near = masks.window(index, reach, memory) if reach else None
             added[reach] = masks.as_scores(masks.all_of(allowed, near), bias, x.dtype)
@@ -193,6 +193,6 @@ class Encoder(nn.Module):
             masks.causal(here, index) if count > 1 else None,
             masks.window(here, self.config.window, index) if self.config.window else None,
         )
-        x = self.embeddings(tokens, segments, here, lent)
+        x: Tensor = self.embeddings(tokens, segments, here, lent)
         x = self.run(x, allowed, here, trace=trace, kept=prefix.layers, memory_index=index)
         return x, prefix

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from unmask.model.config import ModelConfig
 from unmask.model.layers import ACTIVATIONS, dropout_of, norm_of
@@ -62,7 +61,7 @@ class Pooler(nn.Module):
 
     def forward(self, first: Tensor) -> Tensor:
         """[N, D] -> [N, D]"""
-        return F.tanh(self.dense(first))
+        return torch.tanh(self.dense(first))
 
 
 class TokenHead(nn.Module):

@@ -161,10 +161,9 @@ class Network(nn.Module):
 
     def words(self, name: str = DECODER) -> Tensor:
         """The embeddings of the tokens that a head predicts.  [V, E]"""
-        own = getattr(self.heads[name], "tokens", None)
-        if own is not None:
-            weight: Tensor = own.weight
-            return weight
+        head = self.heads[name]
+        if isinstance(head, Decoder | RecurrentDecoder) and head.tokens is not None:
+            return head.tokens.weight
         return self.table(self.shape.heads[name].encoder)
 
     def _compared(self, states: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -203,7 +203,7 @@ class ShawLayer(Positions):
 
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
         """[B, H, Q, d] -> [B, H, Q, K]"""
-        every = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
+        every: Tensor = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
         which = self._clipped(index, memory_index)[:, None].expand(*q.shape[:2], -1, -1)
         chosen: Tensor = every.gather(-1, which)
         return chosen

@@ -189,15 +189,16 @@ class RecurrentDecoder(nn.Module):
         if self.hears_context:
             parts.append(spoken.context.expand(-1, heard.shape[1], -1))
         fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
-        lstm = self.own.cell == "lstm"
-        states, cell = self.cell(fed, spoken.cell if lstm else spoken.cell[0])
+        states: Tensor
+        cell: Tensor | tuple[Tensor, Tensor]  # of an lstm
+        states, cell = self.cell(fed, spoken.cell if self.parts == 2 else spoken.cell[0])
         context = spoken.context  # of the one word that looked first
         if self.alignment is None:
             # Expanded again: the gradient of each use is a sum over the words, of its own.
             context = context.expand_as(states)
         elif not self.looks_first:
             context = self._look(states, spoken)
-        return states, context, replace(spoken, cell=cell if lstm else (cell,))
+        return states, context, replace(spoken, cell=cell if isinstance(cell, tuple) else (cell,))
 
     def _look(self, query: Tensor, spoken: Spoken) -> Tensor:
         """A context for each query.  [N, T, D] -> [N, T, D]"""
