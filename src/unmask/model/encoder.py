@@ -126,15 +126,13 @@ class Encoder(nn.Module):
         for layer, which in enumerate(self.which):
             if trace is not None:
                 trace.append(texts.together(states))
-            states = self.blocks[which](self._between(states) if layer else states, texts.length)
+            if layer:  # the dropout between layers, which have none of their own
+                states = fast.dropped(states, self.embeddings.dropout)
+            states = self.blocks[which](states, texts.length)
         out = texts.together(states)
         if trace is not None:
             trace.append(out)
         return chosen(out, places)
-
-    def _between(self, states: Tensor) -> Tensor:
-        """Recurrent layers have no dropout of their own: it stands between them."""
-        return fast.dropped(states, self.embeddings.dropout)
 
     @property
     def longest(self) -> int | None:

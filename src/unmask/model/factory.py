@@ -14,17 +14,7 @@ from torch import Tensor, nn
 from unmask.errors import SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Named, Network
-from unmask.model.shape import (
-    LABELS,
-    MAIN,
-    PAIR,
-    POOLER,
-    TOKENS,
-    Heads,
-    LabelsConfig,
-    Mix,
-    Shape,
-)
+from unmask.model.shape import LABELS, MAIN, PAIR, POOLER, TOKENS, Heads, LabelsConfig, Mix, Shape
 
 # Parts whose values have been drawn by another name since before they had this one.
 PARTS = {MAIN: "encoder", TOKENS: "token_head", PAIR: "pair_head", LABELS: "label_head"}

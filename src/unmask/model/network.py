@@ -5,7 +5,6 @@ encoder that its config names.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -16,25 +15,10 @@ from unmask.model import fast
 from unmask.model.config import ModelConfig
 from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
-from unmask.model.heads import LabelHead, Pooler, TokenHead, VectorHead
+from unmask.model.heads import LabelHead, Pooler, TokenHead, make_head
 from unmask.model.kept import Prefix
 from unmask.model.recurrent import RecurrentDecoder
-from unmask.model.shape import (
-    DECODER,
-    LABELS,
-    MAIN,
-    PAIR,
-    POOLER,
-    TOKENS,
-    DecoderConfig,
-    HeadConfig,
-    LabelsConfig,
-    PoolerConfig,
-    Shape,
-    TokensConfig,
-    VectorConfig,
-)
-from unmask.model.start import start
+from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS, LabelsConfig, Shape
 
 M = TypeVar("M", bound=nn.Module)
 Compares = TokenHead | Decoder | RecurrentDecoder  # what has a score for each token
@@ -212,22 +196,6 @@ class NextToken:
         if self.encoder.longest is None:
             return torch.full_like(lengths, most)
         return (self.encoder.longest - lengths).clamp(0, most)
-
-
-def make_head(config: ModelConfig, head: HeadConfig) -> nn.Module:
-    """The head of a config, with first weights, for an encoder."""
-    match head:
-        case PoolerConfig():
-            return Pooler(config, head.mix)
-        case TokensConfig():
-            return TokenHead(config, head.mix)
-        case LabelsConfig():
-            return LabelHead(config, head)
-        case VectorConfig():
-            return VectorHead(config, head)
-        case DecoderConfig():
-            kind = Decoder if head.cell == "attention" else RecurrentDecoder
-            return kind(config, head).apply(partial(start, std=config.init_std))
 
 
 def count_parameters(module: nn.Module) -> int:

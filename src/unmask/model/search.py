@@ -6,7 +6,7 @@ asks a search for what it has found so far.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -50,7 +50,7 @@ class Marks:
     """Words with a meaning."""
 
     end: int
-    never: Sequence[int] = field(default=())  # are not said
+    never: Sequence[int] = ()  # are not said
 
 
 class Search(Protocol):
