@@ -5,6 +5,7 @@ together and leave the batch when they are done; none changes what another says.
 asks a search for what it has found so far.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
@@ -53,18 +54,35 @@ class Marks:
     never: Sequence[int] = ()  # are not said
 
 
-class Search(Protocol):
+@dataclass(eq=False)
+class Search(ABC, Generic[S]):
     """Texts that grow."""
 
-    @property
-    def done(self) -> bool:
-        """Have all texts ended?"""
+    speaker: Speaker[S]
+    state: S
+    words: Tensor  # the last of each row
+    limits: Tensor  # [N]
+    marks: Marks
 
+    def __post_init__(self) -> None:
+        self.at = 0  # steps taken
+        self.texts = torch.arange(len(self.limits), device=self.limits.device)
+        self.done = not bool(self.limits.any())  # have all texts ended?
+
+    @abstractmethod
     def step(self) -> None:
         """One word further, for every text that has not ended."""
 
+    @abstractmethod
     def found(self) -> list[Hypothesis]:
         """What there is so far: the best of each text."""
+
+    def _scores(self) -> Tensor:
+        """Read the last words and score the next ones."""
+        scores, self.state = self.speaker.step(self.state, self.words)
+        never = list(self.marks.never)
+        scores[:, never] = NEVER
+        return scores
 
 
 def begin(
@@ -75,7 +93,7 @@ def begin(
     marks: Marks,
     settings: SearchSettings,
     numbers: Sequence[int] | None = None,
-) -> Search:
+) -> Search[S]:
     """Begin to search for the best that follows, from a decoder's state.
 
     `numbers` are the texts' own among all that are asked: draws go by them, so that it does not
@@ -111,29 +129,7 @@ def _best(scores: Tensor, texts: Tensor, step: int) -> Tensor:
 
 
 @dataclass(eq=False)
-class _Growing(Generic[S]):
-    """What all ways to search have in common."""
-
-    speaker: Speaker[S]
-    state: S
-    words: Tensor  # the last of each row
-    limits: Tensor  # [N]
-    marks: Marks
-
-    def __post_init__(self) -> None:
-        self.at = 0  # steps taken
-        self.texts = torch.arange(len(self.limits), device=self.limits.device)
-
-    def _scores(self) -> Tensor:
-        """Read the last words and score the next ones."""
-        scores, self.state = self.speaker.step(self.state, self.words)
-        never = list(self.marks.never)
-        scores[:, never] = NEVER
-        return scores
-
-
-@dataclass(eq=False)
-class _Single(_Growing[S]):
+class _Single(Search[S]):
     """One word for each text, step by step."""
 
     pick: Pick
@@ -143,8 +139,7 @@ class _Single(_Growing[S]):
         self.said = self.limits.new_zeros(len(self.limits), int(self.limits.max()))
         self.length = torch.zeros_like(self.limits)
         self.total = torch.zeros(len(self.limits), device=self.limits.device)
-        self.wanted = torch.ones_like(self.limits, dtype=torch.bool)  # of the rows
-        self.done = not self.said.shape[1]
+        self.wanted = self.limits > 0  # of the rows
 
     def step(self) -> None:
         """See Search."""
@@ -205,31 +200,27 @@ def _drawing(
 
 
 @dataclass(eq=False)
-class _Beams(_Growing[S]):
+class _Beams(Search[S]):
     """Several beginnings of each text, the likeliest kept at every step."""
 
     settings: SearchSettings
 
     def __post_init__(self) -> None:
-        super().__post_init__()  # `texts` [M] are those still searched
+        super().__post_init__()
+        self.texts = self.texts[self.limits > 0]  # [M] those still searched
         self.count = self.settings.beams
         each = self.texts.repeat_interleave(self.count)
         self.state = self.state.select(each, self.count)
         self.words = self.words[each]  # [M * beams] the last of each
         self.said = self.limits.new_zeros(len(each), 0)
-        shape = len(self.limits), self.count
+        shape = len(self.texts), self.count
         self.scores = torch.full(shape, NEVER, device=self.limits.device)
         self.scores[:, 0] = 0.0  # all beams begin alike: the first speaks for them
         self.ended: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(self.limits))]
 
-    @property
-    def done(self) -> bool:
-        """See Search."""
-        return not len(self.texts)
-
     def found(self) -> list[Hypothesis]:
         """See Search: the best by score and length that ended, or else the best that goes on."""
-        best = {}
+        best = [Hypothesis([], 0.0)] * len(self.ended)  # of texts that may say nothing
         texts: list[int] = self.texts.tolist()
         for m, text in enumerate(texts):
             row = m * self.count + int(self.scores[m].argmax())
@@ -298,8 +289,9 @@ class _Beams(_Growing[S]):
                     if score > NEVER:
                         self._note(text, m * self.count + beam, score)
             on.append(not late and not self._enough(text, max(own)))
+        self.done = not any(on)
         stay = torch.tensor(on, device=rows.device)
-        if bool(stay.all()):
+        if all(on):
             self.state = self.state.select(rows, self.count)
             return
         each = stay.repeat_interleave(self.count)
