@@ -24,19 +24,16 @@ SEVERAL = "label_heads"  # in which each of several tasks has its name
 def make_network(shape: Shape, seed: int, *, start: Network | None = None) -> Network:
     """Make a network; what it has in common with `start`, apart from labels, is copied.
 
-    A head of labels is always new: it belongs to the labels of one data set.
+    A head of labels is always new, of one task or several: it belongs to the labels of its data.
     """
     network = Network(shape)
     draw_values(network, seed)
     if start is not None:
         own: dict[str, Tensor] = network.state_dict()
         given: dict[str, Tensor] = start.state_dict()
-        copied = {
-            name: tensor
-            for name, tensor in given.items()
-            if name in own and not name.startswith(f"heads.{LABELS}.")
-        }
-        network.load_state_dict({**own, **copied})
+        new = tuple(f"heads.{name}." for name in (LABELS, *shape.several()))
+        own |= {n: given[n] for n in own if n in given and not n.startswith(new)}
+        network.load_state_dict(own)
     return network
 
 

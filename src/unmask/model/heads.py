@@ -111,6 +111,7 @@ class LabelHead(Head):
 
     def __init__(self, config: ModelConfig, labels: LabelsConfig) -> None:
         super().__init__(config, labels.mix, len(labels.names))
+        self.labels = labels
         self.dropout = dropout_of(labels.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
