@@ -85,12 +85,11 @@ class Sinusoidal(Positions):
         angle = _angles(config.max_length, width, 10_000.0)  # [S, D/2]
         table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # [S, D]
         self.register_buffer("table", table, persistent=False)
-        self.scale = width**0.5
+        self.scale: float = width**0.5
 
     def scaled(self, tokens: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]"""
-        out: Tensor = tokens * self.scale
-        return out
+        return tokens * self.scale
 
     def embed(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, D]"""

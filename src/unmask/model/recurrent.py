@@ -132,7 +132,9 @@ class RecurrentDecoder(nn.Module):
         if self.first is None:
             cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * self.parts
         else:
-            cell = tuple(p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first)
+            cell = tuple(
+                p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first.unbind()
+            )
         return Spoken(cell, context[:, None], states, keys, real)
 
     def step(self, spoken: Spoken, words: Tensor, table: Tensor) -> tuple[Tensor, Spoken]:
@@ -170,7 +172,7 @@ class RecurrentDecoder(nn.Module):
             states, context, _ = self._run(heard, spoken)
             return self._read(states, context, heard)
         found, contexts = [], []
-        for part in heard.split(1, dim=1):
+        for part in torch.split(heard, 1, dim=1):
             states, context, spoken = self._run(part, spoken)
             found.append(states)
             contexts.append(context)

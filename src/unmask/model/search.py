@@ -179,10 +179,8 @@ def _drawing(
     settings: SearchSettings, numbers: Sequence[int], most: int, device: torch.device
 ) -> Pick:
     """Draw words; each text has random numbers of its own, one for each step."""
-    chances = []
-    for number in numbers:
-        own = np.random.default_rng((settings.seed, number))
-        chances.append(own.random(most, dtype=np.float32))
+    own = (np.random.default_rng((settings.seed, number)) for number in numbers)
+    chances = [generator.random(most, dtype=np.float32) for generator in own]
     chance = torch.from_numpy(np.stack(chances)).to(device)  # [N, steps]
 
     def pick(scores: Tensor, texts: Tensor, step: int) -> Tensor:
