@@ -19,7 +19,7 @@ from unmask.model.kept import Kept, Prefix, Room
 from unmask.model.layers import Block, last_norm_of
 from unmask.model.positions import Positions
 from unmask.model.recurrent import RecurrentLayer
-from unmask.model.rows import texts_of
+from unmask.model.rows import Texts, texts_of
 from unmask.model.start import start
 
 
@@ -61,7 +61,7 @@ class Encoder(nn.Module):
         """
         x: Tensor = self.embeddings(tokens, segments, index, lent)
         if self.config.cell != "attention":
-            return self.read(x, index, owner, trace=trace, places=places)
+            return self.read(x, texts_of(owner, index), trace, places)
         allowed = masks.of(self.config, owner, index, shared=shared)
         return self.run(x, allowed, index, trace=trace, places=places)
 
@@ -112,16 +112,12 @@ class Encoder(nn.Module):
         return x
 
     def read(
-        self,
-        x: Tensor,  # [B, S, D]
-        index: Tensor,  # [B, S]
-        owner: Tensor,  # [B, S]
-        *,
-        trace: list[Tensor] | None = None,
-        places: Tensor | None = None,
-    ) -> Tensor:  # [B, S, D], or [N, D] where places are given
-        """Read each text of the rows by itself; as `run` for layers of another kind."""
-        texts = texts_of(owner, index)
+        self, x: Tensor, texts: Texts, trace: list[Tensor] | None, places: Tensor | None
+    ) -> Tensor:
+        """Read each text of the rows by itself; as `run` for layers of another kind.
+
+        [B, S, D] -> [B, S, D], or [N, D] where places are given
+        """
         states = texts.apart(x)  # [N, L, D]
         for layer, which in enumerate(self.which):
             if trace is not None:

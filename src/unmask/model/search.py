@@ -164,8 +164,7 @@ class _Single(Search[S]):
         """See Search."""
         said: list[list[int]] = self.said.tolist()
         lengths: list[int] = self.length.tolist()
-        totals: list[float] = self.total.tolist()
-        rows = zip(said, lengths, totals, strict=True)
+        rows = zip(said, lengths, self.total.tolist(), strict=True)
         return [Hypothesis(row[:length], score) for row, length, score in rows]
 
 
