@@ -19,19 +19,16 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
     read = {own.encoder for own in heads.values()}
     encoders = [name for name in network.encoders if name in names]
     encoders += [n for n in network.encoders if n in read and n not in encoders]
-    new = {name: name for name in (*encoders, *heads)}
-    if len(encoders) == 1:
-        new[encoders[0]] = MAIN
+    new = {name: MAIN if len(encoders) == 1 else name for name in encoders}
     tasks = [n for n, own in heads.items() if isinstance(own, LabelsConfig) and n != PAIR]
-    if len(tasks) == 1:
-        new[tasks[0]] = LABELS
+    called = {name: LABELS if tasks == [name] else name for name in heads}
     configs = {}
     for name in encoders:
         config = network.shape.encoders[name]
         lender = new[config.borrows] if config.borrows in encoders else None
         configs[new[name]] = config.model_copy(update={"borrows": lender})
     moved = {
-        new[name]: own.model_copy(update={"encoder": new[own.encoder]})
+        called[name]: own.model_copy(update={"encoder": new[own.encoder]})
         for name, own in heads.items()
     }
     with torch.device("meta"):
@@ -39,7 +36,7 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
     for name in encoders:
         _share(part.encoder_of(new[name]), network, name)
     for name in heads:
-        part.heads[new[name]] = network.heads[name]
+        part.heads[called[name]] = network.heads[name]
     return part.train(network.training)
 
 
