@@ -341,6 +341,21 @@ def test_texts_go_on_while_another_has_ended_at_the_last_position(scheme, how):
         assert found.words == alone.words
 
 
+@every_scheme
+@pytest.mark.parametrize("how", SEARCHES.values(), ids=SEARCHES)
+def test_a_prompt_that_fills_all_positions_says_nothing(scheme, how):
+    """Beside others that go on, and alone."""
+    prompts, settings = [words(1, LONGEST)[0].tolist(), *PROMPTS], SearchSettings(**how)
+    network = causal(scheme)
+    full, *others = generated(network, prompts, settings, cached=True, limits=[0, 6, 6, 6, 6])
+    assert full.words == []
+    own = {"limits": [6] * len(PROMPTS), "numbers": [1, 2, 3, 4]}
+    expected = generated(network, PROMPTS, settings, cached=True, **own)
+    assert [one.words for one in others] == [one.words for one in expected]
+    (alone,) = generated(network, prompts[:1], settings, cached=True, limits=[0])
+    assert alone.words == []
+
+
 def test_more_tokens_than_positions_are_refused():
     encoder = causal().encoder
     _, prefix = encoder.step(encoder.begin(1), words(1, LONGEST))

@@ -270,6 +270,16 @@ def test_a_part_of_both_still_has_one_table():
     )
 
 
+def test_a_head_keeps_its_name_in_a_part_also_beside_an_encoder_of_that_name():
+    heads = {"query": VectorConfig(encoder="query", width=3)}
+    encoders = {"main": tiny_config(), "query": tiny_config(layers=1)}
+    network = make_network(Shape(encoders=encoders, heads=heads), 0)
+    part = part_of(network, ["query"])
+    assert list(part.encoders) == ["main"]
+    assert list(part.heads) == ["query"]
+    assert part.heads["query"] is network.heads["query"]
+
+
 def test_a_part_that_borrows_is_written_and_read_as_a_model_of_its_own(tokenizer, tmp_path):
     network = two_encoders()
     save_folder(tmp_path / "model", part_of(network, ["generator", "tokens"]), tokenizer)

@@ -174,7 +174,9 @@ def test_greed_takes_the_likeliest_word_until_the_end_or_the_limit():
         assert one.score == pytest.approx(score_of(fable, number, whole), abs=1e-4)
 
 
-@pytest.mark.parametrize("limits", [[12, 14, 20], [12, 13, 13], [4, 4, 4], [1, 1, 1], [1, 9, 2]])
+@pytest.mark.parametrize(
+    "limits", [[12, 14, 20], [12, 13, 13], [4, 4, 4], [1, 1, 1], [1, 9, 2], [0, 3, 1], [0, 0, 0]]
+)
 @pytest.mark.parametrize("how", [{}, {"beams": 3}, {"sample": True}])
 def test_limits_are_kept(limits, how):
     never_ends = Fable(4)

@@ -6,9 +6,10 @@ comes from outside. The weights are not returned: register a listener to read or
 (`listening`, `recording`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from unmask.model.kept import Kept
 from unmask.model.positions import Positions
 from unmask.model.shape import Scoring
 
+L = TypeVar("L")
 Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
 
 
@@ -65,11 +67,11 @@ class Attention(Heard):
     ) -> Tensor:  # [B, Q, D], or [N, D] where places are given
         """Let the tokens read each other."""
         if kept is None and self._may_be_fast(x, added, positions):
-            joined = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
+            joined: Tensor = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
             rate = self.dropout if self.training else 0.0
             mixed = fast.self_attend(joined, added, rate, positions.turn(index))
         else:
-            parts = self.qkv(x).chunk(3, dim=-1)
+            parts: tuple[Tensor, ...] = self.qkv(x).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
             q, k = positions.rotate(q, index), positions.rotate(k, index)
             if kept is not None:
@@ -90,8 +92,8 @@ class Attention(Heard):
 
     def keep(self, states: Tensor) -> Tensor:
         """The keys and values of another text, for `read`.  [B, K, D] -> [B, 2, H, K, d]"""
-        weight, bias = self._rows(slice(self.inner_width, None))
-        joined: Tensor = F.linear(states, weight, bias).unflatten(-1, (2, self.heads, -1))
+        both = self._projected(states, self.inner_width)
+        joined: Tensor = both.unflatten(-1, (2, self.heads, -1))
         return joined.permute(0, 2, 3, 1, 4)
 
     def read(self, x: Tensor, source: Tensor, added: Tensor | None) -> Tensor:
@@ -100,17 +102,17 @@ class Attention(Heard):
         Several rows in a row may read the same text.
         [B * n, Q, D], [B, 2, H, K, d], [B or 1, 1, Q or 1, K] -> [B * n, Q, D]
         """
-        q = F.linear(x, *self._rows(slice(None, self.inner_width)))
+        q = self._projected(x, 0, self.inner_width)
         q = q.view(len(source), -1, self.heads, source.shape[-1]).transpose(1, 2)
         k, v = source.unbind(1)
         mixed = self._mixed(q, k, v, added).reshape(*x.shape[:-1], self.inner_width)
         output: Tensor = self.output(mixed)
         return output
 
-    def _rows(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """The weights and biases of the queries, or of the keys and values."""
+    def _projected(self, x: Tensor, first: int, last: int | None = None) -> Tensor:
+        """The queries alone, or the keys and values: some of the numbers that `qkv` makes."""
         weight, bias = self.qkv.weight, self.qkv.bias
-        return weight[rows], None if bias is None else bias[rows]
+        return F.linear(x, weight[first:last], None if bias is None else bias[first:last])
 
     def _mixed(
         self,
@@ -138,7 +140,7 @@ class Attention(Heard):
         return not asked and not trained and fast.usable(x, training=self.training)
 
     def _weights(self, q: Tensor, k: Tensor, added: Tensor | None, layer: int | None) -> Tensor:
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
+        scores: Tensor = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
         scores = scores if added is None else scores + added
         # A query that may see nothing reads zero, as in the fused kernel. Softmax over -inf alone
         # would be NaN, in the gradient too, so such a query gets any scores and loses its weights.
@@ -188,6 +190,25 @@ def chosen(x: Tensor, places: Tensor | None) -> Tensor:
     return x if places is None else x.flatten(0, 1)[places]
 
 
+class Hears(Protocol[L]):
+    """A module with something to listen to."""
+
+    listener: L | None
+
+
+@contextmanager
+def heard_by(modules: Sequence[Hears[L]], listener: L) -> Iterator[None]:
+    """Inside the block, the modules have this listener."""
+    before = [module.listener for module in modules]
+    for module in modules:
+        module.listener = listener
+    try:
+        yield
+    finally:
+        for module, old in zip(modules, before, strict=True):
+            module.listener = old
+
+
 @contextmanager
 def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
     """Inside the block, every attention in `model` passes its weights through `listener`.
@@ -195,15 +216,8 @@ def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
     The listener gets the layer's number and its weights [B, H, Q, K], and returns the weights to
     go on with: the same to look, others to change them.
     """
-    heard = [module for module in model.modules() if isinstance(module, Heard)]
-    before = [module.listener for module in heard]
-    for module in heard:
-        module.listener = listener
-    try:
+    with heard_by([own for own in model.modules() if isinstance(own, Heard)], listener):
         yield
-    finally:
-        for module, old in zip(heard, before, strict=True):
-            module.listener = old
 
 
 @contextmanager

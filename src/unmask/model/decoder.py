@@ -8,7 +8,6 @@ and values of the others kept.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from unmask.model.start import table
 from unmask.settings import build
 
 # Settings that a decoder does not take from its encoder, whose layers may be more or fewer.
-OWN: dict[str, Any] = {"cell": "attention", "causal": True, "embedding_width": None}
+OWN: dict[str, object] = {"cell": "attention", "causal": True, "embedding_width": None}
 OWN |= {"layer_settings": (), "layer_cycle": None, "layer_groups": None}
 
 
@@ -57,7 +56,7 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, own: DecoderConfig) -> None:
         super().__init__()
         changes = {"layers": own.layers, "max_length": own.max_length}
-        table_of = {**config.model_dump(), **OWN, **changes}
+        table_of: dict[str, object] = {**config.model_dump(), **OWN, **changes}
         self.config = config = build(ModelConfig, table_of, where="decoder")
         self.tokens = None if own.shared else table(own.vocab_size, config.width)
         self.positions = positions.build(config)

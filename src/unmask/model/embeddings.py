@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import fast, positions
+from unmask.model.attention import heard_by
 from unmask.model.config import ModelConfig
 from unmask.model.layers import dropout_of, norm_of
 from unmask.model.start import table
@@ -40,7 +41,7 @@ class Embeddings(nn.Module):
         vectors = F.embedding(tokens, self.table if lent is None else lent)
         if self.listener is not None:
             vectors = self.listener(vectors)
-        x = self.positions.scaled(vectors) + self.segments(segments)
+        x: Tensor = self.positions.scaled(vectors) + self.segments(segments)
         where = self.positions.embed(index)
         x = x if where is None else x + where
         out: Tensor = self.project(fast.dropped(self.norm(x), self.dropout))
@@ -56,12 +57,5 @@ class Embeddings(nn.Module):
 @contextmanager
 def listening_to_tokens(model: nn.Module, listener: TokenListener) -> Iterator[None]:
     """Inside the block, the embeddings in `model` pass their token vectors through `listener`."""
-    heard = [module for module in model.modules() if isinstance(module, Embeddings)]
-    before = [module.listener for module in heard]
-    for module in heard:
-        module.listener = listener
-    try:
+    with heard_by([own for own in model.modules() if isinstance(own, Embeddings)], listener):
         yield
-    finally:
-        for module, old in zip(heard, before, strict=True):
-            module.listener = old

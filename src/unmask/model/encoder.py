@@ -19,7 +19,7 @@ from unmask.model.kept import Kept, Prefix, Room
 from unmask.model.layers import Block, last_norm_of
 from unmask.model.positions import Positions
 from unmask.model.recurrent import RecurrentLayer
-from unmask.model.rows import texts_of
+from unmask.model.rows import Texts, texts_of
 from unmask.model.start import start
 
 
@@ -59,9 +59,9 @@ class Encoder(nn.Module):
 
         `lent` are the token embeddings of another encoder, where this one has none.
         """
-        x = self.embeddings(tokens, segments, index, lent)
+        x: Tensor = self.embeddings(tokens, segments, index, lent)
         if self.config.cell != "attention":
-            return self.read(x, index, owner, trace=trace, places=places)
+            return self.read(x, texts_of(owner, index), trace, places)
         allowed = masks.of(self.config, owner, index, shared=shared)
         return self.run(x, allowed, index, trace=trace, places=places)
 
@@ -89,7 +89,7 @@ class Encoder(nn.Module):
         """
         memory = index if memory_index is None else memory_index
         bias = self.positions.bias(index, memory)
-        added = {}
+        added: dict[int | None, Tensor | None] = {}
         for reach in dict.fromkeys(self.windows):
             near = masks.window(index, reach, memory) if reach else None
             added[reach] = masks.as_scores(masks.all_of(allowed, near), bias, x.dtype)
@@ -112,29 +112,23 @@ class Encoder(nn.Module):
         return x
 
     def read(
-        self,
-        x: Tensor,  # [B, S, D]
-        index: Tensor,  # [B, S]
-        owner: Tensor,  # [B, S]
-        *,
-        trace: list[Tensor] | None = None,
-        places: Tensor | None = None,
-    ) -> Tensor:  # [B, S, D], or [N, D] where places are given
-        """Read each text of the rows by itself; as `run` for layers of another kind."""
-        texts = texts_of(owner, index)
+        self, x: Tensor, texts: Texts, trace: list[Tensor] | None, places: Tensor | None
+    ) -> Tensor:
+        """Read each text of the rows by itself; as `run` for layers of another kind.
+
+        [B, S, D] -> [B, S, D], or [N, D] where places are given
+        """
         states = texts.apart(x)  # [N, L, D]
         for layer, which in enumerate(self.which):
             if trace is not None:
                 trace.append(texts.together(states))
-            states = self.blocks[which](self._between(states) if layer else states, texts.length)
+            if layer:  # the dropout between layers, which have none of their own
+                states = fast.dropped(states, self.embeddings.dropout)
+            states = self.blocks[which](states, texts.length)
         out = texts.together(states)
         if trace is not None:
             trace.append(out)
         return chosen(out, places)
-
-    def _between(self, states: Tensor) -> Tensor:
-        """Recurrent layers have no dropout of their own: it stands between them."""
-        return fast.dropped(states, self.embeddings.dropout)
 
     @property
     def longest(self) -> int | None:
@@ -193,6 +187,6 @@ class Encoder(nn.Module):
             masks.causal(here, index) if count > 1 else None,
             masks.window(here, self.config.window, index) if self.config.window else None,
         )
-        x = self.embeddings(tokens, segments, here, lent)
+        x: Tensor = self.embeddings(tokens, segments, here, lent)
         x = self.run(x, allowed, here, trace=trace, kept=prefix.layers, memory_index=index)
         return x, prefix

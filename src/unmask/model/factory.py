@@ -9,22 +9,12 @@ import hashlib
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unmask.errors import SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Named, Network
-from unmask.model.shape import (
-    LABELS,
-    MAIN,
-    PAIR,
-    POOLER,
-    TOKENS,
-    Heads,
-    LabelsConfig,
-    Mix,
-    Shape,
-)
+from unmask.model.shape import LABELS, MAIN, PAIR, POOLER, TOKENS, Heads, LabelsConfig, Mix, Shape
 
 # Parts whose values have been drawn by another name since before they had this one.
 PARTS = {MAIN: "encoder", TOKENS: "token_head", PAIR: "pair_head", LABELS: "label_head"}
@@ -34,18 +24,16 @@ SEVERAL = "label_heads"  # in which each of several tasks has its name
 def make_network(shape: Shape, seed: int, *, start: Network | None = None) -> Network:
     """Make a network; what it has in common with `start`, apart from labels, is copied.
 
-    A head of labels is always new: it belongs to the labels of one data set.
+    A head of labels is always new, of one task or several: it belongs to the labels of its data.
     """
     network = Network(shape)
     draw_values(network, seed)
     if start is not None:
-        own = network.state_dict()
-        copied = {
-            name: tensor
-            for name, tensor in start.state_dict().items()
-            if name in own and not name.startswith(f"heads.{LABELS}.")
-        }
-        network.load_state_dict({**own, **copied})
+        own: dict[str, Tensor] = network.state_dict()
+        given: dict[str, Tensor] = start.state_dict()
+        new = tuple(f"heads.{name}." for name in (LABELS, *shape.several()))
+        own |= {n: given[n] for n in own if n in given and not n.startswith(new)}
+        network.load_state_dict(own)
     return network
 
 
@@ -57,10 +45,11 @@ def draw_values(network: Network, seed: int) -> None:
 
 def draw_part(module: nn.Module, part: str, seed: int, std: float) -> None:
     """Draw the values of one part, by its name and the names inside it."""
-    for path, owner in module.named_modules():
+    owners: Iterator[tuple[str, nn.Module]] = module.named_modules()
+    for path, owner in owners:
         for name, parameter in owner.named_parameters(recurse=False):
             key = hashlib.sha256(f"{seed}/{part}/{path}.{name}".encode()).digest()
-            number = int.from_bytes(key[:8], "big") % 2**63
+            number: int = int.from_bytes(key[:8], "big") % 2**63
             generator = torch.Generator().manual_seed(number)
             _draw(owner, name, parameter, std, generator)
 
@@ -85,7 +74,7 @@ def _draw(
     owner: nn.Module, name: str, parameter: nn.Parameter, std: float, generator: torch.Generator
 ) -> None:
     if isinstance(owner, nn.RNNBase):  # as torch does, but by name
-        bound = owner.get_parameter("weight_hh_l0").shape[1] ** -0.5
+        bound: float = owner.get_parameter("weight_hh_l0").shape[1] ** -0.5
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
     elif isinstance(owner, nn.Linear | nn.Embedding) and name == "weight" and std:
         nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)
@@ -112,7 +101,8 @@ def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
     head reads receive no gradient and are frozen in any case.
     """
     encoder, config, count = network.encoder, network.config, network.config.layers
-    for block in encoder.blocks[_blocks_up_to(_highest(network), config) :]:
+    blocks_of = list(encoder.blocks)
+    for block in blocks_of[_blocks_up_to(_highest(network), config) :]:
         block.requires_grad_(False)
     if not blocks:
         return
@@ -127,7 +117,7 @@ def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
             f"weights (layer_groups = {config.groups}). Freeze all layers of a group, or none."
         )
     lowest = _blocks_up_to(count if blocks == -1 else blocks, config)
-    parts = [encoder.embeddings, *encoder.blocks[:lowest]]
+    parts = [encoder.embeddings, *blocks_of[:lowest]]
     if blocks == -1:
         parts.append(encoder.last_norm)
         if pooler and POOLER in network.heads:

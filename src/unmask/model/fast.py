@@ -14,7 +14,7 @@ Dropout here takes a byte for each number, so its rate comes in steps of 1/256: 
 of them can be differentiated twice.
 """
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,20 @@ class _Context(FunctionCtx):
     smoothing: float
 
 
+class _Reading(Protocol):
+    """The same of attention, which may have neither dropout nor a turn."""
+
+    scale: float
+    steps: int
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Queries, keys, values, weights, the bytes of dropout, and the turn."""
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep them."""
+
+
 class _PlusDropped(Function):
     @staticmethod
     def forward(ctx: _Context, x: Tensor, y: Tensor, steps: int) -> Tensor:
@@ -110,14 +124,14 @@ def _acts(dropout: nn.Dropout, x: Tensor) -> bool:
 class _SelfAttend(Function):
     @staticmethod
     def forward(
-        ctx: Any, joined: Tensor, added: Tensor | None, steps: int, turn: Tensor | None
+        ctx: _Reading, joined: Tensor, added: Tensor | None, steps: int, turn: Tensor | None
     ) -> Tensor:
         b, s, _, h, d = joined.shape
         ctx.scale, ctx.steps = d**-0.5, steps
         laid = joined.permute(2, 0, 3, 1, 4).contiguous()  # [3, B, H, S, d]
         if turn is not None:
             _turn(laid[:2], turn)
-        q, k, v = laid.view(3, b * h, s, d)  # each [BH, S, d]
+        q, k, v = laid.view(3, b * h, s, d).unbind()  # each [BH, S, d]
         scores = _product(q, k.transpose(1, 2), ctx.scale)  # [BH, S, S]
         if added is not None:
             scores.view(b, h, s, s).add_(added)
@@ -134,7 +148,7 @@ class _SelfAttend(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: _Reading, grad: Tensor) -> tuple[Tensor, None, None, None]:
         q, k, v, weights, chance, turn = ctx.saved_tensors
         b, s, d = len(grad), q.shape[1], q.shape[2]
         grown = _grown(ctx.steps)
@@ -235,6 +249,6 @@ def token_loss(
     return F.cross_entropy(scores, answers, reduction="sum", label_smoothing=smoothing)
 
 
-def _apply(function: Any, *arguments: Any) -> Tensor:
+def _apply(function: type[Function], *arguments: object) -> Tensor:
     out: Tensor = function.apply(*arguments)
     return out

@@ -1,12 +1,23 @@
-"""Hidden states -> scores: the small layers that stand on an encoder."""
+"""Hidden states -> scores: the small layers that stand on an encoder, and what makes any head."""
+
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from unmask.model.config import ModelConfig
+from unmask.model.decoder import Decoder
 from unmask.model.layers import ACTIVATIONS, dropout_of, norm_of
-from unmask.model.shape import LabelsConfig, Mix, VectorConfig
+from unmask.model.recurrent import RecurrentDecoder
+from unmask.model.shape import (
+    DecoderConfig,
+    HeadConfig,
+    LabelsConfig,
+    Mix,
+    PoolerConfig,
+    TokensConfig,
+    VectorConfig,
+)
 from unmask.model.start import start
 
 
@@ -51,67 +62,81 @@ def mixed_width(config: ModelConfig, mix: Mix) -> int:
     return config.width * (len(mix) if isinstance(mix, tuple) else 1)
 
 
-class Pooler(nn.Module):
+class Head(nn.Module):
+    """A linear layer on some layers of an encoder: what all heads have in common."""
+
+    def __init__(self, config: ModelConfig, mix: Mix, width: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.mix = mixed_layers(config, mix)
+        self.dense = nn.Linear(mixed_width(config, mix), width, bias=bias)
+        start(self.dense, config.init_std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, D] -> [N, width]"""
+        out: Tensor = self.dense(x)
+        return out
+
+
+class Pooler(Head):
     """A tanh layer on the state of [CLS]: one vector for the whole text."""
 
     def __init__(self, config: ModelConfig, mix: Mix = "last") -> None:
-        super().__init__()
-        self.mix = mixed_layers(config, mix)
-        self.dense = nn.Linear(mixed_width(config, mix), config.width)
-        start(self.dense, config.init_std)
+        super().__init__(config, mix, config.width)
 
-    def forward(self, first: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[N, D] -> [N, D]"""
-        return F.tanh(self.dense(first))
+        return torch.tanh(self.dense(x))
 
 
-class TokenHead(nn.Module):
+class TokenHead(Head):
     """Which token was it? A state that the token embeddings themselves are compared with.
 
     Run it only on the states of masked tokens: V is much wider than D.
     """
 
     def __init__(self, config: ModelConfig, mix: Mix = "last") -> None:
-        super().__init__()
-        self.mix = mixed_layers(config, mix)
-        self.dense = nn.Linear(mixed_width(config, mix), config.table_width)
+        super().__init__(config, mix, config.table_width)
         self.norm = norm_of(config, config.table_width)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocab_size))
         self.activation = ACTIVATIONS[config.activation]
-        start(self.dense, config.init_std)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[N, D] -> [N, E]"""
-        out: Tensor = self.norm(self.activation(self.dense(hidden)))
+        out: Tensor = self.norm(self.activation(self.dense(x)))
         return out
 
 
-class LabelHead(nn.Module):
+class LabelHead(Head):
     """A linear reading: of a pooled text, of each token, of the two ends of a span, of a pair."""
 
     def __init__(self, config: ModelConfig, labels: LabelsConfig) -> None:
-        super().__init__()
-        self.mix = mixed_layers(config, labels.mix)
+        super().__init__(config, labels.mix, len(labels.names))
+        self.labels = labels
         self.dropout = dropout_of(labels.dropout)
-        self.dense = nn.Linear(mixed_width(config, labels.mix), len(labels.names))
-        start(self.dense, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, D] -> [N, C]"""
-        scores: Tensor = self.dense(self.dropout(x))
-        return scores
+        return super().forward(self.dropout(x))
 
 
-class VectorHead(nn.Module):
+class VectorHead(Head):
     """A linear map of states to vectors of another width."""
 
     def __init__(self, config: ModelConfig, vector: VectorConfig) -> None:
-        super().__init__()
-        self.mix = mixed_layers(config, vector.mix)
-        self.dense = nn.Linear(mixed_width(config, vector.mix), vector.width, bias=vector.bias)
-        start(self.dense, config.init_std)
+        super().__init__(config, vector.mix, vector.width, bias=vector.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, D] -> [N, K]"""
-        vectors: Tensor = self.dense(x)
-        return vectors
+
+def make_head(config: ModelConfig, head: HeadConfig) -> nn.Module:
+    """The head of a config, with first weights, for an encoder."""
+    match head:
+        case PoolerConfig():
+            return Pooler(config, head.mix)
+        case TokensConfig():
+            return TokenHead(config, head.mix)
+        case LabelsConfig():
+            return LabelHead(config, head)
+        case VectorConfig():
+            return VectorHead(config, head)
+        case DecoderConfig():
+            kind = Decoder if head.cell == "attention" else RecurrentDecoder
+            return kind(config, head).apply(partial(start, std=config.init_std))

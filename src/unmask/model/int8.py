@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unmask.model.layers import FeedForward
+from unmask.model.layers import Block, FeedForward
 from unmask.model.network import Network
 
 FAR, WIDE = 2.5, 8  # a wide channel, beside the middle one; how many there are at most
@@ -130,10 +129,9 @@ class Int8FeedForward(nn.Module):
         self.rest = copy.deepcopy(feed)
         with torch.no_grad():
             self.rest.outer.weight[:, wide] = 0.0
-        self.rest.inner = Int8Linear(feed.inner, inner)  # type: ignore[assignment]
-        self.rest.outer = Int8Linear(  # type: ignore[assignment]
-            self.rest.outer, outer.without(wide), factors=False
-        )
+        last = Int8Linear(self.rest.outer, outer.without(wide), factors=False)
+        self.rest.register_module("inner", Int8Linear(feed.inner, inner))
+        self.rest.register_module("outer", last)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]"""
@@ -150,7 +148,8 @@ def observing(network: Network) -> Iterator[dict[str, Seen]]:
     def watch(own: Seen, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         own.widen(inputs[0])
 
-    for name, layer in network.encoder.blocks.named_modules():
+    layers: Iterator[tuple[str, nn.Module]] = network.encoder.blocks.named_modules()
+    for name, layer in layers:
         if isinstance(layer, nn.Linear):
             seen[name] = Seen(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
             handles.append(layer.register_forward_pre_hook(partial(watch, seen[name])))
@@ -164,11 +163,11 @@ def observing(network: Network) -> Iterator[dict[str, Seen]]:
 def quantized(network: Network, seen: dict[str, Seen]) -> Network:
     """A copy whose blocks multiply in 8 bits."""
     out = copy.deepcopy(network)
-    block: Any
     for number, block in enumerate(out.encoder.blocks):
-        attention, feed = block.attention, block.feed
-        attention.qkv = Int8Linear(attention.qkv, seen[f"{number}.attention.qkv"])
-        attention.output = Int8Linear(attention.output, seen[f"{number}.attention.output"])
+        assert isinstance(block, Block), "only the blocks of a Transformer can be in 8 bits"
+        own = block.attention
+        for name, linear in (("qkv", own.qkv), ("output", own.output)):
+            own.register_module(name, Int8Linear(linear, seen[f"{number}.attention.{name}"]))
         inner, outer = (seen[f"{number}.feed.{name}"] for name in ("inner", "outer"))
-        block.feed = Int8FeedForward(feed, inner, outer)
+        block.register_module("feed", Int8FeedForward(block.feed, inner, outer))
     return out

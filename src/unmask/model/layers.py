@@ -25,7 +25,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
-    "tanh": F.tanh,
+    "tanh": torch.tanh,
 }
 
 
@@ -62,7 +62,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]"""
-        inner = self.inner(x)
+        inner: Tensor = self.inner(x)
         if self.gated:
             bent, other = inner.chunk(2, dim=-1)
             inner = self.activation(bent) * other

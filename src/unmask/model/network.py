@@ -5,7 +5,6 @@ encoder that its config names.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -16,25 +15,10 @@ from unmask.model import fast
 from unmask.model.config import ModelConfig
 from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
-from unmask.model.heads import LabelHead, Pooler, TokenHead, VectorHead
+from unmask.model.heads import LabelHead, Pooler, TokenHead, make_head
 from unmask.model.kept import Prefix
 from unmask.model.recurrent import RecurrentDecoder
-from unmask.model.shape import (
-    DECODER,
-    LABELS,
-    MAIN,
-    PAIR,
-    POOLER,
-    TOKENS,
-    DecoderConfig,
-    HeadConfig,
-    LabelsConfig,
-    PoolerConfig,
-    Shape,
-    TokensConfig,
-    VectorConfig,
-)
-from unmask.model.start import start
+from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS, Shape
 
 M = TypeVar("M", bound=nn.Module)
 Compares = TokenHead | Decoder | RecurrentDecoder  # what has a score for each token
@@ -106,6 +90,10 @@ class Network(nn.Module):
         config = self.shape.encoders[encoder]
         return self.encoder_of(config.borrows or encoder).embeddings.table
 
+    def lent(self, encoder: str) -> Tensor | None:
+        """The token embeddings that another encoder lends to this one."""
+        return self.table(encoder) if self.shape.encoders[encoder].borrows else None
+
     def encode(
         self,
         rows: Rows,
@@ -115,7 +103,7 @@ class Network(nn.Module):
         trace: list[Tensor] | None = None,
     ) -> Tensor:
         """Run an encoder; see `Encoder.forward` for `places` and `trace`."""
-        lent = self.table(encoder) if self.shape.encoders[encoder].borrows else None
+        lent = self.lent(encoder)
         inputs = rows.tokens, rows.segments, rows.index, rows.owner
         states: Tensor = self.encoder_of(encoder)(*inputs, places=places, trace=trace, lent=lent)
         return states
@@ -127,11 +115,8 @@ class Network(nn.Module):
 
     def label_scores(self, states: Tensor, name: str = LABELS) -> Tensor:
         """Scores of the labels, for the states of chosen tokens.  [N, D] -> [N, C]"""
-        config = self.shape.heads[name]
-        assert isinstance(config, LabelsConfig), f"{name} is not a head of labels"
-        if config.pooled:
-            states = self.pool(states)
-        scores: Tensor = self.heads[name](states)
+        head = self.head(name, LabelHead)
+        scores: Tensor = head(self.pool(states) if head.labels.pooled else states)
         return scores
 
     def scores_of_labels(self, trace: list[Tensor], name: str = LABELS) -> Tensor:
@@ -139,10 +124,9 @@ class Network(nn.Module):
 
         (layers + 1) x [B, S, D] -> [B, C] or [B, S, C]
         """
-        config = self.shape.heads[name]
-        assert isinstance(config, LabelsConfig), f"{name} is not a head of labels"
-        states = self.head(name, LabelHead).mix(trace)
-        return self.label_scores(states[:, 0] if config.on == "text" else states, name)
+        head = self.head(name, LabelHead)
+        states: Tensor = head.mix(trace)
+        return self.label_scores(states[:, 0] if head.labels.on == "text" else states, name)
 
     def pair_scores(self, first: Tensor) -> Tensor:
         """Does the second text follow? From the states of [CLS].  [N, D] -> [N, 2]"""
@@ -161,10 +145,9 @@ class Network(nn.Module):
 
     def words(self, name: str = DECODER) -> Tensor:
         """The embeddings of the tokens that a head predicts.  [V, E]"""
-        own = getattr(self.heads[name], "tokens", None)
-        if own is not None:
-            weight: Tensor = own.weight
-            return weight
+        head = self.heads[name]
+        if isinstance(head, Decoder | RecurrentDecoder) and head.tokens is not None:
+            return head.tokens.weight
         return self.table(self.shape.heads[name].encoder)
 
     def _compared(self, states: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -187,8 +170,7 @@ class NextToken:
         self.network, self.name = network, name
         self.reads = network.shape.heads[name].encoder
         self.encoder, self.mix = network.encoder_of(self.reads), network.head(name, TokenHead).mix
-        borrows = network.shape.encoders[self.reads].borrows
-        self.lent = network.table(self.reads) if borrows else None
+        self.lent = network.lent(self.reads)
 
     def begin(self, prompts: Tensor, lengths: Tensor) -> tuple[Prefix, Tensor]:
         """Read the prompts except for their last tokens, which the search reads first.
@@ -213,22 +195,6 @@ class NextToken:
         if self.encoder.longest is None:
             return torch.full_like(lengths, most)
         return (self.encoder.longest - lengths).clamp(0, most)
-
-
-def make_head(config: ModelConfig, head: HeadConfig) -> nn.Module:
-    """The head of a config, with first weights, for an encoder."""
-    match head:
-        case PoolerConfig():
-            return Pooler(config, head.mix)
-        case TokensConfig():
-            return TokenHead(config, head.mix)
-        case LabelsConfig():
-            return LabelHead(config, head)
-        case VectorConfig():
-            return VectorHead(config, head)
-        case DecoderConfig():
-            kind = Decoder if head.cell == "attention" else RecurrentDecoder
-            return kind(config, head).apply(partial(start, std=config.init_std))
 
 
 def count_parameters(module: nn.Module) -> int:

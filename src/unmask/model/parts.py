@@ -16,22 +16,19 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
     part, and the labels of a single task `labels`.
     """
     heads = _heads(network.shape, names)
+    read = {own.encoder for own in heads.values()}
     encoders = [name for name in network.encoders if name in names]
-    encoders += [n for n in network.encoders if n not in encoders and _read(n, heads)]
-    new = {name: name for name in (*encoders, *heads)}
-    if len(encoders) == 1:
-        new[encoders[0]] = MAIN
+    encoders += [n for n in network.encoders if n in read and n not in encoders]
+    new = {name: MAIN if len(encoders) == 1 else name for name in encoders}
     tasks = [n for n, own in heads.items() if isinstance(own, LabelsConfig) and n != PAIR]
-    if len(tasks) == 1:
-        new[tasks[0]] = LABELS
+    called = {name: LABELS if tasks == [name] else name for name in heads}
     configs = {}
     for name in encoders:
         config = network.shape.encoders[name]
-        lender = config.borrows if config.borrows in encoders else None
-        lender = None if lender is None else new[lender]
+        lender = new[config.borrows] if config.borrows in encoders else None
         configs[new[name]] = config.model_copy(update={"borrows": lender})
     moved = {
-        new[name]: own.model_copy(update={"encoder": new[own.encoder]})
+        called[name]: own.model_copy(update={"encoder": new[own.encoder]})
         for name, own in heads.items()
     }
     with torch.device("meta"):
@@ -39,7 +36,7 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
     for name in encoders:
         _share(part.encoder_of(new[name]), network, name)
     for name in heads:
-        part.heads[new[name]] = network.heads[name]
+        part.heads[called[name]] = network.heads[name]
     return part.train(network.training)
 
 
@@ -49,10 +46,6 @@ def _heads(shape: Shape, names: Sequence[str]) -> dict[str, HeadConfig]:
     if any(isinstance(own, LabelsConfig) and own.pooled for own in heads.values()):
         return {POOLER: shape.heads[POOLER], **heads}
     return heads
-
-
-def _read(encoder: str, heads: dict[str, HeadConfig]) -> bool:
-    return any(own.encoder == encoder for own in heads.values())
 
 
 def _share(new: Encoder, network: Network, name: str) -> None:

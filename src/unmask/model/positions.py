@@ -10,7 +10,7 @@ Positions restart with each text of a row; what is computed between two texts is
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -85,12 +85,11 @@ class Sinusoidal(Positions):
         angle = _angles(config.max_length, width, 10_000.0)  # [S, D/2]
         table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # [S, D]
         self.register_buffer("table", table, persistent=False)
-        self.scale = width**0.5
+        self.scale: float = width**0.5
 
     def scaled(self, tokens: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]"""
-        out: Tensor = tokens * self.scale
-        return out
+        return tokens * self.scale
 
     def embed(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, D]"""
@@ -122,21 +121,28 @@ class Rotary(Positions):
         return torch.complex(self.cos, self.sin)[index]
 
 
-class RotaryByLayer(Positions):
+class ByLayer(Positions):
+    """Positions that differ by layer; `which` says what each layer has, and some may share."""
+
+    def __init__(self, layers: Iterable[Positions], which: Sequence[int]) -> None:
+        super().__init__()
+        self.layers, self.which = nn.ModuleList(layers), which
+
+    def at(self, layer: int) -> Positions:
+        """What one layer has."""
+        own = self.layers[self.which[layer]]
+        assert isinstance(own, Positions)
+        return own
+
+
+class RotaryByLayer(ByLayer):
     """Rotary positions with another base in some layers (ModernBERT)."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
         bases = config.rotary_bases
-        self.tables = nn.ModuleList(Rotary(config, base) for base in bases)
         own = (config.layer(number).rotary_base for number in range(config.layers))
-        self.which = [bases.index(base or config.rotary_base) for base in own]
-
-    def at(self, layer: int) -> "Positions":
-        """Layers with the same base share its table."""
-        own = self.tables[self.which[layer]]
-        assert isinstance(own, Positions)
-        return own
+        which = [bases.index(base or config.rotary_base) for base in own]
+        super().__init__((Rotary(config, base) for base in bases), which)
 
 
 class Bucketed(Positions):
@@ -169,7 +175,7 @@ class Bucketed(Positions):
         return base + torch.where(away < exact, away, wide.clamp(max=half - 1))
 
 
-class Shaw(Positions):
+class Shaw(ByLayer):
     """A trained vector per distance, added to keys and to values (Shaw et al. 2018).
 
     Distances are clipped to `reach`; heads share the vectors, layers have their own, unless they
@@ -177,17 +183,8 @@ class Shaw(Positions):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.which = [config.group_of(layer) for layer in range(config.layers)]
-        self.layers = nn.ModuleList(
-            ShawLayer(config.reach, config.head_width) for _ in range(config.groups)
-        )
-
-    def at(self, layer: int) -> "Positions":
-        """Each layer has vectors of its own, or those of its group."""
-        own = self.layers[self.which[layer]]
-        assert isinstance(own, Positions)
-        return own
+        own = (ShawLayer(config.reach, config.head_width) for _ in range(config.groups))
+        super().__init__(own, [config.group_of(layer) for layer in range(config.layers)])
 
 
 class ShawLayer(Positions):
@@ -203,7 +200,7 @@ class ShawLayer(Positions):
 
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
         """[B, H, Q, d] -> [B, H, Q, K]"""
-        every = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
+        every: Tensor = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
         which = self._clipped(index, memory_index)[:, None].expand(*q.shape[:2], -1, -1)
         chosen: Tensor = every.gather(-1, which)
         return chosen

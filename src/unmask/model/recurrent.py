@@ -132,7 +132,9 @@ class RecurrentDecoder(nn.Module):
         if self.first is None:
             cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * self.parts
         else:
-            cell = tuple(p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first)
+            cell = tuple(
+                p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first.unbind()
+            )
         return Spoken(cell, context[:, None], states, keys, real)
 
     def step(self, spoken: Spoken, words: Tensor, table: Tensor) -> tuple[Tensor, Spoken]:
@@ -170,7 +172,7 @@ class RecurrentDecoder(nn.Module):
             states, context, _ = self._run(heard, spoken)
             return self._read(states, context, heard)
         found, contexts = [], []
-        for part in heard.split(1, dim=1):
+        for part in torch.split(heard, 1, dim=1):
             states, context, spoken = self._run(part, spoken)
             found.append(states)
             contexts.append(context)
@@ -189,15 +191,16 @@ class RecurrentDecoder(nn.Module):
         if self.hears_context:
             parts.append(spoken.context.expand(-1, heard.shape[1], -1))
         fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
-        lstm = self.own.cell == "lstm"
-        states, cell = self.cell(fed, spoken.cell if lstm else spoken.cell[0])
+        states: Tensor
+        cell: Tensor | tuple[Tensor, Tensor]  # of an lstm
+        states, cell = self.cell(fed, spoken.cell if self.parts == 2 else spoken.cell[0])
         context = spoken.context  # of the one word that looked first
         if self.alignment is None:
             # Expanded again: the gradient of each use is a sum over the words, of its own.
             context = context.expand_as(states)
         elif not self.looks_first:
             context = self._look(states, spoken)
-        return states, context, replace(spoken, cell=cell if lstm else (cell,))
+        return states, context, replace(spoken, cell=cell if isinstance(cell, tuple) else (cell,))
 
     def _look(self, query: Tensor, spoken: Spoken) -> Tensor:
         """A context for each query.  [N, T, D] -> [N, T, D]"""

@@ -44,7 +44,7 @@ def texts_left(which: Tensor, before: int, each: int, count: int) -> Tensor | No
     There were `before` rows of each text. Groups may move, repeat or leave, but the rows of one
     are of one text.  [N] -> [N // each]
     """
-    texts = (which // before).view(-1, each)
+    texts = (which // before).view(len(which) // each, each)
     assert bool((texts == texts[:, :1]).all()), "rows of different texts in one group"
     texts = texts[:, 0]
     stay = torch.arange(count, device=which.device)

@@ -5,8 +5,9 @@ together and leave the batch when they are done; none changes what another says.
 asks a search for what it has found so far.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -50,21 +51,38 @@ class Marks:
     """Words with a meaning."""
 
     end: int
-    never: Sequence[int] = field(default=())  # are not said
+    never: Sequence[int] = ()  # are not said
 
 
-class Search(Protocol):
+@dataclass(eq=False)
+class Search(ABC, Generic[S]):
     """Texts that grow."""
 
-    @property
-    def done(self) -> bool:
-        """Have all texts ended?"""
+    speaker: Speaker[S]
+    state: S
+    words: Tensor  # the last of each row
+    limits: Tensor  # [N]
+    marks: Marks
 
+    def __post_init__(self) -> None:
+        self.at = 0  # steps taken
+        self.texts = torch.arange(len(self.limits), device=self.limits.device)
+        self.done = not bool(self.limits.any())  # have all texts ended?
+
+    @abstractmethod
     def step(self) -> None:
         """One word further, for every text that has not ended."""
 
+    @abstractmethod
     def found(self) -> list[Hypothesis]:
         """What there is so far: the best of each text."""
+
+    def _scores(self) -> Tensor:
+        """Read the last words and score the next ones."""
+        scores, self.state = self.speaker.step(self.state, self.words)
+        never = list(self.marks.never)
+        scores[:, never] = NEVER
+        return scores
 
 
 def begin(
@@ -75,19 +93,19 @@ def begin(
     marks: Marks,
     settings: SearchSettings,
     numbers: Sequence[int] | None = None,
-) -> Search:
+) -> Search[S]:
     """Begin to search for the best that follows, from a decoder's state.
 
     `numbers` are the texts' own among all that are asked: draws go by them, so that it does not
     matter which texts are searched together.
     """
     if settings.beams > 1:
-        return _Beams(speaker, state, words, marks, settings, limits)
+        return _Beams(speaker, state, words, limits, marks, settings)
     pick: Pick = _best
     if settings.sample:
         most = int(limits.amax())
         pick = _drawing(settings, numbers or range(len(limits)), most, limits.device)
-    return _Single(speaker, state, words, marks, limits, pick)
+    return _Single(speaker, state, words, limits, marks, pick)
 
 
 def search(
@@ -110,32 +128,23 @@ def _best(scores: Tensor, texts: Tensor, step: int) -> Tensor:
     return scores.argmax(dim=-1)
 
 
-class _Single(Generic[S]):
+@dataclass(eq=False)
+class _Single(Search[S]):
     """One word for each text, step by step."""
 
-    def __init__(
-        self,
-        speaker: Speaker[S],
-        state: S,
-        words: Tensor,
-        marks: Marks,
-        limits: Tensor,
-        pick: Pick,
-    ) -> None:
-        self.speaker, self.state, self.marks, self.pick = speaker, state, marks, pick
-        self.words, self.limits, self.at = words, limits, 0
-        self.texts = torch.arange(len(limits), device=limits.device)  # whose row it is
-        self.said = limits.new_zeros(len(limits), int(limits.max()))
-        self.length = torch.zeros_like(limits)
-        self.total = torch.zeros(len(limits), device=limits.device)
-        self.wanted = torch.ones_like(limits, dtype=torch.bool)  # of the rows
-        self.done = not self.said.shape[1]
+    pick: Pick
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # `texts` says whose row it is
+        self.said = self.limits.new_zeros(len(self.limits), int(self.limits.max()))
+        self.length = torch.zeros_like(self.limits)
+        self.total = torch.zeros(len(self.limits), device=self.limits.device)
+        self.wanted = self.limits > 0  # of the rows
 
     def step(self) -> None:
         """See Search."""
         at, texts, wanted = self.at, self.texts, self.wanted
-        scores, state = self.speaker.step(self.state, self.words)
-        scores[:, list(self.marks.never)] = NEVER
+        scores = self._scores()
         words = self.pick(scores, texts, at)
         chance = scores.gather(1, words[:, None])[:, 0] - _whole(scores)
         on = texts[wanted]
@@ -147,13 +156,16 @@ class _Single(Generic[S]):
         self.at, self.done = at + 1, not alive
         if alive and alive <= SHRINK * len(texts):
             (keep,) = wanted.nonzero(as_tuple=True)
-            state, texts, words, wanted = state.select(keep), texts[keep], words[keep], wanted[keep]
-        self.state, self.texts, self.words, self.wanted = state, texts, words, wanted
+            self.state = self.state.select(keep)
+            texts, words, wanted = texts[keep], words[keep], wanted[keep]
+        self.texts, self.words, self.wanted = texts, words, wanted
 
     def found(self) -> list[Hypothesis]:
         """See Search."""
-        rows = zip(self.said.tolist(), self.length.tolist(), self.total.tolist(), strict=True)
-        return [Hypothesis(row[:count], score) for row, count, score in rows]
+        said: list[list[int]] = self.said.tolist()
+        lengths: list[int] = self.length.tolist()
+        rows = zip(said, lengths, self.total.tolist(), strict=True)
+        return [Hypothesis(row[:length], score) for row, length, score in rows]
 
 
 def _whole(scores: Tensor) -> Tensor:
@@ -166,10 +178,8 @@ def _drawing(
     settings: SearchSettings, numbers: Sequence[int], most: int, device: torch.device
 ) -> Pick:
     """Draw words; each text has random numbers of its own, one for each step."""
-    chances = []
-    for number in numbers:
-        own = np.random.default_rng((settings.seed, number))
-        chances.append(own.random(most, dtype=np.float32))
+    own = (np.random.default_rng((settings.seed, number)) for number in numbers)
+    chances = [generator.random(most, dtype=np.float32) for generator in own]
     chance = torch.from_numpy(np.stack(chances)).to(device)  # [N, steps]
 
     def pick(scores: Tensor, texts: Tensor, step: int) -> Tensor:
@@ -186,43 +196,30 @@ def _drawing(
     return pick
 
 
-class _Beams(Generic[S]):
+@dataclass(eq=False)
+class _Beams(Search[S]):
     """Several beginnings of each text, the likeliest kept at every step."""
 
-    def __init__(
-        self,
-        speaker: Speaker[S],
-        state: S,
-        words: Tensor,
-        marks: Marks,
-        settings: SearchSettings,
-        limits: Tensor,
-    ) -> None:
-        self.speaker, self.marks, self.settings, self.limits = speaker, marks, settings, limits
-        self.count, self.at = settings.beams, 0
-        self.texts = torch.arange(len(limits), device=limits.device)  # [M] those still searched
+    settings: SearchSettings
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.texts = self.texts[self.limits > 0]  # [M] those still searched
+        self.count = self.settings.beams
         each = self.texts.repeat_interleave(self.count)
-        self.state = state.select(each, self.count)
-        self.words = words[each]  # [M * beams] the last of each
-        self.said = limits.new_zeros(len(each), 0)
-        self.scores = torch.full((len(limits), self.count), NEVER, device=limits.device)
+        self.state = self.state.select(each, self.count)
+        self.words = self.words[each]  # [M * beams] the last of each
+        self.said = self.limits.new_zeros(len(each), 0)
+        shape = len(self.texts), self.count
+        self.scores = torch.full(shape, NEVER, device=self.limits.device)
         self.scores[:, 0] = 0.0  # all beams begin alike: the first speaks for them
-        self.ended: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(limits))]
-
-    @property
-    def done(self) -> bool:
-        """See Search."""
-        return not len(self.texts)
-
-    def step(self) -> None:
-        """See Search."""
-        self._step(self.at)
-        self.at += 1
+        self.ended: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(self.limits))]
 
     def found(self) -> list[Hypothesis]:
         """See Search: the best by score and length that ended, or else the best that goes on."""
-        best = {}
-        for m, text in enumerate(self.texts.tolist()):
+        best = [Hypothesis([], 0.0)] * len(self.ended)  # of texts that may say nothing
+        texts: list[int] = self.texts.tolist()
+        for m, text in enumerate(texts):
             row = m * self.count + int(self.scores[m].argmax())
             best[text] = Hypothesis(self.said[row].tolist(), float(self.scores[m].amax()))
         return [
@@ -230,26 +227,19 @@ class _Beams(Generic[S]):
             for text, some in enumerate(self.ended)
         ]
 
-    def _note(self, text: int, words: list[int], score: float, step: int) -> None:
-        self.ended[text].append((self._worth(score, step), Hypothesis(words, score)))
-
-    def _worth(self, score: float, step: int) -> float:
-        """By its length; each step has added one word to the score, the end too."""
-        return score / float((step + 1) ** self.settings.penalty)
-
-    def _step(self, step: int) -> None:
-        scores, self.state = self.speaker.step(self.state, self.words)
-        scores[:, list(self.marks.never)] = NEVER
+    def step(self) -> None:
+        """See Search."""
+        scores = self._scores()
         # Twice as many as are kept: at most half of them can be ends. Each is among as many best of
         # its beam.
         several = min(2 * self.count, scores.shape[1])
-        highest, words = (found.unflatten(0, (-1, self.count)) for found in scores.topk(several))
-        before = self.scores - _whole(scores).unflatten(0, (-1, self.count))  # [M, beams]
-        totals = (highest + before[:, :, None]).flatten(1)  # [M, beams * several]
-        best, which = totals.topk(2 * self.count, dim=1)
-        beam, word = which // several, words.flatten(1).gather(1, which)  # [M, 2 * beams]
+        highest, words = scores.topk(several)
+        before = self.scores - _whole(scores).view_as(self.scores)  # [M, beams]
+        totals = (highest.view(*before.shape, several) + before[:, :, None]).flatten(1)
+        best, which = totals.topk(2 * self.count, dim=1)  # of [M, beams * several]
+        beam, word = which // several, words.view_as(totals).gather(1, which)  # [M, 2 * beams]
         ends = word == self.marks.end
-        self._finish(best, beam, ends, step)
+        self._finish(best, beam, ends)
         order = ends.long().argsort(dim=1, stable=True)
         kept = order[:, : self.count]  # the likeliest that go on
         self.scores, beam = best.gather(1, kept), beam.gather(1, kept)
@@ -257,36 +247,48 @@ class _Beams(Generic[S]):
         rows = (first + beam).flatten()
         self.words = word.gather(1, kept).flatten()
         self.said = torch.cat([self.said[rows], self.words[:, None]], dim=1)
-        self._leave(step, rows)
+        self._leave(rows)
+        self.at += 1
 
-    def _finish(self, best: Tensor, beam: Tensor, ends: Tensor, step: int) -> None:
+    def _finish(self, best: Tensor, beam: Tensor, ends: Tensor) -> None:
         """Write down what ends here among the first of each text."""
         first = ends.clone()
         first[:, self.count :] = False
         first &= best > NEVER
-        for m, place in first.nonzero().tolist():
-            words = self.said[m * self.count + int(beam[m, place])].tolist()
-            self._note(int(self.texts[m]), words, float(best[m, place]), step)
+        places: list[list[int]] = first.nonzero().tolist()
+        for m, place in places:
+            row = m * self.count + int(beam[m, place])
+            self._note(int(self.texts[m]), row, float(best[m, place]))
 
-    def _enough(self, text: int, best: float, step: int) -> bool:
+    def _note(self, text: int, row: int, score: float) -> None:
+        found = Hypothesis(self.said[row].tolist(), score)
+        self.ended[text].append((self._worth(score), found))
+
+    def _worth(self, score: float) -> float:
+        """By its length; each step has added one word to the score, the end too."""
+        return score / float((self.at + 1) ** self.settings.penalty)
+
+    def _enough(self, text: int, best: float) -> bool:
         """As many are found as there are beams, and none that goes on is better so far."""
         found = [worth for worth, _ in self.ended[text]]
-        return len(found) >= self.count and max(found) >= self._worth(best, step)
+        return len(found) >= self.count and max(found) >= self._worth(best)
 
-    def _leave(self, step: int, rows: Tensor) -> None:
+    def _leave(self, rows: Tensor) -> None:
         """Go on with the texts that are not done, in the order of their new beams."""
-        done = []
-        limits, best = self.limits[self.texts].tolist(), self.scores.amax(dim=1).tolist()
-        for m, text in enumerate(self.texts.tolist()):
-            late = step + 1 >= limits[m]
+        on = []
+        texts: list[int] = self.texts.tolist()
+        limits: list[int] = self.limits[self.texts].tolist()
+        scores: list[list[float]] = self.scores.tolist()
+        for m, (text, limit, own) in enumerate(zip(texts, limits, scores, strict=True)):
+            late = self.at + 1 >= limit
             if late and len(self.ended[text]) < self.count:  # it was cut off
-                for b in range(self.count):
-                    if self.scores[m, b] > NEVER:
-                        words = self.said[m * self.count + b].tolist()
-                        self._note(text, words, float(self.scores[m, b]), step)
-            done.append(late or self._enough(text, best[m], step))
-        stay = torch.tensor([not own for own in done], device=rows.device)
-        if bool(stay.all()):
+                for beam, score in enumerate(own):
+                    if score > NEVER:
+                        self._note(text, m * self.count + beam, score)
+            on.append(not late and not self._enough(text, max(own)))
+        self.done = not any(on)
+        stay = torch.tensor(on, device=rows.device)
+        if all(on):
             self.state = self.state.select(rows, self.count)
             return
         each = stay.repeat_interleave(self.count)

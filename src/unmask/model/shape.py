@@ -9,15 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmask.model.config import (
-    TABLE_LIMIT,
-    Cell,
-    Count,
-    ModelConfig,
-    ModuleName,
-    Share,
-    refuse_set,
-)
+from unmask.model.config import TABLE_LIMIT, Cell, Count, ModelConfig, ModuleName, Share, refuse_set
 from unmask.settings import Settings, build
 
 LabelKind = Literal["text", "token", "span"]
