@@ -14,7 +14,6 @@ from unmask.data.tags import Entity, Sentence, sentence_of
 from unmask.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of
-from unmask.tasks.labels import batch_of
 from unmask.tasks.ner import Name, Names, Ner, NerSettings, spelled
 from unmask.text.tokens import Tokens
 
@@ -105,7 +104,7 @@ def test_neighbours_of_a_document_are_shown_and_not_judged(words):
 def test_the_loss_is_over_words_and_not_over_pieces(task, network_for, words):
     network = network_for(task)
     ((window,),) = windows_of(task, [sentence("unaffable john", ("PER", 1, 2))], words)
-    batch = batch_of(task, [window], Tokens(words, 32))
+    batch = task.batch([window], Tokens(words, 32))
     scores = scores_of(network, batch)
     assert batch.counts == {"ner": 2}
     expected = F.cross_entropy(scores, torch.tensor([0, 3]), reduction="sum")

@@ -27,7 +27,7 @@ from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
 from unmask.settings import Settings
 from unmask.tasks.labels import (
     TRUTH,
-    LabelWindow,
+    LabelWindows,
     Scores,
     TextTask,
     text_labels,
@@ -73,6 +73,7 @@ class Classify(TextTask[Labels]):
     title = "Classify"
     Config = ClassifySettings
     answers = Labels
+    config: ClassifySettings
 
     def __init__(
         self,
@@ -81,7 +82,6 @@ class Classify(TextTask[Labels]):
         weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__(config)
-        self.config: ClassifySettings = config
         self.names = tuple(names)
         self.number = {name: i for i, name in enumerate(self.names)}
         self.weights = torch.ones(len(names)) if weights is None else torch.tensor(weights)
@@ -169,7 +169,7 @@ class Classify(TextTask[Labels]):
         """The numbers of its labels."""
         return [self.number[name] for name in record.label]
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """The number of each text's label, or a one for each of its labels."""
         if not self.config.several:
             return torch.tensor([window.truth[0] for window in windows])
@@ -189,11 +189,7 @@ class Classify(TextTask[Labels]):
         return each / len(self.names)
 
     def decode(
-        self,
-        record: Sample,
-        windows: Sequence[LabelWindow],
-        values: Sequence[Scores],
-        tokens: Tokens,
+        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Labels:
         """The most probable label, or all that are probable enough."""
         own: Scores = values[0][0]

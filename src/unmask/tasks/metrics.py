@@ -6,20 +6,22 @@ Answers are labels, sets of labels, or numbers that should agree.
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from math import sqrt
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[np.float32] | NDArray[np.float64]
 T = TypeVar("T")
 
 
 def softmax(scores: Floats) -> Floats:
     """Scores as probabilities, along the last axis."""
-    grown = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-    shares: Floats = grown / grown.sum(axis=-1, keepdims=True)
-    return shares
+    highest: Floats = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    grown = np.exp(scores - highest)
+    whole: Floats = grown.sum(axis=-1, keepdims=True)
+    return grown / whole
 
 
 @dataclass(frozen=True)
@@ -77,18 +79,23 @@ def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -
 def matthews(table: NDArray[np.int64]) -> float:
     """Matthews' correlation of a confusion, for any number of labels (Gorodkin 2004)."""
     counts = table.astype(np.float64)
-    true, said, all_ = counts.sum(axis=1), counts.sum(axis=0), counts.sum()
-    together = np.trace(counts) * all_ - true @ said
-    apart = np.sqrt((all_**2 - said @ said) * (all_**2 - true @ true))
-    return float(together / apart) if apart else 0.0
+    true, said = counts.sum(axis=1), counts.sum(axis=0)
+    all_, right = float(counts.sum()), float(np.trace(counts))
+    apart = sqrt((all_**2 - dot(said, said)) * (all_**2 - dot(true, true)))
+    return (right * all_ - dot(true, said)) / apart if apart else 0.0
+
+
+def dot(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """The sum of products."""
+    return float(one @ other)
 
 
 def pearson(first: ArrayLike, second: ArrayLike) -> float:
     """How well one line goes through all pairs; 0 where one of the two never changes."""
     a, b = (np.asarray(values, dtype=np.float64) for values in (first, second))
     a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size else 0.0
+    size = sqrt(dot(a, a) * dot(b, b))
+    return dot(a, b) / size if size else 0.0
 
 
 def spearman(first: ArrayLike, second: ArrayLike) -> float:

@@ -25,7 +25,7 @@ from unmask.errors import DataError
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
 from unmask.tasks.asks import Ask, Text
-from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores, unknown_label
+from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores, unknown_label
 from unmask.tasks.metrics import Hits, hits, softmax
 from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import Marked, SpansView
@@ -82,10 +82,10 @@ class Ner(LabelTask[Sentence, Names]):
     Ask = AskSentence
     answers = Names
     metric = "f1"
+    config: NerSettings
 
     def __init__(self, config: NerSettings, tags: Sequence[str]) -> None:
         super().__init__(config)
-        self.config: NerSettings = config
         self.tags = tuple(tags)
         self.number = {tag: i for i, tag in enumerate(self.tags)}
 
@@ -183,9 +183,9 @@ class Ner(LabelTask[Sentence, Names]):
                 starts = list(accumulate(map(len, words), initial=before))
                 yield record, self._windows(record, shown, starts, tokenizer.vocabulary, room)
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """The number of each word's tag."""
-        tags = [tag for window in windows for tag in window.truth]
+        tags: list[int] = [tag for window in windows for tag in window.truth]
         return torch.tensor(tags, dtype=torch.long)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
@@ -193,11 +193,7 @@ class Ner(LabelTask[Sentence, Names]):
         return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
     def decode(
-        self,
-        record: Sentence,
-        windows: Sequence[LabelWindow],
-        values: Sequence[Scores],
-        tokens: Tokens,
+        self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Names:
         """The best tag of each word, and the names that they spell."""
         order = np.argsort([word for window in windows for word in window.about], kind="stable")

@@ -15,7 +15,7 @@ from unmask.data.columns import Sample, is_fraction
 from unmask.errors import DataError
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
-from unmask.tasks.labels import TRUTH, LabelWindow, Scores, TextTask, text_labels
+from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels
 from unmask.tasks.metrics import pearson, spearman
 from unmask.tasks.results import Agreement
 from unmask.tasks.views import NumberView
@@ -94,7 +94,7 @@ class Regress(TextTask[Number]):
         """The number."""
         return float(record.label)
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """The numbers."""
         return torch.tensor([window.truth for window in windows])
 
@@ -103,11 +103,7 @@ class Regress(TextTask[Number]):
         return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="sum")
 
     def decode(
-        self,
-        record: Sample,
-        windows: Sequence[LabelWindow],
-        values: Sequence[Scores],
-        tokens: Tokens,
+        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Number:
         """The number as it is."""
         return Number(float(values[0][0, 0]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, tee
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Protocol, Self
 
 import torch
 from pydantic import Field
@@ -23,6 +23,7 @@ from unmask.data.lines import Watcher
 from unmask.data.parallel import Pair, inferred, read_pairs
 from unmask.errors import DataError, SettingsError, need
 from unmask.model.config import ModelConfig, SearchSettings
+from unmask.model.search import Hypothesis
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
 from unmask.objectives.base import Objective
 from unmask.objectives.nextword import (
@@ -92,9 +93,10 @@ class Translate(Task[Pair, Translation]):
     batch_tokens, worker_tokens = AT_ONCE, OF_WORKER
     neighbours = NEIGHBOURS
 
+    config: TranslateSettings
+
     def __init__(self, config: TranslateSettings, *, split: bool = True) -> None:
         super().__init__(config)
-        self.config: TranslateSettings = config
         self.split = split  # translate a text that is too long in parts, or refuse it
         self.split_texts = 0  # how many were
 
@@ -139,8 +141,7 @@ class Translate(Task[Pair, Translation]):
 
     def asked(self, ask: AskTranslation) -> Self:
         """With the search of a question."""
-        search = build(SearchSettings, dict(ask.chosen()), where=self.name)
-        return type(self)(self.config.model_copy(update={"search": search}), split=self.split)
+        return self.searching(build(SearchSettings, dict(ask.chosen()), where=self.name))
 
     def searching(self, settings: SearchSettings) -> Self:
         """With another search."""
@@ -248,7 +249,7 @@ class Translate(Task[Pair, Translation]):
         self,
         record: Pair,
         windows: Sequence[PairTokens],
-        values: Sequence[Any],
+        values: Sequence[Hypothesis],
         tokens: Tokens,
     ) -> Translation:
         """The text that was said, parts joined."""
@@ -276,12 +277,12 @@ class Translate(Task[Pair, Translation]):
         """Between how many words the model wavers, on average."""
         return {"perplexity": perplexity(loss)}
 
-    def detail(self, records: Sequence[Any], answers: Sequence[Translation]) -> Detail:
+    def detail(self, records: Sequence[Pair], answers: Sequence[Translation]) -> Detail:
         """The translations that have least in common with what was asked for."""
         (_, _), (_, chrf) = metrics()
         found = []
         for pair, own in zip(records, answers, strict=True):
-            near = chrf.sentence_score(own.text.lower(), [(pair.target or "").lower()]).score
+            near = chrf.sentence_score(own.text, [pair.target or ""]).score
             mistake = Mistake(pair.where, pair.source, pair.target or "", own.text, 1 - near / 100)
             found.append(mistake)
         return Detail(mistakes=found)
@@ -294,7 +295,26 @@ def written(words: Sequence[int], tokens: Tokens) -> str:
     return spaced(found)
 
 
-def metrics() -> list[tuple[str, Any]]:
+class Scored(Protocol):
+    """What sacrebleu says of translations."""
+
+    score: float
+
+
+class Metric(Protocol):
+    """A metric of sacrebleu."""
+
+    def corpus_score(self, said: Sequence[str], truths: Sequence[Sequence[str]]) -> Scored:
+        """Of many texts; `truths` are sets of references."""
+
+    def sentence_score(self, said: str, truths: Sequence[str]) -> Scored:
+        """Of one text."""
+
+    def get_signature(self) -> object:
+        """How it was computed; known once it has seen references."""
+
+
+def metrics() -> list[tuple[str, Metric]]:
     """BLEU and chrF, of lower-cased text; their signatures say how they were computed."""
     need("scoring translations", "sacrebleu", extra="translate")
     from sacrebleu.metrics import BLEU, CHRF
