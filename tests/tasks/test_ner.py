@@ -187,3 +187,12 @@ def test_an_inside_that_begins_a_name_is_refused_or_on_demand_taken_for_a_beginn
     first, second = Ner.read([path], Columns(), REFUSE, NerSettings(lenient=True))
     assert [entity.label for entity in first.entities] == ["PER", "LOC"]
     assert len(second.entities) == 2, "and a B- still begins one"
+
+
+def test_no_sentence_is_shown_beside_those_of_another_file(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).write_text("john B-PER\n\nsmith B-PER\n\n-DOCSTART- O\n\nparis B-LOC\n")
+    paths = [tmp_path / "one", tmp_path / "two"]
+    found = list(Ner.read_files(paths, Columns(), REFUSE, NerSettings(context=8)))
+    assert [sentence.text for sentence in found] == ["john", "smith", "paris"] * 2
+    assert [sentence.document for sentence in found] == [0, 0, 1, 2, 2, 3]

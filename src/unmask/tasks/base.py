@@ -211,14 +211,6 @@ class Task(Generic[Record, Answer]):
         """What the raw values of a record's windows say."""
         raise NotImplementedError
 
-    def stream(self, forward: Forward, record: Record, tokens: Tokens) -> Iterator[Answer]:
-        """The answer to one record as it grows, in a task that generates."""
-        ((_, windows),) = self.windows([record], tokens)
-        session = self.session(forward, windows, tokens)
-        while not session.done:
-            session.step()
-            yield self.decode(record, windows, session.values(), tokens)
-
     def view(self, record: Record, answer: Answer) -> View:
         """The answer as a person looks at it."""
         raise NotImplementedError
@@ -341,13 +333,14 @@ def answers(
         tokens=task.batch_tokens,
         worker_tokens=task.worker_tokens,
     )
+
+    def answer(values: Sequence[object]) -> tuple[Record, Answer]:
+        record, own = waiting.first()
+        return record, task.decode(record, own, values, tokens)
+
     for value in scored:
         while not waiting.records[0][1]:  # records without a window, such as blank texts
-            record, own = waiting.first()
-            yield record, task.decode(record, own, [], tokens)
-        record, own = waiting.first()
-        values = [value, *islice(scored, len(own) - 1)]
-        yield record, task.decode(record, own, values, tokens)
+            yield answer([])
+        yield answer([value, *islice(scored, len(waiting.records[0][1]) - 1)])
     while waiting.records:
-        record, own = waiting.first()
-        yield record, task.decode(record, own, [], tokens)
+        yield answer([])

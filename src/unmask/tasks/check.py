@@ -64,6 +64,8 @@ def examine(
             kind.learn(config, records).check(records)
         else:
             others = list(kind.read([train], columns, REFUSE, config))
+            if not others:
+                raise DataError(f"{train}: nothing to learn from in it. Is it the right file?")
             _compare(kind.learn(config, others), records, others, train, found)
     except DataError as error:
         found.bad(error)
@@ -117,16 +119,18 @@ def _labels(records: Sequence[Recorded], found: Examination) -> None:
         found.warnings.append(f"fewer than {RARE} examples: {few}")
 
 
-def _label_of(record: Recorded) -> object:
-    return getattr(record, "label", None)
-
-
 def _labels_of(record: Recorded) -> list[str]:
-    labels = _label_of(record)
-    if isinstance(labels, tuple):
-        return [str(label) for label in labels]
+    labels = _answer_of(record)
+    if isinstance(labels, list):
+        return labels
     entities: Sequence[Entity] = getattr(record, "entities", None) or ()
     return [entity.label for entity in entities]
+
+
+def _answer_of(record: Recorded) -> object:
+    """The label, or several in one order, since theirs says nothing."""
+    label: object = getattr(record, "label", None)
+    return sorted(map(str, label)) if isinstance(label, tuple) else label
 
 
 def _repeated(records: Sequence[Recorded], found: Examination) -> None:
@@ -135,7 +139,7 @@ def _repeated(records: Sequence[Recorded], found: Examination) -> None:
     torn: list[str] = []
     for record in records:
         before = first.setdefault(record.key, record)
-        there, here = _label_of(before), _label_of(record)
+        there, here = _answer_of(before), _answer_of(record)
         if there != here:
             torn.append(
                 f"{record.where}: the same text as {before.where} with another answer: "

@@ -70,8 +70,7 @@ class LabelTask(Task[Record, Answer]):
 
     def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
         """Its labels, and the pooler if they read it."""
-        pooler: Heads = {POOLER: PoolerConfig()} if self.head.pooled else {}
-        return {**pooler, LABELS: self.head}
+        return heads_of({LABELS: self})
 
     @property
     def objective(self) -> Objective:

@@ -98,6 +98,19 @@ class Ner(LabelTask[Sentence, Names]):
         return read_sentences(path, watcher, lenient=config.lenient)
 
     @classmethod
+    def read_files(
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: NerSettings
+    ) -> Iterator[Sentence]:
+        """Each file begins a document of its own: none goes on in the next file."""
+        before = 0
+        for path in paths:
+            number = before
+            for sentence in cls.read([path], columns, watcher, config):
+                number = before + sentence.document
+                yield replace(sentence, document=number)
+            before = number + 1
+
+    @classmethod
     def noted(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
@@ -185,8 +198,8 @@ class Ner(LabelTask[Sentence, Names]):
 
     def truths(self, windows: LabelWindows) -> Tensor:
         """The number of each word's tag."""
-        tags: list[int] = [tag for window in windows for tag in window.truth]
-        return torch.tensor(tags, dtype=torch.long)
+        tags: list[list[int]] = [window.truth for window in windows]
+        return torch.tensor(list(chain.from_iterable(tags)), dtype=torch.long)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy over the tags of each word."""
@@ -196,10 +209,11 @@ class Ner(LabelTask[Sentence, Names]):
         self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Names:
         """The best tag of each word, and the names that they spell."""
-        order = np.argsort([word for window in windows for word in window.about], kind="stable")
+        words: list[list[int]] = [window.about for window in windows]
+        order = np.argsort(list(chain.from_iterable(words)), kind="stable")
         every = np.concatenate(values)[order]
-        best = every.argmax(axis=1)
-        shares = softmax(every)[np.arange(len(best)), best]
+        best: list[int] = every.argmax(axis=1).tolist()
+        shares: Scores = softmax(every)[np.arange(len(best)), best]
         tags = tuple(self.tags[i] for i in best)
         found = []
         for first, last, label in spelled(tags):
@@ -218,8 +232,8 @@ class Ner(LabelTask[Sentence, Names]):
 
     def agreement(self, truth: Sequence[Names], found: Sequence[Names]) -> Agreement:
         """The share of the words that are tagged alike, among those in which either sees a name."""
-        tags = ((names.tags for names in some) for some in (truth, found))
-        words = [pair for texts in zip(*tags, strict=True) for pair in zip(*texts, strict=True)]
+        texts = zip(truth, found, strict=True)
+        words = [pair for a, b in texts for pair in zip(a.tags, b.tags, strict=True)]
         same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]
         if not same:
             raise DataError(
@@ -303,13 +317,11 @@ def _owners(places: Sequence[int], size: int, room: int, stride: int) -> list[in
         return [0] * len(places)
     step = max(room - stride, 1)
     begins = list(range(0, size - room, step)) + [size - room]
-    return [
-        min(
-            (b for b in begins if b <= place < b + room),
-            key=lambda b: (abs(2 * (place - b) - room), b),
-        )
-        for place in places
-    ]
+    found = []
+    for place in places:
+        middles = [(abs(2 * (place - b) - room), b) for b in begins if b <= place < b + room]
+        found.append(min(middles)[1])
+    return found
 
 
 def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:

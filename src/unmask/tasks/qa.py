@@ -80,8 +80,7 @@ class AskPassage(Ask):
 
     question: Annotated[Text, Field(description="The question.", examples=["Who wrote the book?"])]
     context: Annotated[
-        Text,
-        Field(title="Passage", description="What may answer it.", examples=[PASSAGE]),
+        Text, Field(title="Passage", description="What may answer it.", examples=[PASSAGE])
     ]
     id: Annotated[str | int | None, Field(description="Its name, in a file of answers.")] = None
 
@@ -220,8 +219,8 @@ class Qa(LabelTask[Question, Answer]):
         each = np.array(
             [best_match(a.text, r.answers or ()) for r, a in zip(records, answers, strict=True)]
         )
-        exact, f1 = each.mean(axis=0)
-        found = {"exact": float(exact), "f1": float(f1)}
+        means: list[float] = each.mean(axis=0).tolist()
+        found = dict(zip(("exact", "f1"), means, strict=True))
         has = np.array([bool(record.answers) for record in records])
         if not has.all():
             for name, chosen in (("answerable", has), ("unanswerable", ~has)):

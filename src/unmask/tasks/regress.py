@@ -70,10 +70,10 @@ class Regress(TextTask[Number]):
     @classmethod
     def learn(cls, config: RegressSettings, records: Sequence[Sample]) -> "Regress":
         """The numbers must differ."""
-        if len({record.label for record in records}) < 2:
+        if len({number_of(record) for record in records}) < 2:
             raise DataError(
-                f"{records[0].where}: the number is {records[0].label:g} in all {len(records):,} "
-                "examples; need at least two different ones. Check --label."
+                f"{records[0].where}: the number is {number_of(records[0]):g} in all "
+                f"{len(records):,} examples; need at least two different ones. Check --label."
             )
         return cls(config)
 
@@ -92,7 +92,7 @@ class Regress(TextTask[Number]):
 
     def truth(self, record: Sample) -> float:
         """The number."""
-        return float(record.label)
+        return number_of(record)
 
     def truths(self, windows: LabelWindows) -> Tensor:
         """The numbers."""
@@ -115,14 +115,14 @@ class Regress(TextTask[Number]):
     def agreement(self, truth: Sequence[Number], found: Sequence[Number]) -> Agreement:
         """The share of the variance that is kept."""
         one, two = (np.array([number.score for number in some]) for some in (truth, found))
-        share = float(1.0 - np.square(two - one).mean() / max(one.var(), 1e-12))
+        share = 1.0 - float(np.square(two - one).mean()) / max(float(one.var()), 1e-12)
         return Agreement(
             share, 0.98, "numbers of {texts:,} texts: {share:.2%} of their variance is kept"
         )
 
     def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
         """Correlations, and the mean square of the differences."""
-        truth = np.array([record.label for record in records])
+        truth = np.array([number_of(record) for record in records])
         said = np.array([answer.score for answer in answers])
         return {
             "spearman": spearman(truth, said),
@@ -132,4 +132,10 @@ class Regress(TextTask[Number]):
 
     def mistake(self, record: Sample, answer: Number) -> tuple[str, str, float]:
         """How far an answer is off."""
-        return f"{record.label:g}", f"{answer.score:.3g}", abs(record.label - answer.score)
+        truth = number_of(record)
+        return f"{truth:g}", f"{answer.score:.3g}", abs(truth - answer.score)
+
+
+def number_of(record: Sample) -> float:
+    """The truth of a record."""
+    return float(record.label)

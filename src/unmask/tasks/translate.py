@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, tee
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field
@@ -102,11 +102,7 @@ class Translate(Task[Pair, Translation]):
 
     @classmethod
     def read(
-        cls,
-        paths: Sequence[str | Path],
-        columns: Columns,
-        watcher: Watcher,
-        config: TranslateSettings,
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
     ) -> Iterator[Pair]:
         """The pairs of a table, or of two parallel files."""
         return read_pairs(paths, columns, watcher)
@@ -150,27 +146,18 @@ class Translate(Task[Pair, Translation]):
     def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
         """A decoder of the encoder's shape, where nothing else is given."""
         target = tokens.target or tokens.source
-        table = {
-            "layers": config.layers,
-            "max_length": config.max_length,
-            "cell": config.cell,
-            **given,
-            "vocab_size": len(target.vocabulary),
-            "shared": target is tokens.source,
-        }
-        decoder = build(DecoderConfig, table, where="recipe [model.decoder]")
+        own = config.model_dump(include={"layers", "max_length", "cell"})
+        words = {"vocab_size": len(target.vocabulary), "shared": target is tokens.source}
+        decoder = build(DecoderConfig, {**own, **given, **words}, where="recipe [model.decoder]")
         self._refuse_forcing(decoder)
         return {DECODER: decoder}
 
     def _refuse_forcing(self, decoder: DecoderConfig) -> None:
         """Refuse to force only some words on a decoder that never hears its own words."""
+        fed = "no word" if decoder.feeds in ("nothing", "context") else ""
         if decoder.cell == "attention":
             fed = "all words at once: a Transformer is trained on the truth"
-        elif decoder.feeds in ("nothing", "context"):
-            fed = "no word"
-        else:
-            return
-        if not self.config.always:
+        if fed and not self.config.always:
             raise SettingsError(
                 f"task.forcing is {self.config.forcing}, but this decoder is fed {fed}. Leave it "
                 "at 1."
@@ -282,9 +269,9 @@ class Translate(Task[Pair, Translation]):
         (_, _), (_, chrf) = metrics()
         found = []
         for pair, own in zip(records, answers, strict=True):
-            near = chrf.sentence_score(own.text, [pair.target or ""]).score
-            mistake = Mistake(pair.where, pair.source, pair.target or "", own.text, 1 - near / 100)
-            found.append(mistake)
+            truth = pair.target or ""
+            near: float = chrf.sentence_score(own.text, [truth]).score
+            found.append(Mistake(pair.where, pair.source, truth, own.text, 1 - near / 100))
         return Detail(mistakes=found)
 
 
@@ -295,26 +282,7 @@ def written(words: Sequence[int], tokens: Tokens) -> str:
     return spaced(found)
 
 
-class Scored(Protocol):
-    """What sacrebleu says of translations."""
-
-    score: float
-
-
-class Metric(Protocol):
-    """A metric of sacrebleu."""
-
-    def corpus_score(self, said: Sequence[str], truths: Sequence[Sequence[str]]) -> Scored:
-        """Of many texts; `truths` are sets of references."""
-
-    def sentence_score(self, said: str, truths: Sequence[str]) -> Scored:
-        """Of one text."""
-
-    def get_signature(self) -> object:
-        """How it was computed; known once it has seen references."""
-
-
-def metrics() -> list[tuple[str, Metric]]:
+def metrics() -> list[tuple[str, Any]]:
     """BLEU and chrF, of lower-cased text; their signatures say how they were computed."""
     need("scoring translations", "sacrebleu", extra="translate")
     from sacrebleu.metrics import BLEU, CHRF
