@@ -195,4 +195,4 @@ def test_no_sentence_is_shown_beside_those_of_another_file(tmp_path):
     paths = [tmp_path / "one", tmp_path / "two"]
     found = list(Ner.read_files(paths, Columns(), REFUSE, NerSettings(context=8)))
     assert [sentence.text for sentence in found] == ["john", "smith", "paris"] * 2
-    assert [sentence.document for sentence in found] == [0, 0, 1, 2, 2, 3]
+    assert [sentence.document for sentence in found] == [0, 0, 2, 1, 1, 3]

@@ -88,8 +88,7 @@ def rows(
     def choose(names: Sequence[str]) -> list[str]:
         return [name for name in names if name in keys]
 
-    header = columns.header is not False
-    for row in read_rows(source, choose, header=header, watcher=watcher):
+    for row in read_rows(source, choose, header=columns.header is not False, watcher=watcher):
         try:
             yield kind.of_table(row.cells, row.where, columns), row.where
         except DataError as error:

@@ -24,7 +24,7 @@ from unmask.data.lines import Watcher
 from unmask.errors import SettingsError, TextTooLong
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
-from unmask.objectives.base import Objective
+from unmask.objectives.base import Objective, Sums
 from unmask.plugins import registered
 from unmask.settings import Settings
 from unmask.tasks import asks, engine
@@ -198,8 +198,8 @@ class Task(Generic[Record, Answer]):
         if not labelled:
             return Ran(session.values())
         network, batch = engine.network_of(forward), self.batch(labelled, tokens)
-        loss = self.objective(network, batch.to(network.table().device), {})[self.name]
-        return Ran(session.values(), float(loss), batch.counts[self.name])
+        sums: Sums = self.objective(network, batch.to(network.table().device), {})
+        return Ran(session.values(), float(sums[self.name]), batch.counts[self.name])
 
     def session(self, forward: Forward, windows: Sequence[Any], tokens: Tokens) -> Session:
         """Begin to answer windows step by step, in a task that generates."""

@@ -60,15 +60,16 @@ def examine(
         found.faults.append(f"{path}: nothing to learn from in it. Is it the right file?")
         return found
     try:
-        if train is None:
-            kind.learn(config, records).check(records)
-        else:
-            others = list(kind.read([train], columns, REFUSE, config))
-            if not others:
-                raise DataError(f"{train}: nothing to learn from in it. Is it the right file?")
-            _compare(kind.learn(config, others), records, others, train, found)
+        examples = records if train is None else list(kind.read([train], columns, REFUSE, config))
+        if not examples:
+            raise DataError(f"{train}: nothing to learn from in it. Is it the right file?")
+        _check(kind.learn(config, examples), records, found)
     except DataError as error:
         found.bad(error)
+    else:
+        seen = set() if train is None else {record.key for record in examples}
+        if both := sum(record.key in seen for record in records):
+            found.warnings.append(f"{both:,} of {len(records):,} examples are in {train} too")
     _labels(records, found)
     _repeated(records, found)
     return found
@@ -87,23 +88,13 @@ def guess_task(path: Path) -> str:
     raise DataError(f"{path}: cannot tell what it is for. Give --task.")
 
 
-def _compare(
-    task: Task[Recorded, Any],
-    records: Sequence[Recorded],
-    known: Sequence[Recorded],
-    train: Path,
-    found: Examination,
-) -> None:
-    """Can records be scored by a task that was learned from others, and are they other ones?"""
+def _check(task: Task[Recorded, Any], records: Sequence[Recorded], found: Examination) -> None:
+    """Can records be scored by a task that was learned, perhaps from others?"""
     for record in records:
         try:
             task.check([record])
         except DataError as error:
             found.bad(error)
-    seen = {record.key for record in known}
-    both = sum(record.key in seen for record in records)
-    if both:
-        found.warnings.append(f"{both:,} of {len(records):,} examples are in {train} too")
 
 
 def _labels(records: Sequence[Recorded], found: Examination) -> None:

@@ -101,14 +101,10 @@ class Ner(LabelTask[Sentence, Names]):
     def read_files(
         cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: NerSettings
     ) -> Iterator[Sentence]:
-        """Each file begins a document of its own: none goes on in the next file."""
-        before = 0
-        for path in paths:
-            number = before
+        """With other numbers for the documents of each file: none goes on in the next file."""
+        for which, path in enumerate(paths):
             for sentence in cls.read([path], columns, watcher, config):
-                number = before + sentence.document
-                yield replace(sentence, document=number)
-            before = number + 1
+                yield replace(sentence, document=sentence.document * len(paths) + which)
 
     @classmethod
     def noted(
@@ -343,12 +339,9 @@ def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 def _hits(records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, Hits]:
     """By label, how many names were said, true, and both."""
     truth = [_spans(record.entities or ()) for record in records]
-    return hits(truth, [_spans(answer.entities) for answer in answers], _label)
+    said = [_spans(answer.entities) for answer in answers]
+    return hits(truth, said, lambda span: span[0])
 
 
 def _spans(entities: Iterable[Entity | Name]) -> set[_Span]:
     return {(entity.label, entity.start, entity.end) for entity in entities}
-
-
-def _label(span: _Span) -> str:
-    return span[0]

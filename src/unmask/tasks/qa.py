@@ -106,9 +106,8 @@ class Qa(LabelTask[Question, Answer]):
 
     def record(self, ask: AskPassage, where: str, number: int) -> Question:
         """A question without an answer."""
-        return Question(
-            where if ask.id is None else str(ask.id), ask.question, ask.context, None, where
-        )
+        name = where if ask.id is None else str(ask.id)
+        return Question(name, ask.question, ask.context, None, where)
 
     def questions(
         self, source: str | Path, columns: Columns, watcher: Watcher
