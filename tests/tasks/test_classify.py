@@ -13,7 +13,6 @@ from unmask.model.shape import Shape
 from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
 from unmask.tasks.engine import Live, scores_of
-from unmask.tasks.labels import batch_of
 from unmask.tasks.results import Tally
 from unmask.text.tokens import Tokens
 
@@ -46,8 +45,8 @@ def windows_of(task, some, tokenizer, limit=32):
 def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network_for, words, tokens):
     network = network_for(task)
     windows = windows_of(task, records(), words)
-    batch = batch_of(task, windows, tokens)
-    alone = [batch_of(task, [window], tokens) for window in windows]
+    batch = task.batch(windows, tokens)
+    alone = [task.batch([window], tokens) for window in windows]
     expected = [
         F.cross_entropy(scores_of(network, one), torch.tensor(window.truth))
         for one, window in zip(alone, windows, strict=True)
@@ -63,7 +62,7 @@ def test_answers_come_in_order_with_their_probabilities(task, network_for, words
     assert [record.text for record, _ in found] == [record.text for record in records()]
     for record, answer in found:
         (window,) = windows_of(task, [record], words)
-        scores = scores_of(network, batch_of(task, [window], tokens))[0]
+        scores = scores_of(network, task.batch([window], tokens))[0]
         shares = scores.softmax(-1)
         assert answer.label == NAMES[int(scores.argmax())]
         assert answer.probabilities[answer.label] == pytest.approx(float(shares.max()), abs=1e-5)
@@ -74,7 +73,7 @@ def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words, t
     network = network_for(task)
     tally = Tally()
     list(answers(Live(network), tokens, task, records(), known=True, tally=tally))
-    batch = batch_of(task, windows_of(task, records(), words), tokens)
+    batch = task.batch(windows_of(task, records(), words), tokens)
     expected = float(task.loss(scores_of(network, batch), batch))
     assert sum(tally.losses) == pytest.approx(expected, rel=1e-5)
     assert tally.counts == [9]
@@ -91,7 +90,7 @@ def test_several_labels_are_those_above_the_threshold(tokens):
 def test_the_loss_of_several_labels_by_hand(words, tokens):
     task = Classify(ClassifySettings(several=True), NAMES)
     some = [sample("good film", "good", "very"), Sample("bad", None, (), "here:2")]
-    batch = batch_of(task, windows_of(task, some, words), tokens)
+    batch = task.batch(windows_of(task, some, words), tokens)
     scores = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, -0.5]])
     truth = torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
     expected = F.binary_cross_entropy_with_logits(scores, truth, reduction="sum") / 3

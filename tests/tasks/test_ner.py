@@ -14,7 +14,6 @@ from unmask.data.tags import Entity, Sentence, sentence_of
 from unmask.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of
-from unmask.tasks.labels import batch_of
 from unmask.tasks.ner import Name, Names, Ner, NerSettings, spelled
 from unmask.text.tokens import Tokens
 
@@ -105,7 +104,7 @@ def test_neighbours_of_a_document_are_shown_and_not_judged(words):
 def test_the_loss_is_over_words_and_not_over_pieces(task, network_for, words):
     network = network_for(task)
     ((window,),) = windows_of(task, [sentence("unaffable john", ("PER", 1, 2))], words)
-    batch = batch_of(task, [window], Tokens(words, 32))
+    batch = task.batch([window], Tokens(words, 32))
     scores = scores_of(network, batch)
     assert batch.counts == {"ner": 2}
     expected = F.cross_entropy(scores, torch.tensor([0, 3]), reduction="sum")
@@ -188,3 +187,12 @@ def test_an_inside_that_begins_a_name_is_refused_or_on_demand_taken_for_a_beginn
     first, second = Ner.read([path], Columns(), REFUSE, NerSettings(lenient=True))
     assert [entity.label for entity in first.entities] == ["PER", "LOC"]
     assert len(second.entities) == 2, "and a B- still begins one"
+
+
+def test_no_sentence_is_shown_beside_those_of_another_file(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).write_text("john B-PER\n\nsmith B-PER\n\n-DOCSTART- O\n\nparis B-LOC\n")
+    paths = [tmp_path / "one", tmp_path / "two"]
+    found = list(Ner.read_files(paths, Columns(), REFUSE, NerSettings(context=8)))
+    assert [sentence.text for sentence in found] == ["john", "smith", "paris"] * 2
+    assert [sentence.document for sentence in found] == [0, 0, 2, 1, 1, 3]

@@ -9,7 +9,6 @@ from unmask.data.questions import Question, Span
 from unmask.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of
-from unmask.tasks.labels import batch_of
 from unmask.tasks.qa import Answer, Candidate, Qa, QaSettings, best_match, overlap, plain
 from unmask.text.tokens import Tokens
 
@@ -74,10 +73,10 @@ def test_the_loss_is_over_the_tokens_of_each_window(task, network_for, words):
     network, tokens = network_for(task), Tokens(words, 64)
     some = [question("october 1973"), question("paris", context="paris .", number=2)]
     windows = [w for found in windows_of(task, some, words) for w in found]
-    batch = batch_of(task, windows, tokens)
+    batch = task.batch(windows, tokens)
     expected = 0.0
     for window in windows:
-        alone = scores_of(network, batch_of(task, [window], tokens))  # [S, 2]
+        alone = scores_of(network, task.batch([window], tokens))  # [S, 2]
         for side in (0, 1):
             truth = torch.tensor([window.truth[side]])
             expected = expected + F.cross_entropy(alone[None, :, side], truth) / 2

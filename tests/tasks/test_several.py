@@ -12,7 +12,7 @@ from unmask.errors import SettingsError
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
 from unmask.tasks.engine import scores_of
-from unmask.tasks.labels import Supervised, batch_of, heads_of, label_tasks
+from unmask.tasks.labels import Supervised, heads_of, label_tasks
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokens import Tokens
 from unmask.train.optim import make_optimizer, read_moments
@@ -44,7 +44,7 @@ def made(tmp_path_factory):
     for name, part in parts.items():
         found = part.task.windows(part.train[:8], tokens, learn=True)
         windows = [window.compact() for _, some in found for window in some]
-        batches[name] = batch_of(part.task, windows, tokens, term=name)
+        batches[name] = part.task.batch(windows, tokens, term=name)
     network = make_network(Shape.of(model.network.config, heads_of(tasks)), 0, start=model.network)
     return tasks, batches, network.train()
 

@@ -8,14 +8,15 @@ are never published: what inference needs is a head of the network.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from unmask.data.batches import Batch
 from unmask.errors import SettingsError
@@ -58,9 +59,10 @@ class Objective(nn.Module):
     coupled: ClassVar[bool] = False  # True: `encode` and `couple` instead of `forward`
     couples: ClassVar[Sequence[str]] = ()  # labels that `couple` needs, an entry for each vector
 
+    config: Settings
     vocabulary: Vocabulary
 
-    def __init__(self, config: Any, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, config: Settings, vocabulary: Vocabulary | None = None) -> None:
         super().__init__()
         self.config = config
         if vocabulary is not None:
@@ -195,10 +197,7 @@ class Joint(Objective):
 
     def heads(self, shape: Shape) -> Heads:
         """The heads of all."""
-        heads: Heads = {}
-        for reader in self._each():
-            heads |= reader.heads(shape)
-        return heads
+        return {name: own for reader in self._each() for name, own in reader.heads(shape).items()}
 
     def encoders(self, shape: Shape) -> dict[str, ModelConfig]:
         """The encoders of all."""
@@ -241,7 +240,8 @@ class Joint(Objective):
         where = [reader.places(batch) for reader in readers]
         states = network.encode(batch, places=torch.cat(where))
         sums: Sums = {}
-        for reader, part in zip(readers, states.split([len(p) for p in where]), strict=True):
+        parts: Sequence[Tensor] = states.split([len(places) for places in where])
+        for reader, part in zip(readers, parts, strict=True):
             sums |= reader.read(network, part, batch, each=each)
         return sums
 
@@ -253,6 +253,12 @@ def per_record(losses: Tensor, texts: Tensor, batch: Batch) -> Tensor:
     return losses.new_zeros(count).index_add(0, records, losses)
 
 
+class _Idle(FunctionCtx):
+    """What is kept of idle parameters."""
+
+    shapes: list[tuple[torch.Size, torch.dtype, torch.device]]
+
+
 class ZeroGradients(torch.autograd.Function):
     """The identity on a loss, with a gradient of zero for parameters that a batch does not use.
 
@@ -261,19 +267,18 @@ class ZeroGradients(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, *idle: Tensor) -> Tensor:
+    def forward(ctx: _Idle, loss: Tensor, *idle: Tensor) -> Tensor:
         """[] -> []"""
         ctx.shapes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in idle]
         return loss.view_as(loss)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: _Idle, *gradients: Tensor) -> tuple[Tensor, ...]:
         """The gradient as it is, and zeros."""
         return gradients[0], *(torch.zeros(s, dtype=d, device=c) for s, d, c in ctx.shapes)
 
 
 def with_zero_gradients(loss: Tensor, idle: Sequence[Tensor]) -> Tensor:
     """The same loss, beside which idle parameters get a gradient of zero."""
-    apply: Any = ZeroGradients.apply
-    same: Tensor = apply(loss, *idle)
-    return same
+    apply: Callable[..., Tensor] = ZeroGradients.apply
+    return apply(loss, *idle)

@@ -57,10 +57,10 @@ class MaskedLM(Reader):
     """
 
     Config = MaskSettings
+    config: MaskSettings
 
     def __init__(self, config: MaskSettings, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
-        self.config: MaskSettings = config
         self.choices = len(vocabulary)
         self.special = np.zeros(self.choices, dtype=bool)
         self.special[[vocabulary.ids[token] for token in SPECIALS]] = True

@@ -122,10 +122,10 @@ class NextWord(Objective):
     """The cross-entropy of every next word, with what came before it heard."""
 
     Config = NextWordSettings
+    config: NextWordSettings
 
     def __init__(self, config: NextWordSettings, *, term: str) -> None:
         super().__init__(config)
-        self.config: NextWordSettings = config
         self.term = term
 
     def describe(self) -> list[Term]:
@@ -168,6 +168,7 @@ def _numbers(target: Batch) -> Tensor:
 def decoder_states(network: Network, batch: Batch) -> Tensor:
     """The decoder's states for every answer.  -> [N, D]"""
     decoder, source, target = network.heads[DECODER], network.encode(batch), batch.also[TARGET]
+    states: Tensor
     if isinstance(decoder, Decoder):
         heard = target.tokens, target.index, target.owner
         states = decoder(*heard, source, batch.owner, network.words())
@@ -178,8 +179,7 @@ def decoder_states(network: Network, batch: Batch) -> Tensor:
         forced = targets.apart(target.labels[FORCED]) if FORCED in target.labels else None
         states = decoder(spoken, targets.apart(target.tokens), network.words(), forced)
         states = targets.together(states)
-    out: Tensor = states.flatten(0, 1)[target.labels[PLACES]]
-    return out
+    return states.flatten(0, 1)[target.labels[PLACES]]
 
 
 class Speaking:

@@ -6,7 +6,7 @@ come from the fields of an Ask.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,7 +30,7 @@ class Ask(BaseModel):
     # Fields that say how to answer, not what is asked: questions that agree in them go together.
     options: ClassVar[frozenset[str]] = frozenset()
 
-    def chosen(self) -> tuple[tuple[str, Any], ...]:
+    def chosen(self) -> tuple[tuple[str, object], ...]:
         """The options, for comparison."""
         return tuple((name, getattr(self, name)) for name in sorted(self.options))
 
@@ -54,7 +54,9 @@ class Ask(BaseModel):
     def of_table(cls, table: Mapping[str, Any], where: str, columns: Columns = Columns()) -> Self:
         """An object or a row of a table as a question; other keys are not read."""
         keys = {name: columns.given().get(name, name) for name in cls.model_fields}
-        given = {name: table[key] for name, key in keys.items() if table.get(key) is not None}
+        given: dict[str, object] = {
+            name: table[key] for name, key in keys.items() if table.get(key) is not None
+        }
         for name in cls.needed():
             value = given.get(name)
             if name not in given or (isinstance(value, str) and not value.strip()):
@@ -74,17 +76,19 @@ class Ask(BaseModel):
             raise DataError(f"{where}: '{keys.get(name, name)}' is {got[:60]}; {need}.") from None
 
 
+A = TypeVar("A", bound=Ask)
+
+
 def rows(
-    kind: type[Ask], source: str | Path, columns: Columns, watcher: Watcher
-) -> Iterator[tuple[Any, str]]:
+    kind: type[A], source: str | Path, columns: Columns, watcher: Watcher
+) -> Iterator[tuple[A, str]]:
     """The rows of a table as questions, with their places."""
     keys = {columns.given().get(name, name) for name in kind.model_fields}
 
     def choose(names: Sequence[str]) -> list[str]:
         return [name for name in names if name in keys]
 
-    header = columns.header is not False
-    for row in read_rows(source, choose, header=header, watcher=watcher):
+    for row in read_rows(source, choose, header=columns.header is not False, watcher=watcher):
         try:
             yield kind.of_table(row.cells, row.where, columns), row.where
         except DataError as error:

@@ -11,7 +11,7 @@ A task has an objective, from which the network learns; it is none itself.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count, islice
 from math import isfinite
@@ -24,7 +24,7 @@ from unmask.data.lines import Watcher
 from unmask.errors import SettingsError, TextTooLong
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
-from unmask.objectives.base import Objective
+from unmask.objectives.base import Objective, Sums
 from unmask.plugins import registered
 from unmask.settings import Settings
 from unmask.tasks import asks, engine
@@ -35,7 +35,20 @@ from unmask.text.tokens import Tokens
 
 HELD = 2**24  # characters of records that are answered together
 
-Record = TypeVar("Record")
+
+class Recorded(Protocol):
+    """A piece of data."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Its texts: what makes it the same as another one."""
+
+    @property
+    def where(self) -> str:
+        """Its place, for messages."""
+
+
+Record = TypeVar("Record", bound=Recorded)
 Answer = TypeVar("Answer")
 
 
@@ -73,7 +86,7 @@ class Task(Generic[Record, Answer]):
     batch_tokens: ClassVar[int] = engine.BATCH_TOKENS  # that are answered at once
     worker_tokens: ClassVar[int] = engine.WORKER_TOKENS  # ... by each of several workers
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Settings) -> None:
         self.config = config
 
     # Data
@@ -126,7 +139,7 @@ class Task(Generic[Record, Answer]):
     @classmethod
     def texts(cls, records: Iterable[Record]) -> tuple[Iterable[str], Iterable[str]]:
         """What a vocabulary is learned from, where none is given: of both sides."""
-        return (text for record in records for text in getattr(record, "key", ())), ()
+        return (text for record in records for text in record.key), ()
 
     def record(self, ask: Any, where: str, number: int) -> Record:
         """A question as a record without a truth; `number` counts questions that come together."""
@@ -181,12 +194,12 @@ class Task(Generic[Record, Answer]):
         session = self.session(forward, windows, tokens)
         while not session.done:
             session.step()
-        labelled = [window for window in windows if window.labelled] if known else []
+        labelled: list[Window] = [w for w in windows if w.labelled] if known else []
         if not labelled:
             return Ran(session.values())
         network, batch = engine.network_of(forward), self.batch(labelled, tokens)
-        loss = self.objective(network, batch.to(network.table().device), {})[self.name]
-        return Ran(session.values(), float(loss), batch.counts[self.name])
+        sums: Sums = self.objective(network, batch.to(network.table().device), {})
+        return Ran(session.values(), float(sums[self.name]), batch.counts[self.name])
 
     def session(self, forward: Forward, windows: Sequence[Any], tokens: Tokens) -> Session:
         """Begin to answer windows step by step, in a task that generates."""
@@ -197,14 +210,6 @@ class Task(Generic[Record, Answer]):
     ) -> Answer:
         """What the raw values of a record's windows say."""
         raise NotImplementedError
-
-    def stream(self, forward: Forward, record: Record, tokens: Tokens) -> Iterator[Answer]:
-        """The answer to one record as it grows, in a task that generates."""
-        ((_, windows),) = self.windows([record], tokens)
-        session = self.session(forward, windows, tokens)
-        while not session.done:
-            session.step()
-            yield self.decode(record, windows, session.values(), tokens)
 
     def view(self, record: Record, answer: Answer) -> View:
         """The answer as a person looks at it."""
@@ -228,7 +233,7 @@ class Task(Generic[Record, Answer]):
         """What is true, what was said and how bad that is; None where the answer is right."""
         return None
 
-    def detail(self, records: Sequence[Any], answers: Sequence[Answer]) -> Detail:
+    def detail(self, records: Sequence[Record], answers: Sequence[Answer]) -> Detail:
         """What else is worth seeing: the worst mistakes, and what a task adds to them."""
         wrong = []
         for record, answer in zip(records, answers, strict=True):
@@ -252,11 +257,12 @@ class Task(Generic[Record, Answer]):
 
 
 def all_scores(
-    task: Task[Any, Any], records: Sequence[Any], answers: Sequence[Any], loss: float
+    task: Task[Record, Answer], records: Sequence[Record], answers: Sequence[Answer], loss: float
 ) -> dict[str, float]:
     """The metrics of a task, and those of plugins."""
     scores = {**task.score(records, answers), **task.score_loss(loss)}
-    for name, metric in registered("metric").items():
+    metrics: dict[str, Callable[..., object]] = registered("metric")
+    for name, metric in metrics.items():
         value = metric(records, answers)
         if not isinstance(value, int | float) or not isfinite(value):
             raise SettingsError(f"metric '{name}': returned {value!r:.60}; need a finite number.")
@@ -264,19 +270,19 @@ def all_scores(
     return scores
 
 
-class _Waiting:
+class _Waiting(Generic[Record]):
     """Records whose answers are not there yet, in their order, and the characters in them."""
 
     def __init__(self) -> None:
-        self.records: deque[tuple[Any, Sequence[Window]]] = deque()
+        self.records: deque[tuple[Record, Sequence[Window]]] = deque()
         self.held = 0
 
-    def add(self, record: Any, windows: Sequence[Window]) -> None:
+    def add(self, record: Record, windows: Sequence[Window]) -> None:
         """One more."""
         self.records.append((record, windows))
         self.held += sum(map(len, record.key))
 
-    def first(self) -> tuple[Any, Sequence[Window]]:
+    def first(self) -> tuple[Record, Sequence[Window]]:
         """Take out the one that has waited longest."""
         record, windows = self.records.popleft()
         self.held -= sum(map(len, record.key))
@@ -299,7 +305,7 @@ def answers(
     `tally` counts on the way; losses too, if the truth is `known`. Without `truncate` a text that
     is too long is refused.
     """
-    waiting = _Waiting()
+    waiting: _Waiting[Record] = _Waiting()
     tally = tally or Tally()
 
     def windows() -> Iterator[Window]:
@@ -313,7 +319,7 @@ def answers(
                 tally.cut_tokens += window.cut
             yield from found
 
-    def read(some: list[Window]) -> Sequence[Any]:
+    def read(some: list[Window]) -> Sequence[object]:
         ran = task.run(forward, some, tokens, known=known)
         tally.losses.append(ran.loss)
         tally.counts.append(ran.count)
@@ -327,13 +333,14 @@ def answers(
         tokens=task.batch_tokens,
         worker_tokens=task.worker_tokens,
     )
+
+    def answer(values: Sequence[object]) -> tuple[Record, Answer]:
+        record, own = waiting.first()
+        return record, task.decode(record, own, values, tokens)
+
     for value in scored:
         while not waiting.records[0][1]:  # records without a window, such as blank texts
-            record, own = waiting.first()
-            yield record, task.decode(record, own, [], tokens)
-        record, own = waiting.first()
-        values = [value, *islice(scored, len(own) - 1)]
-        yield record, task.decode(record, own, values, tokens)
+            yield answer([])
+        yield answer([value, *islice(scored, len(waiting.records[0][1]) - 1)])
     while waiting.records:
-        record, own = waiting.first()
-        yield record, task.decode(record, own, [], tokens)
+        yield answer([])

@@ -1,7 +1,7 @@
 """A data file -> everything that is wrong with it, and what it holds: `unmask check`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any
 from unmask.data.columns import Columns
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
 from unmask.data.tables import TABLES
+from unmask.data.tags import Entity
 from unmask.errors import DataError
 from unmask.plugins import find, known
 from unmask.settings import build
 from unmask.tasks import TASKS
-from unmask.tasks.base import Task
+from unmask.tasks.base import Recorded, Task
 
 LOOKED_AT = 50  # lines that tell what a file is
 SHOWN = 20  # labels whose counts are given
@@ -41,14 +42,15 @@ def examine(
     task: str | None = None,
     columns: Columns = Columns(),
     train: Path | None = None,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Examination:
     """Read all of a file, and the training data beside it if labels must be known from there.
 
     `settings` are the task's own, as a recipe has them.
     """
     name = task or guess_task(path)
-    kind, found = find("task", TASKS, name), Examination(name)
+    kind: type[Task[Recorded, Any]] = find("task", TASKS, name)
+    found = Examination(name)
     config = build(kind.Config, settings or {}, where="task")
     columns, notes = kind.noted([path], columns)
     found.facts += notes
@@ -58,13 +60,16 @@ def examine(
         found.faults.append(f"{path}: nothing to learn from in it. Is it the right file?")
         return found
     try:
-        if train is None:
-            kind.learn(config, records).check(records)
-        else:
-            others = list(kind.read([train], columns, REFUSE, config))
-            _compare(kind.learn(config, others), records, others, train, found)
+        examples = records if train is None else list(kind.read([train], columns, REFUSE, config))
+        if not examples:
+            raise DataError(f"{train}: nothing to learn from in it. Is it the right file?")
+        _check(kind.learn(config, examples), records, found)
     except DataError as error:
         found.bad(error)
+    else:
+        seen = set() if train is None else {record.key for record in examples}
+        if both := sum(record.key in seen for record in records):
+            found.warnings.append(f"{both:,} of {len(records):,} examples are in {train} too")
     _labels(records, found)
     _repeated(records, found)
     return found
@@ -77,31 +82,22 @@ def guess_task(path: Path) -> str:
     if ending not in TABLES or ending == ".jsonl":
         lines = [text for _, text in islice(read_lines(path, GLANCE), LOOKED_AT)]
     for name in reversed(known("task", TASKS)):  # the most general ones stand first
-        if find("task", TASKS, name).recognises(path, ending, lines):
+        kind: type[Task[Any, Any]] = find("task", TASKS, name)
+        if kind.recognises(path, ending, lines):
             return name
     raise DataError(f"{path}: cannot tell what it is for. Give --task.")
 
 
-def _compare(
-    task: Task[Any, Any],
-    records: Sequence[Any],
-    known: Sequence[Any],
-    train: Path,
-    found: Examination,
-) -> None:
-    """Can records be scored by a task that was learned from others, and are they other ones?"""
+def _check(task: Task[Recorded, Any], records: Sequence[Recorded], found: Examination) -> None:
+    """Can records be scored by a task that was learned, perhaps from others?"""
     for record in records:
         try:
             task.check([record])
         except DataError as error:
             found.bad(error)
-    seen = {record.key for record in known}
-    both = sum(record.key in seen for record in records)
-    if both:
-        found.warnings.append(f"{both:,} of {len(records):,} examples are in {train} too")
 
 
-def _labels(records: Sequence[Any], found: Examination) -> None:
+def _labels(records: Sequence[Recorded], found: Examination) -> None:
     counts = Counter(label for record in records for label in _labels_of(record))
     if not counts:
         return
@@ -114,22 +110,31 @@ def _labels(records: Sequence[Any], found: Examination) -> None:
         found.warnings.append(f"fewer than {RARE} examples: {few}")
 
 
-def _labels_of(record: Any) -> list[str]:
-    if isinstance(getattr(record, "label", None), tuple):
-        return list(record.label)
-    return [entity.label for entity in getattr(record, "entities", None) or ()]
+def _labels_of(record: Recorded) -> list[str]:
+    labels = _answer_of(record)
+    if isinstance(labels, list):
+        return labels
+    entities: Sequence[Entity] = getattr(record, "entities", None) or ()
+    return [entity.label for entity in entities]
 
 
-def _repeated(records: Sequence[Any], found: Examination) -> None:
+def _answer_of(record: Recorded) -> object:
+    """The label, or several in one order, since theirs says nothing."""
+    label: object = getattr(record, "label", None)
+    return sorted(map(str, label)) if isinstance(label, tuple) else label
+
+
+def _repeated(records: Sequence[Recorded], found: Examination) -> None:
     """The same text twice is learned twice; with two answers it cannot be learned."""
-    first: dict[Any, Any] = {}
+    first: dict[tuple[str, ...], Recorded] = {}
     torn: list[str] = []
     for record in records:
         before = first.setdefault(record.key, record)
-        if getattr(before, "label", None) != getattr(record, "label", None):
+        there, here = _answer_of(before), _answer_of(record)
+        if there != here:
             torn.append(
                 f"{record.where}: the same text as {before.where} with another answer: "
-                f"{before.label} there, {record.label} here"
+                f"{there} there, {here} here"
             )
     found.warnings += torn[:SHOWN]
     if len(torn) > SHOWN:

@@ -25,14 +25,7 @@ from unmask.data.tables import TABLES
 from unmask.errors import DataError
 from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
 from unmask.settings import Settings
-from unmask.tasks.labels import (
-    TRUTH,
-    LabelWindow,
-    Scores,
-    TextTask,
-    text_labels,
-    unknown_label,
-)
+from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels, unknown_label
 from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
 from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import LabelsView
@@ -73,15 +66,12 @@ class Classify(TextTask[Labels]):
     title = "Classify"
     Config = ClassifySettings
     answers = Labels
+    config: ClassifySettings
 
     def __init__(
-        self,
-        config: ClassifySettings,
-        names: Sequence[str],
-        weights: Sequence[float] | None = None,
+        self, config: ClassifySettings, names: Sequence[str], weights: Sequence[float] | None = None
     ) -> None:
         super().__init__(config)
-        self.config: ClassifySettings = config
         self.names = tuple(names)
         self.number = {name: i for i, name in enumerate(self.names)}
         self.weights = torch.ones(len(names)) if weights is None else torch.tensor(weights)
@@ -125,7 +115,7 @@ class Classify(TextTask[Labels]):
     @classmethod
     def learn(cls, config: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """With the labels that occur, numbers in their order."""
-        seen: Counter[str] = Counter(name for record in records for name in record.label)
+        seen: Counter[str] = Counter(name for record in records for name in _labels_of(record))
         if len(seen) < (1 if config.several else 2):
             only = f"only the label '{next(iter(seen))}'" if seen else "no label"
             raise DataError(
@@ -161,21 +151,22 @@ class Classify(TextTask[Labels]):
     def check(self, records: Sequence[Sample]) -> None:
         """Every label must have occurred in training."""
         for record in records:
-            for name in record.label:
+            for name in _labels_of(record):
                 if name not in self.number:
                     raise unknown_label(record.where, name, self.names[:20])
 
     def truth(self, record: Sample) -> list[int]:
         """The numbers of its labels."""
-        return [self.number[name] for name in record.label]
+        return [self.number[name] for name in _labels_of(record)]
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """The number of each text's label, or a one for each of its labels."""
+        numbers: list[list[int]] = [window.truth for window in windows]
         if not self.config.several:
-            return torch.tensor([window.truth[0] for window in windows])
+            return torch.tensor([own[0] for own in numbers])
         table = torch.zeros(len(windows), len(self.names))
-        for row, window in zip(table, windows, strict=True):
-            row[window.truth] = 1.0
+        for row, own in enumerate(numbers):
+            table[row, own] = 1.0
         return table
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
@@ -189,11 +180,7 @@ class Classify(TextTask[Labels]):
         return each / len(self.names)
 
     def decode(
-        self,
-        record: Sample,
-        windows: Sequence[LabelWindow],
-        values: Sequence[Scores],
-        tokens: Tokens,
+        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Labels:
         """The most probable label, or all that are probable enough."""
         own: Scores = values[0][0]
@@ -233,10 +220,10 @@ class Classify(TextTask[Labels]):
 
     def mistake(self, record: Sample, answer: Labels) -> tuple[str, str, float] | None:
         """Other labels than the true ones: the surer, the worse."""
-        if set(record.label) == set(answer.labels):
+        truth, said = sorted(_labels_of(record)), sorted(answer.labels)
+        if truth == said:
             return None
-        truth, said = (", ".join(sorted(labels)) for labels in (record.label, answer.labels))
-        return truth, said, max(answer.probabilities.values())
+        return ", ".join(truth), ", ".join(said), max(answer.probabilities.values())
 
     def detail(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Detail:
         """A line for each label, the confusion, the surest mistakes."""
@@ -248,11 +235,16 @@ class Classify(TextTask[Labels]):
         return detail
 
     def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> NDArray[np.int64]:
-        truth: list[str] = [record.label[0] for record in records]
+        truth = [_labels_of(record)[0] for record in records]
         return confusion(truth, [answer.label for answer in answers], self.names)
+
+
+def _labels_of(record: Sample) -> tuple[str, ...]:
+    labels: tuple[str, ...] = record.label
+    return labels
 
 
 def _sets(
     records: Sequence[Sample], answers: Sequence[Labels]
 ) -> tuple[list[set[str]], list[set[str]]]:
-    return [set(record.label) for record in records], [set(a.labels) for a in answers]
+    return [set(_labels_of(record)) for record in records], [set(a.labels) for a in answers]

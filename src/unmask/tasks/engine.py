@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Barrier
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,13 @@ _CORES: ContextVar[int | None] = ContextVar("cores", default=None)  # of a worke
 
 E = TypeVar("E", bound=Tokenized)
 A = TypeVar("A")
+P = TypeVar("P")
+
+
+class _Map(Protocol):
+    """What `map` is, for one argument."""
+
+    def __call__(self, fn: Callable[[P], A], parts: Iterable[P], /) -> Iterable[A]: ...
 
 
 def run(
@@ -54,7 +61,7 @@ def run(
     """
     examples = iter(examples)
     with ExitStack() as later:
-        at_once: Callable[..., Iterable[Any]] | None = None
+        at_once: _Map | None = None
         while group := _group(examples, full):
 
             def answer(chosen: list[int], group: list[E] = group) -> Sequence[A]:
@@ -62,7 +69,7 @@ def run(
                     return read([group[i] for i in chosen])
 
             parts = list(by_length(group, worker_tokens or WORKER_TOKENS))
-            each: Callable[..., Iterable[Any]] = map
+            each: _Map = map
             if workers == 1 or _idle(len(parts), workers) > IDLE:
                 parts = list(by_length(group, tokens))
             else:  # they take longer to begin than one text to answer
@@ -75,7 +82,7 @@ def run(
 
 
 @contextmanager
-def _several(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+def _several(workers: int) -> Iterator[_Map]:
     """A `map` whose calls run side by side, each on one core: they need not wait for each other."""
     threads, ready = torch.get_num_threads(), Barrier(workers + 1)
 
@@ -217,11 +224,11 @@ def scores_at(
     shared: bool = False,
 ) -> Tensor:
     """The same of tensors.  4 x [B, S], [P] -> [P, C]"""
-    config = network.shape.heads[head]
-    if config.mix == "last":
+    states: Tensor
+    if network.shape.heads[head].mix == "last":
         states = network.encoder(*inputs, places=places, shared=shared)
         return network.label_scores(states, head)
     trace: list[Tensor] = []
     network.encoder(*inputs, trace=trace, shared=shared)
-    mix = network.head(head, LabelHead).mix
-    return network.label_scores(mix([states.flatten(0, 1)[places] for states in trace]), head)
+    states = network.head(head, LabelHead).mix([own.flatten(0, 1)[places] for own in trace])
+    return network.label_scores(states, head)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, tee
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,9 +24,10 @@ from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import LABELS, POOLER, Heads, LabelsConfig, PoolerConfig, Shape
 from unmask.objectives.base import Companions, Objective, Sums, Term, with_zero_gradients
+from unmask.settings import Settings
 from unmask.tasks import engine
 from unmask.tasks.asks import Ask, AskText
-from unmask.tasks.base import Task
+from unmask.tasks.base import Answer, Record, Task
 from unmask.tasks.engine import READ, Forward, scores_of
 from unmask.tasks.results import Ran
 from unmask.text.tokens import Tokens
@@ -34,8 +35,7 @@ from unmask.text.tokens import Tokens
 Scores = NDArray[np.float32]  # [P, C]: at each place that is read
 LOOKED_AT = 50  # rows that tell what a table is
 TRUTH = "truth"  # among a batch's labels: what must be answered
-R = TypeVar("R")
-A = TypeVar("A")
+LabelWindows = Sequence["LabelWindow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class LabelWindow:
         return replace(self, about=None, ids=ids, segments=segments)
 
 
-class LabelTask(Task[R, A]):
+class LabelTask(Task[Record, Answer]):
     """A task with a head of labels."""
 
     @property
@@ -70,15 +70,14 @@ class LabelTask(Task[R, A]):
 
     def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
         """Its labels, and the pooler if they read it."""
-        pooler: Heads = {POOLER: PoolerConfig()} if self.head.pooled else {}
-        return {**pooler, LABELS: self.head}
+        return heads_of({LABELS: self})
 
     @property
     def objective(self) -> Objective:
         """Its loss."""
         return Supervised({self.name: self}, {self.name: LABELS})
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """What must be answered.  -> [N] or [N, K]"""
         raise NotImplementedError
 
@@ -86,50 +85,31 @@ class LabelTask(Task[R, A]):
         """How wrong scores are beside the batch's truths, summed over answers.  [P, C] -> []"""
         raise NotImplementedError
 
-    def batch(
-        self, windows: Sequence[LabelWindow], tokens: Tokens, term: str | None = None
-    ) -> Batch:
+    def batch(self, windows: LabelWindows, tokens: Tokens, term: str | None = None) -> Batch:
         """Windows in packed rows, with places and truths."""
-        return batch_of(self, windows, tokens, term=term)
+        truths = self.truths(windows)
+        batch = places_of(windows, tokens)
+        return batch.with_labels(len(truths), term or self.name, **{TRUTH: truths})
 
     def run(
-        self,
-        forward: Forward,
-        windows: Sequence[LabelWindow],
-        tokens: Tokens,
-        *,
-        known: bool = False,
+        self, forward: Forward, windows: LabelWindows, tokens: Tokens, *, known: bool = False
     ) -> Ran:
         """The scores of each window."""
-        batch = batch_of(self, windows, tokens, known=known)
+        batch = self.batch(windows, tokens) if known else places_of(windows, tokens)
         scores = forward.scores(batch).float().cpu()
-        parts = scores.split([len(window.places) for window in windows])
-        values = [part.numpy() for part in parts]
+        parts: Sequence[Tensor] = scores.split([len(window.places) for window in windows])
+        values: list[Scores] = [part.numpy() for part in parts]
         if not known:
             return Ran(values)
         return Ran(values, float(self.loss(scores, batch)), batch.counts[self.name])
 
 
-def batch_of(
-    task: LabelTask[Any, Any],
-    windows: Sequence[LabelWindow],
-    tokens: Tokens,
-    *,
-    known: bool = True,
-    term: str | None = None,
-) -> Batch:
-    """Windows in packed rows, with the places to read and, where known, the truths.
-
-    The loss is called after the task, unless `term` is another name.
-    """
+def places_of(windows: LabelWindows, tokens: Tokens) -> Batch:
+    """Windows in packed rows, with the places to read."""
     batch = engine.lay_out(windows, pad_id=tokens.source.vocabulary.pad)
     begins: list[int] = batch.begins.tolist()
     places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
-    batch = replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
-    if not known:
-        return batch
-    truths = task.truths(windows)
-    return batch.with_labels(len(truths), term or task.name, **{TRUTH: truths})
+    return replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
 
 
 class Supervised(Objective):
@@ -141,7 +121,7 @@ class Supervised(Objective):
 
     def __init__(self, tasks: Mapping[str, LabelTask[Any, Any]], heads: Mapping[str, str]) -> None:
         """`heads` are the heads of the tasks, by the names of their losses."""
-        super().__init__(None)
+        super().__init__(Settings())
         self.tasks, self.head_of = dict(tasks), dict(heads)
 
     def describe(self) -> list[Term]:
@@ -184,7 +164,7 @@ def heads_of(tasks: Mapping[str, LabelTask[Any, Any]]) -> Heads:
     return {**pooler, **several}
 
 
-class TextTask(LabelTask[Sample, A]):
+class TextTask(LabelTask[Sample, Answer]):
     """A task that reads a text or a pair of texts at its [CLS]."""
 
     tabular = True
@@ -227,7 +207,7 @@ class TextTask(LabelTask[Sample, A]):
         """A text or a pair."""
         return Sample(ask.text, ask.second, None, where)
 
-    def truth(self, record: Sample) -> Any:
+    def truth(self, record: Sample) -> object:
         """What the scores of a labelled record should say."""
         raise NotImplementedError
 

@@ -6,19 +6,21 @@ Answers are labels, sets of labels, or numbers that should agree.
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from math import sqrt
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.floating[Any]]
+Numbers = NDArray[np.float64]
 T = TypeVar("T")
+F = TypeVar("F", np.float32, np.float64)
 
 
-def softmax(scores: Floats) -> Floats:
+def softmax(scores: NDArray[F]) -> NDArray[F]:
     """Scores as probabilities, along the last axis."""
     grown = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-    shares: Floats = grown / grown.sum(axis=-1, keepdims=True)
+    shares: NDArray[F] = grown / grown.sum(axis=-1, keepdims=True)
     return shares
 
 
@@ -77,18 +79,28 @@ def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -
 def matthews(table: NDArray[np.int64]) -> float:
     """Matthews' correlation of a confusion, for any number of labels (Gorodkin 2004)."""
     counts = table.astype(np.float64)
-    true, said, all_ = counts.sum(axis=1), counts.sum(axis=0), counts.sum()
-    together = np.trace(counts) * all_ - true @ said
-    apart = np.sqrt((all_**2 - said @ said) * (all_**2 - true @ true))
-    return float(together / apart) if apart else 0.0
+    true: Numbers = counts.sum(axis=1)
+    said: Numbers = counts.sum(axis=0)
+    all_, right = float(counts.sum()), float(np.trace(counts))
+    apart = sqrt((all_**2 - dot(said, said)) * (all_**2 - dot(true, true)))
+    return (right * all_ - dot(true, said)) / apart if apart else 0.0
+
+
+def dot(one: Numbers, other: Numbers) -> float:
+    """The sum of products."""
+    return float(one @ other)
 
 
 def pearson(first: ArrayLike, second: ArrayLike) -> float:
     """How well one line goes through all pairs; 0 where one of the two never changes."""
-    a, b = (np.asarray(values, dtype=np.float64) for values in (first, second))
-    a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size else 0.0
+    a, b = _centred(first), _centred(second)
+    size = sqrt(dot(a, a) * dot(b, b))
+    return dot(a, b) / size if size else 0.0
+
+
+def _centred(values: ArrayLike) -> Numbers:
+    numbers = np.asarray(values, dtype=np.float64)
+    return numbers - float(numbers.mean())
 
 
 def spearman(first: ArrayLike, second: ArrayLike) -> float:
@@ -96,7 +108,7 @@ def spearman(first: ArrayLike, second: ArrayLike) -> float:
     return pearson(ranks(first), ranks(second))
 
 
-def ranks(values: ArrayLike) -> NDArray[np.float64]:
+def ranks(values: ArrayLike) -> Numbers:
     """The place of each value in their order; equal ones share the mean of their places.
 
     >>> ranks([10, 30, 20, 20])
@@ -105,5 +117,5 @@ def ranks(values: ArrayLike) -> NDArray[np.float64]:
     numbers = np.asarray(values, dtype=np.float64)
     _, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     last = counts.cumsum()
-    mean: NDArray[np.float64] = (last - (counts - 1) / 2)[which]
+    mean: Numbers = (last - (counts - 1) / 2)[which]
     return mean

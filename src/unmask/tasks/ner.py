@@ -25,7 +25,7 @@ from unmask.errors import DataError
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
 from unmask.tasks.asks import Ask, Text
-from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores, unknown_label
+from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores, unknown_label
 from unmask.tasks.metrics import Hits, hits, softmax
 from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import Marked, SpansView
@@ -82,10 +82,10 @@ class Ner(LabelTask[Sentence, Names]):
     Ask = AskSentence
     answers = Names
     metric = "f1"
+    config: NerSettings
 
     def __init__(self, config: NerSettings, tags: Sequence[str]) -> None:
         super().__init__(config)
-        self.config: NerSettings = config
         self.tags = tuple(tags)
         self.number = {tag: i for i, tag in enumerate(self.tags)}
 
@@ -96,6 +96,15 @@ class Ner(LabelTask[Sentence, Names]):
         """Sentences with their entities."""
         (path,) = paths
         return read_sentences(path, watcher, lenient=config.lenient)
+
+    @classmethod
+    def read_files(
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: NerSettings
+    ) -> Iterator[Sentence]:
+        """With other numbers for the documents of each file: none goes on in the next file."""
+        for which, path in enumerate(paths):
+            for sentence in cls.read([path], columns, watcher, config):
+                yield replace(sentence, document=sentence.document * len(paths) + which)
 
     @classmethod
     def noted(
@@ -183,27 +192,24 @@ class Ner(LabelTask[Sentence, Names]):
                 starts = list(accumulate(map(len, words), initial=before))
                 yield record, self._windows(record, shown, starts, tokenizer.vocabulary, room)
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """The number of each word's tag."""
-        tags = [tag for window in windows for tag in window.truth]
-        return torch.tensor(tags, dtype=torch.long)
+        tags: list[list[int]] = [window.truth for window in windows]
+        return torch.tensor(list(chain.from_iterable(tags)), dtype=torch.long)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy over the tags of each word."""
         return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
     def decode(
-        self,
-        record: Sentence,
-        windows: Sequence[LabelWindow],
-        values: Sequence[Scores],
-        tokens: Tokens,
+        self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Names:
         """The best tag of each word, and the names that they spell."""
-        order = np.argsort([word for window in windows for word in window.about], kind="stable")
+        words: list[list[int]] = [window.about for window in windows]
+        order = np.argsort(list(chain.from_iterable(words)), kind="stable")
         every = np.concatenate(values)[order]
-        best = every.argmax(axis=1)
-        shares = softmax(every)[np.arange(len(best)), best]
+        best: list[int] = every.argmax(axis=1).tolist()
+        shares: Scores = softmax(every)[np.arange(len(best)), best]
         tags = tuple(self.tags[i] for i in best)
         found = []
         for first, last, label in spelled(tags):
@@ -222,8 +228,8 @@ class Ner(LabelTask[Sentence, Names]):
 
     def agreement(self, truth: Sequence[Names], found: Sequence[Names]) -> Agreement:
         """The share of the words that are tagged alike, among those in which either sees a name."""
-        tags = ((names.tags for names in some) for some in (truth, found))
-        words = [pair for texts in zip(*tags, strict=True) for pair in zip(*texts, strict=True)]
+        texts = zip(truth, found, strict=True)
+        words = [pair for a, b in texts for pair in zip(a.tags, b.tags, strict=True)]
         same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]
         if not same:
             raise DataError(
@@ -307,13 +313,11 @@ def _owners(places: Sequence[int], size: int, room: int, stride: int) -> list[in
         return [0] * len(places)
     step = max(room - stride, 1)
     begins = list(range(0, size - room, step)) + [size - room]
-    return [
-        min(
-            (b for b in begins if b <= place < b + room),
-            key=lambda b: (abs(2 * (place - b) - room), b),
-        )
-        for place in places
-    ]
+    found = []
+    for place in places:
+        middles = [(abs(2 * (place - b) - room), b) for b in begins if b <= place < b + room]
+        found.append(min(middles)[1])
+    return found
 
 
 def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
@@ -335,12 +339,9 @@ def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 def _hits(records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, Hits]:
     """By label, how many names were said, true, and both."""
     truth = [_spans(record.entities or ()) for record in records]
-    return hits(truth, [_spans(answer.entities) for answer in answers], _label)
+    said = [_spans(answer.entities) for answer in answers]
+    return hits(truth, said, lambda span: span[0])
 
 
 def _spans(entities: Iterable[Entity | Name]) -> set[_Span]:
     return {(entity.label, entity.start, entity.end) for entity in entities}
-
-
-def _label(span: _Span) -> str:
-    return span[0]

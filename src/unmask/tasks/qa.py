@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from unmask.data.batches import Batch
 from unmask.data.columns import Columns
@@ -29,7 +30,7 @@ from unmask.model.config import Count
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
 from unmask.tasks.asks import Ask, Text
-from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores
+from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores
 from unmask.tasks.metrics import softmax
 from unmask.tasks.results import Agreement
 from unmask.tasks.views import Marked, SpansView
@@ -79,8 +80,7 @@ class AskPassage(Ask):
 
     question: Annotated[Text, Field(description="The question.", examples=["Who wrote the book?"])]
     context: Annotated[
-        Text,
-        Field(title="Passage", description="What may answer it.", examples=[PASSAGE]),
+        Text, Field(title="Passage", description="What may answer it.", examples=[PASSAGE])
     ]
     id: Annotated[str | int | None, Field(description="Its name, in a file of answers.")] = None
 
@@ -94,10 +94,7 @@ class Qa(LabelTask[Question, Answer]):
     Ask = AskPassage
     answers = Answer
     metric = "f1"
-
-    def __init__(self, config: QaSettings) -> None:
-        super().__init__(config)
-        self.config: QaSettings = config
+    config: QaSettings
 
     @classmethod
     def read(
@@ -109,9 +106,8 @@ class Qa(LabelTask[Question, Answer]):
 
     def record(self, ask: AskPassage, where: str, number: int) -> Question:
         """A question without an answer."""
-        return Question(
-            where if ask.id is None else str(ask.id), ask.question, ask.context, None, where
-        )
+        name = where if ask.id is None else str(ask.id)
+        return Question(name, ask.question, ask.context, None, where)
 
     def questions(
         self, source: str | Path, columns: Columns, watcher: Watcher
@@ -172,14 +168,14 @@ class Qa(LabelTask[Question, Answer]):
             )
             yield record, [_window(part, record) for part in parts]
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """The places of the first and the last token."""
         return torch.tensor([window.truth for window in windows])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """The mean of two cross-entropies over the tokens of a window.  [P, 2] -> []"""
-        parts = scores.split(batch.length.tolist())
-        rows = torch.nn.utils.rnn.pad_sequence(list(parts), True, float("-inf"))  # [N, S, 2]
+        parts: list[Tensor] = list(scores.split(batch.length.tolist()))
+        rows = pad_sequence(parts, True, float("-inf"))  # [N, S, 2]
         ends = batch.labels[TRUTH]
         first, last = (
             F.cross_entropy(rows[:, :, side], ends[:, side], reduction="sum") for side in (0, 1)
@@ -187,11 +183,7 @@ class Qa(LabelTask[Question, Answer]):
         return (first + last) / 2
 
     def decode(
-        self,
-        record: Question,
-        windows: Sequence[LabelWindow],
-        values: Sequence[Scores],
-        tokens: Tokens,
+        self, record: Question, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Answer:
         """The best stretch over all windows, or nothing."""
         found: dict[Offsets, float] = {}
@@ -226,8 +218,8 @@ class Qa(LabelTask[Question, Answer]):
         each = np.array(
             [best_match(a.text, r.answers or ()) for r, a in zip(records, answers, strict=True)]
         )
-        exact, f1 = each.mean(axis=0)
-        found = {"exact": float(exact), "f1": float(f1)}
+        means: list[float] = each.mean(axis=0).tolist()
+        found = dict(zip(("exact", "f1"), means, strict=True))
         has = np.array([bool(record.answers) for record in records])
         if not has.all():
             for name, chosen in (("answerable", has), ("unanswerable", ~has)):
@@ -276,9 +268,10 @@ class Qa(LabelTask[Question, Answer]):
         """Stretches of the passage that begin and end well, with their scores."""
         offsets: Sequence[Offsets] = window.about
         own = scores[list(window.segments).index(1) :][: len(offsets)]
-        firsts, lasts = np.argsort(-own, axis=0, kind="stable")[: self.config.best].T
-        for a in firsts.tolist():
-            for b in lasts.tolist():
+        likeliest: list[list[int]] = np.argsort(-own, axis=0, kind="stable").T.tolist()
+        firsts, lasts = (places[: self.config.best] for places in likeliest)
+        for a in firsts:
+            for b in lasts:
                 if a <= b < a + self.config.longest_answer:
                     stretch = offsets[a][0], offsets[b][1]
                     yield stretch, float(own[a, 0] + own[b, 1])

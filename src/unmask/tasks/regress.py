@@ -15,7 +15,7 @@ from unmask.data.columns import Sample, is_fraction
 from unmask.errors import DataError
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.settings import Settings
-from unmask.tasks.labels import TRUTH, LabelWindow, Scores, TextTask, text_labels
+from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels
 from unmask.tasks.metrics import pearson, spearman
 from unmask.tasks.results import Agreement
 from unmask.tasks.views import NumberView
@@ -70,10 +70,10 @@ class Regress(TextTask[Number]):
     @classmethod
     def learn(cls, config: RegressSettings, records: Sequence[Sample]) -> "Regress":
         """The numbers must differ."""
-        if len({record.label for record in records}) < 2:
+        if len({number_of(record) for record in records}) < 2:
             raise DataError(
-                f"{records[0].where}: the number is {records[0].label:g} in all {len(records):,} "
-                "examples; need at least two different ones. Check --label."
+                f"{records[0].where}: the number is {number_of(records[0]):g} in all "
+                f"{len(records):,} examples; need at least two different ones. Check --label."
             )
         return cls(config)
 
@@ -92,9 +92,9 @@ class Regress(TextTask[Number]):
 
     def truth(self, record: Sample) -> float:
         """The number."""
-        return float(record.label)
+        return number_of(record)
 
-    def truths(self, windows: Sequence[LabelWindow]) -> Tensor:
+    def truths(self, windows: LabelWindows) -> Tensor:
         """The numbers."""
         return torch.tensor([window.truth for window in windows])
 
@@ -103,11 +103,7 @@ class Regress(TextTask[Number]):
         return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="sum")
 
     def decode(
-        self,
-        record: Sample,
-        windows: Sequence[LabelWindow],
-        values: Sequence[Scores],
-        tokens: Tokens,
+        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Number:
         """The number as it is."""
         return Number(float(values[0][0, 0]))
@@ -119,14 +115,14 @@ class Regress(TextTask[Number]):
     def agreement(self, truth: Sequence[Number], found: Sequence[Number]) -> Agreement:
         """The share of the variance that is kept."""
         one, two = (np.array([number.score for number in some]) for some in (truth, found))
-        share = float(1.0 - np.square(two - one).mean() / max(one.var(), 1e-12))
+        share = 1.0 - float(np.square(two - one).mean()) / max(float(one.var()), 1e-12)
         return Agreement(
             share, 0.98, "numbers of {texts:,} texts: {share:.2%} of their variance is kept"
         )
 
     def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
         """Correlations, and the mean square of the differences."""
-        truth = np.array([record.label for record in records])
+        truth = np.array([number_of(record) for record in records])
         said = np.array([answer.score for answer in answers])
         return {
             "spearman": spearman(truth, said),
@@ -136,4 +132,10 @@ class Regress(TextTask[Number]):
 
     def mistake(self, record: Sample, answer: Number) -> tuple[str, str, float]:
         """How far an answer is off."""
-        return f"{record.label:g}", f"{answer.score:.3g}", abs(record.label - answer.score)
+        truth = number_of(record)
+        return f"{truth:g}", f"{answer.score:.3g}", abs(truth - answer.score)
+
+
+def number_of(record: Sample) -> float:
+    """The truth of a record."""
+    return float(record.label)

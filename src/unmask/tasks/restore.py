@@ -1,5 +1,6 @@
 """A model's shape and its own table -> the task that it was trained for."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from unmask.errors import SettingsError
@@ -10,7 +11,7 @@ from unmask.tasks import TASKS
 from unmask.tasks.base import Task
 
 
-def task_of(shape: Shape, table: dict[str, Any] | None, where: str) -> Task[Any, Any]:
+def task_of(shape: Shape, table: Mapping[str, object] | None, where: str) -> Task[Any, Any]:
     """The task of a model: by the name in its table, or else told by its heads."""
     own = dict(table or {})
     named, _ = own.pop("name", None), own.pop("length", None)  # the length is for who reads
@@ -20,10 +21,9 @@ def task_of(shape: Shape, table: dict[str, Any] | None, where: str) -> Task[Any,
             "here. If it is one of your own, give its file: --plugin FILE.py."
         )
     for name in dict.fromkeys([*([named] if named else []), *TASKS]):
-        kind, settings = find("task", TASKS, name), own if name == named else {}
-        config = build(kind.Config, settings, where=f"{where} [task]")
-        found: Task[Any, Any] | None = kind.restore(shape, config)
-        if found is not None:
+        kind: type[Task[Any, Any]] = find("task", TASKS, name)
+        config = build(kind.Config, own if name == named else {}, where=f"{where} [task]")
+        if found := kind.restore(shape, config):
             return found
     if several := shape.several():
         names = ", ".join(several)

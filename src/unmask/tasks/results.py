@@ -14,7 +14,7 @@ WORST = 20  # mistakes that are shown
 class Ran:
     """What a network made of some windows; the summed loss and its count where a truth is known."""
 
-    values: Sequence[Any]  # one for each window
+    values: Sequence[object]  # one for each window
     loss: float = 0.0
     count: int = 0
 
@@ -29,7 +29,7 @@ class Session(Protocol):
     def step(self) -> None:
         """Go one token further."""
 
-    def values(self) -> Sequence[Any]:
+    def values(self) -> Sequence[object]:
         """What there is so far: one raw value for each window."""
 
 

@@ -23,6 +23,7 @@ from unmask.data.lines import Watcher
 from unmask.data.parallel import Pair, inferred, read_pairs
 from unmask.errors import DataError, SettingsError, need
 from unmask.model.config import ModelConfig, SearchSettings
+from unmask.model.search import Hypothesis
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
 from unmask.objectives.base import Objective
 from unmask.objectives.nextword import (
@@ -92,19 +93,16 @@ class Translate(Task[Pair, Translation]):
     batch_tokens, worker_tokens = AT_ONCE, OF_WORKER
     neighbours = NEIGHBOURS
 
+    config: TranslateSettings
+
     def __init__(self, config: TranslateSettings, *, split: bool = True) -> None:
         super().__init__(config)
-        self.config: TranslateSettings = config
         self.split = split  # translate a text that is too long in parts, or refuse it
         self.split_texts = 0  # how many were
 
     @classmethod
     def read(
-        cls,
-        paths: Sequence[str | Path],
-        columns: Columns,
-        watcher: Watcher,
-        config: TranslateSettings,
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
     ) -> Iterator[Pair]:
         """The pairs of a table, or of two parallel files."""
         return read_pairs(paths, columns, watcher)
@@ -139,8 +137,7 @@ class Translate(Task[Pair, Translation]):
 
     def asked(self, ask: AskTranslation) -> Self:
         """With the search of a question."""
-        search = build(SearchSettings, dict(ask.chosen()), where=self.name)
-        return type(self)(self.config.model_copy(update={"search": search}), split=self.split)
+        return self.searching(build(SearchSettings, dict(ask.chosen()), where=self.name))
 
     def searching(self, settings: SearchSettings) -> Self:
         """With another search."""
@@ -149,27 +146,18 @@ class Translate(Task[Pair, Translation]):
     def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
         """A decoder of the encoder's shape, where nothing else is given."""
         target = tokens.target or tokens.source
-        table = {
-            "layers": config.layers,
-            "max_length": config.max_length,
-            "cell": config.cell,
-            **given,
-            "vocab_size": len(target.vocabulary),
-            "shared": target is tokens.source,
-        }
-        decoder = build(DecoderConfig, table, where="recipe [model.decoder]")
+        own = config.model_dump(include={"layers", "max_length", "cell"})
+        words = {"vocab_size": len(target.vocabulary), "shared": target is tokens.source}
+        decoder = build(DecoderConfig, {**own, **given, **words}, where="recipe [model.decoder]")
         self._refuse_forcing(decoder)
         return {DECODER: decoder}
 
     def _refuse_forcing(self, decoder: DecoderConfig) -> None:
         """Refuse to force only some words on a decoder that never hears its own words."""
+        fed = "no word" if decoder.feeds in ("nothing", "context") else ""
         if decoder.cell == "attention":
             fed = "all words at once: a Transformer is trained on the truth"
-        elif decoder.feeds in ("nothing", "context"):
-            fed = "no word"
-        else:
-            return
-        if not self.config.always:
+        if fed and not self.config.always:
             raise SettingsError(
                 f"task.forcing is {self.config.forcing}, but this decoder is fed {fed}. Leave it "
                 "at 1."
@@ -248,7 +236,7 @@ class Translate(Task[Pair, Translation]):
         self,
         record: Pair,
         windows: Sequence[PairTokens],
-        values: Sequence[Any],
+        values: Sequence[Hypothesis],
         tokens: Tokens,
     ) -> Translation:
         """The text that was said, parts joined."""
@@ -276,14 +264,14 @@ class Translate(Task[Pair, Translation]):
         """Between how many words the model wavers, on average."""
         return {"perplexity": perplexity(loss)}
 
-    def detail(self, records: Sequence[Any], answers: Sequence[Translation]) -> Detail:
+    def detail(self, records: Sequence[Pair], answers: Sequence[Translation]) -> Detail:
         """The translations that have least in common with what was asked for."""
         (_, _), (_, chrf) = metrics()
         found = []
         for pair, own in zip(records, answers, strict=True):
-            near = chrf.sentence_score(own.text.lower(), [(pair.target or "").lower()]).score
-            mistake = Mistake(pair.where, pair.source, pair.target or "", own.text, 1 - near / 100)
-            found.append(mistake)
+            truth = pair.target or ""
+            near: float = chrf.sentence_score(own.text, [truth]).score
+            found.append(Mistake(pair.where, pair.source, truth, own.text, 1 - near / 100))
         return Detail(mistakes=found)
 
 

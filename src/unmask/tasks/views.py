@@ -76,4 +76,3 @@ class RankingView(_View):
 View = Annotated[
     LabelsView | SpansView | TextView | NumberView | RankingView, Field(discriminator="kind")
 ]
-ViewKind = Literal["labels", "spans", "text", "number", "ranking"]
