@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unmask.checkpoint.integrity import MANIFEST
+from unmask.checkpoint.integrity import LIMIT, MANIFEST
 from unmask.disk import write_file
 from unmask.errors import FolderError, UserError
 from unmask.manifest import read_sealed
@@ -96,7 +96,7 @@ def refuse_foreign(folder: Path, foreign: Sequence[str]) -> None:
 def members(folder: Path) -> set[str]:
     """Return the names of the files in a model or checkpoint folder that unmask wrote."""
     with suppress(UserError, OSError):
-        files = read_sealed(folder / MANIFEST).get("files")
+        files = read_sealed(folder / MANIFEST, limit=LIMIT).get("files")
         if isinstance(files, dict):
             return {MANIFEST, *(name for name in files if _is_inside(name))}
     return USUAL
