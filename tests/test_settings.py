@@ -167,6 +167,35 @@ def test_an_assignment_that_cannot_be_made_is_named(assignment):
         override(table, [assignment])
 
 
+LISTS, TABLES = "[" * 4000 + "]" * 4000, ".".join(["a"] * 4000)
+FEW_LISTS, FEW_TABLES = "[" * 60 + "]" * 60, ".".join(["a"] * 60)
+DEEP = {
+    "lists": (f"a.b={LISTS}", "a.b"),
+    "tables": (f"{TABLES}=1", TABLES[:60]),
+    "inline tables": ("a=" + "{b=" * 4000 + "1" + "}" * 4000, "a"),
+    "few lists": (f"a.b={FEW_LISTS}", "a.b"),
+    "few tables": (f"{FEW_TABLES}=1", FEW_TABLES[:60]),
+}
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_a_value_that_is_nested_too_deep_is_refused_by_its_name(case, tmp_path):
+    assignment, name = DEEP[case]
+    with pytest.raises(SettingsError) as error:
+        override({}, [assignment, "seed=1"])
+    assert str(error.value) == (
+        f"--set {name}: nested more than 50 levels deep; no setting is. Remove the levels."
+    )
+    path = tmp_path / "recipe.toml"
+    path.write_text(assignment)
+    with pytest.raises(SettingsError, match=r"recipe\.toml: nested more than 50 levels deep"):
+        read_toml(path)
+
+
+def test_a_value_that_is_nested_a_little_is_none_of_that():
+    assert override({}, [f"{'a.' * 20}b=[[[1]]]"])
+
+
 def test_tables_inside_lists_of_tables_are_written_so_that_they_can_be_read(tmp_path):
     table = {"tasks": [{"name": "a", "task": {"name": "ner"}}, {"name": "b", "task": {"x": [1]}}]}
     path = tmp_path / "recipe.toml"

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from unmask.errors import FolderError, SettingsError, UserError, unknown
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
+DEEPEST = 50  # levels of tables and lists; code that reads settings is recursive
 NEEDED = {  # where pydantic says what the value is in Python, and not in TOML and JSON
     "model_type": "need a table",
     "dict_type": "need a table",
@@ -85,11 +86,38 @@ def _has_tables(kind: object) -> TypeGuard[type[Settings]]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a recipe."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return _toml(path.read_text("utf-8"), str(path))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not valid TOML: {error}. Mend it.") from None
+
+
+def _toml(text: str, where: str) -> dict[str, Any]:
+    """Parse TOML; what is nested too deep for a recipe is refused."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep(where) from None
+    level: list[object] = [table]
+    for _ in range(DEEPEST + 1):
+        level = [inner for part in level for inner in _inside(part)]
+    if level:
+        raise _too_deep(where)
+    return table
+
+
+def _inside(value: object) -> Iterable[object]:
+    """The values of a table or a list."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _too_deep(where: str) -> SettingsError:
+    return SettingsError(
+        f"{where}: nested more than {DEEPEST} levels deep; no setting is. Remove the levels."
+    )
 
 
 def write_toml(table: Mapping[str, object], inside: str = "") -> str:
@@ -137,12 +165,14 @@ def override(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any
         if not equals or not name.strip():
             raise SettingsError(f"--set {assignment}: need name=value, as in model.size=mini.")
         *path, last = name.strip().split(".")
+        if len(path) > DEEPEST:
+            raise _too_deep(f"--set {name:.60}")
         place: Any = result
         for key in path:
             if isinstance(place, dict):
                 place.setdefault(key, {})
             place = place[_key(place, key, assignment)]
-        place[_key(place, last, assignment)] = _value(value.strip())
+        place[_key(place, last, assignment)] = _value(name.strip(), value.strip())
     return result
 
 
@@ -160,10 +190,10 @@ def _key(place: object, key: str, assignment: str) -> Any:
     return int(key)
 
 
-def _value(text: str) -> object:
-    """A value as TOML writes it; a bare word is a string."""
+def _value(name: str, text: str) -> object:
+    """The value of a setting, as TOML writes it; a bare word is a string."""
     try:
-        table: dict[str, object] = tomllib.loads(f"value = {text}")
+        table: dict[str, object] = _toml(f"value = {text}", f"--set {name:.60}")
     except tomllib.TOMLDecodeError:
         return text
     return table["value"]

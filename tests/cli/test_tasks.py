@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.cli.test_cli import said
+from tests.cli.test_cli import rows, said
+from unmask.checkpoint.folder import load_folder, save_folder
 
 SMALL = ["--epochs", "4", "--batch", "8", "--rate", "5e-3", "--threads", "1"]
 
@@ -102,6 +103,65 @@ def test_every_fault_is_listed_with_its_line(unmask, tmp_path):
     faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
     assert [line.split(":")[2] for line in faults] == ["3", "4", "2"]
     assert "3 faults" in done.stderr
+
+
+def test_any_column_can_be_named_by_its_field(unmask, tiny, trained, tmp_path):
+    _, out = trained
+    path = tmp_path / "rows.csv"
+    path.write_text("id,body,sound\n1,the cat,meow\n2,the dog sat,wuff\n")
+    named = ["--column", "text=body"]
+    found = unmask("predict", out / "model", path, *named)
+    assert [json.loads(line)["labels"] for line in found.stdout.splitlines()] == [
+        ["meow"],
+        ["wuff"],
+    ]
+    labelled = [*named, "--column", "label=sound"]
+    for words in (("evaluate", out / "model", path), ("check", path)):
+        done = unmask(*words, *labelled)
+        assert done.returncode == 0, done.stderr
+        assert "text is column 'body', label is column 'sound'" in done.stdout + done.stderr
+    given = ["--train", path, "--dev", path, "--out", tmp_path / "run", "--epochs", "1"]
+    done = unmask("finetune", "classify", tiny, *given, *labelled, "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    assert "text is column 'body', label is column 'sound'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--column", "text"], "--column text: need FIELD=COLUMN, as in text=review."),
+        (["--column", "=a"], "--column =a: need FIELD=COLUMN"),
+        (["--column", "text="], "--column text=: need FIELD=COLUMN"),
+        (["--text", "a", "--column", "text=b"], "text=b: 'text' has a column already. Choose one."),
+        (["--column", "txt=a"], "field 'txt'; did you mean 'text'? The fields are second, text."),
+        (["--column", "label=a"], "--label: unknown field 'label'; there is none of that name."),
+        (["--column", "second=a"], "unknown column 'a'"),
+    ],
+)
+def test_a_column_that_cannot_be_is_refused(unmask, trained, files, given, says):
+    _, out = trained
+    assert says in said(unmask("predict", out / "model", files / "dev.tsv", *given))
+
+
+def test_info_lists_what_a_model_can_be_asked(unmask, trained, tiny):
+    _, out = trained
+    found = dict(rows(unmask("info", out / "model").stdout))
+    assert found["task"] == "classify"
+    assert found["field text"] == "text, required. The text, or the first of a pair."
+    assert found["field second"] == "text, optional. The second text of a pair."
+    answered = unmask("predict", out / "model", stdin=found["example"])
+    assert "labels" in json.loads(answered.stdout)
+    assert "task" not in dict(rows(unmask("info", tiny).stdout)), "it was not fine-tuned"
+
+
+def test_info_says_that_the_task_of_a_plugin_is_not_known(unmask, trained, tmp_path):
+    _, out = trained
+    model = load_folder(out / "model")
+    save_folder(tmp_path / "m", model.network, model.tokenizer, task={"name": "highlight"})
+    done = unmask("info", tmp_path / "m")
+    assert done.returncode == 0, done.stderr
+    assert "the task 'highlight', which is not known here" in done.stdout
+    assert "--plugin FILE.py" in done.stdout
 
 
 def test_what_is_missing_is_asked_for(unmask, tiny, files):

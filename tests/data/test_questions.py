@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from unmask.data.columns import Columns
+from unmask.data.lines import REFUSE
 from unmask.data.questions import read_questions
+from unmask.errors import DataError
 
 FILES = {
     "train-v1.1-36-articles.json": (7566, 0),
@@ -40,6 +43,25 @@ def test_two_ways_of_listing_answers_are_one(tmp_path):
     first, second = read_questions(path)
     assert first.answers == second.answers
     assert [a.text for a in first.answers] == ["October 1973", "1973"]
+
+
+def test_fields_may_stand_in_columns_of_other_names(tmp_path):
+    path = tmp_path / "a.jsonl"
+    answers = [{"text": "1973", "answer_start": 3}]
+    line = {"ask": "When?", "passage": "In 1973.", "context": "not this", "found": answers}
+    path.write_text(json.dumps(line) + "\n")
+    columns = Columns.of({"question": "ask", "context": "passage", "answers": "found"})
+    (question,) = read_questions(path, REFUSE, columns)
+    assert (question.question, question.context) == ("When?", "In 1973.")
+    assert question.answers[0].text == "1973"
+
+
+def test_squads_format_has_no_columns(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"data": []}')
+    says = r"a\.json: SQuAD's format has no columns, such as 'x'\. Leave --column id=COLUMN out"
+    with pytest.raises(DataError, match=says):
+        list(read_questions(path, REFUSE, Columns.of({"id": "x"})))
 
 
 def test_a_question_without_answers_may_be_asked(tmp_path):

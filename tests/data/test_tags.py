@@ -5,7 +5,10 @@ import json
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
+from unmask.data.columns import Columns
+from unmask.data.lines import REFUSE
 from unmask.data.tags import read_sentences, scheme_of
+from unmask.errors import DataError
 from unmask.tasks.ner import Ner, NerSettings, spelled
 
 IOB2 = "John B-PER\nSmith I-PER\nmet O\nAnn B-PER\nLee B-PER\nin O\nParis B-LOC\n\nIt O\n"
@@ -30,6 +33,25 @@ def test_every_scheme_names_the_same(tmp_path, text, scheme):
     assert named(first) == NAMED
     assert named(second) == []
     assert second.where.endswith("a.conll:9")
+
+
+def test_fields_may_stand_in_columns_of_other_names(tmp_path):
+    path = tmp_path / "a.jsonl"
+    lines = [
+        {"body": "Ann met", "marks": [[0, 3, "X"]], "text": "not this"},
+        {"words": ["Ann", "met"], "marked": ["B-X", "O"]},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    names = {"text": "body", "entities": "marks", "tokens": "words", "tags": "marked"}
+    spanned, tagged = read_sentences(path, REFUSE, Columns.of(names))
+    assert named(spanned) == named(tagged) == [("Ann", "X")]
+
+
+def test_a_file_of_words_and_tags_has_no_named_columns(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text(IOB2)
+    with pytest.raises(DataError, match=r"no named columns, such as 'body'\. Leave --text out"):
+        list(read_sentences(path, REFUSE, Columns(text="body")))
 
 
 def test_character_spans_and_lists_of_tags_are_read_too(tmp_path):

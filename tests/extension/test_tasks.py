@@ -70,12 +70,30 @@ def test_a_question_of_its_own_is_learned_and_answered_by_predict(trained):
 
 
 @pytest.mark.slow
+def test_its_fields_are_listed_by_info_and_their_columns_can_be_named(trained):
+    own = plugin("highlight")
+    printed = " ".join(command(trained, "info", "highlight/model", *own).stdout.split())
+    assert "field topic text, required. What to look for." in printed
+    assert '{"text": "the cat ate fish", "topic": "animals"}' in printed
+    (trained / "asked.csv").write_text("text,subject\nthe old dog sleeps .,animal\n")
+    asked = ["predict", "highlight/model", "asked.csv", *own, "--column"]
+    ((start, end, _),) = json.loads(command(trained, *asked, "topic=subject").stdout)["spans"]
+    assert (start, end) == (8, 11)
+    refused = command(trained, *asked, "topik=subject", code=2).stderr
+    assert "unknown field 'topik'; did you mean 'topic'? The fields are text, topic." in refused
+    lines = (trained / "topics.dev.jsonl").read_text().replace('"topic"', '"subject"')
+    (trained / "renamed.jsonl").write_text(lines)
+    data = ["evaluate", "highlight/model", "renamed.jsonl", *own, "--column", "topic=subject"]
+    assert "words_right      1.0000" in command(trained, *data).stdout
+
+
+@pytest.mark.slow
 def test_a_question_that_lacks_a_field_is_refused_by_its_name(trained):
     (trained / "bad.jsonl").write_text('{"text": "the dog"}\n')
     printed = command(
         trained, "predict", "highlight/model", "bad.jsonl", *plugin("highlight"), code=2
     ).stderr
-    assert "bad.jsonl:1: 'topic' is None; need a text. Add it." in printed
+    assert "bad.jsonl:1: 'topic' is None; need a text. Add it. The fields are text, to" in printed
 
 
 @pytest.mark.slow

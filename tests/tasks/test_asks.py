@@ -1,6 +1,7 @@
 """Questions of users: from lines, from rows of tables, and from objects that a program sends."""
 
-from typing import Annotated
+import json
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +10,9 @@ from pydantic import Field, ValidationError
 
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE, Watcher
-from unmask.errors import DataError
+from unmask.errors import DataError, SettingsError
+from unmask.plugins import find
+from unmask.tasks import TASKS
 from unmask.tasks.asks import Ask, AskText, rows
 from unmask.tasks.ner import AskSentence
 from unmask.tasks.qa import AskPassage
@@ -111,6 +114,95 @@ def test_columns_of_other_names_are_read_by_these():
         AskText.of_table({"review": 3}, "here:1", columns)
 
 
+class AskTopic(Ask):
+    """A question with a field and options of its own."""
+
+    text: str
+    topic: Annotated[str, Field(description="What to look for.", examples=["animals"])]
+    most: Annotated[int, Field(ge=1, le=9, description="How many at most.")] = 3
+    style: Literal["short", "long"] = "short"
+    since: int | float | None = None
+    exact: bool
+
+    options = frozenset({"most", "style"})
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_the_column_of_any_field_can_be_named(tmp_path, ending):
+    path, columns = tmp_path / f"asked.{ending}", Columns.of({"topic": "subject", "text": "body"})
+    cells = {"body": "a cat", "text": "not this", "subject": "animals", "exact": "yes"}
+    lines = (
+        [json.dumps(cells)] if ending == "jsonl" else [",".join(cells), ",".join(cells.values())]
+    )
+    path.write_text("\n".join(lines) + "\n")
+    ((asked, _),) = rows(AskTopic, path, columns, REFUSE)
+    assert (asked.text, asked.topic, asked.exact) == ("a cat", "animals", True)
+
+
+def test_a_column_that_a_table_does_not_have_is_refused_and_a_number_is_one(tmp_path):
+    path = tmp_path / "asked.csv"
+    path.write_text("text,subject,exact\na cat,animals,no\n")
+    with pytest.raises(DataError) as error:
+        list(rows(AskTopic, path, Columns.of({"topic": "subjct"}), REFUSE))
+    assert "unknown column 'subjct'; did you mean 'subject'?" in str(error.value)
+    assert str(error.value).endswith("Choose with --column topic=COLUMN.")
+    ((asked, _),) = rows(AskTopic, path, Columns.of({"topic": "2"}), REFUSE)
+    assert asked.topic == "animals"
+
+
+def test_a_field_that_is_missing_is_named_with_those_that_exist():
+    with pytest.raises(DataError) as error:
+        AskTopic.of_line('{"text": "a cat"}', "here:1")
+    assert str(error.value) == (
+        "here:1: 'topic' is None; need a text. Add it. The fields are text, topic, most (optional),"
+        " style (optional), since (optional), exact; --column FIELD=COLUMN renames one."
+    )
+
+
+@pytest.mark.parametrize(
+    ("labelled", "name", "says"),
+    [
+        (False, "topc", "--column topc=COLUMN: unknown field 'topc'; did you mean 'topic'?"),
+        (False, "label", "--label: unknown field 'label'; .* are exact, most, since, style, text"),
+        (True, "most", "unknown field 'most'; .* The fields are exact, label, since, text, topic"),
+    ],
+)
+def test_a_column_of_a_field_that_does_not_exist_is_refused(labelled, name, says):
+    with pytest.raises(SettingsError, match=says):
+        AskTopic.check_columns(Columns.of({name: "x"}), labelled=labelled)
+
+
+def test_columns_of_fields_that_exist_are_accepted():
+    AskTopic.check_columns(Columns.of({"topic": "x", "most": "y"}), labelled=False)
+    AskTopic.check_columns(Columns.of({"topic": "x", "label": "y"}), labelled=True)
+    AskTranslation.check_columns(Columns("de", "en"), labelled=True)
+    AskPassage.check_columns(Columns.of({"answers": "x"}), labelled=True)
+
+
+def test_fields_are_described_in_words():
+    assert AskTopic.described() == {
+        "text": "text, required.",
+        "topic": "text, required. What to look for.",
+        "most": "whole number from 1 up to 9, default 3. How many at most.",
+        "style": "one of short, long, default short.",
+        "since": "whole number or number, optional.",
+        "exact": "true or false, required.",
+    }
+
+
+def test_an_example_is_a_question_with_the_fields_that_are_needed():
+    assert AskTopic.example() == {"text": "...", "topic": "animals", "exact": True}
+    assert AskTopic.of_line(json.dumps(AskTopic.example()), "here:1").topic == "animals"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_field_of_a_built_in_task_has_a_description_and_its_example_is_a_question(name):
+    ask = find("task", TASKS, name).Ask
+    for field, schema in ask.model_json_schema()["properties"].items():
+        assert schema.get("description", "").endswith("."), field
+    ask.of_line(json.dumps(ask.example()), "here:1")
+
+
 def test_nothing_in_a_question_is_ignored_or_changed_later():
     with pytest.raises(ValidationError, match="extra"):
         AskText(text="a", label="good")
@@ -184,7 +276,11 @@ def test_a_bad_row_goes_to_the_watcher_and_the_others_are_asked(tmp_path):
     assert found == [("one", f"{path}:1"), ("four", f"{path}:4")]
     assert watcher.found == [
         (f"{path}:2: 'text' is 2; need a text. Add it.", lines[1]),
-        (f"{path}:3: 'text' is None; need a text. Add it.", lines[2]),
+        (
+            f"{path}:3: 'text' is None; need a text. Add it. The fields are text, second "
+            "(optional); --column FIELD=COLUMN renames one.",
+            lines[2],
+        ),
     ]
     with pytest.raises(DataError, match=r":2: 'text' is 2; need a text. Add it"):
         list(rows(AskText, path, Columns(), REFUSE))

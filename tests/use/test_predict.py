@@ -88,6 +88,27 @@ def test_a_file_of_objects_is_answered_line_by_line(model, tmp_path, name):
     json.dumps(found)
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_questions_stand_in_a_table_with_columns_of_any_name(model, tmp_path, ending):
+    own, path = model("qa"), tmp_path / f"table.{ending}"
+    expected = list(predict_lines(own, written(tmp_path, LINES["qa"]), Columns()))
+    cells = [{"ask": row["question"], "context": row["context"]} for row in LINES["qa"]]
+    lines = [json.dumps(row) for row in cells]
+    if ending == "csv":
+        lines = ["ask,context", *(",".join(row.values()) for row in cells)]
+    path.write_text("\n".join(lines) + "\n")
+    assert list(predict_lines(own, str(path), Columns.of({"question": "ask"}))) == expected
+
+
+def test_a_column_of_a_field_that_does_not_exist_is_refused(model, tmp_path):
+    own, path = model("qa"), written(tmp_path, LINES["qa"])
+    says = "unknown field 'text'; .* The fields are context, id, question"
+    with pytest.raises(SettingsError, match=f"--text: {says}"):
+        list(predict_lines(own, path, Columns(text="x")))
+    with pytest.raises(SettingsError, match="--label: .* are answers, context, id, is_impossible"):
+        evaluate_file(own, [path], Columns(label="x"))
+
+
 def test_python_and_the_file_give_the_same_answers(model, tmp_path):
     labels, number, answer, names = (model(name) for name in TASKS)
     texts = [("a film", "good"), ("the cat", "a dog")]

@@ -140,6 +140,7 @@ def _run(arguments: list[str], trace: bool) -> int:
         arguments, files = _plugins(arguments)
         for file in files:
             load_plugin(file)
+        tasks.name_tasks()
         try:
             code = app(arguments, standalone_mode=False)  # click raises, and we say it
         finally:

@@ -1,7 +1,8 @@
 """Verbs on model folders: get, info, convert, export, compile."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +10,10 @@ from unmask import load
 from unmask.cli import options
 from unmask.cli.progress import answer, notice
 from unmask.disk import check_output_folder
+from unmask.errors import UserError
+
+if TYPE_CHECKING:
+    from unmask.checkpoint.folder import Folder
 
 
 def get(
@@ -124,6 +129,7 @@ def _model(model: str) -> dict[str, str]:
     }
     if shape.labels:
         table["labels"] = f"{shape.labels.on}: {', '.join(shape.labels.names)}"
+    table |= _questions(folder)
     if folder.tokenizer:
         casing = folder.tokenizer.casing
         case = "lower-cased" if casing.lowercase else "cased"
@@ -141,3 +147,19 @@ def _model(model: str) -> dict[str, str]:
             f"{key}: {value}".lstrip(": ") for key, value in facts.items()
         )
     return table
+
+
+def _questions(folder: "Folder") -> dict[str, str]:
+    """What a fine-tuned model can be asked: its task, the fields of a question, an example."""
+    from unmask.tasks.restore import task_of
+
+    shape = folder.network.shape
+    if shape.labels is None and shape.decoder is None:
+        return {}
+    try:
+        task = task_of(shape, (folder.manifest or {}).get("task"), str(folder.path))
+    except UserError as error:
+        return {"task": str(error)}
+    fields = {f"field {name}": words for name, words in task.Ask.described().items()}
+    example = json.dumps(task.Ask.example(), ensure_ascii=False)
+    return {"task": task.name, **fields, "example": example}

@@ -60,6 +60,13 @@ class TableOptions:
     second: Annotated[
         str | None, typer.Option(help="The column of the second text of a pair, or the target.")
     ] = None
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=COLUMN",
+            help="The column of any field; repeatable. `unmask info MODEL` lists the fields.",
+        ),
+    ] = None
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Does the first row name columns?")
     ] = None
@@ -68,7 +75,16 @@ class TableOptions:
         """These columns, and the one of the answer."""
         from unmask.data.columns import Columns
 
-        return Columns(self.text, self.second, label, self.header)
+        short = {"text": self.text, "second": self.second, "label": label}
+        found = {name: column for name, column in short.items() if column is not None}
+        for given in self.column or []:
+            name, _, column = given.partition("=")
+            if not name or not column:
+                raise SettingsError(f"--column {given}: need FIELD=COLUMN, as in text=review.")
+            if name in found:
+                raise SettingsError(f"--column {given}: '{name}' has a column already. Choose one.")
+            found[name] = column
+        return Columns.of(found, self.header)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,26 @@ from unmask.cli import options
 from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import answer, notice, progress
 from unmask.errors import UserError, plural
+from unmask.plugins import known
+from unmask.tasks import TASKS
 
+TASK = typer.Argument()
+TASK_OF_FILE = typer.Option()
 Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
 
+def name_tasks() -> None:
+    """Put the names of all tasks into the help. Call it again when plugins have been loaded."""
+    names = ", ".join(known("task", TASKS))
+    TASK.help = f"{names}, or multi RECIPE.toml for several."
+    TASK_OF_FILE.help = f"What it is for: {names}. Recognised by its contents if left out."
+
+
+name_tasks()
+
+
 def finetune(
-    task: Annotated[
-        str, typer.Argument(help="classify, regress, qa, ner, translate, multi RECIPE.toml.")
-    ],
+    task: Annotated[str, TASK],
     arguments: Annotated[
         list[str], typer.Argument(metavar="MODEL", help="A model folder or name.")
     ],
@@ -40,6 +52,7 @@ def finetune(
     flags = {"schedule.epochs": epochs, "loop.batch_size": batch, "tokenizer.max_length": length}
     changes = run.changes(flags)
     run.check()
+    columns, watcher = table.columns(label), table.watcher()  # refused before torch is imported
     for_one = table != options.DataOptions() or label is not None or seeds > 1 or trials > 0
     _check_arguments(task, arguments, train, dev, for_one=for_one)
     from unmask.jobs.labelled import LabelledFiles
@@ -53,7 +66,7 @@ def finetune(
         recipe = compose(Several.scope, arguments[0], changes, console=console)
         found = Run(Several(arguments[1]), recipe, run.out, console, how).go().summary
     else:
-        files = LabelledFiles(train or [], dev or [], table.columns(label), table.watcher())
+        files = LabelledFiles(train or [], dev or [], columns, watcher)
         found = finetune_files(
             task, arguments[0], files, run.out, changes, console, how, seeds=seeds, trials=trials
         )
@@ -95,10 +108,10 @@ def evaluate(
     label: Label = None,
 ) -> None:
     """Score a fine-tuned model on labelled data."""
+    columns, watcher = table.columns(label), table.watcher()
     loaded = load(model)
     from unmask.use.predict import evaluate_file
 
-    columns, watcher = table.columns(label), table.watcher()
     scores, detail, _ = evaluate_file(loaded, files, columns, watcher, notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
     for name, value in scores.items():
@@ -113,11 +126,14 @@ def predict(
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
     table: options.DataOptions = options.DataOptions(),
 ) -> None:
-    """Answer every line: a text or a JSON object in, a JSON object out."""
+    """Answer every line: a text or a JSON object in, a JSON object out.
+
+    `unmask info MODEL` lists the fields of such an object, with an example.
+    """
+    columns, watcher = table.columns(), table.watcher()
     loaded = load(model)
     from unmask.use.predict import predict_lines
 
-    columns, watcher = table.columns(), table.watcher()
     with saying_what_is_faster(loaded), progress("answering", "answers") as job:
         for found in predict_lines(loaded, file, columns, watcher, notice):
             answer(json.dumps(found, ensure_ascii=False))
@@ -128,9 +144,7 @@ def predict(
 
 def check(
     file: Annotated[Path, typer.Argument(help="Labelled data.")],
-    task: Annotated[
-        str | None, typer.Option(help="What it is for; told by the file, if not.")
-    ] = None,
+    task: Annotated[str | None, TASK_OF_FILE] = None,
     train: Annotated[Path | None, typer.Option(help="The training data it goes with.")] = None,
     table: options.TableOptions = options.TableOptions(),
     label: Label = None,

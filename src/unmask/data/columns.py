@@ -3,6 +3,7 @@
     text      the text, or the first one of a pair
     second    the other one, where there are pairs
     label     the answer
+    ...       any other field of a task's question
 
 What was inferred is told; a flag decides otherwise. A column may be given by its name or, in a
 table of text, by its number.
@@ -10,7 +11,7 @@ table of text, by its number.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import mean
@@ -49,11 +50,35 @@ class Columns:
     second: str | None = None
     label: str | None = None
     header: bool | None = None  # None: not known yet
+    others: Mapping[str, str] = field(default_factory=dict)  # of other fields of a question
+
+    @classmethod
+    def of(cls, names: Mapping[str, str | None], header: bool | None = None) -> "Columns":
+        """Columns by the fields that they hold."""
+        own = {what: names.get(what) for what in NAMES}
+        others = {what: name for what, name in names.items() if name and what not in own}
+        return cls(**own, header=header, others=others)
 
     def given(self) -> dict[str, str]:
         """Those that are known, by what they are."""
-        known = {"text": self.text, "second": self.second, "label": self.label}
+        known = {"text": self.text, "second": self.second, "label": self.label, **self.others}
         return {what: name for what, name in known.items() if name is not None}
+
+    def among(self, names: Sequence[str], where: str = "") -> "Columns":
+        """These columns in a table that has columns of these names; numbers become names."""
+        found = {what: column(what, name, names, where) for what, name in self.given().items()}
+        return self.of(found, self.header)
+
+    def renamed(self, record: Mapping[str, object]) -> dict[str, object]:
+        """A JSON object whose fields have their own names, not those of their columns."""
+        given = self.given()
+        rest = {k: v for k, v in record.items() if k not in given and k not in given.values()}
+        return rest | {what: record[name] for what, name in given.items() if name in record}
+
+    def refuse(self, path: str | Path, has: str) -> None:
+        """Refuse columns that were asked for in a file of another kind: what it `has` not."""
+        for what, name in self.given().items():
+            raise DataError(f"{path}: {has}, such as '{name}'. Leave {flag(what)} out.")
 
     def said(self) -> str:
         """What was understood, in words."""
@@ -85,9 +110,7 @@ def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns
     """Find out which column is what, as far as it was not asked for."""
     header, cells = look_at(path, asked, _is_header)
     names = list(cells)
-    found: dict[str, str | None] = {
-        what: column(what, name, names, f"{path}: ") for what, name in asked.given().items()
-    }
+    found: dict[str, str | None] = {**asked.among(names, f"{path}: ").given()}
     lower = {name.strip().lower(): name for name in reversed(names)}
     for first, other in PAIRS:
         if first in lower and other in lower and not {"text", "second"} & set(found):
@@ -108,7 +131,7 @@ def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns
                 f"{path}: none of the columns {', '.join(names)} looks like the {what}. Name it "
                 f"with --{what}."
             )
-    return Columns(**found, header=header)
+    return Columns.of(found, header)
 
 
 def look_at(
@@ -173,8 +196,13 @@ def column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
     if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
         return names[int(name) - 1]
     if name not in names:
-        raise DataError(f"{where}{unknown('column', name, names)} Choose with --{what}.")
+        raise DataError(f"{where}{unknown('column', name, names)} Choose with {flag(what)}.")
     return name
+
+
+def flag(what: str) -> str:
+    """The option that names the column of a field."""
+    return f"--{what}" if what in NAMES else f"--column {what}=COLUMN"
 
 
 def _besides(columns: Cells, names: Collection[str | None]) -> Cells:
@@ -230,7 +258,7 @@ def read_samples(
 
     `understand` makes of an answer what the task needs, where answers are given.
     """
-    wanted = columns.given()
+    wanted = {what: name for what, name in columns.given().items() if what in NAMES}
 
     def choose(names: Sequence[str]) -> list[str]:
         for what, name in wanted.items():
@@ -247,8 +275,8 @@ def read_samples(
 
 
 def _sample(row: Row, columns: Columns) -> Sample:
-    names = {what: name for what, name in columns.given().items() if what != "label"}
-    texts = {what: whole(row.text(name), row.where) for what, name in names.items()}
+    names = {"text": columns.text, "second": columns.second}
+    texts = {what: whole(row.text(name), row.where) for what, name in names.items() if name}
     for what, text in texts.items():
         if not text.strip():
             raise DataError(

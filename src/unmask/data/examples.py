@@ -62,7 +62,7 @@ def refuse_too_few(corpus: Corpus, chosen: Ids, settings: ExampleSettings) -> No
         raise DataError(
             f"{corpus.path}: {len(chosen)} documents to take pairs from; the next-sentence "
             "objective needs at least two, as its negatives are from other documents. Separate "
-            'documents by blank lines, or train without it: --set examples.pairs="off" (or "sop")'
+            'documents by blank lines, or train without it: --set data.pairs="off" (or "sop")'
         )
 
 

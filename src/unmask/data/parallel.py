@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from unmask.data.columns import Columns, Texts, column, look_at
+from unmask.data.columns import Columns, Texts, column, flag, look_at
 from unmask.data.lines import FORMATS, REFUSE, Line, Watcher, every_line, kind_of, whole
 from unmask.data.tables import TABLES, Row, read_rows
 from unmask.errors import DataError, unknown
@@ -86,9 +86,9 @@ def _are_plain(paths: Sequence[str | Path], columns: Columns) -> bool:
     if len(paths) == 2 and str(paths[0]) == str(paths[1]):
         raise DataError(f"{paths[0]}: given as both sides; need two files. Name the other one.")
     for what, name in columns.given().items():
-        if not tables or what == "label":
-            has = "a translation has no label" if tables else "plain text has no columns"
-            raise DataError(f"{paths[0]}: {has}, such as '{name}'. Leave --{what} out.")
+        if not tables or what not in USUAL:
+            has = f"a translation has no {what}" if tables else "plain text has no columns"
+            raise DataError(f"{paths[0]}: {has}, such as '{name}'. Leave {flag(what)} out.")
     return not tables
 
 
@@ -159,7 +159,7 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
     nested = [cell for cell in cells.get(NESTED, []) if isinstance(cell, dict)]
     languages: dict[str, None] = dict.fromkeys(name for cell in nested for name in cell)
     names = list(languages or cells)
-    chosen = {what: column(what, name, names, f"{path}: ") for what, name in asked.given().items()}
+    chosen = asked.among(names, f"{path}: ").given()
     for what, usual in USUAL.items():
         named = [n for n in names if n.strip().lower() in usual and n not in chosen.values()]
         chosen |= {what: named[0]} if named and what not in chosen else {}
@@ -172,7 +172,7 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
             f"{path}: cannot tell the source and the target among the columns {', '.join(names)}; "
             "need one for each. Name them with --text and --second."
         )
-    return Columns(**chosen, header=header)
+    return Columns.of(chosen, header)
 
 
 def _is_header(cells: Texts) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE, Watcher, kind_of, opened, short
 from unmask.data.objects import field_of, list_of, object_with, read_objects, text_of
 from unmask.errors import DataError
@@ -50,11 +51,15 @@ class Question:
         return self.question, self.context
 
 
-def read_questions(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Question]:
+def read_questions(
+    path: str | Path, watcher: Watcher = REFUSE, columns: Columns = Columns()
+) -> Iterator[Question]:
     """Yield the questions of a file in their order; no id may come twice."""
     squad = kind_of(path, QUESTIONS) == ".json"
+    if squad:
+        columns.refuse(path, "SQuAD's format has no columns")
     seen: dict[str, str] = {}
-    for question in _squad(Path(path), watcher) if squad else _lines(path, watcher):
+    for question in _squad(Path(path), watcher) if squad else _lines(path, watcher, columns):
         before = question.where
         if question.answers is not None:  # of those that are only asked there may be any number
             before = seen.setdefault(question.id, question.where)
@@ -95,8 +100,9 @@ def _parts(table: object, key: str, where: str, watcher: Watcher) -> Iterator[tu
     yield from ((part, f"{where}.{key}[{number}]") for number, part in enumerate(parts))
 
 
-def _lines(path: str | Path, watcher: Watcher) -> Iterator[Question]:
-    def question(record: dict[str, object], where: str, text: str) -> Question:
+def _lines(path: str | Path, watcher: Watcher, columns: Columns) -> Iterator[Question]:
+    def question(given: dict[str, object], where: str, text: str) -> Question:
+        record = columns.renamed(given)
         return _question({"id": where, **record}, text_of(record, "context", where), where)
 
     return read_objects(path, watcher, question)

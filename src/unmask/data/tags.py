@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
+from unmask.data.columns import Columns
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
 from unmask.data.objects import list_of, read_objects, text_of
 from unmask.errors import DataError
@@ -65,15 +66,20 @@ def sentence_of(text: str, where: str, entities: tuple[Entity, ...] | None = Non
 
 
 def read_sentences(
-    path: str | Path, watcher: Watcher = REFUSE, *, lenient: bool = False
+    path: str | Path,
+    watcher: Watcher = REFUSE,
+    columns: Columns = Columns(),
+    *,
+    lenient: bool = False,
 ) -> Iterator[Sentence]:
     """Yield the sentences of a file in their order.
 
     `lenient` takes an I- that follows nothing of its kind for a B-, as CoNLL's own scorer does.
     """
     if str(path) == "-" or kind_of(path, None) != ".jsonl":
+        columns.refuse(path, "a file of words and tags has no named columns")
         return _columns(path, watcher, lenient)
-    return _objects(path, watcher, lenient)
+    return _objects(path, watcher, columns, lenient)
 
 
 def _columns(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
@@ -193,8 +199,11 @@ def _joined(
     return Sentence(" ".join(words), tuple(stretches), named, where, document)
 
 
-def _objects(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
-    def sentence(record: dict[str, object], where: str, text: str) -> Sentence:
+def _objects(
+    path: str | Path, watcher: Watcher, columns: Columns, lenient: bool
+) -> Iterator[Sentence]:
+    def sentence(given: dict[str, object], where: str, text: str) -> Sentence:
+        record = columns.renamed(given)
         return _tagged(record, where, lenient) if "tokens" in record else _marked(record, where)
 
     for number, found in enumerate(read_objects(path, watcher, sentence)):

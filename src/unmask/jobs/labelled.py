@@ -47,6 +47,7 @@ class LabelledFiles:
     def read(self, choice: Choice) -> Labelled:
         """Read both sets, and the task that the first one poses."""
         kind: type[Task[Any, Any]] = find("task", TASKS, choice.name)
+        kind.Ask.check_columns(self.columns, labelled=True)
         config = choice.settings
         with ExitStack() as later:
             train = later.enter_context(_files(self.train, "train"))

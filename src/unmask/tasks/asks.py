@@ -1,7 +1,7 @@
 """What a user asks: one pydantic model for each task, from which all ways to ask are made.
 
-Lines and tables of `unmask predict`, the server's schema, the form on the page and the help text
-come from the fields of an Ask.
+Lines and tables of `unmask predict`, the server's schema, the form on the page and what `unmask
+info` prints come from the fields of an Ask.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +10,24 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher, whole
-from unmask.data.tables import read_rows
-from unmask.errors import DataError
+from unmask.data.columns import Columns, flag
+from unmask.data.lines import Watcher, kind_of, whole
+from unmask.data.tables import TABLES, read_rows
+from unmask.errors import DataError, SettingsError, unknown
 from unmask.settings import parse_json
 from unmask.text.tokenizer import whole_characters
 
 TEXT = "A warm, funny and moving film."  # to try a model with
 NEEDED = {"string_type": "need a text. Add it"}  # where pydantic speaks of types
+TYPES = {  # of JSON's schema, in words
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "array": "list",
+    "object": "object",
+}
+EXAMPLES = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
 Text = Annotated[str, AfterValidator(whole_characters)]  # half a character cannot be sent back
 
 
@@ -29,6 +38,7 @@ class Ask(BaseModel):
 
     # Fields that say how to answer, not what is asked: questions that agree in them go together.
     options: ClassVar[frozenset[str]] = frozenset()
+    truths: ClassVar[Sequence[str]] = ("label",)  # columns of labelled data that hold the answer
 
     def chosen(self) -> tuple[tuple[str, object], ...]:
         """The options, for comparison."""
@@ -38,6 +48,41 @@ class Ask(BaseModel):
     def needed(cls) -> list[str]:
         """The fields that a question must have."""
         return [name for name, field in cls.model_fields.items() if field.is_required()]
+
+    @classmethod
+    def check_columns(cls, columns: Columns, *, labelled: bool) -> None:
+        """Refuse columns of fields that are not in a question, or not in labelled data."""
+        fields = [*cls.model_fields]
+        if labelled:  # no truth depends on the options
+            fields = [*(name for name in fields if name not in cls.options), *cls.truths]
+        for name in columns.given():
+            if name not in fields:
+                raise SettingsError(f"{flag(name)}: {unknown('field', name, fields)}")
+
+    @classmethod
+    def described(cls) -> dict[str, str]:
+        """Each field in words: its type, its default and what it means."""
+        schemas: dict[str, dict[str, object]] = cls.model_json_schema()["properties"]
+        found: dict[str, str] = {}
+        for name, field in cls.model_fields.items():
+            value: object = field.default
+            default = "required" if field.is_required() else f"default {value}"
+            default = "optional" if value is None else default
+            words = f"{_type_of(schemas[name])}, {default}. {field.description or ''}"
+            found[name] = words.strip()
+        return found
+
+    @classmethod
+    def example(cls) -> dict[str, object]:
+        """A question, with the fields that are needed or have an example."""
+        schemas: dict[str, dict[str, object]] = cls.model_json_schema()["properties"]
+        found: dict[str, object] = {}
+        for name, field in cls.model_fields.items():
+            if field.examples:
+                found[name] = field.examples[0]
+            elif field.is_required():
+                found[name] = EXAMPLES.get(str(schemas[name].get("type")), "...")
+        return found
 
     @classmethod
     def of_line(cls, line: str, where: str, columns: Columns = Columns()) -> Self:
@@ -61,7 +106,9 @@ class Ask(BaseModel):
             value = given.get(name)
             if name not in given or (isinstance(value, str) and not value.strip()):
                 shown = table.get(keys[name])
-                raise DataError(f"{where}: '{keys[name]}' is {shown!r:.60}; need a text. Add it.")
+                found = f"'{keys[name]}' is {shown!r:.60}"
+                fields = "" if shown is not None else f" {cls._fields()}"
+                raise DataError(f"{where}: {found}; need a text. Add it.{fields}")
         for name, value in given.items():
             if isinstance(value, str):
                 given[name] = whole(value, where)
@@ -75,6 +122,28 @@ class Ask(BaseModel):
             got = repr(first.get("input"))
             raise DataError(f"{where}: '{keys.get(name, name)}' is {got[:60]}; {need}.") from None
 
+    @classmethod
+    def _fields(cls) -> str:
+        """What a question has, in words."""
+        needed = cls.needed()
+        names = [name if name in needed else f"{name} (optional)" for name in cls.model_fields]
+        return f"The fields are {', '.join(names)}; --column FIELD=COLUMN renames one."
+
+
+def _type_of(schema: Mapping[str, object]) -> str:
+    """The type of a field in words, with its bounds."""
+    union = schema.get("anyOf")
+    if isinstance(union, list):
+        types = dict.fromkeys(_type_of(part) for part in union if part.get("type") != "null")
+        return " or ".join(types)
+    choices = schema.get("enum")
+    if isinstance(choices, list):
+        return f"one of {', '.join(map(str, choices))}"
+    low, high = (schema.get(name) for name in ("minimum", "maximum"))
+    bounds = f" from {low}" if low is not None else ""
+    bounds += f" up to {high}" if high is not None else ""
+    return TYPES.get(str(schema.get("type")), "object") + bounds
+
 
 A = TypeVar("A", bound=Ask)
 
@@ -83,9 +152,12 @@ def rows(
     kind: type[A], source: str | Path, columns: Columns, watcher: Watcher
 ) -> Iterator[tuple[A, str]]:
     """The rows of a table as questions, with their places."""
-    keys = {columns.given().get(name, name) for name in kind.model_fields}
+    objects = kind_of(source, TABLES) == ".jsonl"  # each has keys of its own, in no order
 
     def choose(names: Sequence[str]) -> list[str]:
+        nonlocal columns
+        columns = columns if objects else columns.among(names)
+        keys = {columns.given().get(name, name) for name in kind.model_fields}
         return [name for name in names if name in keys]
 
     for row in read_rows(source, choose, header=columns.header is not False, watcher=watcher):
@@ -98,7 +170,7 @@ def rows(
 class AskText(Ask):
     """A text, or a pair of texts."""
 
-    text: Annotated[Text, Field(description="The text.", examples=[TEXT])]
+    text: Annotated[Text, Field(description="The text, or the first of a pair.", examples=[TEXT])]
     second: Annotated[
-        Text | None, Field(title="Second text", description="The other text of a pair.")
+        Text | None, Field(title="Second text", description="The second text of a pair.")
     ] = None

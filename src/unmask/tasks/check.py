@@ -50,6 +50,7 @@ def examine(
     """
     name = task or guess_task(path)
     kind: type[Task[Recorded, Any]] = find("task", TASKS, name)
+    kind.Ask.check_columns(columns, labelled=True)
     found = Examination(name)
     config = build(kind.Config, settings or {}, where="task")
     columns, notes = kind.noted([path], columns)

@@ -70,7 +70,9 @@ class Names:
 class AskSentence(Ask):
     """A text with names in it."""
 
-    text: Annotated[Text, Field(description="The text.", examples=[TEXT])]
+    text: Annotated[Text, Field(description="The text to find names in.", examples=[TEXT])]
+
+    truths = ("tokens", "tags", "entities")
 
 
 class Ner(LabelTask[Sentence, Names]):
@@ -95,7 +97,7 @@ class Ner(LabelTask[Sentence, Names]):
     ) -> Iterator[Sentence]:
         """Sentences with their entities."""
         (path,) = paths
-        return read_sentences(path, watcher, lenient=config.lenient)
+        return read_sentences(path, watcher, columns, lenient=config.lenient)
 
     @classmethod
     def read_files(

@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unmask.data.batches import Batch
 from unmask.data.columns import Columns
-from unmask.data.lines import Watcher
+from unmask.data.lines import Watcher, kind_of
 from unmask.data.questions import Question, Span, read_questions
 from unmask.errors import DataError
 from unmask.model.config import Count
@@ -80,9 +80,12 @@ class AskPassage(Ask):
 
     question: Annotated[Text, Field(description="The question.", examples=["Who wrote the book?"])]
     context: Annotated[
-        Text, Field(title="Passage", description="What may answer it.", examples=[PASSAGE])
+        Text,
+        Field(title="Passage", description="The passage that may answer it.", examples=[PASSAGE]),
     ]
-    id: Annotated[str | int | None, Field(description="Its name, in a file of answers.")] = None
+    id: Annotated[str | int | None, Field(description="The name of the question.")] = None
+
+    truths = ("answers", "is_impossible")
 
 
 class Qa(LabelTask[Question, Answer]):
@@ -102,7 +105,7 @@ class Qa(LabelTask[Question, Answer]):
     ) -> Iterator[Question]:
         """Questions with their passages."""
         (path,) = paths
-        return read_questions(path, watcher)
+        return read_questions(path, watcher, columns)
 
     def record(self, ask: AskPassage, where: str, number: int) -> Question:
         """A question without an answer."""
@@ -112,8 +115,10 @@ class Qa(LabelTask[Question, Answer]):
     def questions(
         self, source: str | Path, columns: Columns, watcher: Watcher
     ) -> Iterator[Question]:
-        """As from a labelled file, whose answers are not needed."""
-        return self.read([source], columns, watcher, self.config)
+        """As from a labelled file in SQuAD's format; else rows of a table."""
+        if kind_of(source, None) == ".json":
+            return self.read([source], columns, watcher, self.config)
+        return super().questions(source, columns, watcher)
 
     @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:

@@ -58,13 +58,14 @@ class TranslateSettings(NextWordSettings):
 class AskTranslation(Ask):
     """A text to translate."""
 
-    text: Annotated[Text, Field(description="The text.")]
-    beams: Annotated[int, Field(ge=1, le=64, description="1 is greedy.")] = 1
+    text: Annotated[Text, Field(description="The text to translate.")]
+    beams: Annotated[int, Field(ge=1, le=64, description="Width of the beam; 1 is greedy.")] = 1
     penalty: Annotated[
         float, Field(ge=0.0, le=5.0, description="Scores are divided by length to this power.")
     ] = 1.0
 
     options = frozenset({"beams", "penalty"})
+    truths = ("second",)
 
 
 @dataclass(frozen=True)

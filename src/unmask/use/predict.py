@@ -35,6 +35,7 @@ def asked(
     say: Say = Console().say,
 ) -> Iterator[Any]:
     """What a file asks a task about."""
+    task.Ask.check_columns(columns, labelled=False)
     if kind_of(source, None) == ".txt":  # standard input, too
         return _from_lines(task, str(source), columns, watcher)
     columns, notes = task.noted([source], columns, labelled=False)
@@ -72,6 +73,7 @@ def evaluate_file(
     `task` is the model's own with other options, if it is given.
     """
     task = task or model.task
+    task.Ask.check_columns(columns, labelled=True)
     columns, notes = task.noted(sources, columns)
     for note in notes:
         say(f"{sources[0]}: {note}")

@@ -30,6 +30,8 @@ class AskTopic(Ask):
     text: Annotated[Text, Field(description="The text to read.", examples=["the cat ate fish"])]
     topic: Annotated[Text, Field(description="What to look for.", examples=["animals"])]
 
+    truths = ("words",)
+
 
 @dataclass(frozen=True)
 class Topic:
@@ -67,7 +69,7 @@ class Highlight(LabelTask[Topic, Highlights]):
     ) -> Iterator[Topic]:
         for number, line in read_lines(paths[0], watcher):
             where = f"{paths[0]}:{number}"
-            row = parse_json(line, where=where)
+            row = columns.renamed(parse_json(line, where=where))
             yield Topic(row["text"], row["topic"], tuple(row["words"]), where)
 
     @classmethod
