@@ -38,6 +38,7 @@ from unmask.model.factory import make_network
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.tasks.base import Task, answers
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live
 from unmask.tasks.labels import LabelTask, LabelWindow, label_tasks
 from unmask.text.tokens import Tokens
@@ -264,7 +265,8 @@ class Speed:
     def _evaluate_unmask(self) -> Callable[[], object]:
         folder, task = load_folder(self.model), self.data.task
         network, tokens = _network(folder, task).eval(), _tokens(folder)
-        return lambda: list(answers(Live(network), tokens, task, self.data.dev, known=True))
+        known = Criterion(network, task.objective)
+        return lambda: list(answers(Live(network), tokens, task, self.data.dev, known=known))
 
     def _evaluate_transformers(self) -> Callable[[], object]:
         tokens, task = _tokens(load_folder(self.model)), task_of(self.data)

@@ -17,6 +17,7 @@ from unmask.jobs.scopes import FINETUNE
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
+from unmask.objectives.base import Objective
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.results import Detail
 from unmask.text.tokenizer import Tokenizer
@@ -134,7 +135,9 @@ class Marks:
     def __init__(self, marks: Iterable[float]) -> None:
         self.marks = iter(marks)
 
-    def measure(self, network: Network) -> tuple[dict[str, Scored], list[float]]:
+    def measure(
+        self, network: Network, objective: Objective | None
+    ) -> tuple[dict[str, Scored], list[float]]:
         scores = {"accuracy": next(self.marks)}
         return {"": Scored("classify", "accuracy", ClassifySettings(), scores, Detail())}, [0.0]
 

@@ -153,10 +153,12 @@ def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 def test_two_processes_come_to_the_scores_of_one(case):
     part, network, tokens = case
-    expected, (loss,) = Answered({"": part}, tokens, Processes(), 1000).measure(network)
-    for found, (own,) in together(
-        lambda side: Answered({"": part}, tokens, side, 1000).measure(network)
-    ):
+
+    def measured(side):
+        return Answered({"": part}, tokens, side, 1000, {}).measure(network, part.task.objective)
+
+    expected, (loss,) = measured(Processes())
+    for found, (own,) in together(measured):
         assert found[""].scores == pytest.approx(expected[""].scores, rel=1e-4)
         assert found[""].detail.table == expected[""].detail.table
         assert found[""].detail.confusion == expected[""].detail.confusion

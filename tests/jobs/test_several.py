@@ -12,6 +12,9 @@ from tests.train.conftest import single_threaded, state
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.errors import SettingsError, Stopped
 from unmask.jobs.several import Several
+from unmask.model.shape import LABELS
+from unmask.tasks.labels import Supervised
+from unmask.tasks.ner import Ner
 from unmask.train.compose import compose
 from unmask.train.recipe import Recipe
 
@@ -81,6 +84,17 @@ def test_a_name_that_means_something_else_is_refused(model, tmp_path, name):
     own = {"name": name, "task": {"name": "ner"}, "train": "a", "dev": "b"}
     with pytest.raises(SettingsError, match="name"):
         finetune_several(model, several(tmp_path, tasks=[own]), tmp_path / "run")
+
+
+def test_a_task_with_an_objective_of_its_own_is_refused(model, tmp_path, monkeypatch):
+    class More(Supervised):
+        pass
+
+    more = property(lambda task: More({task.name: task}, {task.name: LABELS}))
+    monkeypatch.setattr(Ner, "objective", more)
+    refused = r"'names' \(ner\) has an objective of its own.*alone with `unmask finetune ner`"
+    with pytest.raises(SettingsError, match=refused):
+        finetune_several(model, several(tmp_path), tmp_path / "run")
 
 
 def test_two_tasks_of_one_name_are_refused(tmp_path):

@@ -280,6 +280,14 @@ def test_a_head_keeps_its_name_in_a_part_also_beside_an_encoder_of_that_name():
     assert part.heads["query"] is network.heads["query"]
 
 
+@pytest.mark.parametrize("names", [["one", "two"], ["nobody"]])
+def test_a_part_without_a_main_encoder_is_refused(names):
+    encoders = {name: tiny_config() for name in ("main", "one", "two")}
+    network = make_network(Shape(encoders=encoders, heads={}), 0)
+    with pytest.raises(SettingsError, match="need one that is called 'main', or a single one"):
+        part_of(network, names)
+
+
 def test_a_part_that_borrows_is_written_and_read_as_a_model_of_its_own(tokenizer, tmp_path):
     network = two_encoders()
     save_folder(tmp_path / "model", part_of(network, ["generator", "tokens"]), tokenizer)

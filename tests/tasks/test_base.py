@@ -8,6 +8,7 @@ from unmask.errors import SettingsError, TextTooLong
 from unmask.tasks import base
 from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live
 from unmask.tasks.results import Agreement, Detail, Mistake, Tally
 from unmask.text.tokens import Tokens
@@ -47,7 +48,7 @@ def test_few_records_are_held_where_they_are_long(forward, words, monkeypatch):
     sizes = []
 
     class Counting(Classify):
-        def run(self, forward, windows, tokens, *, known=False):
+        def run(self, forward, windows, tokens, *, known=None):
             sizes.append(len(windows))
             return super().run(forward, windows, tokens, known=known)
 
@@ -61,7 +62,8 @@ def test_few_records_are_held_where_they_are_long(forward, words, monkeypatch):
 def test_a_loss_is_asked_for_or_not_there(forward, task, words):
     known = [Sample("a cat", None, ("good",), "here:1"), Sample("a dog", None, ("bad",), "here:2")]
     tallies = [Tally(), Tally()]
-    for tally, wanted in zip(tallies, (True, False), strict=True):
+    criterion = Criterion(forward.network, task.objective)
+    for tally, wanted in zip(tallies, (criterion, None), strict=True):
         list(answers(forward, Tokens(words, 8), task, known, known=wanted, tally=tally))
     assert sum(tallies[0].counts) == 2
     assert tallies[0].mean > 0.0

@@ -12,6 +12,7 @@ from unmask.errors import DataError
 from unmask.model.shape import Shape
 from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live, scores_of
 from unmask.tasks.results import Tally
 from unmask.text.tokens import Tokens
@@ -72,7 +73,16 @@ def test_answers_come_in_order_with_their_probabilities(task, network_for, words
 def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words, tokens):
     network = network_for(task)
     tally = Tally()
-    list(answers(Live(network), tokens, task, records(), known=True, tally=tally))
+    list(
+        answers(
+            Live(network),
+            tokens,
+            task,
+            records(),
+            known=Criterion(network, task.objective),
+            tally=tally,
+        )
+    )
     batch = task.batch(windows_of(task, records(), words), tokens)
     expected = float(task.loss(scores_of(network, batch), batch))
     assert sum(tally.losses) == pytest.approx(expected, rel=1e-5)

@@ -27,8 +27,8 @@ from unmask.objectives.nextword import (
 from unmask.settings import build
 from unmask.tasks import translate
 from unmask.tasks.base import answers
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live
-from unmask.tasks.growing import Growing
 from unmask.tasks.results import Tally
 from unmask.tasks.translate import (
     BLANK,
@@ -224,8 +224,8 @@ def test_the_loss_is_summed_over_all_words_whatever_the_batches(both, tokens, mo
     pairs = [Pair(source, target, "here") for source, target in PAIRS]
 
     def measured(some):
-        tally = Tally()
-        list(answers(Live(network), both, task, some, known=True, tally=tally))
+        tally, known = Tally(), Criterion(network, task.objective)
+        list(answers(Live(network), both, task, some, known=known, tally=tally))
         return tally
 
     whole = measured(pairs)
@@ -244,14 +244,25 @@ def test_the_loss_is_summed_over_all_words_whatever_the_batches(both, tokens, mo
     assert perplexity(1e9) == perplexity(100.0)
 
 
+def test_a_loss_is_measured_with_every_word_heard_as_it_should_be(both, tokens):
+    network = translator("gru both", both)
+    found = []
+    for settings in ({}, {"forcing": 0.3, "forcing_end": 0.0, "forcing_by": "sentence"}):
+        objective = NextWord(TranslateSettings(**settings), term=NAME)
+        with torch.no_grad():
+            found.append(Criterion(network, objective.standard())(batch_of(both, tokens)))
+        assert objective.config.always == (not settings)
+    assert found[0] == found[1]
+
+
 def test_the_loss_of_a_text_without_a_translation_is_unknown_and_that_of_others_as_ever(both):
     network = translator("gru both", both)
     task = Translate(TranslateSettings()).searching(SearchSettings(longest=2))
     known, unknown = Pair(*PAIRS[0], "here"), Pair("der hund", None, "here")
-    tallies = []
+    tallies, criterion = [], Criterion(network, task.objective)
     for some in ([known], [known, unknown]):
         tallies.append(Tally())
-        list(answers(Live(network), both, task, some, known=True, tally=tallies[-1]))
+        list(answers(Live(network), both, task, some, known=criterion, tally=tallies[-1]))
     assert tallies[0].counts == tallies[1].counts == [5]
     assert tallies[0].mean == pytest.approx(tallies[1].mean, rel=1e-5)
 
@@ -469,7 +480,7 @@ def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
     task = Translate(TranslateSettings()).searching(SearchSettings(longest=5, **how))
     pairs = [Pair(source, None, "here") for source, _ in PAIRS] + [Pair("", None, "here")]
     whole = [answer for _, answer in answers(Live(network), both, task, pairs)]
-    growing, steps = Growing(Live(network), both, task, pairs), 0
+    growing, steps = task.stream(Live(network), pairs, both), 0
     while not growing.done:
         growing.step()
         steps += 1
@@ -478,13 +489,14 @@ def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
     found = growing.answers()
     assert [own.words for own in found] == [own.words for own in whole]
     assert [own.score for own in found] == pytest.approx([own.score for own in whole], abs=1e-4)
-    assert Growing(Live(network), both, task, pairs[-1:]).done
+    assert task.stream(Live(network), pairs[-1:], both).done
 
 
 def test_greedy_words_only_ever_grow(both):
     network = translator("gru attention", both, init_std=0.5)
     task = Translate(TranslateSettings()).searching(SearchSettings(longest=6))
-    growing, seen = Growing(Live(network), both, task, [Pair(PAIRS[1][0], None, "here")]), []
+    asked = [Pair(PAIRS[1][0], None, "here")]
+    growing, seen = task.stream(Live(network), asked, both), []
     while not growing.done:
         growing.step()
         seen += [own.words for own in growing.answers()]

@@ -17,6 +17,7 @@ from tests.train.conftest import Heard, metrics, state, steps_saved
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.errors import Stopped
 from unmask.model.network import Network
+from unmask.objectives.base import Objective
 from unmask.tasks.base import Detail
 from unmask.tasks.classify import ClassifySettings
 from unmask.train.answers import Scored
@@ -37,7 +38,9 @@ class Restless:
     def __init__(self, seen: Path) -> None:
         self.seen = seen
 
-    def measure(self, network: Network) -> tuple[dict[str, Scored], list[float]]:
+    def measure(
+        self, network: Network, objective: Objective | None
+    ) -> tuple[dict[str, Scored], list[float]]:
         weights = network.heads["labels"].dense.weight.detach().numpy().tobytes()
         digest = hashlib.sha256(weights).hexdigest()
         known = self.seen.read_text().split() if self.seen.exists() else []

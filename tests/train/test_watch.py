@@ -2,6 +2,8 @@
 
 import pytest
 
+from unmask.train import watch as watching
+from unmask.train.heldout import HeldOut
 from unmask.train.steps.base import StepResult
 from unmask.train.watch import PLATEAU, WINDOW, Watch
 
@@ -128,3 +130,33 @@ def test_each_warning_is_said_once():
     assert kinds(watch) == ["diverged"]
     watch = evaluated([6.0] * 30)
     assert kinds(watch) == ["unigram"]
+
+
+def test_a_run_that_is_resumed_has_the_warnings_of_its_log_and_gives_none_twice():
+    before = stepped([5.0] * WINDOW + [7.0] * WINDOW)
+    log = ["2026-01-01 10:00:00  step 70: held-out loss 5.0", "2026-01-01 10:00:01  resuming"]
+    log += [f"2026-01-01 10:00:02  {line}" for line in before.said]
+    said = []
+    watch = Watch(said.append, ASKS)
+    watch.remember([], [*log, log[-1]])
+    assert watch.said == before.said
+    for step, loss in enumerate([5.0] * WINDOW + [7.0] * WINDOW, start=1):
+        watch.stepped(step, StepResult({"mlm": loss}, {}, 1.0, 100))
+    assert (said, watch.said) == ([], before.said)
+
+
+def test_the_report_of_a_run_that_is_resumed_has_its_warnings(run, monkeypatch):
+    monkeypatch.setattr(watching, "WINDOW", 1)
+    monkeypatch.setattr(watching, "RISE", -1.0)  # every loss has risen
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(HeldOut, "saved", stop)
+        run(loop={"save_steps": 4})
+    said = []
+    folder = run(loop={"save_steps": 4}, resume=True, said=said)
+    assert not [line for line in said if "[diverged]" in line]
+    assert (folder / "log.txt").read_text().count("[diverged]") == 1
+    assert "step 1: warning [diverged]" in (folder / "report.html").read_text()

@@ -17,7 +17,9 @@ from unmask.errors import DataError
 from unmask.jobs.labelled import Labelled
 from unmask.model.network import Network
 from unmask.model.parts import part_of
+from unmask.objectives.base import Companions, Objective
 from unmask.tasks.base import all_scores, answers
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live
 from unmask.tasks.results import Tally
 from unmask.text.tokens import Tokens
@@ -31,23 +33,30 @@ class Answered:
     """The answers of one task, or of several by their names, with the tasks' own metrics."""
 
     def __init__(
-        self, parts: Mapping[str, Labelled], tokens: Tokens, processes: Processes, most: int
+        self,
+        parts: Mapping[str, Labelled],
+        tokens: Tokens,
+        processes: Processes,
+        most: int,
+        companions: Companions,
     ) -> None:
         """`most` are the tokens of records whose answers are generated, which takes long."""
         self.parts, self.tokens, self.processes = parts, tokens, processes
+        self.companions = companions
         self.records = {name: chosen(part, tokens, most) for name, part in parts.items()}
 
-    def measure(self, network: Network) -> Measured:
+    def measure(self, network: Network, objective: Objective | None) -> Measured:
         """See Exam."""
         measured, losses = {}, []
         for name, part in self.parts.items():
             own = part_of(network, [name]) if name else network
-            measured[name], loss = self._scored(part, self.records[name], own)
+            known = Criterion(own, objective, self.companions) if objective else None
+            measured[name], loss = self._scored(part, self.records[name], own, known)
             losses.append(loss)
         return measured, losses
 
     def _scored(
-        self, part: Labelled, records: Sequence[Any], network: Network
+        self, part: Labelled, records: Sequence[Any], network: Network, known: Criterion | None
     ) -> tuple[Scored, float]:
         tally, rank, world = Tally(), self.processes.rank, self.processes.world
         own = answers(
@@ -55,7 +64,7 @@ class Answered:
             self.tokens,
             part.task,
             records[rank::world],
-            known=True,
+            known=known,
             tally=tally,
             numbers=count(rank, world),
         )

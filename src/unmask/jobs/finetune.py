@@ -24,7 +24,7 @@ from unmask.tasks import TASKS
 from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
 from unmask.train.digest import digest_of
-from unmask.train.folder import MODEL, MODELS
+from unmask.train.folder import MODELS
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import ModelSettings, Recipe
 from unmask.train.scores import Scores
@@ -116,7 +116,7 @@ def task_ingredients(
     provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
     records = [record for part in parts.values() for record in (*part.train, *part.dev)]
     digest = "".join([digest_of(records), *learner.digests.values()])
-    exam = Answered(parts, tokens, site.processes, recipe.evaluate.tokens)
+    exam = Answered(parts, tokens, site.processes, recipe.evaluate.tokens, learner.companions)
     return Ingredients(
         tokens=tokens,
         network=network,
@@ -125,7 +125,7 @@ def task_ingredients(
         evaluator=Scores(exam, recipe, site, tokens, provenance),
         digest=Digest("data set", digest, provenance),
         companions=learner.companions,
-        publish={MODEL: (), **{f"{MODELS}/{name}": (name,) for name in parts if name}},
+        publish={**objective.publish(), **{f"{MODELS}/{name}": (name,) for name in parts if name}},
     )
 
 

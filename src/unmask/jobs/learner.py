@@ -14,7 +14,7 @@ from unmask.model.factory import draw_part, make_network
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.model.start import start as zero_start
-from unmask.objectives.base import Companions, Objective
+from unmask.objectives.base import Companions, Objective, Statistics
 from unmask.settings import build
 
 _OWN = 203  # a key of draws: of an objective's own parameters
@@ -30,11 +30,17 @@ class Learner:
 
 
 def learner_of(
-    objective: Objective, shape: Shape, seed: int, *, start: Network | None = None
+    objective: Objective,
+    shape: Shape,
+    seed: int,
+    *,
+    start: Network | None = None,
+    statistics: Statistics | None = None,
 ) -> Learner:
     """Make the network that an objective needs, its own parameters, and load its companions.
 
-    What the network has in common with `start` is copied, see `make_network`.
+    What the network has in common with `start` is copied, see `make_network`. The objective begins
+    with the `statistics` of a corpus, where there is one.
     """
     table = {
         "encoders": {**shape.encoders, **objective.encoders(shape)},
@@ -50,4 +56,6 @@ def learner_of(
     objective.apply(partial(zero_start, std=std))
     draw_part(objective, "objective", seed, std)
     digests = {name: fingerprint(folder.path) for name, folder in folders.items()}
-    return Learner(make_network(shape, seed, start=start), companions, digests)
+    network = make_network(shape, seed, start=start)
+    objective.begin(network, statistics or Statistics())
+    return Learner(network, companions, digests)

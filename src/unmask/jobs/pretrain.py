@@ -42,9 +42,8 @@ class Pretrain:
         vocabulary = corpus.tokenizer.vocabulary
         objective = objective_for(recipe, vocabulary)
         shape = Shape.of(recipe.model.config(len(vocabulary)))
-        learner = learner_of(objective, shape, recipe.seed)
+        learner = learner_of(objective, shape, recipe.seed, statistics=CorpusStatistics(corpus))
         network = learner.network
-        objective.begin(network, CorpusStatistics(corpus))
         source = CorpusSource(corpus, recipe, objective)
         provenance = {"corpus": corpus.path.name, "corpus sha256": corpus.digest}
         provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}

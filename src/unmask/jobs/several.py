@@ -4,8 +4,9 @@ A step is of one task, drawn by the size of its data: with data.temperature 1 in
 with 0 all alike.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from unmask.checkpoint.folder import Folder
 from unmask.data.columns import Columns
@@ -15,7 +16,7 @@ from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.learner import learner_of
 from unmask.jobs.scopes import SEVERAL
 from unmask.model.shape import USUAL, Shape
-from unmask.tasks.labels import Supervised, heads_of, label_tasks
+from unmask.tasks.labels import LabelTask, Supervised, heads_of, label_tasks
 from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
 from unmask.train.evaluator import METRIC
@@ -47,12 +48,24 @@ class Several:
             columns = Columns(entry.text, entry.second, entry.label)
             parts[entry.name] = LabelledFiles(entry.train, entry.dev, columns).read(entry.task)
         tasks = label_tasks({name: part.task for name, part in parts.items()})
+        _refuse_own_objectives(tasks)
         start = opened(self.model)
         shape = Shape.of(start.network.config, heads_of(tasks))
         objective = Supervised(tasks, {name: name for name in tasks})
         learner = learner_of(objective, shape, recipe.seed, start=start.network)
         tokens = Tokens(start.needed_tokenizer(), 0)
         return task_ingredients(parts, objective, learner, tokens, start, recipe, site)
+
+
+def _refuse_own_objectives(tasks: Mapping[str, LabelTask[Any, Any]]) -> None:
+    """Refuse tasks that learn more than their loss, which is all that they are trained on here."""
+    for name, task in tasks.items():
+        if type(task.objective) is not Supervised:
+            raise SettingsError(
+                f"recipe [[tasks]]: '{name}' ({task.name}) has an objective of its own, and "
+                "several tasks are trained on their losses alone. Define `loss` instead of "
+                f"`objective`, or train it alone with `unmask finetune {task.name}`."
+            )
 
 
 def check_names(recipe: Recipe) -> Recipe:

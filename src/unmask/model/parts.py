@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from unmask.errors import SettingsError
 from unmask.model.encoder import Encoder
 from unmask.model.network import Network
 from unmask.model.shape import LABELS, MAIN, PAIR, POOLER, HeadConfig, LabelsConfig, Shape
@@ -19,6 +20,12 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
     read = {own.encoder for own in heads.values()}
     encoders = [name for name in network.encoders if name in names]
     encoders += [n for n in network.encoders if n in read and n not in encoders]
+    if len(encoders) != 1 and MAIN not in encoders:
+        own = ", ".join(encoders) or "none"
+        raise SettingsError(
+            f"a model of {', '.join(names)} has the encoders {own}; need one that is called "
+            f"'{MAIN}', or a single one. Add '{MAIN}', or publish each encoder in its own folder."
+        )
     new = {name: MAIN if len(encoders) == 1 else name for name in encoders}
     tasks = [n for n, own in heads.items() if isinstance(own, LabelsConfig) and n != PAIR]
     called = {name: LABELS if tasks == [name] else name for name in heads}

@@ -5,6 +5,7 @@ owner: the words that the decoder hears, with the answers as labels of that batc
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -131,6 +132,14 @@ class NextWord(Objective):
     def describe(self) -> list[Term]:
         """One term."""
         return [Term(self.term, "next words")]
+
+    def standard(self) -> Objective:
+        """Every word is heard as it should be."""
+        if self.config.always:
+            return self
+        found = copy(self)  # with the parameters that a subclass may have
+        found.config = self.config.model_copy(update={"forcing": 1.0, "forcing_end": None})
+        return found
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Say of each word whether it is heard as it should be; nothing is said if all are."""

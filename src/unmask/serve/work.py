@@ -22,7 +22,6 @@ from unmask.serve.schemas import Asked, Translated, Verdict
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify
-from unmask.tasks.growing import Growing
 from unmask.tasks.ner import AskSentence, Ner
 from unmask.tasks.qa import AskPassage, Qa
 from unmask.tasks.regress import Regress
@@ -141,7 +140,7 @@ class _Growing:
     def __init__(self, model: Model, asks: list[Ask], *, truncate: bool = True) -> None:
         self.model, self.records = model, _records(model, asks)
         task = model.task.asked(asks[0])
-        self.growing = Growing(model.forward, model.tokens, task, self.records)
+        self.growing = task.stream(model.forward, self.records, model.tokens)
 
     @property
     def done(self) -> bool:

@@ -13,6 +13,7 @@ A task has an objective, from which the network learns; it is none itself.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import count, islice
 from math import isfinite
 from pathlib import Path
@@ -24,11 +25,13 @@ from unmask.data.lines import Watcher
 from unmask.errors import SettingsError, TextTooLong
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
-from unmask.objectives.base import Objective, Sums
+from unmask.objectives.base import Objective
 from unmask.plugins import registered
 from unmask.settings import Settings
 from unmask.tasks import asks, engine
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Forward
+from unmask.tasks.growing import Growing
 from unmask.tasks.results import Agreement, Detail, Mistake, Ran, Session, Tally
 from unmask.tasks.views import View
 from unmask.text.tokens import Tokens
@@ -185,25 +188,35 @@ class Task(Generic[Record, Answer]):
         return self
 
     def run(
-        self, forward: Forward, windows: Sequence[Any], tokens: Tokens, *, known: bool = False
+        self,
+        forward: Forward,
+        windows: Sequence[Any],
+        tokens: Tokens,
+        *,
+        known: Criterion | None = None,
     ) -> Ran:
-        """What the network says of windows; also the loss of those whose truth is `known`.
-
-        By default a session runs to its end, and the loss is that of the objective.
-        """
+        """What a session says of windows at its end; with `known`, also the loss of its truths."""
         session = self.session(forward, windows, tokens)
         while not session.done:
             session.step()
-        labelled: list[Window] = [w for w in windows if w.labelled] if known else []
-        if not labelled:
+        labelled: list[Window] = [window for window in windows if window.labelled]
+        if not (known and labelled):
             return Ran(session.values())
-        network, batch = engine.network_of(forward), self.batch(labelled, tokens)
-        sums: Sums = self.objective(network, batch.to(network.table().device), {})
-        return Ran(session.values(), float(sums[self.name]), batch.counts[self.name])
+        return Ran(session.values(), *known(self.batch(labelled, tokens)))
 
     def session(self, forward: Forward, windows: Sequence[Any], tokens: Tokens) -> Session:
         """Begin to answer windows step by step, in a task that generates."""
         raise SettingsError(f"{self.name}: answers at once, not step by step.")
+
+    def stream(
+        self, forward: Forward, records: Iterable[Record], tokens: Tokens
+    ) -> Growing[Answer]:
+        """Begin to answer records step by step; the answers can be read after every step."""
+        found = list(self.windows(records, tokens, numbers=count()))
+        windows = [window for _, own in found for window in own]
+        session = self.session(forward, windows, tokens) if windows else None
+        parts = [(len(own), partial(self.decode, r, own, tokens=tokens)) for r, own in found]
+        return Growing(session, parts)
 
     def decode(
         self, record: Record, windows: Sequence[Any], values: Sequence[Any], tokens: Tokens
@@ -257,10 +270,13 @@ class Task(Generic[Record, Answer]):
 
 
 def all_scores(
-    task: Task[Record, Answer], records: Sequence[Record], answers: Sequence[Answer], loss: float
+    task: Task[Record, Answer],
+    records: Sequence[Record],
+    answers: Sequence[Answer],
+    loss: float | None,
 ) -> dict[str, float]:
-    """The metrics of a task, and those of plugins."""
-    scores = {**task.score(records, answers), **task.score_loss(loss)}
+    """The metrics of a task, and those of plugins; None stands for a loss that is unknown."""
+    scores = task.score(records, answers) | ({} if loss is None else task.score_loss(loss))
     metrics: dict[str, Callable[..., object]] = registered("metric")
     for name, metric in metrics.items():
         value = metric(records, answers)
@@ -270,48 +286,32 @@ def all_scores(
     return scores
 
 
-class _Waiting(Generic[Record]):
-    """Records whose answers are not there yet, in their order, and the characters in them."""
-
-    def __init__(self) -> None:
-        self.records: deque[tuple[Record, Sequence[Window]]] = deque()
-        self.held = 0
-
-    def add(self, record: Record, windows: Sequence[Window]) -> None:
-        """One more."""
-        self.records.append((record, windows))
-        self.held += sum(map(len, record.key))
-
-    def first(self) -> tuple[Record, Sequence[Window]]:
-        """Take out the one that has waited longest."""
-        record, windows = self.records.popleft()
-        self.held -= sum(map(len, record.key))
-        return record, windows
-
-
 def answers(
     forward: Forward,
     tokens: Tokens,
     task: Task[Record, Answer],
     records: Iterable[Record],
     *,
-    known: bool = False,
+    known: Criterion | None = None,
     tally: Tally | None = None,
     numbers: Iterator[int] | None = None,
     truncate: bool = True,
 ) -> Iterator[tuple[Record, Answer]]:
     """Every record with its answer, in order, in steady memory.
 
-    `tally` counts on the way; losses too, if the truth is `known`. Without `truncate` a text that
-    is too long is refused.
+    `tally` counts on the way; with `known`, losses too. Without `truncate` a text that is too long
+    is refused.
     """
-    waiting: _Waiting[Record] = _Waiting()
+    waiting: deque[tuple[Record, Sequence[Window]]] = deque()
+    held = 0  # characters of those that wait
     tally = tally or Tally()
 
     def windows() -> Iterator[Window]:
+        nonlocal held
         numbered = enumerate(task.windows(records, tokens, numbers=numbers or count()), start=1)
         for number, (record, found) in numbered:
-            waiting.add(record, found)
+            waiting.append((record, found))
+            held += sum(map(len, record.key))
             for window in found:
                 if window.cut and not truncate:
                     raise TextTooLong(number, len(window.ids) + window.cut, tokens.max_length)
@@ -328,19 +328,21 @@ def answers(
     scored = engine.run(
         windows(),
         read,
-        lambda: waiting.held > HELD,
+        lambda: held > HELD,
         workers=forward.workers,
         tokens=task.batch_tokens,
         worker_tokens=task.worker_tokens,
     )
 
     def answer(values: Sequence[object]) -> tuple[Record, Answer]:
-        record, own = waiting.first()
+        nonlocal held
+        record, own = waiting.popleft()
+        held -= sum(map(len, record.key))
         return record, task.decode(record, own, values, tokens)
 
     for value in scored:
-        while not waiting.records[0][1]:  # records without a window, such as blank texts
+        while not waiting[0][1]:  # records without a window, such as blank texts
             yield answer([])
-        yield answer([value, *islice(scored, len(waiting.records[0][1]) - 1)])
-    while waiting.records:
+        yield answer([value, *islice(scored, len(waiting[0][1]) - 1)])
+    while waiting:
         yield answer([])

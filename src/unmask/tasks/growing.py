@@ -1,28 +1,24 @@
-"""Records -> answers that grow token by token, for who is too impatient for whole ones."""
+"""Records -> answers that grow token by token, to be shown before they are complete."""
 
-from collections.abc import Iterable
-from itertools import count, islice
-from typing import Generic
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Generic, TypeVar
 
-from unmask.tasks.base import Answer, Record, Task
-from unmask.tasks.engine import Forward
-from unmask.text.tokens import Tokens
+from unmask.tasks.results import Session
+
+Answer = TypeVar("Answer")
 
 
-class Growing(Generic[Record, Answer]):
+class Growing(Generic[Answer]):
     """The answers to some records of a task that generates, as they grow together."""
 
     def __init__(
         self,
-        forward: Forward,
-        tokens: Tokens,
-        task: Task[Record, Answer],
-        records: Iterable[Record],
+        session: Session | None,
+        parts: Sequence[tuple[int, Callable[[Sequence[object]], Answer]]],
     ) -> None:
-        self.task, self.tokens = task, tokens
-        self.records = list(task.windows(records, tokens, numbers=count()))
-        windows = [window for _, own in self.records for window in own]
-        self.session = task.session(forward, windows, tokens) if windows else None
+        """Of each record, `parts` has the number of its windows and what decodes their values."""
+        self.session, self.parts = session, parts
 
     @property
     def done(self) -> bool:
@@ -37,7 +33,4 @@ class Growing(Generic[Record, Answer]):
     def answers(self) -> list[Answer]:
         """What there is of each answer so far."""
         values = iter(self.session.values() if self.session else [])
-        return [
-            self.task.decode(record, own, list(islice(values, len(own))), self.tokens)
-            for record, own in self.records
-        ]
+        return [decode(list(islice(values, count))) for count, decode in self.parts]

@@ -28,6 +28,7 @@ from unmask.settings import Settings
 from unmask.tasks import engine
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Answer, Record, Task
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import READ, Forward, scores_of
 from unmask.tasks.results import Ran
 from unmask.text.tokens import Tokens
@@ -92,15 +93,22 @@ class LabelTask(Task[Record, Answer]):
         return batch.with_labels(len(truths), term or self.name, **{TRUTH: truths})
 
     def run(
-        self, forward: Forward, windows: LabelWindows, tokens: Tokens, *, known: bool = False
+        self,
+        forward: Forward,
+        windows: LabelWindows,
+        tokens: Tokens,
+        *,
+        known: Criterion | None = None,
     ) -> Ran:
-        """The scores of each window."""
+        """The scores of each window; they also give the loss, but for an objective of its own."""
         batch = self.batch(windows, tokens) if known else places_of(windows, tokens)
         scores = forward.scores(batch).float().cpu()
         parts: Sequence[Tensor] = scores.split([len(window.places) for window in windows])
         values: list[Scores] = [part.numpy() for part in parts]
         if not known:
             return Ran(values)
+        if type(known.objective) is not Supervised:
+            return Ran(values, *known(batch))
         return Ran(values, float(self.loss(scores, batch)), batch.counts[self.name])
 
 

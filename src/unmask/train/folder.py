@@ -103,6 +103,11 @@ class RunFolder:
         """Every line of metrics that is whole."""
         return [] if self.replaces else read_metrics(self.path)
 
+    def log(self) -> list[str]:
+        """Every line of the log."""
+        path = self.path / LOG
+        return path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
+
     def cut_back(self, step: int) -> None:
         """Forget the metrics of steps that will be taken again."""
         if self.writes:

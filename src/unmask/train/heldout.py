@@ -124,8 +124,8 @@ class HeldOut(Evaluator):
         return entry
 
     def restore(self, entries: Sequence[Entry]) -> None:
-        """Remember the evaluations of a run that is resumed."""
-        self.watch.remember(entries)
+        """Remember the evaluations and warnings of a run that is resumed."""
+        self.watch.remember(entries, self.folder.log())
 
     def _said(self, scores: Mapping[str, float]) -> str:
         """The scores of an evaluation, beside what a guess would reach."""

@@ -18,7 +18,7 @@ from unmask.objectives.base import Objective
 from unmask.train.answers import metric_name
 from unmask.train.distributed import like, whole
 from unmask.train.evaluator import METRIC
-from unmask.train.folder import CHECKPOINTS
+from unmask.train.folder import CHECKPOINTS, MODEL
 from unmask.train.ingredients import Ingredients
 from unmask.train.optim import mean, read_moments, write_moments
 from unmask.train.position import Position
@@ -96,7 +96,7 @@ class Keeper:
                 if target.exists():
                     continue
                 self.site.folder.claim(folder)
-                head = names[0] if len(names) == 1 else ""
+                head = names[0] if names and folder != MODEL else ""
                 prefix = metric_name(head, "")
                 scores = {
                     name.removeprefix(prefix): value

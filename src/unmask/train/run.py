@@ -17,6 +17,7 @@ import torch
 from unmask.console import Console
 from unmask.errors import FolderError
 from unmask.model.network import count_parameters
+from unmask.model.parts import part_of
 from unmask.plugins import loaded_plugins, registered
 from unmask.train.board import Board
 from unmask.train.compose import Scope
@@ -107,6 +108,8 @@ class Run:
     def _train(self, site: Site) -> Outcome:
         recipe, group = self._resolved(site), site.processes
         given = self.job.build(recipe, site)
+        for names in filter(None, given.publish.values()):
+            part_of(given.network, names)  # refuses now what could not be published in the end
         group.refuse_difference(given.digest.sha256, f"the {given.digest.name}")
         group.refuse_difference(self.job.scope.table(recipe), "the recipe")
         group.wait()

@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
@@ -30,8 +31,13 @@ BEST = "best"
 class Exam(Protocol):
     """Held-out data that a network can be measured on, with the help of all processes."""
 
-    def measure(self, network: Network) -> tuple[dict[str, Scored], list[float]]:
-        """Scores of each task by its name, "" where there is one, and the loss of each."""
+    def measure(
+        self, network: Network, objective: Objective | None
+    ) -> tuple[dict[str, Scored], list[float]]:
+        """Scores of each task by its name, "" where there is one, and the loss of each.
+
+        Without the objective the losses are unknown, and so are scores that follow from them.
+        """
 
 
 class Scores(Evaluator):
@@ -48,7 +54,8 @@ class Scores(Evaluator):
 
     def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
         """Measure, report, and keep the model if it is the best."""
-        measured, losses = self.exam.measure(network)
+        standard = objective.standard().to(self.group.device).eval()
+        measured, losses = self.exam.measure(network, standard)
         scores = {
             metric_name(name, what): value
             for name, scored in measured.items()
@@ -84,8 +91,10 @@ class Scores(Evaluator):
     def report(self) -> None:
         """Draw the run so far, with the answers of its best step."""
         if self.shown is None and self.history:  # they were given before the run was resumed
-            network = load_folder(self._place(self._best()["step"])).network
-            self.shown, _ = self.exam.measure(network.to(self.group.device))
+            best = self._best()
+            network = load_folder(self._place(best["step"])).network
+            measured, _ = self.exam.measure(network.to(self.group.device), None)
+            self.shown = {name: _stored(name, scored, best) for name, scored in measured.items()}
         write_report(self.folder, scored=self.shown or {})
 
     def restore(self, entries: Sequence[Entry]) -> None:
@@ -141,6 +150,12 @@ class Scores(Evaluator):
             )
             self.saved()
         self.group.wait()
+
+
+def _stored(name: str, scored: Scored, entry: Entry) -> Scored:
+    """With the scores of an entry, of which some needed the objective."""
+    found = {what: entry.get(metric_name(name, what), v) for what, v in scored.scores.items()}
+    return replace(scored, scores=found)
 
 
 def _step(path: Path) -> int:

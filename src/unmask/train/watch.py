@@ -3,14 +3,16 @@
 Each is said once, with what was seen and what usually helps.
 """
 
+import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from unmask.train.steps.base import StepResult
 
 WINDOW = 50  # steps whose mean counts as the loss
 RISE = 1.0  # above its best, a loss has gone wrong
 PLATEAU = 4  # evaluations
+WARNED = re.compile(r"step \d+: warning \[(.+?)\]: .*")  # a line of a log
 
 
 class Watch:
@@ -26,9 +28,12 @@ class Watch:
         self.best = float("inf")
         self.history: list[Mapping[str, float]] = []
 
-    def remember(self, evaluations: Sequence[Mapping[str, float]]) -> None:
-        """Take up the evaluations of a run that is resumed, without warning again."""
+    def remember(self, evaluations: Sequence[Mapping[str, float]], log: Iterable[str]) -> None:
+        """Take up the evaluations of a run that is resumed, and the warnings in its log."""
         self.history = [entry for entry in evaluations if self.term in entry]
+        for found in map(WARNED.search, log):
+            if found and self._is_new(found[1]):
+                self.said.append(found[0])
 
     def stepped(self, step: int, report: StepResult) -> None:
         """After a step."""
@@ -102,7 +107,9 @@ class Watch:
             )
 
     def _warn(self, step: int, kind: str, text: str) -> None:
-        line = f"warning [{kind}]: {text}"
-        if not any(f"[{kind}]" in said for said in self.said):
-            self.said.append(f"step {step}: {line}")
-            self.say(f"step {step}: {line}")
+        if self._is_new(kind):
+            self.said.append(f"step {step}: warning [{kind}]: {text}")
+            self.say(self.said[-1])
+
+    def _is_new(self, kind: str) -> bool:
+        return not any(f"[{kind}]" in said for said in self.said)

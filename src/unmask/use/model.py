@@ -25,6 +25,7 @@ from unmask.settings import build
 from unmask.tasks import engine
 from unmask.tasks.base import Task, answers
 from unmask.tasks.classify import Classify, Labels
+from unmask.tasks.criterion import Criterion
 from unmask.tasks.ner import Names, Ner
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Regress
@@ -175,11 +176,13 @@ class Model:
         A `tally` counts the loss of records whose answers are known; `task` is the model's own with
         other options. Without `truncate` a text that is too long is refused.
         """
-        known, tally = tally is not None, tally or Tally()
+        task = task or self.task
+        known = None if tally is None else Criterion.of(self.network, task.objective)
+        tally = tally or Tally()
         found = answers(
             self.forward,
             self.tokens,
-            task or self.task,
+            task,
             records,
             known=known,
             tally=tally,

@@ -83,5 +83,12 @@ def evaluate_file(
     task.check(records)
     tally = Tally()
     said = list(model.predict(records, tally, task))
-    scores = {"loss": tally.mean, **all_scores(task, records, said, tally.mean)}
+    loss = tally.mean if sum(tally.counts) else None
+    if loss is None:
+        say(
+            f"{sources[0]}: the loss is not known. Either the objective needs what only its run "
+            "has, or every record is too long"
+        )
+    scores = {} if loss is None else {"loss": loss}
+    scores |= all_scores(task, records, said, loss)
     return scores, task.detail(records, said), said
