@@ -47,6 +47,11 @@ class Running:
     port: int
     server: Any
 
+    @property
+    def batcher(self) -> Any:
+        """What answers."""
+        return self.server.config.app.desk.batcher
+
     def client(self, **options: Any) -> Any:
         """Something to ask it with."""
         return httpx.Client(base_url=self.url, timeout=60.0, **options)

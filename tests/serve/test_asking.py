@@ -5,8 +5,12 @@ import json
 import httpx
 import pytest
 
+from tests.serve.conftest import running
+from unmask.errors import DataError
+from unmask.serve.limits import Limits
 from unmask.serve.work import guessed_tokens
-from unmask.tasks.asks import Ask
+from unmask.tasks.asks import Ask, AskText
+from unmask.tasks.growing import Growing
 from unmask.tasks.views import LabelsView, NumberView, SpansView, TextView
 
 TEXT = "the cat sat on the mat"
@@ -55,6 +59,71 @@ def test_questions_with_other_options_are_answered_apart_and_in_their_order(clie
         == served["translator"].translate([TEXT])[0]
     )
     assert beams["answer"]["text"] == served["translator"].translate([TEXT], beams=4)[0]
+
+
+@pytest.mark.parametrize("beams", [8, 9, 64])
+def test_the_limit_of_beams_is_the_same_on_every_route(client, beams):
+    bodies = {
+        "/translate": {"texts": [TEXT], "beams": beams},
+        "/ask/translate": {"items": [{"text": "a"}, {"text": TEXT, "beams": beams}]},
+    }
+    answers = [client.post(path, json=body) for path, body in bodies.items()]
+    body = {"items": [{"text": TEXT, "beams": beams}], "stream": True}
+    answers.append(client.post("/ask/translate", json=body))
+    assert [answer.status_code for answer in answers] == [200 if beams == 8 else 422] * 3
+    if beams > 8:
+        said = f"beams {beams}: this server allows 8 at most. Ask for less."
+        assert [answer.json()["error"] for answer in answers] == [said] * 3
+
+
+def test_the_limit_of_beams_is_the_servers(served):
+    with running(served, limits=Limits(options={"beams": 2})) as found, found.client() as client:
+        body = {"texts": [TEXT], "beams": 3}
+        assert client.post("/translate", json=body).status_code == 422
+        (task,) = [
+            own["task"] for own in client.get("/cards").json() if own["name"] == "translator"
+        ]
+        assert task["ask"]["properties"]["beams"]["maximum"] == 2
+
+
+class AskChosen(AskText):
+    """A question with an option that cannot be hashed."""
+
+    wanted: list[str] = []
+
+    options = frozenset({"wanted"})
+
+
+def test_an_option_may_be_a_list(served, monkeypatch):
+    monkeypatch.setattr(type(served["sentiment"].task), "Ask", AskChosen)
+    items = [{"text": TEXT, "wanted": wanted} for wanted in (["a"], ["b"], ["a"], [])]
+    with running(served) as found, found.client() as client:
+        answers = asked(client, "classify", *items)
+    (truth,) = served["sentiment"].classify([TEXT])
+    assert [tuple(own["answer"]["labels"]) for own in answers] == [truth.labels] * 4
+
+
+def test_alignments_are_in_the_view_and_in_the_answer(client, served):
+    items = {"text": TEXT, "alignment": True}, {"text": TEXT}
+    found, plain = asked(client, "translate", *items)
+    (truth,) = served["translator"].translator.translate([TEXT], alignment=True)
+    view = TextView.model_validate(found["view"])
+    assert view.alignment.target == truth.alignment.target
+    assert view.score == pytest.approx(truth.score, abs=1e-5)
+    assert found["answer"]["alignment"] == found["view"]["alignment"]
+    assert plain["view"]["alignment"] is None
+
+
+def test_what_goes_wrong_in_a_stream_is_its_last_event(server, monkeypatch):
+    def step(self):
+        raise DataError("the text is too odd.")
+
+    monkeypatch.setattr(Growing, "step", step)
+    body = {"items": [{"text": TEXT}], "stream": True}
+    with server.client() as client:
+        response = client.post("/ask/translate", json=body)
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line]
+    assert events == [{"error": "the text is too odd.", "error_type": "validation"}]
 
 
 def test_a_stream_ends_with_the_whole_answer(server, served):

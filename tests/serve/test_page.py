@@ -7,6 +7,7 @@ import pytest
 from tests.browser import PATIENCE, barriers, browser, page_of, wait_for_count, wait_for_texts
 from tests.serve.conftest import running
 from unmask.model.config import SearchSettings
+from unmask.serve.limits import Limits
 from unmask.use.look import answer
 
 TABS = ["Fill", "Next sentence", "Classify", "Score", "Names", "Answer", "Translate"]
@@ -87,16 +88,55 @@ def test_the_answer_is_marked_in_the_passage(launched, server, served):
 
 def test_a_translation_comes_with_where_its_words_looked(launched, server, served):
     speaker = served["translator"].translator
-    (truth,) = speaker.translate(["the cat sat"], SearchSettings(beams=4))
-    looked = speaker.looked_at("the cat sat", truth)
+    (truth,) = speaker.translate(["the cat sat"], SearchSettings(beams=4), alignment=True)
     with page_of(launched) as page:
         panel = tab(page, server.url, "Translate")
         panel.get_by_label("Text").fill("the cat sat")
-        panel.get_by_role("button", name="Translate").click()
+        panel.get_by_label("Beams").fill("4")
+        panel.get_by_label("Alignment").check()
+        panel.get_by_role("button", name="Ask").click()
         panel.locator(".answer table").wait_for()
         assert panel.locator(".verdict").inner_text() == (truth.text or "(nothing)")
-        shares = [f"{share:.2f}" for share in looked.weights.flatten().tolist()]
+        assert panel.locator(".score").inner_text() == f"score {truth.score:.3f}"
+        shares = [f"{share:.2f}" for row in truth.alignment.weights for share in row]
         wait_for_texts(panel.locator(".answer tbody .heat"), shares)
+
+
+def test_the_form_allows_as_much_as_the_server(launched, server):
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Translate")
+        beams = panel.get_by_label("Beams")
+        assert (beams.get_attribute("min"), beams.get_attribute("max")) == ("1", "8")
+
+
+def test_a_stream_that_comes_late_does_not_replace_a_newer_answer(launched, server, served):
+    (truth,) = served["translator"].translate(["the cat sat"])
+    with page_of(launched) as page:
+        panel = tab(page, server.url, "Translate")
+        release = hold_first(page, "**/ask/translate")
+        panel.get_by_label("Text").fill("a dog")
+        panel.get_by_label("Alignment").check()
+        panel.get_by_role("button", name="Ask").click()
+        panel.get_by_label("Text").fill("the cat sat")
+        panel.get_by_label("Alignment").uncheck()
+        panel.get_by_role("button", name="Ask").click()
+        panel.get_by_text("answered").wait_for()
+        release()
+        page.wait_for_timeout(500)  # time enough to draw what must not be drawn
+        wait_for_texts(panel.locator(".verdict"), [truth or "(nothing)"])
+        assert panel.locator(".answer table").count() == 0
+
+
+def test_a_refusal_in_a_stream_is_shown(launched, served):
+    with (
+        running(served, limits=Limits(request_seconds=60, tokens=4)) as found,
+        page_of_401(launched) as page,
+    ):
+        panel = tab(page, found.url, "Translate")
+        panel.get_by_role("button", name="Ask").click()
+        wait_for_texts(
+            panel.get_by_role("alert"), ["about 13 tokens; a request may have 4. Send less."]
+        )
 
 
 def test_names_are_marked_where_they_stand(launched, server, served):
@@ -288,8 +328,12 @@ def test_axe_finds_no_barrier_in_any_tab(launched, watched, theme):
             found += barriers(page)
             if own.inner_text() in ("Training", "Models"):
                 continue  # it shows something without being asked
+            for box in panel.locator("form.ask input[type=checkbox]").all():
+                box.check()
             panel.locator(".word, form.ask > button").first.click()
             panel.get_by_text("answered").wait_for()
+            if own.inner_text() == "Translate":
+                panel.get_by_role("region", name="Alignment").wait_for()
             found += barriers(page)
         page.get_by_role("tab", name="Attention").click()
         for view in ("grid", "matrix", "importance"):

@@ -222,11 +222,12 @@ def test_the_page_and_its_files_come_with_a_policy_that_allows_nothing_else(clie
 def test_translations_are_those_of_python_with_where_their_words_looked(client, served):
     texts = ["the cat sat", "", "a dog"]
     found = ask(client, "/translate", texts=texts, beams=2, alignment=True)
-    truth = list(served["translator"].translator.translate(texts, SearchSettings(beams=2)))
+    speaker = served["translator"].translator
+    truth = list(speaker.translate(texts, SearchSettings(beams=2), alignment=True))
     assert [own["text"] for own in found] == [own.text for own in truth]
     assert [own["score"] for own in found] == pytest.approx([own.score for own in truth], abs=1e-5)
     assert found[1]["alignment"] is None
-    looked = served["translator"].translator.looked_at(texts[0], truth[0])
+    looked = truth[0].alignment
     assert found[0]["alignment"]["source"] == looked.source
     np.testing.assert_allclose(found[0]["alignment"]["weights"], looked.weights, atol=1e-5)
     assert ask(client, "/translate", texts=["a dog"])[0]["alignment"] is None
@@ -235,7 +236,7 @@ def test_translations_are_those_of_python_with_where_their_words_looked(client, 
 def test_a_model_that_says_nothing_cannot_translate(client):
     response = client.post("/translate", json={"texts": ["a"], "model": "names"})
     assert response.status_code == 422
-    assert "need one that was trained to translate" in response.text
+    assert "is not one for 'translate'; need one that was fine-tuned for translate" in response.text
 
 
 def test_the_curves_of_a_run_end_with_the_last_whole_line(served, tmp_path):
@@ -250,6 +251,16 @@ def test_the_curves_of_a_run_end_with_the_last_whole_line(served, tmp_path):
 def test_a_width_that_the_model_does_not_have_is_refused_before_anything_is_computed(
     client, served, monkeypatch
 ):
-    monkeypatch.delattr(type(served["pretrained"]), "embeddings")
-    body = {"input": "a", "model": "pretrained", "dimensions": 7}
-    assert client.post("/v1/embeddings", json=body).status_code == 422
+    computed = []
+    vectors = Model.vectors
+
+    def noting(self, *given):
+        computed.append(self)
+        return vectors(self, *given)
+
+    monkeypatch.setattr(Model, "vectors", noting)
+    body = {"input": "a", "model": "pretrained"}
+    assert client.post("/v1/embeddings", json=body | {"dimensions": 7}).status_code == 422
+    assert not computed
+    assert client.post("/v1/embeddings", json=body | {"dimensions": 16}).status_code == 200
+    assert computed == [served["pretrained"]], "the server computes vectors in another way"

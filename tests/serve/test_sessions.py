@@ -25,10 +25,15 @@ class Counting:
     def done(self) -> bool:
         return self.at >= max(self.items)
 
+    breaks: int | None = None  # the step at which it does, if it is asked for a 13
+    name: str = "step"
+
     def step(self) -> None:
         time.sleep(self.seconds)
+        if self.at == self.breaks and 13 in self.items:
+            raise ValueError("thirteen")
         self.at += 1
-        self.log.append("step")
+        self.log.append(self.name)
 
     def answers(self) -> list[list[int]]:
         return [list(range(1, min(self.at, most) + 1)) for most in self.items]
@@ -172,6 +177,88 @@ def test_what_is_wrong_with_one_session_is_not_answered_to_its_neighbour():
         assert first == [[1]]
         assert good == [[1, 2]]
         assert isinstance(bad, RuntimeError)
+
+
+def test_what_a_client_has_seen_does_not_shrink_when_its_neighbour_fails():
+    with Thread(sessions=1) as thread:
+        thread.seconds = 0.05
+        most = []
+
+        def begin(some) -> Counting:
+            most.append(len(thread.batcher.sessions) + 1)
+            thread.sessions.append(Counting(list(some), thread.log, 0.01, breaks=3))
+            return thread.sessions[-1]
+
+        async def all_of_them() -> tuple[list, object]:
+            first = asyncio.create_task(thread.batcher.ask(thread.counting(1, key="other")))
+            await asyncio.sleep(0.01)  # it holds the thread while the next two come
+            bad = asyncio.create_task(
+                thread.batcher.ask(Work("count", begin, (13,), 1, grows=True))
+            )
+            works = thread.batcher.stream(Work("count", begin, (6,), 1, grows=True))
+            found = [answer async for answer in works]
+            await first
+            (problem,) = await asyncio.gather(bad, return_exceptions=True)
+            return found, problem
+
+        found, problem = asyncio.run(all_of_them())
+        assert [session.items for session in thread.sessions[1:]] == [[13, 6], [13], [6]]
+        assert [len(answer) for answer in found] == [1, 2, 3, 4, 5, 6]
+        assert isinstance(problem, RuntimeError)
+        assert set(most) == {1}, "no more sessions run at once than may"
+        assert thread.batcher.waiting == 0
+
+
+def test_what_is_wrong_with_one_text_of_a_batch_is_not_answered_to_the_others():
+    with Thread() as thread:
+        thread.seconds = 0.05
+
+        def run(some) -> list[int]:
+            if 13 in some:
+                raise ValueError("thirteen")
+            return list(some)
+
+        works = [Work("same", run, (item,), 1) for item in (1, 13, 2)]
+        held, first, bad, second = thread.ask(thread.counting(1, key="other"), *works)
+        assert (held, first, second) == ([[1]], [1], [2])
+        assert isinstance(bad, RuntimeError)
+        assert thread.batcher.waiting == 0
+
+
+def test_sessions_step_for_as_long_as_the_batch_before_them_took():
+    with Thread() as thread:
+
+        def slowly(some) -> list[int]:
+            thread.log.append("batch")
+            time.sleep(0.05)
+            return list(some)
+
+        def begin(some) -> Counting:
+            return Counting(list(some), thread.log, 0.001, name=f"step {some[0]}")
+
+        async def both() -> None:
+            counts = [Work(n, begin, (100_000 + n,), 1, grows=True) for n in range(4)]
+            growing = [asyncio.create_task(thread.batcher.ask(work)) for work in counts]
+            await asyncio.sleep(0.1)
+            await asyncio.gather(
+                *(thread.batcher.ask(Work(n, slowly, (n,), 1)) for n in range(10, 16))
+            )
+            for own in growing:
+                own.cancel()
+            await asyncio.sleep(0.1)
+
+        asyncio.run(both())
+        first = thread.log.index("batch")
+        last = len(thread.log) - thread.log[::-1].index("batch") - 1
+        between = " ".join(thread.log[first:last]).split("batch")[1:]
+        assert len(between) == 5
+        for steps in between:  # of each session one
+            assert sorted(steps.replace("step", "").split()) == [
+                "100000",
+                "100001",
+                "100002",
+                "100003",
+            ]
 
 
 def test_an_answer_is_streamed_as_it_grows_and_ends_complete():

@@ -229,7 +229,8 @@ def test_questions_go_together_that_agree_in_their_options():
     assert AskHot(text="a").chosen() == (("aloud", False), ("warmth", 1.0))
     assert AskHot(text="a").chosen() == AskHot(text="b").chosen()
     assert AskHot(text="a").chosen() != AskHot(text="a", warmth=2.0).chosen()
-    assert AskTranslation(text="a", beams=3).chosen() == (("beams", 3), ("penalty", 1.0))
+    translation = AskTranslation(text="a", beams=3)
+    assert translation.chosen() == (("alignment", False), ("beams", 3), ("penalty", 1.0))
     assert AskText(text="a").chosen() == AskText(text="b", second="c").chosen() == ()
     assert len({AskHot(text=t).chosen() for t in "abc"}) == 1, "they are keys of tables"
 

@@ -12,6 +12,7 @@ from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.errors import SettingsError
 from unmask.model.attention import listening, muting
+from unmask.model.encoder import Encoder
 from unmask.use.look import HABITS, Habit, answer, gradient_times_input, habits
 from unmask.use.page import WINDOW, payload, self_contained
 
@@ -153,6 +154,28 @@ def test_the_page_carries_the_very_weights(model):
     assert "https://" not in page
     inside = page.split('id="data">')[1].split("</script>")[0]
     assert json.loads(inside)[0]["tokens"] == truth.tokens
+
+
+def test_the_page_needs_one_pass_and_one_for_each_head(model, monkeypatch):
+    passes, run = [], Encoder.run
+
+    def counting(self, *given, **how):
+        passes.append(self)
+        return run(self, *given, **how)
+
+    monkeypatch.setattr(Encoder, "run", counting)
+    config = model.network.config
+    payload(model, TEXT, "a dog", each_head=True)
+    assert len(passes) == 1 + config.layers * config.heads
+    passes.clear()
+    payload(model, TEXT)
+    assert len(passes) == 1
+
+
+def test_a_text_that_is_cut_is_counted_once(model):
+    before = model.cut_texts
+    payload(model, "the cat " * 400)
+    assert model.cut_texts == before + 1
 
 
 def test_a_long_text_is_shown_in_a_window(model):

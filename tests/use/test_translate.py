@@ -175,13 +175,16 @@ def test_layers_are_averaged_also_if_there_are_as_many_as_words(folders):
 
 def test_a_translation_that_was_made_is_looked_at_as_it_was_said(folders):
     model = Translator(load_folder(folders["transformer"]))
-    (found,) = model.translate(["hund rot"])
-    mine, again = model.looked_at("hund rot", found), model.looked("hund rot")
-    np.testing.assert_array_equal(mine.weights, again.weights)
-    (parts,) = model.translate(["hund rot. " * 20])
-    assert model.looked_at("hund rot. " * 20, parts) is None
+    (found,) = model.translate(["hund rot"], alignment=True)
+    again = model.looked("hund rot")
+    np.testing.assert_allclose(found.alignment.weights, again.weights, atol=1e-7)
+    assert (found.alignment.source, found.alignment.target) == (again.source, again.target)
+    (plain,) = model.translate(["hund rot"])
+    assert plain.alignment is None
+    (parts,) = model.translate(["hund rot. " * 20], alignment=True)
+    assert parts.alignment is None
     lstm = Translator(load_folder(folders["lstm"]))
-    assert lstm.looked_at("hund", next(lstm.translate(["hund"]))) is None
+    assert next(lstm.translate(["hund"], alignment=True)).alignment is None
     with pytest.raises(DataError, match="the translation: 40 tokens; the model says 23 at most"):
         model.looked("hund", "dog " * 40)
 

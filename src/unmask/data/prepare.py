@@ -49,7 +49,7 @@ class PrepareSettings(Settings):
     shard_characters: Annotated[int, Field(ge=1000, le=2**26)] = 2**22
 
 
-class Plan(TypedDict):
+class PreparePlan(TypedDict):
     """Everything that decides what a corpus will be."""
 
     format: int
@@ -144,7 +144,7 @@ def _is_made(chunk: Chunk) -> bool:
     return True
 
 
-def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> Plan:
+def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> PreparePlan:
     """What this corpus will be made of, and how."""
     if "-" in files:
         raise DataError(
@@ -167,7 +167,7 @@ def check_corpus_folder(out: Path) -> None:
         raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
 
 
-def _begin(out: Path, plan: Plan, tokenizer: Tokenizer) -> None:
+def _begin(out: Path, plan: PreparePlan, tokenizer: Tokenizer) -> None:
     """Write the plan into a new folder, or compare it with the one that is there."""
     path = out / PLAN
     if not path.exists():
@@ -181,7 +181,7 @@ def _begin(out: Path, plan: Plan, tokenizer: Tokenizer) -> None:
             write_file(folder / name, text.encode("utf-8"))
 
 
-def _refuse_another(out: Path, before: dict[str, Any], now: Plan) -> None:
+def _refuse_another(out: Path, before: dict[str, Any], now: PreparePlan) -> None:
     """A folder that was begun with something else is not gone on with."""
     old: dict[str, object] = {**before.get("settings", {}), **before}
     for name, value in {**now["settings"], **now}.items():
@@ -195,7 +195,7 @@ def _refuse_another(out: Path, before: dict[str, Any], now: Plan) -> None:
 
 def _finish(
     out: Path,
-    plan: Plan,
+    plan: PreparePlan,
     facts: dict[str, object],
     count: int,
     skipper: Skipper,

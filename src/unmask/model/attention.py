@@ -7,7 +7,7 @@ comes from outside. The weights are not returned: register a listener to read or
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -222,14 +222,21 @@ def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the weights in the order the layers run: one [B, H, Q, K] tensor each."""
+    """Collect the weights in the order the layers run: one [B, H, Q, K] tensor each.
+
+    A listener that is there already goes first.
+    """
     weights: list[Tensor] = []
 
-    def keep(layer: int, seen: Tensor) -> Tensor:
-        weights.append(seen)
-        return seen
+    def keep(before: Listener | None, layer: int, seen: Tensor) -> Tensor:
+        weights.append(seen if before is None else before(layer, seen))
+        return weights[-1]
 
-    with listening(model, keep):
+    with ExitStack() as stack:
+        for own in model.modules():
+            if isinstance(own, Heard):
+                listener: Listener = partial(keep, own.listener)
+                stack.enter_context(heard_by([own], listener))
         yield weights
 
 

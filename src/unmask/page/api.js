@@ -16,16 +16,26 @@ export async function ask(path, body) {
   return (await fetched(path, body)).json();
 }
 
-/** POST a body; the events of the answer as they come, each as JSON. */
+/** POST a body; the events of the answer as they come, each as JSON. Leaving the loop ends it. */
 export async function* stream(path, body) {
   const reader = (await fetched(path, body)).body.pipeThrough(new TextDecoderStream()).getReader();
+  const early = () => new Refusal(0, "The answer ended early. Ask again.");
   let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) yield JSON.parse(part.replace(/^data: /, ""));
+  try {
+    for (;;) {
+      const { value, done } = await reader.read().catch(() => { throw early(); });
+      if (done) throw early();
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const event = JSON.parse(part.replace(/^data: /, ""));
+        if (event.error) throw new Refusal(0, event.error);
+        if (event.done) return;
+        yield event;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
   }
 }
 

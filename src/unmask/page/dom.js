@@ -42,6 +42,11 @@ export function table(heads, rows) {
   );
 }
 
+/** A number as a cell whose colour says how much it is of 1. */
+export function heat(share) {
+  return element("span", { class: "heat", style: `--share: ${Math.max(share, 0)}` }, share.toFixed(2));
+}
+
 /** Number overlapping requests: `const isNewest = begin()`, then draw only if `isNewest()`. */
 export function newestOnly() {
   let begun = 0;

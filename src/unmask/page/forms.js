@@ -2,7 +2,9 @@
 
 import { choice, element, newestOnly, percent, table } from "./dom.js";
 
-/** A form whose answer, or whose refusal, is shown below it. */
+/** A form whose answer, or whose refusal, is shown below it.
+
+    `send` may show an answer before it is complete; it hears if nobody waits for it any more. */
 export function asking(panel, { fields, button, send }) {
   const output = element("div", { class: "answer" });
   const status = element("p", { class: "unseen", role: "status" });
@@ -19,10 +21,12 @@ export function asking(panel, { fields, button, send }) {
         event.preventDefault();
         const isNewest = begin();
         say("asking …", "hint");
+        const show = (answer) => {
+          if (isNewest()) output.replaceChildren(...[answer].flat());
+          return isNewest();
+        };
         try {
-          const answer = await send();
-          if (!isNewest()) return;
-          output.replaceChildren(...[answer].flat());
+          if (!show(await send(show))) return;
           say("answered", "unseen"); // who sees the answer need not be told
         } catch (error) {
           if (!isNewest()) return;

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { mountAttention } from "./attention.js";
 import { chartsOf } from "./curves.js";
-import { choice, element, percent, table } from "./dom.js";
+import { choice, element, heat, percent, table } from "./dom.js";
 import { area, asking, bars, whichModel } from "./forms.js";
 import { taskTabs } from "./tasks.js";
 
@@ -54,25 +54,6 @@ function next(panel, { cards }) {
   });
 }
 
-function translate(panel, { cards }) {
-  const { picked, label } = whichModel(cards, "translate");
-  const text = area("Text", "Ein Hund rennt über eine Wiese.", "translate-text");
-  const beams = element("input", { type: "number", min: 1, max: 8, value: 4, id: "translate-beams" });
-  asking(panel, {
-    fields: [label, text.label, element("div", {}, element("label", { for: "translate-beams" }, "beams"), " ", beams)],
-    button: "Translate",
-    send: async () => {
-      const [found] = await ask("/translate", { texts: [text.field.value], beams: Number(beams.value), alignment: true, model: picked.name });
-      const shown = [element("p", { class: "verdict" }, found.text || "(nothing)")];
-      if (!found.alignment) return shown;
-      const { source, target, weights } = found.alignment;
-      const heat = (share) => element("span", { class: "heat", style: `--share: ${share}` }, share.toFixed(2));
-      const rows = target.map((word, i) => [word, ...weights[i].map(heat)]);
-      return [...shown, element("p", { class: "remark" }, "What each word looked at, all heads together: not an explanation."), table(["said", ...source], rows)];
-    },
-  });
-}
-
 function similarity(panel, { cards }) {
   const { picked, label } = whichModel(cards, "embed");
   const text = area("Sentences, one a line", "A man plays a guitar.\nSomebody makes music.\nThe cat sleeps.", "similarity-text");
@@ -87,10 +68,7 @@ function similarity(panel, { cards }) {
         ["sentence", ...texts.map((_, n) => String(n + 1))],
         texts.map((own, i) => [
           `${i + 1}. ${own}`,
-          ...texts.map((_, j) => {
-            const near = cosine(vectors[i], vectors[j]);
-            return element("span", { class: "heat", style: `--share: ${Math.max(near, 0)}` }, near.toFixed(2));
-          }),
+          ...texts.map((_, j) => heat(cosine(vectors[i], vectors[j]))),
         ]),
       );
     },
@@ -162,7 +140,6 @@ const can = (verb) => ({ cards }) => cards.some((card) => card.can.includes(verb
 const TABS = [
   { id: "fill", name: "Fill", shown: can("fill"), draw: fill },
   { id: "next", name: "Next sentence", shown: can("next"), draw: next },
-  { id: "translate", name: "Translate", shown: can("translate"), draw: translate },
   { id: "similarity", name: "Similarity", shown: can("embed"), draw: similarity },
   { id: "attention", name: "Attention", shown: can("attention"), draw: attention },
   { id: "runs", name: "Training", shown: ({ runs: names }) => names.length > 0, draw: runs },
@@ -172,6 +149,6 @@ const TABS = [
 /** The tabs for what is served here; those of tasks stand before the more general ones. */
 export function tabsOf(served) {
   const shown = TABS.filter((tab) => tab.shown(served));
-  const first = shown.findIndex((tab) => ["translate", "similarity"].includes(tab.id));
+  const first = shown.findIndex((tab) => tab.id === "similarity");
   return [...shown.slice(0, first), ...taskTabs(served), ...shown.slice(first)];
 }

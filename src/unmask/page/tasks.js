@@ -2,17 +2,16 @@
 // of its answers by one of five views: labels, spans, text, number, ranking.
 
 import { ask, stream } from "./api.js";
-import { element, percent, table } from "./dom.js";
+import { element, heat, percent, table } from "./dom.js";
 import { area, asking, bars, oneOf } from "./forms.js";
 
-const OWN = ["translate"]; // have a tab of their own
 const KINDS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#be185d", "#0891b2"];
 
 /** One tab for each task, whichever models have it. */
 export function taskTabs({ cards }) {
   const tasks = new Map();
   for (const { name, task } of cards) {
-    if (!task || OWN.includes(task.name)) continue;
+    if (!task) continue;
     if (!tasks.has(task.name)) tasks.set(task.name, { task, models: [] });
     tasks.get(task.name).models.push(name);
   }
@@ -27,18 +26,17 @@ function drawTask(panel, task, models) {
   const { picked, label } = oneOf(models);
   const required = task.ask.required ?? [];
   const fields = Object.entries(task.ask.properties).map(([name, schema]) => fieldOf(task.name, name, schema, required.includes(name)));
-  const { output } = asking(panel, {
+  asking(panel, {
     fields: [label, ...fields.map((field) => field.label)],
     button: "Ask",
-    send: async () => {
+    send: async (show) => {
       const item = Object.fromEntries(fields.map((field) => [field.name, field.value()]).filter(([, value]) => value !== undefined));
       const body = { items: [item], model: picked.name };
       if (!task.generates) return drawView((await ask(`/ask/${task.name}`, body))[0].view);
       let last = element("p", { class: "verdict" }, "(nothing)");
       for await (const view of stream(`/ask/${task.name}`, { ...body, stream: true })) {
-        if (view.done) break;
         last = drawView(view);
-        output.replaceChildren(...[last].flat());
+        if (!show(last)) break; // a newer question was asked: this one ends, on the server too
       }
       return last;
     },
@@ -51,14 +49,16 @@ function fieldOf(task, name, schema, required) {
   const kinds = (schema.anyOf ?? [schema]).map((own) => own.type);
   const bounds = (schema.anyOf ?? [schema]).find((own) => own.type !== "null") ?? schema;
   const text = `${schema.title}${required ? "" : " (optional)"}`;
+  const hint = schema.description ? element("span", { class: "hint", id: `${id}-hint` }, ` ${schema.description}`) : null;
+  const described = { id, "aria-describedby": hint?.id };
   if (kinds.includes("boolean")) {
-    const box = element("input", { type: "checkbox", id, checked: schema.default === true });
-    return { name, value: () => box.checked, label: element("div", {}, box, " ", element("label", { for: id }, text)) };
+    const box = element("input", { type: "checkbox", ...described, checked: schema.default === true });
+    return { name, value: () => box.checked, label: element("div", {}, box, " ", element("label", { for: id }, text), hint) };
   }
   if (kinds.includes("integer") || kinds.includes("number")) {
     const step = kinds.includes("integer") ? 1 : "any";
-    const input = element("input", { type: "number", id, step, min: bounds.minimum, max: bounds.maximum, value: schema.default, required });
-    return { name, value: () => (input.value === "" ? undefined : Number(input.value)), label: element("div", {}, element("label", { for: id }, text), " ", input) };
+    const input = element("input", { type: "number", ...described, step, min: bounds.minimum, max: bounds.maximum, value: schema.default, required });
+    return { name, value: () => (input.value === "" ? undefined : Number(input.value)), label: element("div", {}, element("label", { for: id }, text), " ", input, hint) };
   }
   const { field, label } = area(text, schema.examples?.[0] ?? schema.default ?? "", id);
   return { name, value: () => (required || field.value.trim() ? field.value : undefined), label };
@@ -93,8 +93,15 @@ function spans({ text, spans: found, note }) {
   return [element("p", { class: "passage" }, ...parts), listed];
 }
 
-function written({ text }) {
-  return [element("p", { class: "verdict" }, text || "(nothing)")];
+function written({ text, score, alignment }) {
+  const shown = [element("p", { class: "verdict" }, text || "(nothing)")];
+  if (score !== null) shown.push(element("p", { class: "remark score" }, `score ${score.toFixed(3)}`));
+  if (alignment) shown.push(element("p", { class: "remark" }, "What each word looked at, all heads together: not an explanation."), looks(alignment));
+  return shown;
+}
+
+function looks({ source, target, weights }) {
+  return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Alignment" }, table(["said", ...source], target.map((word, i) => [word, ...weights[i].map(heat)])));
 }
 
 function number({ value }) {

@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, create_model
 
-from unmask.serve.limits import invalid
+from unmask.serve.limits import Refused, invalid
 from unmask.serve.schemas import MANY, Asked, Truncate
 from unmask.serve.work import Desk
 from unmask.tasks.asks import Ask
@@ -87,12 +87,15 @@ def _streamed(desk: Desk, name: str, asked: Questions) -> StreamingResponse:
     pieces = desk.stream_task(name, asked, asked.items[0])
 
     async def events() -> AsyncIterator[str]:
-        before = ""
-        async for _, view in pieces:
-            now = view.model_dump_json()
-            if now != before:
-                yield f"data: {now}\n\n"
-            before = now
-        yield f"data: {json.dumps({'done': True})}\n\n"
+        before, last = "", json.dumps({"done": True})
+        try:
+            async for _, view in pieces:
+                now = view.model_dump_json()
+                if now != before:
+                    yield f"data: {now}\n\n"
+                before = now
+        except Refused as refused:  # too late for a status
+            last = json.dumps(refused.body(f"/ask/{name}"))
+        yield f"data: {last}\n\n"
 
     return StreamingResponse(events(), media_type=EVENTS)

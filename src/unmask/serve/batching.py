@@ -4,15 +4,15 @@ The event loop only puts work into a queue and waits for its future; it is never
 takes the oldest work and all that wants the same (model, verb, options) until it has enough tokens,
 so that under load batches fill by themselves and without load nobody waits for company.
 
-Some answers grow step by step, such as texts token by token: their works begin a session. The
-thread takes one step of one session, then a batch if there is one, and so on; a step is short, so
-that nobody waits for a long text to end.
+Some answers grow step by step, such as texts token by token: their works begin a session. After a
+batch the sessions take a step each, one after another, for as long as the batch took; at least one
+of them does. A step is short, so that nobody waits for a long text to end.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
@@ -43,7 +43,7 @@ class Session(Protocol):
 class Work:
     """The items of one request, all of which want the same."""
 
-    key: Hashable
+    key: object  # works with an equal one are done together; it is compared, never hashed
     run: Callable[[Sequence[Any]], Any]  # items -> an answer to each, or their session
     items: Sequence[object]
     tokens: int
@@ -52,6 +52,7 @@ class Work:
     future: Future[list[object]] = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
     left: bool = False  # the client has gone
+    seen: int = 0  # the steps of its session when its client was last given an answer
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Running:
 
     session: Session
     works: list[Work]
+    steps: int = 0  # taken
 
 
 class Batcher:
@@ -132,10 +134,15 @@ class Batcher:
 
     def _serve(self) -> None:
         while (batch := self._next()) is not None:
+            begun = time.monotonic()
             if batch:
                 self._start(batch)
-            if self.sessions:
+            now = time.monotonic()
+            until = now + (now - begun)  # with no batch, one may come: only one session steps
+            for _ in range(len(self.sessions)):
                 self._advance()
+                if time.monotonic() >= until:
+                    break
 
     def _next(self) -> list[Work] | None:
         """The oldest work and its like, or nothing if a session waits; None when all is over."""
@@ -154,7 +161,7 @@ class Batcher:
                     others.append(work)
                     continue
                 self.waiting -= len(work.items)
-                if work.left or not work.future.set_running_or_notify_cancel():
+                if work.left or not _begun(work.future):
                     continue  # the client has gone
                 if expired:
                     work.future.set_exception(too_late("it waited too long. Try again."))
@@ -194,6 +201,7 @@ class Batcher:
         """Take one step of the session whose turn it is; its deadline is looked at before."""
         running = self.sessions.popleft()
         session, works = running.session, running.works
+        running.steps += 1
         for work in works:
             if self._expired(work) and not work.future.done():
                 work.future.set_exception(too_late("it took too long. Try again, or ask for less."))
@@ -212,18 +220,30 @@ class Batcher:
                 continue
             if session.done:
                 work.future.set_result(own)
-            elif work.grown:
+            elif work.grown and running.steps > work.seen:  # what it has seen never shrinks
+                work.seen = running.steps
                 work.grown(own[0])
         if not session.done:
             self.sessions.append(running)
 
     def _failed(self, batch: list[Work], error: BaseException) -> None:
-        """What is wrong with one work is not answered to its neighbours."""
+        """What is wrong with one work is not answered to its neighbours: each goes on alone.
+
+        They wait in front of the others, so that as few sessions run at once as ever.
+        """
         if len(batch) == 1:
             batch[0].future.set_exception(_known(error))
             return
-        for work in batch:
-            self._start([work])
+        with self.changed:
+            for work in reversed(batch):
+                work.key = object()  # equal to no other
+                self.waiting += len(work.items)
+                self.works.appendleft(work)
+
+
+def _begun(future: Future[list[object]]) -> bool:
+    """Is it still wanted? From now on it cannot be cancelled."""
+    return future.running() or future.set_running_or_notify_cancel()
 
 
 def _dealt(answers: Sequence[object], works: Sequence[Work]) -> list[list[object]]:

@@ -1,7 +1,7 @@
 """What one server takes on, and how it says no."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.responses import JSONResponse
 
@@ -16,6 +16,7 @@ class Limits:
     queue: int = 256  # texts that wait
     requests: int = 1000  # under way, also while their bodies arrive; beyond them 503
     batch_tokens: int = 2048  # computed at a time
+    options: Mapping[str, int] = field(default_factory=lambda: {"beams": 8})  # largest values
     sessions: int = 8  # answers that grow at the same time, of however many requests each
     header_seconds: float = 5.0  # until the headers are there
     body_seconds: float = 10.0  # until the body is there, and for a client to read the answer

@@ -12,6 +12,7 @@ from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
 from unmask.tasks.qa import Answer
 from unmask.tasks.regress import Number
+from unmask.tasks.translate import AskTranslation, Translate
 from unmask.train.folder import read_metrics
 from unmask.use.model import Guess, Model
 
@@ -67,7 +68,10 @@ def _asking(routes: APIRouter, desk: Desk) -> None:
     @routes.post("/translate")
     async def translate(asked: schemas.Translate) -> list[schemas.Translated]:
         """Each text in the other language."""
-        return await desk.ask("translate", asked, asked.texts)
+        options = asked.model_dump(include=set(AskTranslation.options))
+        asks = [AskTranslation(text=text, **options) for text in asked.texts]
+        found = await desk.ask_task(Translate.name, asked, asks)
+        return [schemas.Translated.model_validate(answer) for answer, _ in found]
 
 
 def _looking(routes: APIRouter, desk: Desk) -> None:
@@ -86,7 +90,7 @@ def _looking(routes: APIRouter, desk: Desk) -> None:
             {
                 "name": name,
                 "can": abilities(model),
-                "task": _task(model),
+                "task": _task(desk, model),
                 "config": model.network.config.model_dump(mode="json"),
                 "card": _card(model.path),
             }
@@ -112,14 +116,18 @@ def _looking(routes: APIRouter, desk: Desk) -> None:
         ]
 
 
-def _task(model: Model) -> dict[str, Any] | None:
+def _task(desk: Desk, model: Model) -> dict[str, Any] | None:
     """The model's task and the schema of its questions, from which the page makes a form."""
     if not model.fine_tuned:
         return None
     task = model.task
-    schema = task.Ask.model_json_schema()
     title = task.title or task.name.replace("_", " ").capitalize()
-    return {"name": task.name, "title": title, "generates": task.generates, "ask": schema}
+    return {
+        "name": task.name,
+        "title": title,
+        "generates": task.generates,
+        "ask": desk.schema(task),
+    }
 
 
 def _card(path: Path) -> str:

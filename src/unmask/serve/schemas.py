@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from unmask.tasks.translate import Alignment, Beams, Penalty
 from unmask.tasks.views import Looked
 from unmask.text.tokenizer import whole_characters
 
@@ -15,7 +16,7 @@ Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_le
 Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
 Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
 # Fields that say how texts are answered: requests that share a batch agree in all of them.
-OPTIONS = {"truncate", "normalize", "add_special_tokens", "top", "beams", "penalty", "alignment"}
+OPTIONS = {"truncate", "normalize", "add_special_tokens", "top"}
 
 
 class Asked(BaseModel):
@@ -121,9 +122,9 @@ class Translate(Asked):
     """Texts to say in another language."""
 
     texts: Texts
-    beams: Annotated[int, Field(ge=1, le=8, description="1 is greedy.")] = 1
-    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
-    alignment: Annotated[bool, Field(description="Where each word looked, too.")] = False
+    beams: Beams = 1
+    penalty: Penalty = 1.0
+    alignment: Alignment = False
 
 
 class Attention(Asked):
@@ -205,6 +206,8 @@ class Verdict(BaseModel):
 
 class Translated(BaseModel):
     """A translation; the score is the mean log-probability of a word."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     text: str
     score: float

@@ -7,7 +7,7 @@ Python.
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,15 @@ from unmask.model.shape import PAIR, TOKENS
 from unmask.serve.batching import Batcher, Session, Work
 from unmask.serve.limits import Limits, Refused, invalid, too_large
 from unmask.serve.metrics import Metrics
-from unmask.serve.schemas import Asked, Translated, Verdict
+from unmask.serve.schemas import Asked, Verdict
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify
 from unmask.tasks.ner import AskSentence, Ner
 from unmask.tasks.qa import AskPassage, Qa
 from unmask.tasks.regress import Regress
-from unmask.tasks.translate import AskTranslation, Translate, Translation
-from unmask.tasks.views import Looked, View
+from unmask.tasks.translate import Translate
+from unmask.tasks.views import View
 from unmask.use.embed import USUAL, EmbedOptions, Vector
 from unmask.use.model import Guess, Model
 from unmask.use.page import payload
@@ -156,42 +156,6 @@ class _Growing:
         return _views(self.model, self.records, self.growing.answers())
 
 
-class _Translating(_Growing):
-    """Translations, each with where its words looked if that is wanted and there is attention."""
-
-    def __init__(self, model: Model, items: list[str], *, alignment: bool, **search: Any) -> None:
-        super().__init__(model, [AskTranslation(text=text, **search) for text in items])
-        self.items, self.alignment = items, alignment
-
-    def answers(self) -> list[Translated]:
-        """See Session."""
-        found = []
-        said: list[Translation] = self.growing.answers()
-        for text, own in zip(self.items, said, strict=True):
-            answer = Translated(text=own.text, score=own.score)
-            looked = None
-            if self.alignment and self.done:
-                looked = self.model.translator.looked_at(text, own)
-            if looked is not None:
-                answer.alignment = Looked(
-                    source=looked.source, target=looked.target, weights=looked.weights.tolist()
-                )
-            found.append(answer)
-        return found
-
-
-def _through(session: Callable[..., Session]) -> Callable[..., Sequence[object]]:
-    """Run a session to its end at once."""
-
-    def run(model: Model, items: list[object], **options: object) -> Sequence[object]:
-        own = session(model, items, **options)
-        while not own.done:
-            own.step()
-        return own.answers()
-
-    return run
-
-
 def of_task(name: str) -> Verb:
     """The verb of a task: any of its questions, each answer with its view."""
 
@@ -233,12 +197,7 @@ VERBS = {
     "fill": Verb(_fill, _has(TOKENS), f"a {MASKED} or {PRETRAINING}"),
     "next": Verb(_next, _has(PAIR), f"a {PRETRAINING}"),
     "attention": Verb(_attention, _attends, "a Transformer"),
-    "translate": Verb(
-        _through(_Translating),
-        of_task(Translate.name).can,
-        "one that was trained to translate",
-        _Translating,
-    ),
+    "translate": of_task(Translate.name),
 }
 
 
@@ -263,7 +222,7 @@ def chosen(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[st
         if asked.can(model):
             return own, model
     refused = "no model here is one" if name is None else f"model '{name}' is not one"
-    raise invalid(f"{refused} for '{verb}'; need {asked.needs}.")
+    raise invalid(f"{refused} for '{verb.removeprefix(ASK)}'; need {asked.needs}.")
 
 
 def verb_of(name: str) -> Verb:
@@ -307,13 +266,14 @@ class Desk:
     async def ask_task(self, task: str, asked: Asked, asks: Sequence[Ask]) -> list[Viewed]:
         """The answers to questions, of which those go together that agree in their options."""
         self._refuse_many(asks)
-        groups: dict[Hashable, list[int]] = {}
-        for place, ask in enumerate(asks):
-            groups.setdefault(ask.chosen(), []).append(place)
         found: dict[int, Viewed] = {}
-        for options, places in groups.items():
-            work = self._work(ASK + task, asked, [asks[place] for place in places], options)
-            found.update(zip(places, await self.batcher.ask(work), strict=True))
+        left = dict(enumerate(asks))
+        while left:
+            options = next(iter(left.values())).chosen()  # compared, never hashed: may hold lists
+            group = {place: ask for place, ask in left.items() if ask.chosen() == options}
+            work = self._work(ASK + task, asked, [*group.values()], options)
+            found.update(zip(group, await self.batcher.ask(work), strict=True))
+            left = {place: ask for place, ask in left.items() if place not in group}
         return [found[place] for place in range(len(asks))]
 
     def stream_task(self, task: str, asked: Asked, ask: Ask) -> AsyncIterator[Viewed]:
@@ -321,9 +281,7 @@ class Desk:
         self._refuse_many([ask])
         return self.batcher.stream(self._work(ASK + task, asked, [ask], ask.chosen()))
 
-    def _work(
-        self, verb: str, asked: Asked, items: Sequence[object], more: Hashable = None
-    ) -> Work:
+    def _work(self, verb: str, asked: Asked, items: Sequence[object], more: object = None) -> Work:
         """What the thread is to do; works with an equal key are done together."""
         name, model = chosen(self.models, verb, asked.model)
         options, own = asked.options(), verb_of(verb)
@@ -338,8 +296,27 @@ class Desk:
             raise invalid(
                 f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
             )
+        for item in items:
+            if isinstance(item, Ask):
+                self._refuse_options(item)
         tokens = guessed_tokens(items)
         if tokens > self.limits.tokens:
             raise too_large(
                 f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."
             )
+
+    def _refuse_options(self, ask: Ask) -> None:
+        """Refuse options that cost more than the server allows, on every route."""
+        for name, value in ask.chosen():
+            most = self.limits.options.get(name)
+            if most is not None and isinstance(value, int | float) and value > most:
+                raise invalid(f"{name} {value}: this server allows {most} at most. Ask for less.")
+
+    def schema(self, task: Task[Any, Any]) -> dict[str, Any]:
+        """The schema of a task's questions, with the server's own limits of options."""
+        schema = task.Ask.model_json_schema()
+        for name, most in self.limits.options.items():
+            if name in task.Ask.options:
+                bounded = schema["properties"][name]
+                bounded["maximum"] = min(most, bounded.get("maximum", most))
+        return schema

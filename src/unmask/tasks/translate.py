@@ -34,11 +34,12 @@ from unmask.objectives.nextword import (
     batch_of_pairs,
 )
 from unmask.settings import build
+from unmask.tasks.alignment import Aligned, Aligning
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.engine import Forward, network_of, rows_of
 from unmask.tasks.results import Detail, Mistake, Session
-from unmask.tasks.views import TextView
+from unmask.tasks.views import Looked, TextView
 from unmask.text.sentences import split_sentences
 from unmask.text.spacing import join_pieces, spaced
 from unmask.text.tokens import Tokens
@@ -46,7 +47,17 @@ from unmask.text.tokens import Tokens
 # Tokens of the sources that are searched together, by all cores or by each. A step has many small
 # sums: in small batches workers would wait for Python's lock more than they compute.
 AT_ONCE, OF_WORKER = 4096, 2048
+EXAMPLE = "Ein Hund rennt über eine Wiese."  # to try a model with
 NEIGHBOURS = 20  # steps whose pairs are sorted by length together
+
+
+Beams = Annotated[int, Field(ge=1, le=64, description="Width of the beam; 1 is greedy.")]
+Penalty = Annotated[
+    float, Field(ge=0.0, le=5.0, description="Scores are divided by length to this power.")
+]
+Alignment = Annotated[
+    bool, Field(description="Also return which source words each word attended to.")
+]
 
 
 class TranslateSettings(NextWordSettings):
@@ -58,13 +69,12 @@ class TranslateSettings(NextWordSettings):
 class AskTranslation(Ask):
     """A text to translate."""
 
-    text: Annotated[Text, Field(description="The text to translate.")]
-    beams: Annotated[int, Field(ge=1, le=64, description="Width of the beam; 1 is greedy.")] = 1
-    penalty: Annotated[
-        float, Field(ge=0.0, le=5.0, description="Scores are divided by length to this power.")
-    ] = 1.0
+    text: Annotated[Text, Field(description="The text to translate.", examples=[EXAMPLE])]
+    beams: Beams = 1
+    penalty: Penalty = 1.0
+    alignment: Alignment = False
 
-    options = frozenset({"beams", "penalty"})
+    options = frozenset({"beams", "penalty", "alignment"})
     truths = ("second",)
 
 
@@ -75,6 +85,7 @@ class Translation:
     text: str
     score: float
     words: tuple[int, ...] | None = None  # as they were said; None if in parts, or not at all
+    alignment: Looked | None = None  # if it is wanted and there are words
 
 
 BLANK = Translation("", 0.0)
@@ -96,9 +107,12 @@ class Translate(Task[Pair, Translation]):
 
     config: TranslateSettings
 
-    def __init__(self, config: TranslateSettings, *, split: bool = True) -> None:
+    def __init__(
+        self, config: TranslateSettings, *, split: bool = True, alignment: bool = False
+    ) -> None:
         super().__init__(config)
         self.split = split  # translate a text that is too long in parts, or refuse it
+        self.alignment = alignment  # also say where words looked
         self.split_texts = 0  # how many were
 
     @classmethod
@@ -138,11 +152,14 @@ class Translate(Task[Pair, Translation]):
 
     def asked(self, ask: AskTranslation) -> Self:
         """With the search of a question."""
-        return self.searching(build(SearchSettings, dict(ask.chosen()), where=self.name))
+        search = ask.model_dump(include={"beams", "penalty"})
+        settings = build(SearchSettings, search, where=self.name)
+        return self.searching(settings, alignment=ask.alignment)
 
-    def searching(self, settings: SearchSettings) -> Self:
+    def searching(self, settings: SearchSettings, *, alignment: bool = False) -> Self:
         """With another search."""
-        return type(self)(self.config.model_copy(update={"search": settings}), split=self.split)
+        config = self.config.model_copy(update={"search": settings})
+        return type(self)(config, split=self.split, alignment=alignment)
 
     def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
         """A decoder of the encoder's shape, where nothing else is given."""
@@ -230,8 +247,9 @@ class Translate(Task[Pair, Translation]):
     def session(self, forward: Forward, windows: Sequence[PairTokens], tokens: Tokens) -> Session:
         """Begin to search."""
         rows = rows_of([len(window.source) for window in windows])
+        begin = Aligning if self.alignment else Decoding
         with torch.inference_mode():
-            return Decoding(network_of(forward), windows, rows, tokens, self.config.search)
+            return begin(network_of(forward), windows, rows, tokens, self.config.search)
 
     def decode(
         self,
@@ -245,16 +263,23 @@ class Translate(Task[Pair, Translation]):
             return BLANK
         words = sum(len(own.words) + 1 for own in values)
         text = " ".join(written(own.words, tokens) for own in values)
-        said = tuple(values[0].words) if len(values) == 1 else None
-        return Translation(text, sum(own.score for own in values) / words, said)
+        score = sum(own.score for own in values) / words
+        if len(values) > 1:
+            return Translation(text, score)
+        (only,) = values
+        alignment = only.looked if isinstance(only, Aligned) else None
+        return Translation(text, score, tuple(only.words), alignment)
 
     def plain(self, answer: Translation) -> dict[str, Any]:
         """Without the numbers of its words."""
-        return {"text": answer.text, "score": answer.score}
+        found: dict[str, Any] = {"text": answer.text, "score": answer.score}
+        if answer.alignment is not None:
+            found["alignment"] = answer.alignment.model_dump()
+        return found
 
     def view(self, record: Pair, answer: Translation) -> TextView:
-        """The text."""
-        return TextView(text=answer.text, score=answer.score)
+        """The text, and where its words looked."""
+        return TextView(text=answer.text, score=answer.score, alignment=answer.alignment)
 
     def score(self, records: Sequence[Pair], answers: Sequence[Translation]) -> dict[str, float]:
         """BLEU and chrF of lower-cased text, as sacrebleu computes them."""

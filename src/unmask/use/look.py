@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from unmask.errors import SettingsError, need
 from unmask.model import masks
-from unmask.model.attention import listening, muting
+from unmask.model.attention import listening, muting, recording
 from unmask.model.shape import TOKENS, LabelsConfig
 from unmask.tasks import engine
 from unmask.tasks.ner import OUTSIDE
@@ -63,29 +63,12 @@ class Habit:
 
 def gradient_times_input(model: Model, text: str, second: str | None = None) -> Table:
     """How much each token's embedding, as it is, moves the answer.  -> [S]"""
-    row = Row(model, text, second)
-    embedded = row.embedded().requires_grad_()
-    with torch.enable_grad():
-        score = row.asked.score(row.trace(embedded))
-        slope: Tensor = torch.autograd.grad(score, embedded)[0]  # weights keep their gradients
-    return _per_token(slope * embedded.detach())
+    return Row(model, text, second).gradient_times_input()
 
 
 def integrated_gradients(model: Model, text: str, second: str | None = None) -> Table:
     """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
-    need("--integrated", "captum", extra="explain")
-    from captum.attr import IntegratedGradients
-
-    row = Row(model, text, second)
-
-    def score(embedded: Tensor) -> Tensor:
-        return row.asked.score(row.trace(embedded))[None]
-
-    with torch.enable_grad():
-        found: Tensor = IntegratedGradients(score).attribute(
-            row.embedded(), row.embedded(blank=True), n_steps=STEPS, internal_batch_size=1
-        )
-    return _per_token(found.detach())
+    return Row(model, text, second).integrated_gradients()
 
 
 def answer(
@@ -145,16 +128,29 @@ class Asked:
 
 
 class Row:
-    """One text or a pair on its way through the network, and what the network is best asked."""
+    """One text or a pair on its way through the network, and what the network is best asked.
 
-    def __init__(self, model: Model, text: str, second: str | None = None) -> None:
+    The text is tokenised once, and one pass gives attention, answer and gradient.
+    """
+
+    def __init__(
+        self, model: Model, text: str, second: str | None = None, *, truncate: bool = True
+    ) -> None:
         model.refuse_recurrent()
         self.model, self.network = model, model.network
-        self.example = model.example(text, second)
+        self.example = model.example(text, second, truncate=truncate)
         self.batch = engine.lay_out([self.example], pad_id=model.tokenizer.vocabulary.pad)
+        self.input = self.embedded().requires_grad_()
+        with torch.enable_grad(), recording(self.network.encoder) as weights:
+            self.states = self.trace(self.input)
+        self.weights = [layer.detach() for layer in weights]
         with torch.no_grad():
-            self.states = self.trace(self.embedded())
             self.asked = self._asked()
+
+    @property
+    def maps(self) -> AttentionMaps:
+        """The attention weights of every layer and head."""
+        return self.model.maps_of(self.example, self.weights)
 
     def embedded(self, *, blank: bool = False) -> Tensor:
         """What the blocks are given; blank, with [PAD] for every word.  -> [1, S, D]"""
@@ -176,7 +172,8 @@ class Row:
 
     def answer(self, mute: Mute | None = None) -> Answer:
         """What the model says, of itself and without the heads that are mute."""
-        values: list[float] = self.asked.values(self.states).tolist()
+        with torch.no_grad():
+            values: list[float] = self.asked.values(self.states).tolist()
         without = self.without(mute) if mute else values
         return Answer(self.asked.about, self.asked.names, values, without)
 
@@ -190,8 +187,30 @@ class Row:
                     f"with heads 0 to {config.heads - 1}."
                 )
         with torch.no_grad(), listening(self.network, muting(mute)):
-            values: list[float] = self.asked.values(self.trace(self.embedded())).tolist()
+            values: list[float] = self.asked.values(self.trace(self.input)).tolist()
         return values
+
+    def gradient_times_input(self) -> Table:
+        """How much each token's embedding, as it is, moves the answer.  -> [S]"""
+        with torch.enable_grad():
+            score = self.asked.score(self.states)
+        # The weights keep their gradients.
+        slope: Tensor = torch.autograd.grad(score, self.input, retain_graph=True)[0]
+        return _per_token(slope * self.input.detach())
+
+    def integrated_gradients(self) -> Table:
+        """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
+        need("--integrated", "captum", extra="explain")
+        from captum.attr import IntegratedGradients
+
+        def score(embedded: Tensor) -> Tensor:
+            return self.asked.score(self.trace(embedded))[None]
+
+        with torch.enable_grad():
+            found: Tensor = IntegratedGradients(score).attribute(
+                self.embedded(), self.embedded(blank=True), n_steps=STEPS, internal_batch_size=1
+            )
+        return _per_token(found.detach())
 
     def _asked(self) -> Asked:
         """What this model is best asked about this text."""

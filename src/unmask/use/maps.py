@@ -7,13 +7,13 @@ the rollout, which follows them through all layers, and the gradient times the i
 what a change of a token would do to the answer.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError, unknown
+from unmask.tasks.alignment import merged_weights
 from unmask.text.spacing import join_pieces
 
 Table = NDArray[np.float32]
@@ -79,23 +79,6 @@ class AttentionMaps:
         for step in self.weights.mean(axis=1):
             out = _to_one(0.5 * step + 0.5 * stays) @ out
         return out
-
-
-def merged_weights(weights: Table, rows: Sequence[int], columns: Sequence[int]) -> Table:
-    """Merge weights of tokens into weights of words, given the word of each row and column.
-
-    A word is looked at with all its pieces together, and looks as their mean.
-    [..., T, S] -> [..., words of T, words of S]
-    """
-    looking, seen = _members(rows), _members(columns)
-    out: Table = looking / looking.sum(axis=1, keepdims=True) @ weights @ seen.T
-    return out
-
-
-def _members(words: Sequence[int]) -> Table:
-    """Which tokens are pieces of which word.  -> [words, tokens] of 0 and 1"""
-    count = max(words, default=-1) + 1
-    return np.eye(count, dtype=np.float32)[:, words]
 
 
 def _to_one(weights: Table) -> Table:

@@ -237,6 +237,10 @@ class Model:
         example = self.example(text, second, truncate=truncate)
         with recording(self.network.encoder) as weights:
             self.states(example)
+        return self.maps_of(example, weights)
+
+    def maps_of(self, example: Encoded, weights: Sequence[Tensor]) -> AttentionMaps:
+        """The weights that one text or pair had in each layer, with its tokens."""
         stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
         return AttentionMaps(self.tokens_of(example), example.segments, example.special, stacked)
 

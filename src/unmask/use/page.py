@@ -32,18 +32,18 @@ def payload(
     habits: Sequence[Habit] = (),
 ) -> dict[str, Any]:
     """All that the page draws, as JSON. `each_head` also mutes every head by itself."""
-    maps = model.attention(text, second, truncate=truncate)
+    row = look.Row(model, text, second, truncate=truncate)
+    maps = row.maps
     count = len(maps.tokens)
     if not 0 <= start < count:
         raise SettingsError(f"start {start}: the text has {count} tokens; need 0 to {count - 1}.")
     part = slice(start, start + WINDOW)
     importance = {
         "rollout to [CLS]": maps.rollout()[0][part],
-        "gradient × input": look.gradient_times_input(model, text, second)[part],
+        "gradient × input": row.gradient_times_input()[part],
     }
     if integrated:
-        importance["integrated gradients"] = look.integrated_gradients(model, text, second)[part]
-    row = look.Row(model, text, second)
+        importance["integrated gradients"] = row.integrated_gradients()[part]
     said = row.answer(mute)
     config = model.network.config
     shown = maps.weights[:, :, part, part].astype("<f4")

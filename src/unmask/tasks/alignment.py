@@ -1,0 +1,118 @@
+"""What each word of a translation looked at in its source."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.data.batches import Numbers
+from unmask.data.packing import Rows
+from unmask.model.attention import Heard, recording
+from unmask.model.config import SearchSettings
+from unmask.model.decoder import Decoder
+from unmask.model.network import Network
+from unmask.model.recurrent import RecurrentDecoder
+from unmask.model.search import Hypothesis
+from unmask.model.shape import DECODER
+from unmask.objectives.nextword import Decoding, PairTokens, batch_of_pairs, decoder_states
+from unmask.tasks.engine import rows_of
+from unmask.tasks.views import Looked
+from unmask.text.spacing import join_pieces
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import Tokens
+
+Table = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Aligned(Hypothesis):
+    """What was found for a text, and where its words looked."""
+
+    looked: Looked | None = None
+
+
+class Aligning(Decoding):
+    """Texts that a decoder says; once all are complete, also where their words looked."""
+
+    def __init__(
+        self,
+        network: Network,
+        pairs: Sequence[PairTokens],
+        rows: Rows,
+        tokens: Tokens,
+        settings: SearchSettings,
+    ) -> None:
+        super().__init__(network, pairs, rows, tokens, settings)
+        self.network, self.pairs, self.tokens = network, pairs, tokens
+
+    def values(self) -> list[Hypothesis]:
+        """See Decoding."""
+        found = super().values()
+        if not self.done:
+            return found
+        return [
+            Aligned(own.words, own.score, looked(self.network, self.tokens, pair.source, own.words))
+            for pair, own in zip(self.pairs, found, strict=True)
+        ]
+
+
+def looked(
+    network: Network, tokens: Tokens, source: Numbers, words: Sequence[int]
+) -> Looked | None:
+    """Where each word looked; None if the decoder has one context for the whole source.
+
+    Heads and layers are averaged; pieces are joined to words.
+    """
+    readers, config = lookers(network), network.shape.decoder
+    if not readers or config is None:
+        return None
+    said = tokens.target or tokens.source
+    # What was cut off has no end.
+    target = [said.vocabulary.cls, *words, said.vocabulary.sep][: config.max_length + 1]
+    pair = PairTokens(source, target)
+    rows, pad_id = rows_of([len(pair.ids)]), tokens.source.vocabulary.pad
+    batch = batch_of_pairs([pair], rows, pad_id=pad_id, term=DECODER)
+    with torch.inference_mode(), recording(readers) as weights:
+        decoder_states(network, batch.to(network.table().device))
+    seen = [found[0].mean(dim=0) for found in weights]  # over heads
+    # A Transformer gives all words in each layer, a recurrent decoder one after another.
+    at_once = len(seen[0]) == len(pair.answers)
+    mean = torch.stack(seen).mean(dim=0) if at_once else torch.cat(seen)
+    across, columns = _words(tokens.source, source)
+    down, rows_of_words = _words(said, target[1:])
+    shares = merged_weights(mean.float().cpu().numpy(), rows_of_words, columns)
+    return Looked(source=across, target=down, weights=shares.tolist())
+
+
+def lookers(network: Network) -> torch.nn.ModuleList:
+    """Whatever looks at the source; nothing, where a decoder has one context for all of it."""
+    decoder = network.heads[DECODER]
+    if isinstance(decoder, Decoder):
+        return torch.nn.ModuleList(decoder.crosses())
+    assert isinstance(decoder, RecurrentDecoder)
+    alignment: Heard | None = decoder.alignment
+    return torch.nn.ModuleList([] if alignment is None else [alignment])
+
+
+def merged_weights(weights: Table, rows: Sequence[int], columns: Sequence[int]) -> Table:
+    """Merge weights of tokens into weights of words, given the word of each row and column.
+
+    A word is looked at with all its pieces together, and looks as their mean.
+    [..., T, S] -> [..., words of T, words of S]
+    """
+    looking, seen = _members(rows), _members(columns)
+    out: Table = looking / looking.sum(axis=1, keepdims=True) @ weights @ seen.T
+    return out
+
+
+def _members(words: Sequence[int]) -> Table:
+    """Which tokens are pieces of which word.  -> [words, tokens] of 0 and 1"""
+    count = max(words, default=-1) + 1
+    return np.eye(count, dtype=np.float32)[:, words]
+
+
+def _words(tokenizer: Tokenizer, ids: Numbers) -> tuple[list[str], list[int]]:
+    """The words that ids spell, and the word of each id."""
+    return join_pieces([tokenizer.vocabulary.tokens[id] for id in ids])
