@@ -154,6 +154,7 @@ def test_parameters_companions_encoders_and_weights_of_all_are_those_of_the_whol
     whole = readers[0].joined([warm])
     assert whole.companions() == {"sun": "some/model"}
     assert whole.weights == {"warm": 0.25}
+    assert whole.publish() == {"model": ()}
     shape = Shape.of(tiny_config())
     assert whole.encoders(shape) == warm.encoders(shape)
     assert not dict(whole.named_parameters())
@@ -174,6 +175,43 @@ def test_what_runs_the_network_in_its_own_way_has_no_pairs_beside_it(readers):
         says = f'{type(objective).__name__} runs the encoder in its own way.*data.pairs="off"'
         with pytest.raises(SettingsError, match=says):
             objective.joined(readers[1:])
+
+
+def publishing(folders):
+    """A reader that publishes these folders."""
+
+    class Own(PairOrder):
+        def publish(self):
+            return folders
+
+    return Own(PairSettings(), letters(23))
+
+
+def test_the_folders_that_are_published_are_those_of_all(readers):
+    one = publishing({"model": ("main", "found"), "models/small": ("small",)})
+    two = publishing({"model": ("main", "other"), "models/large": ()})
+    assert one.joined([two]).publish() == {
+        "model": ("main", "found", "other"),
+        "models/small": ("small",),
+        "models/large": (),
+    }
+    for whole in (one.joined([readers[1]]), readers[1].joined([one])):
+        assert whole.publish() == {"model": (), "models/small": ("small",)}
+
+
+def test_what_cannot_share_the_pass_of_a_reader_is_refused_and_named(readers):
+    class OwnPass(PairOrder):
+        def forward(self, network, batch, companions, each=False):
+            return {}
+
+    class NoReader(Objective):
+        pass
+
+    others = OwnPass(PairSettings(), letters(23)), NoReader(Settings()), readers[0].joined([])
+    for other in others:
+        says = f"{type(other).__name__} runs the encoder in its own way.* beside MaskedLM.*own"
+        with pytest.raises(SettingsError, match=says):
+            readers[0].joined([readers[1], other])
 
 
 def one_by_one(objective, network, texts, pairs):

@@ -9,11 +9,12 @@ from torch import nn
 from tests.conftest import tiny_network
 from tests.objectives.conftest import around, batch_of
 from tests.stepping import take_step
+from unmask.model.shape import VectorConfig
 from unmask.objectives.base import Objective, Term
 from unmask.settings import Settings
 from unmask.train.distributed import Processes
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepSite, TrainingModule
+from unmask.train.steps.base import Piece, StepSite, TrainingModule, unreached
 from unmask.train.steps.coupled import Coupled
 from unmask.train.steps.summed import Summed
 
@@ -125,6 +126,36 @@ def test_a_loss_that_is_not_finite_is_not_taken_whatever_its_weight():
 def test_a_step_that_is_given_up_leaves_no_gradient():
     result, gradient = found_of(Two(), PIECES, give_up=lambda: True)
     assert (result, gradient) == (None, None)
+
+
+class Turns(Two):
+    """Each batch uses one of two heads; the other one is not reached."""
+
+    def forward(self, network, batch, companions, each=False):
+        name = "odd" if len(batch.row) % 2 else "even"
+        states = network.states_for(name, batch, places=batch.begins)
+        return {"square": network.heads[name](states).square().sum()}
+
+
+def test_heads_and_own_parameters_that_a_batch_does_not_reach_have_a_gradient_of_zero():
+    network = tiny_network({name: VectorConfig(width=3) for name in ("odd", "even")})
+    network.heads["even"].dense.bias.requires_grad_(False)
+    module = TrainingModule(network, Turns())
+    step = step_for(module.objective)
+    assert step(module, [piece(3)], StepSite(Processes())).taken
+    assert network.heads["odd"].dense.weight.grad.any()
+    assert network.heads["even"].dense.weight.grad.tolist() == [[0.0] * 16] * 3
+    assert network.heads["even"].dense.bias.grad is None, "what is frozen stays without one"
+    assert module.objective.scale.grad.tolist() == [0.0]
+    assert step(module, [piece(3), piece(2)], StepSite(Processes())).taken
+    assert network.heads["even"].dense.weight.grad.any()
+
+
+def test_what_no_loss_depends_on_by_hand():
+    a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))
+    losses = [(a * 2).sum(), (a + b.detach()).sum()]
+    assert [own is b or own is c for own in unreached(losses, [a, b, c])] == [True, True]
+    assert unreached(losses, [a, torch.ones(2)]) == []
 
 
 def test_the_step_is_the_one_that_the_objective_needs():

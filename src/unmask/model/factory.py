@@ -134,7 +134,7 @@ def _blocks_up_to(layer: int, config: ModelConfig) -> int:
 def _highest(network: Network) -> int:
     """The highest layer of the main encoder that a head reads; the last if there is no head."""
     count, found = network.config.layers, []
-    for head in network.shape.heads.values():
+    for head in map(network.shape.reads, network.shape.heads):
         if head.encoder == MAIN:
             numbers = head.mix if isinstance(head.mix, tuple) else (count,)
             found += [number % (count + 1) for number in numbers]

@@ -4,7 +4,8 @@ Most networks have one encoder, `main`. A head is found by its name, and reads t
 encoder that its config names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
@@ -15,7 +16,7 @@ from unmask.model import fast
 from unmask.model.config import ModelConfig
 from unmask.model.decoder import Decoder
 from unmask.model.encoder import Encoder
-from unmask.model.heads import LabelHead, Pooler, TokenHead, make_head
+from unmask.model.heads import Head, LabelHead, Pooler, TokenHead, make_head
 from unmask.model.kept import Prefix
 from unmask.model.recurrent import RecurrentDecoder
 from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS, Shape
@@ -42,6 +43,16 @@ class Rows(Protocol):
     @property
     def owner(self) -> Tensor:
         """[B, S]"""
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """Rows as four tensors [B, S], for callers that have no batch."""
+
+    tokens: Tensor
+    segments: Tensor
+    index: Tensor
+    owner: Tensor
 
 
 class Named(nn.ModuleDict):
@@ -101,15 +112,66 @@ class Network(nn.Module):
         encoder: str = MAIN,
         places: Tensor | None = None,
         trace: list[Tensor] | None = None,
+        shared: bool = False,
     ) -> Tensor:
-        """Run an encoder; see `Encoder.forward` for `places` and `trace`."""
-        lent = self.lent(encoder)
+        """Run an encoder; see `Encoder.forward` for `places`, `trace` and `shared`."""
+        how = {"places": places, "trace": trace, "shared": shared, "lent": self.lent(encoder)}
         inputs = rows.tokens, rows.segments, rows.index, rows.owner
-        states: Tensor = self.encoder_of(encoder)(*inputs, places=places, trace=trace, lent=lent)
+        states: Tensor = self.encoder_of(encoder)(*inputs, **how)
+        return states
+
+    def states_for(
+        self, name: str | None, rows: Rows, *, places: Tensor | None = None, shared: bool = False
+    ) -> Tensor:
+        """The states that a head reads, of its encoder and its layers; see `Shape.reads`.
+
+        [B, S, W], or [N, W] where places in the flat batch are given; see `Encoder.forward`.
+        """
+        config = self.shape.reads(name)
+        if config.mix == "last":
+            return self.encode(rows, encoder=config.encoder, places=places, shared=shared)
+        trace: list[Tensor] = []
+        self.encode(rows, encoder=config.encoder, trace=trace, shared=shared)
+        if places is not None:
+            trace = [states.flatten(0, 1)[places] for states in trace]
+        return self.mixed(trace, name)
+
+    def states_for_each(
+        self, names: Sequence[str | None], rows: Rows, places: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The states that several heads read in their places, in one pass of each encoder.
+
+        [P] for each -> [P, W] for each
+        """
+        read = [self.shape.reads(name) for name in names]
+        found: dict[int, Tensor] = {}
+        for encoder in dict.fromkeys(config.encoder for config in read):
+            own = [i for i, config in enumerate(read) if config.encoder == encoder]
+            if all(read[i].mix == "last" for i in own):
+                every = torch.cat([places[i] for i in own])
+                states = self.encode(rows, encoder=encoder, places=every)
+                parts: Sequence[Tensor] = states.split([len(places[i]) for i in own])
+                found.update(zip(own, parts, strict=True))
+                continue
+            trace: list[Tensor] = []
+            self.encode(rows, encoder=encoder, trace=trace)
+            for i in own:
+                there = [states.flatten(0, 1)[places[i]] for states in trace]
+                found[i] = self.mixed(there, names[i])
+        return [found[i] for i in range(len(names))]
+
+    def mixed(self, trace: list[Tensor], name: str | None) -> Tensor:
+        """The states that a head reads, from those of all layers of its encoder.
+
+        (layers + 1) x [..., D] -> [..., W]
+        """
+        if name is None or self.shape.reads(name).mix == "last":
+            return trace[-1]
+        states: Tensor = self.head(self.shape.reader(name), Head).mix(trace)
         return states
 
     def pool(self, first: Tensor) -> Tensor:
-        """One vector per text, from the state of its [CLS].  [N, D] -> [N, D]"""
+        """One vector per text, from what the pooler reads at its [CLS].  [N, W] -> [N, D]"""
         vectors: Tensor = self.head(POOLER, Pooler)(first)
         return vectors
 
@@ -124,9 +186,8 @@ class Network(nn.Module):
 
         (layers + 1) x [B, S, D] -> [B, C] or [B, S, C]
         """
-        head = self.head(name, LabelHead)
-        states: Tensor = head.mix(trace)
-        return self.label_scores(states[:, 0] if head.labels.on == "text" else states, name)
+        states, on = self.mixed(trace, name), self.head(name, LabelHead).labels.on
+        return self.label_scores(states[:, 0] if on == "text" else states, name)
 
     def pair_scores(self, first: Tensor) -> Tensor:
         """Does the second text follow? From the states of [CLS].  [N, D] -> [N, 2]"""
@@ -169,8 +230,7 @@ class NextToken:
     def __init__(self, network: Network, name: str = TOKENS) -> None:
         self.network, self.name = network, name
         self.reads = network.shape.heads[name].encoder
-        self.encoder, self.mix = network.encoder_of(self.reads), network.head(name, TokenHead).mix
-        self.lent = network.lent(self.reads)
+        self.encoder, self.lent = network.encoder_of(self.reads), network.lent(self.reads)
 
     def begin(self, prompts: Tensor, lengths: Tensor) -> tuple[Prefix, Tensor]:
         """Read the prompts except for their last tokens, which the search reads first.
@@ -188,7 +248,8 @@ class NextToken:
         """Read one more token of each text, and score all tokens as the next.  [N] -> [N, V]"""
         trace: list[Tensor] = []
         _, prefix = self.encoder.step(prefix, words[:, None], trace=trace, lent=self.lent)
-        return self.network.token_scores(self.mix(trace)[:, 0], self.name), prefix
+        states = self.network.mixed(trace, self.name)[:, 0]
+        return self.network.token_scores(states, self.name), prefix
 
     def limits(self, lengths: Tensor, most: int) -> Tensor:
         """How many tokens may be generated: `most`, or as many as fit.  [N] -> [N]"""

@@ -157,6 +157,15 @@ class Shape(Settings):
         found = self.heads.get(DECODER)
         return found if isinstance(found, DecoderConfig) else None
 
+    def reader(self, name: str) -> str:
+        """The head that reads the states for a head: the pooler, for labels of a pooled text."""
+        head = self.heads[name]
+        return POOLER if isinstance(head, LabelsConfig) and head.pooled else name
+
+    def reads(self, name: str | None) -> Reads:
+        """The encoder and the layers that a head reads; None: the last layer of the main one."""
+        return Reads() if name is None else self.heads[self.reader(name)]
+
     def several(self) -> dict[str, LabelsConfig]:
         """The labels of each of several tasks, by their names."""
         return {

@@ -159,26 +159,37 @@ class Objective(nn.Module):
 class Reader(Objective):
     """An objective that is content with the states of the ordinary pass in some places."""
 
+    # The head whose encoder and layers it reads; None: the last states of the main encoder.
+    reads_head: ClassVar[str | None] = None
+
     def places(self, batch: Batch) -> Tensor:
         """Where it reads: places in the flat batch.  -> [N]"""
         raise NotImplementedError
 
     def read(self, network: Network, states: Tensor, batch: Batch, *, each: bool = False) -> Sums:
-        """Sum the losses of what the encoder has made of these places.  states [N, D]"""
+        """Sum the losses of what the encoder has made of these places.  states [N, W]"""
         raise NotImplementedError
 
     def forward(
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
         """One pass."""
-        states = network.encode(batch, places=self.places(batch))
+        states = network.states_for(self.reads_head, batch, places=self.places(batch))
         return self.read(network, states, batch, each=each)
 
     def joined(self, others: Sequence[Objective]) -> Objective:
-        """Readers share a pass, unless this one runs the encoder in its own way after all."""
+        """Readers share a pass, unless one of them runs the encoder in its own way after all."""
         if type(self).forward is not Reader.forward:
             return super().joined(others)
-        return Joint([self, *(other for other in others if isinstance(other, Reader))])
+        readers: list[Reader] = [self]
+        for other in others:
+            if not isinstance(other, Reader) or type(other).forward is not Reader.forward:
+                raise SettingsError(
+                    f"{type(other).__name__} runs the encoder in its own way, so that it cannot be "
+                    f"learned beside {type(self).__name__}. Train it in a run of its own."
+                )
+            readers.append(other)
+        return Joint(readers)
 
 
 class Joint(Objective):
@@ -202,6 +213,16 @@ class Joint(Objective):
     def encoders(self, shape: Shape) -> dict[str, ModelConfig]:
         """The encoders of all."""
         return {n: own for reader in self._each() for n, own in reader.encoders(shape).items()}
+
+    def publish(self) -> dict[str, Sequence[str]]:
+        """The folders of all, each with what any of them puts there: whole, if one wants it so."""
+        folders: dict[str, Sequence[str]] = {}
+        for reader in self._each():
+            for folder, names in reader.publish().items():
+                before = folders.get(folder, names)
+                some = bool(before and names)
+                folders[folder] = tuple(dict.fromkeys([*before, *names])) if some else ()
+        return folders
 
     def build(self, shape: Shape, companions: Companions) -> None:
         """Let each make its parameters."""
@@ -238,11 +259,10 @@ class Joint(Objective):
         """One pass, the sums of each."""
         readers = self._each()
         where = [reader.places(batch) for reader in readers]
-        states = network.encode(batch, places=torch.cat(where))
+        states = network.states_for_each([r.reads_head for r in readers], batch, where)
         sums: Sums = {}
-        parts: Sequence[Tensor] = states.split([len(places) for places in where])
-        for reader, part in zip(readers, parts, strict=True):
-            sums |= reader.read(network, part, batch, each=each)
+        for reader, own in zip(readers, states, strict=True):
+            sums |= reader.read(network, own, batch, each=each)
         return sums
 
 

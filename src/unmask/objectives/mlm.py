@@ -57,6 +57,7 @@ class MaskedLM(Reader):
     """
 
     Config = MaskSettings
+    reads_head = TOKENS
     config: MaskSettings
 
     def __init__(self, config: MaskSettings, vocabulary: Vocabulary) -> None:

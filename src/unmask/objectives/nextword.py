@@ -176,7 +176,8 @@ def _numbers(target: Batch) -> Tensor:
 
 def decoder_states(network: Network, batch: Batch) -> Tensor:
     """The decoder's states for every answer.  -> [N, D]"""
-    decoder, source, target = network.heads[DECODER], network.encode(batch), batch.also[TARGET]
+    decoder, target = network.heads[DECODER], batch.also[TARGET]
+    source = network.states_for(DECODER, batch)
     states: Tensor
     if isinstance(decoder, Decoder):
         heard = target.tokens, target.index, target.owner
@@ -230,7 +231,7 @@ class Decoding:
             [Side(pair.source) for pair in pairs], rows, pad_id=tokens.source.vocabulary.pad
         ).to(network.table().device)
         texts, speaking = texts_of(batch.owner, batch.index), Speaking(network)
-        state = speaking.decoder.begin(texts.apart(network.encode(batch)), texts)
+        state = speaking.decoder.begin(texts.apart(network.states_for(DECODER, batch)), texts)
         self.order: list[int] = batch.begins.argsort().tolist()
         limits = limits_of(texts.length, settings, config.max_length)
         never = [vocabulary.ids[s] for s in SPECIALS if vocabulary.ids[s] != vocabulary.sep]

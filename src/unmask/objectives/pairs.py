@@ -31,6 +31,7 @@ class PairOrder(Reader):
 
     Config = PairSettings
     needs_pairs = True
+    reads_head = PAIR
 
     def describe(self) -> list[Term]:
         """One term."""

@@ -171,13 +171,21 @@ class Classify(TextTask[Labels]):
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy; of several labels, the mean over all labels."""
+        found = self._entropy(scores, batch, "sum")
+        return found / len(self.names) if self.config.several else found
+
+    def losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The same of each text."""
+        found = self._entropy(scores, batch, "none")  # [N], or [N, C] of several labels
+        return found.sum(dim=1) / len(self.names) if self.config.several else found
+
+    def _entropy(self, scores: Tensor, batch: Batch, how: str) -> Tensor:
         truth, weights = batch.labels[TRUTH], self.weights.to(scores.device)
         smooth = self.config.smoothing
         if not self.config.several:
-            return F.cross_entropy(scores, truth, weights, reduction="sum", label_smoothing=smooth)
+            return F.cross_entropy(scores, truth, weights, reduction=how, label_smoothing=smooth)
         target = truth * (1 - smooth) + smooth / 2
-        each = F.binary_cross_entropy_with_logits(scores, target, weights, reduction="sum")
-        return each / len(self.names)
+        return F.binary_cross_entropy_with_logits(scores, target, weights, reduction=how)
 
     def decode(
         self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from unmask.data.batches import Batch, Example, Tokenized, collate
 from unmask.data.packing import Rows, pack
-from unmask.model.heads import LabelHead
 from unmask.model.network import Network
+from unmask.model.network import Rows as NetworkRows
 from unmask.model.shape import LABELS
 
 GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
@@ -211,24 +211,17 @@ def network_of(forward: Forward) -> Network:
 
 def scores_of(network: Network, batch: Batch, head: str = LABELS) -> Tensor:
     """Scores of labels at the places to read.  -> [P, C]"""
-    inputs = batch.tokens, batch.segments, batch.index, batch.owner
-    return scores_at(network, inputs, batch.labels[READ], head=head)
+    return scores_at(network, batch, batch.labels[READ], head=head)
 
 
 def scores_at(
     network: Network,
-    inputs: Sequence[Tensor],
+    rows: NetworkRows,
     places: Tensor,
     *,
     head: str = LABELS,
     shared: bool = False,
 ) -> Tensor:
-    """The same of tensors.  4 x [B, S], [P] -> [P, C]"""
-    states: Tensor
-    if network.shape.heads[head].mix == "last":
-        states = network.encoder(*inputs, places=places, shared=shared)
-        return network.label_scores(states, head)
-    trace: list[Tensor] = []
-    network.encoder(*inputs, trace=trace, shared=shared)
-    states = network.head(head, LabelHead).mix([own.flatten(0, 1)[places] for own in trace])
+    """The same of any rows and places.  [P] -> [P, C]"""
+    states = network.states_for(head, rows, places=places, shared=shared)
     return network.label_scores(states, head)

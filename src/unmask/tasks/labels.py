@@ -23,7 +23,7 @@ from unmask.errors import DataError, SettingsError, unknown
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import LABELS, POOLER, Heads, LabelsConfig, PoolerConfig, Shape
-from unmask.objectives.base import Companions, Objective, Sums, Term, with_zero_gradients
+from unmask.objectives.base import Companions, Objective, Sums, Term, per_record
 from unmask.settings import Settings
 from unmask.tasks import engine
 from unmask.tasks.asks import Ask, AskText
@@ -86,6 +86,13 @@ class LabelTask(Task[Record, Answer]):
         """How wrong scores are beside the batch's truths, summed over answers.  [P, C] -> []"""
         raise NotImplementedError
 
+    def losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The same of each place that is read, or of each window.  [P, C] -> [P] or [N]"""
+        raise SettingsError(
+            f"{self.name}: has no loss of a single record. Define the method 'losses' of "
+            f"{type(self).__name__}."
+        )
+
     def batch(self, windows: LabelWindows, tokens: Tokens, term: str | None = None) -> Batch:
         """Windows in packed rows, with places and truths."""
         truths = self.truths(windows)
@@ -123,8 +130,7 @@ def places_of(windows: LabelWindows, tokens: Tokens) -> Batch:
 class Supervised(Objective):
     """The loss of the task that a batch belongs to, which the name of its count tells.
 
-    Each of several tasks has a head by its name; the heads that a batch does not use get a gradient
-    of zero.
+    Each of several tasks has a head by its name, of which a batch uses one.
     """
 
     def __init__(self, tasks: Mapping[str, LabelTask[Any, Any]], heads: Mapping[str, str]) -> None:
@@ -140,17 +146,14 @@ class Supervised(Objective):
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
         """The loss of one task."""
-        if each:
-            raise SettingsError(f"{', '.join(self.tasks)}: has no loss of a single record.")
         (name,) = batch.counts
-        scores = scores_of(network, batch, self.head_of[name])
-        loss = self.tasks[name].loss(scores, batch)
-        if len(self.tasks) == 1:
-            return {name: loss}
-        idle = [network.heads[own] for other, own in self.head_of.items() if other != name]
-        if POOLER in network.heads and not self.tasks[name].head.pooled:
-            idle.append(network.heads[POOLER])
-        return {name: with_zero_gradients(loss, [p for head in idle for p in head.parameters()])}
+        task, scores = self.tasks[name], scores_of(network, batch, self.head_of[name])
+        if not each:
+            return {name: task.loss(scores, batch)}
+        losses, windows = task.losses(scores, batch), torch.arange(len(batch.row))
+        if len(losses) == len(scores):
+            windows = batch.texts().flatten()[batch.labels[READ]]
+        return {name: per_record(losses, windows.to(losses.device), batch)}
 
 
 def label_tasks(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, LabelTask[Any, Any]]:

@@ -203,6 +203,10 @@ class Ner(LabelTask[Sentence, Names]):
         """Cross-entropy over the tags of each word."""
         return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
+    def losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The same of each word."""
+        return F.cross_entropy(scores, batch.labels[TRUTH], reduction="none")
+
     def decode(
         self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Names:
@@ -265,8 +269,7 @@ class Ner(LabelTask[Sentence, Names]):
 
     def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
         """The pieces of each word of each sentence; a word that has none is an unknown one."""
-        words = [record.text[a:b] for record in some for a, b in record.words]
-        found = iter(tokenizer.ids(words))
+        found = iter(tokenizer.ids([own.text[a:b] for own in some for a, b in own.words]))
         unknown_id = [tokenizer.vocabulary.unknown]
         return [[next(found) or unknown_id for _ in record.words] for record in some]
 

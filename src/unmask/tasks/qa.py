@@ -179,13 +179,11 @@ class Qa(LabelTask[Question, Answer]):
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """The mean of two cross-entropies over the tokens of a window.  [P, 2] -> []"""
-        parts: list[Tensor] = list(scores.split(batch.length.tolist()))
-        rows = pad_sequence(parts, True, float("-inf"))  # [N, S, 2]
-        ends = batch.labels[TRUTH]
-        first, last = (
-            F.cross_entropy(rows[:, :, side], ends[:, side], reduction="sum") for side in (0, 1)
-        )
-        return (first + last) / 2
+        return _loss(scores, batch, "sum")
+
+    def losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The same of each window."""
+        return _loss(scores, batch, "none")
 
     def decode(
         self, record: Question, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
@@ -285,6 +283,16 @@ class Qa(LabelTask[Question, Answer]):
 def asks_about_passages(lines: Sequence[str]) -> bool:
     """Are these JSON lines of questions with their passages?"""
     return any('"question"' in line and '"context"' in line for line in lines)
+
+
+def _loss(scores: Tensor, batch: Batch, reduction: str) -> Tensor:
+    parts: list[Tensor] = list(scores.split(batch.length.tolist()))
+    rows = pad_sequence(parts, True, float("-inf"))  # [N, S, 2]
+    ends = batch.labels[TRUTH]
+    first, last = (
+        F.cross_entropy(rows[:, :, side], ends[:, side], reduction=reduction) for side in (0, 1)
+    )
+    return (first + last) / 2
 
 
 def _window(part: Encoded, record: Question) -> LabelWindow:

@@ -102,6 +102,10 @@ class Regress(TextTask[Number]):
         """The square of the difference."""
         return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="sum")
 
+    def losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The square of each difference."""
+        return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="none")
+
     def decode(
         self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
     ) -> Number:

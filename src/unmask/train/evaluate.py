@@ -11,13 +11,13 @@ from typing import TypedDict
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from unmask.data import draws
 from unmask.data.batches import Batch
 from unmask.data.corpus import Corpus
 from unmask.data.stream import Cursor, Stream
-from unmask.model.network import Network
+from unmask.model.network import Network, PlainRows
+from unmask.model.shape import TOKENS
 from unmask.objectives.base import RIGHT, Companions, Objective, Sums
 from unmask.text.vocabulary import CONTINUES
 from unmask.train.distributed import Processes
@@ -115,7 +115,7 @@ class Blanks:
             index = torch.arange(len(ids), device=device)[None]
             nothing = torch.zeros_like(tokens)
             with torch.no_grad():
-                hidden: Tensor = network.encoder(tokens, nothing, index, nothing)
+                hidden = network.states_for(TOKENS, PlainRows(tokens, nothing, index, nothing))
                 shares = network.token_scores(hidden[:, place]).softmax(dim=-1)[0]
             best = shares.topk(3)
             pairs = zip(best.indices, best.values, strict=True)

@@ -22,8 +22,15 @@ from unmask.data.readers import read_texts
 from unmask.disk import check_output_folder
 from unmask.errors import DataError, FolderError, SettingsError, need
 from unmask.model.int8 import observing, quantized
+from unmask.model.shape import LABELS
 from unmask.tasks import engine
-from unmask.use.graph import COMPILED, Compiled, refuse_other_than_transformers, write_rows
+from unmask.use.graph import (
+    COMPILED,
+    Compiled,
+    refuse_other_encoders,
+    refuse_other_than_transformers,
+    write_rows,
+)
 from unmask.use.model import Model
 from unmask.use.predict import asked
 
@@ -63,6 +70,7 @@ def compile_model(
         )
     network = model.network
     if int8:
+        refuse_other_encoders(network, model.path, [LABELS], "--int8 covers")
         say(f"watching the layers read {len(records[::2]):,} texts")
         with observing(network) as seen:
             _answers(model, _Alone(network), records[::2])

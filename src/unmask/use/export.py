@@ -20,10 +20,15 @@ from unmask.checkpoint.folder import CARD, Folder, write_settings
 from unmask.checkpoint.integrity import publish
 from unmask.disk import check_output_folder
 from unmask.errors import FolderError
-from unmask.model.network import Network
+from unmask.model.network import Network, PlainRows
 from unmask.model.parts import part_of
-from unmask.model.shape import PAIR, POOLER, TOKENS
-from unmask.use.graph import Session, refuse_other_than_transformers, write_onnx
+from unmask.model.shape import PAIR, POOLER, TOKENS, USUAL
+from unmask.use.graph import (
+    Session,
+    refuse_other_encoders,
+    refuse_other_than_transformers,
+    write_onnx,
+)
 from unmask.use.pooling import mean_of_rows
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
@@ -69,10 +74,10 @@ class Padded(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, ...]:
         """3 x [B, S] -> the outputs of the heads"""
-        encoder = self.network.encoder
         index = torch.arange(input_ids.shape[1], device=input_ids.device).expand(input_ids.shape)
         trace: list[Tensor] = []
-        encoder(input_ids, token_type_ids, index, attention_mask, trace=trace, shared=True)
+        rows = PlainRows(input_ids, token_type_ids, index, attention_mask)
+        self.network.encode(rows, trace=trace, shared=True)
         return tuple(outputs_of(self.network, trace, attention_mask).values())
 
 
@@ -96,15 +101,15 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
     found = {}
     if TOKENS in shape.heads:
         name = "prediction_logits" if PAIR in shape.heads else "logits"
-        found[name] = network.token_scores(last)
+        found[name] = network.token_scores(network.mixed(trace, TOKENS))
     if PAIR in shape.heads:
-        found["seq_relationship_logits"] = network.pair_scores(last[:, 0])
+        found["seq_relationship_logits"] = network.pair_scores(network.mixed(trace, PAIR)[:, 0])
     if found:
         return found
     mean = mean_of_rows(last, mask)
     found = {"last_hidden_state": last}
     if POOLER in shape.heads:
-        found["pooler_output"] = network.pool(last[:, 0])
+        found["pooler_output"] = network.pool(network.mixed(trace, POOLER)[:, 0])
     return {**found, "sentence_embedding": F.normalize(mean, dim=-1)}
 
 
@@ -116,6 +121,8 @@ def export_onnx(folder: Folder, out: Path) -> float:
     """
     check_output_folder(out, renamed=True)
     refuse_other_than_transformers(folder.network, folder.path)
+    exported = (*USUAL, *folder.network.shape.several())
+    refuse_other_encoders(folder.network, folder.path, exported, "an exported graph has")
     tokenizer = folder.needed_tokenizer()
     about = {"exported": str(folder.path), "task": (folder.manifest or {}).get("task")}
     with publish(out, about) as place:
@@ -175,5 +182,5 @@ def _live(network: Network, ids: Tensor, mask: Tensor, segments: Tensor) -> dict
     """What the network says of one text, as it computes everywhere else."""
     trace: list[Tensor] = []
     index = torch.arange(ids.shape[1])[None]
-    network.encoder(ids, segments, index, torch.zeros_like(ids), trace=trace)
+    network.encode(PlainRows(ids, segments, index, torch.zeros_like(ids)), trace=trace)
     return outputs_of(network, trace, mask)

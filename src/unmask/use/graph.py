@@ -6,7 +6,7 @@ the same, and places [P] in the flat batch         -> scores [P, C], of a model 
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from unmask.data.batches import Batch
 from unmask.errors import FolderError, SettingsError, need
-from unmask.model.network import Network
+from unmask.model.network import Network, PlainRows
+from unmask.model.shape import MAIN
 from unmask.tasks.engine import READ, cores, scores_at
 
 COMPILED = "compiled.onnx"  # in a model's folder
@@ -52,20 +53,34 @@ class Rows(nn.Module):
         places: Tensor | None = None,
     ) -> Tensor:
         """See the top of the file."""
-        inputs = tokens, segments, index, owner
+        rows = PlainRows(tokens, segments, index, owner)
         if places is None:
-            states: Tensor = self.network.encoder(*inputs, shared=True)
-            return states
-        return scores_at(self.network, inputs, places, shared=True)
+            return self.network.encode(rows, shared=True)
+        return scores_at(self.network, rows, places, shared=True)
 
 
 def refuse_other_than_transformers(network: Network, path: Path) -> None:
     """Graphs are of BERT: of an encoder, and of labels on it."""
-    if network.shape.decoder or network.config.cell != "attention":
+    cells = {config.cell for config in network.shape.encoders.values()}
+    if network.shape.decoder or cells != {"attention"}:
         raise SettingsError(
             f"{path}: a model that translates, or whose layers are recurrent; graphs are made of "
             "Transformer encoders and their labels."
         )
+
+
+def refuse_other_encoders(
+    network: Network, path: Path | str, names: Iterable[str], what: str
+) -> None:
+    """Refuse some heads on another encoder, where only the main one can be followed."""
+    for name in names:
+        head = network.shape.heads.get(name)
+        if head is not None and head.encoder != MAIN:
+            raise SettingsError(
+                f"{path}: its head '{name}' reads the encoder '{head.encoder}', and {what} the "
+                "main encoder alone. Publish that encoder with its heads as a folder of its own "
+                "(Objective.publish), and give that folder."
+            )
 
 
 def write_rows(network: Network, path: Path) -> None:

@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from unmask.errors import SettingsError, need
 from unmask.model import masks
 from unmask.model.attention import listening, muting, recording
-from unmask.model.shape import TOKENS, LabelsConfig
+from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
 from unmask.tasks import engine
 from unmask.tasks.ner import OUTSIDE
+from unmask.use.graph import refuse_other_encoders
 from unmask.use.maps import AttentionMaps, Table
 from unmask.use.model import Model
 from unmask.use.pooling import mean_of_texts
@@ -160,7 +161,8 @@ class Row:
             tokens = torch.where(special, tokens, self.model.tokenizer.vocabulary.pad)
         with torch.no_grad():
             embeddings = self.network.encoder.embeddings
-            embedded: Tensor = embeddings(tokens, self.batch.segments, self.batch.index)
+            inputs = tokens, self.batch.segments, self.batch.index
+            embedded: Tensor = embeddings(*inputs, self.network.lent(MAIN))
             return embedded
 
     def trace(self, embedded: Tensor) -> Trace:
@@ -216,10 +218,15 @@ class Row:
         """What this model is best asked about this text."""
         ids, mask = self.example.ids, self.model.tokenizer.vocabulary.mask
         if labels := self.network.shape.labels:
+            self._refuse_another(LABELS)
             return self._label(labels) if labels.on == "text" else self._places(labels)
         if TOKENS in self.network.heads and mask in ids:
+            self._refuse_another(TOKENS)
             return self._hidden(ids.index(mask))
         return self._vector()
+
+    def _refuse_another(self, head: str) -> None:
+        refuse_other_encoders(self.network, self.model.path, [head], "explanations follow")
 
     def _label(self, labels: LabelsConfig) -> Asked:
         shares = SHARES[labels.answer]
@@ -253,7 +260,7 @@ class Row:
 
     def _hidden(self, place: int) -> Asked:
         def scores(trace: Trace) -> Tensor:
-            return self.network.token_scores(trace[-1][:, place])[0]
+            return self.network.token_scores(self.network.mixed(trace, TOKENS)[:, place])[0]
 
         best = scores(self.states).topk(TOP).indices
         return Asked(

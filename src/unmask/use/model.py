@@ -13,6 +13,7 @@ from torch import Tensor
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
+from unmask.data.batches import Batch
 from unmask.data.columns import Sample
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
@@ -20,7 +21,7 @@ from unmask.errors import DataError, FolderError, SettingsError, TextTooLong
 from unmask.memory import keep_freed_memory
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
-from unmask.model.shape import PAIR, TOKENS
+from unmask.model.shape import LABELS, PAIR, TOKENS
 from unmask.settings import build
 from unmask.tasks import engine
 from unmask.tasks.base import Task, answers
@@ -108,7 +109,8 @@ class Model:
                 "holds. Shorten the text before it."
             )
         with torch.inference_mode():
-            scores = self.network.token_scores(self.states(example)[-1][0, places])  # [N, V]
+            states = self.network.states_for(TOKENS, self._rows(example))[0, places]
+            scores = self.network.token_scores(states)  # [N, V]
             best = scores.softmax(dim=-1).topk(min(top, scores.shape[-1]), dim=-1)
         rows: list[list[int]] = best.indices.tolist()
         shares: list[list[float]] = best.values.tolist()
@@ -122,7 +124,7 @@ class Model:
         self._need(PAIR, "judge next sentences", PRETRAINING)
         example = self.example(first, second, truncate=truncate)
         with torch.inference_mode():
-            states = self.states(example)[-1]
+            states = self.network.states_for(PAIR, self._rows(example))
             scores = self.network.pair_scores(states[:, 0])[0]  # class 0 is "follows"
             return float(scores.softmax(dim=-1)[0])
 
@@ -149,7 +151,8 @@ class Model:
     @property
     def limit(self) -> int:
         """Tokens that are read at once: as many as it was fine-tuned with."""
-        most = self.network.config.max_length
+        shape = self.network.shape
+        most = shape.encoders[shape.reads(LABELS if shape.labels else None).encoder].max_length
         length: object = (self.settings or {}).get("length", most)
         if type(length) is not int or length < SHORTEST:
             raise FolderError(
@@ -268,9 +271,12 @@ class Model:
 
     def states(self, example: Encoded) -> list[Tensor]:
         """The states of all layers for one text or pair.  -> (layers + 1) x [1, S, D]"""
-        batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
         with torch.inference_mode():
-            return self.live.states(batch)
+            return self.live.states(self._rows(example))
+
+    def _rows(self, example: Encoded) -> Batch:
+        batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
+        return batch.to(self.network.table().device)
 
     def examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
         """Texts or pairs -> what the model reads, tokenised ahead by all cores."""

@@ -50,7 +50,7 @@ class Halves(Objective):
 
     def encode(self, network: Network, batch: Batch) -> Tensor:
         """The mean of each half.  -> [N, 2 * K]"""
-        states = network.heads["half"](network.encode(batch).flatten(0, 1))
+        states = network.heads["half"](network.states_for("half", batch).flatten(0, 1))
         text, middle = batch.texts().flatten(), (batch.length // 2)[batch.texts().flatten()]
         halves = []
         for second in (False, True):

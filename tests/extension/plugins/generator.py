@@ -70,7 +70,7 @@ class ReplacedTokens(MaskedLM):
     ) -> Sums:
         """Fill, draw, and look for what was drawn."""
         places, answers = batch.labels[PLACES], batch.labels[ANSWERS]
-        states = network.encode(batch, encoder="generator", places=places)
+        states = network.states_for("filled", batch, places=places)
         scores = network.token_scores(states, "filled")
         with torch.no_grad():
             drawn = scores.softmax(dim=-1).multinomial(1)[:, 0]

@@ -5,10 +5,11 @@ the losses are divided by, it decides when processes exchange gradients, and it 
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, Protocol
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from unmask.data.batches import Batch
 from unmask.errors import SettingsError
 from unmask.model.network import Network
-from unmask.objectives.base import Companions, Objective, Sums
+from unmask.objectives.base import Companions, Objective, Sums, with_zero_gradients
 from unmask.train.distributed import Processes, whole
 from unmask.train.precision import Precision
 
@@ -58,7 +59,7 @@ class TrainingModule(nn.Module):
         """
         if mode == "loss":
             sums: Sums = self.objective(self.network, batch, self.held["companions"])
-            return sums
+            return self._with_idle(sums, self.objective.terms)
         vectors = self.objective.encode(self.network, batch)
         if mode == "encode":
             return {"vectors": vectors}
@@ -66,7 +67,39 @@ class TrainingModule(nn.Module):
         parts = [(vectors * gradient).sum()]
         parameters = dict(self.objective.named_parameters())
         parts += [(parameters[name] * slope).sum() for name, slope in (own or {}).items()]
-        return {"replayed": torch.stack(parts).sum()}
+        return self._with_idle({"replayed": torch.stack(parts).sum()}, ["replayed"])
+
+    def _with_idle(self, sums: Sums, terms: Sequence[str]) -> Sums:
+        """Give heads and own parameters that a batch does not reach a gradient of zero.
+
+        Wrappers wait for the gradients of all parameters, whatever a process's batches use.
+        """
+        used = {name: sums[name] for name in terms if name in sums and sums[name].requires_grad}
+        every = chain(self.network.heads.parameters(), self.objective.parameters())
+        idle = unreached(used.values(), every)
+        if not used or not idle:
+            return sums
+        name, loss = next(iter(used.items()))
+        return {**sums, name: with_zero_gradients(loss, idle)}
+
+
+def unreached(losses: Iterable[Tensor], parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The parameters that are trained and that no loss depends on.
+
+    Heads are near the losses, so that the search ends soon where all of them are used.
+    """
+    idle = {id(tensor): tensor for tensor in parameters if tensor.requires_grad}
+    waiting = deque(loss.grad_fn for loss in losses)
+    seen = set(waiting)
+    while waiting and idle:
+        node = waiting.popleft()
+        if node is None:
+            continue
+        idle.pop(id(getattr(node, "variable", None)), None)
+        new = {other for other, _ in node.next_functions} - seen
+        seen |= new
+        waiting.extend(new)
+    return list(idle.values())
 
 
 @dataclass(frozen=True)
