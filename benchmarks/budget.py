@@ -32,8 +32,8 @@ from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
 from unmask.model.config import sized
 from unmask.objectives.mlm import MaskedLM, MaskSettings
+from unmask.system.distributed import Processes
 from unmask.train.curves import Chart, Line, column
-from unmask.train.distributed import Processes
 from unmask.train.evaluate import SEED, Evaluation
 from unmask.train.folder import read_metrics
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings

@@ -28,22 +28,22 @@ from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from tests.stepping import take_step
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.console import Console
 from unmask.data.batches import Batch
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
 from unmask.jobs.scopes import FINETUNE
-from unmask.memory import keep_freed_memory
 from unmask.model.factory import make_network
 from unmask.model.network import Network
 from unmask.model.shape import Shape
+from unmask.system.console import Console
+from unmask.system.distributed import Processes
+from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.base import Task, answers
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live
 from unmask.tasks.labels import LabelTask, LabelWindow, label_tasks
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
-from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
 from unmask.train.recipe import Recipe
 from unmask.train.run import Run

@@ -18,7 +18,7 @@ from benchmarks.measure import kilobytes, save
 from unmask.checkpoint.fetch import locate
 from unmask.data.layout import MANIFEST
 from unmask.data.readers import read_texts
-from unmask.disk import digest
+from unmask.system.disk import digest
 
 CORPUS = Path("../shared/data/corpus/books.jsonl.gz")
 WORKERS, EVERY, SLICES = 2, 0.2, 10  # EVERY: seconds between two looks at the memory

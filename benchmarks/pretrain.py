@@ -17,13 +17,13 @@ from tests.stepping import take_step
 from unmask.data.batches import Batch, collate
 from unmask.data.packing import pack
 from unmask.data.stream import Drawn
-from unmask.memory import keep_freed_memory
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Joint
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
+from unmask.system.malloc import keep_freed_memory
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim import make_optimizer
 from unmask.train.schedule import OptimizerSettings

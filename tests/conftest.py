@@ -13,10 +13,10 @@ import torch
 from tests.plugged import AS_PLUGIN
 from tests.shapes import bert_heads
 from unmask.cli import main
-from unmask.errors import UserError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import DecoderConfig, Heads, Shape
+from unmask.system.errors import UserError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

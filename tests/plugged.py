@@ -15,7 +15,7 @@ AS_PLUGIN = "UNMASK_AS_PLUGIN"
 def plug(module: str) -> None:
     """Load a copy of a built-in module; call it before anything imports the module."""
     from unmask.objectives import OBJECTIVES
-    from unmask.plugins import load_plugin
+    from unmask.system.plugins import load_plugin
     from unmask.tasks import TASKS
 
     assert module not in sys.modules

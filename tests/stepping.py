@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from unmask.train.distributed import Processes
+from unmask.system.distributed import Processes
 from unmask.train.steps import step_for
 from unmask.train.steps.base import Piece, StepResult, StepSite, TrainingModule
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.pairs import write_pairs
-from unmask import plugins
 from unmask.checkpoint.folder import load_folder
+from unmask.system import plugins
 from unmask.use.export import export_onnx
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from tests.train.assembled import finetuning, finetuning_several, pretraining, t
 from unmask.jobs import scopes
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective
-from unmask.plugins import find
+from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task
 from unmask.text.vocabulary import SPECIALS, Vocabulary

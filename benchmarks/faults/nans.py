@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.faults.world import STEPS, World, recipe, run_here
-from unmask.console import Console
-from unmask.errors import UserError
 from unmask.model.network import Network
 from unmask.objectives.base import Sums
 from unmask.objectives.mlm import MaskedLM
+from unmask.system.console import Console
+from unmask.system.errors import UserError
 
 
 class Heard(Console):

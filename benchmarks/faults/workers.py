@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.faults.world import WORDS, World, digest_of, newest_step, recipe, run_here
-from unmask.settings import write_toml
+from unmask.system.settings import write_toml
 
 SHORT = ["loop.save_steps=10", "loop.precision=fp32", "schedule.steps=200", "evaluate.times=2"]
 

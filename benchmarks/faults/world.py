@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from unmask.console import Console
 from unmask.data.prepare import PrepareSettings, prepare
-from unmask.errors import Stopped, UserError
 from unmask.jobs.pretrain import Pretrain
+from unmask.system.console import Console
+from unmask.system.errors import Stopped, UserError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose

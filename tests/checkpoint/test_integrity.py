@@ -14,9 +14,10 @@ import pytest
 
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.integrity import MANIFEST, publish, verify
-from unmask.disk import check_output_folder, digest
-from unmask.errors import FolderError, UserError
+from unmask.checkpoint.integrity import publish, verify
+from unmask.system.disk import check_output_folder, digest
+from unmask.system.errors import FolderError, UserError
+from unmask.system.manifest import MODEL_MANIFEST
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # FIPS 180-4
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # its first example
@@ -55,7 +56,7 @@ def test_digest_of_a_file_longer_than_a_piece_is_that_of_its_bytes(tmp_path):
 
 def test_a_manifest_lists_every_file_with_its_digest_and_size(tmp_path):
     write(tmp_path / "out", provenance={"by": "hand"})
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / MODEL_MANIFEST).read_text())
     assert manifest["files"] == {
         "a.txt": {"sha256": ABC, "bytes": 3},
         "inner/empty": {"sha256": EMPTY, "bytes": 0},
@@ -66,7 +67,7 @@ def test_a_manifest_lists_every_file_with_its_digest_and_size(tmp_path):
 
 def test_a_manifest_has_the_digest_of_itself(tmp_path):
     write(tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / MODEL_MANIFEST).read_text())
     claimed = manifest.pop("sha256")
     text = json.dumps(manifest, sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest() == claimed
@@ -88,8 +89,8 @@ def test_verify_has_nothing_to_say_of_a_folder_without_a_manifest(tmp_path):
         ("a.txt", b"abd", "a.txt: was changed since it was written"),
         ("a.txt", b"abcd", "a.txt: has 4 bytes and was written with 3"),
         ("inner/empty", b" ", "inner/empty: has 1 bytes and was written with 0"),
-        (MANIFEST, b"{}", "unmask.json: was changed since it was written"),
-        (MANIFEST, b"", "unmask.json: not valid JSON"),
+        (MODEL_MANIFEST, b"{}", "unmask.json: was changed since it was written"),
+        (MODEL_MANIFEST, b"", "unmask.json: not valid JSON"),
     ],
 )
 def test_verify_names_the_file_that_differs(tmp_path, name, raw, message):
@@ -111,7 +112,7 @@ def test_a_folder_is_not_there_before_its_block_ends(tmp_path):
         (folder / "a.txt").write_text("abc")
         assert folder.parent == target.parent  # on the same disk, so that it can be renamed
         assert not target.exists()
-    assert names(target) == ["a.txt", MANIFEST]
+    assert names(target) == ["a.txt", MODEL_MANIFEST]
 
 
 def test_folders_above_the_target_are_made(tmp_path):
@@ -185,6 +186,7 @@ import hashlib, json, os, signal, sys
 from pathlib import Path
 
 from unmask.checkpoint.integrity import publish
+from unmask.system.manifest import MODEL_MANIFEST
 
 
 def die(*_, **__):

@@ -14,8 +14,8 @@ from tests.train.conftest import Heard
 from tests.train.test_toy_job import Count, NextNumber
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.state import load_state, newest_state, refuse_poison, write_state
-from unmask.errors import FolderError
-from unmask.settings import Settings
+from unmask.system.errors import FolderError
+from unmask.system.settings import Settings
 from unmask.train.compose import compose
 from unmask.train.run import Options, Run
 

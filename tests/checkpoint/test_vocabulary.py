@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
-from unmask.errors import FolderError
+from unmask.system.errors import FolderError
 from unmask.text.learn import LearnSettings
 
 

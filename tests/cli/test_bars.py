@@ -56,7 +56,7 @@ def test_an_error_stands_alone_on_the_screen(corpus, tmp_path):
 def test_the_bar_is_gone_before_the_job_is_said_to_have_failed(tmp_path, fault):
     """Also where the job has not ended its stage."""
     program = f"""{EAGER}import unmask.cli as c
-from unmask.errors import UserError
+from unmask.system.errors import UserError
 def fail(*given, **more):
     p.terminal.progress("counting", "words", 1)
     raise {fault}

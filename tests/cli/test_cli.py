@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from unmask import load
-from unmask.checkpoint.integrity import MANIFEST, verify
+from unmask.checkpoint.integrity import verify
+from unmask.system.manifest import MODEL_MANIFEST
 from unmask.text.files import read_tokenizer
 from unmask.text.vocabulary import SPECIALS
 from unmask.version import VERSION
@@ -451,7 +452,7 @@ def test_info_without_a_model_describes_the_installation(unmask):
 @pytest.mark.slow
 def test_convert_turns_an_old_pickled_folder_into_a_safe_one(unmask, tiny, tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
-    shutil.copytree(tiny, old, ignore=shutil.ignore_patterns(MANIFEST, "*.safetensors"))
+    shutil.copytree(tiny, old, ignore=shutil.ignore_patterns(MODEL_MANIFEST, "*.safetensors"))
     weights = load_file(tiny / "model.safetensors")
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unmask.cli import app
-from unmask.errors import UserError
+from unmask.system.errors import UserError
 
 FINETUNE = "finetune classify missing --train missing.tsv --dev missing.tsv"
 RENAMED = {  # verbs that rename a finished folder into its place

@@ -3,7 +3,7 @@
 import pytest
 
 from unmask.data.columns import LOOKED_AT, Columns, infer, look_at, read_samples
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 
 GLUE = {  # file, columns, examples, the first example's answer
     "SST-2/dev.tsv": (Columns("sentence", None, "label", True), 872, "1"),

@@ -11,8 +11,8 @@ from tests.data.conftest import prose
 from unmask.data.corpus import open_corpus
 from unmask.data.layout import MANIFEST, PLAN
 from unmask.data.shards import id_type
-from unmask.errors import FolderError, UserError
-from unmask.manifest import sealed
+from unmask.system.errors import FolderError, UserError
+from unmask.system.manifest import sealed
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

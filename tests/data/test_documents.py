@@ -9,7 +9,7 @@ import pytest
 from tests.data.test_readers import parquet, written
 from unmask.data import documents
 from unmask.data.documents import Document, Skipper, read_documents
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 
 BLOCKS = "a blank line ends a document; a line is a sentence"
 PARAGRAPHS = "a blank line ends a document; a line is split into sentences"

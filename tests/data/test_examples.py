@@ -19,8 +19,8 @@ from unmask.data.examples import (
 )
 from unmask.data.kinds import ExampleSettings, Pairs
 from unmask.data.stream import Stream
-from unmask.errors import DataError
-from unmask.settings import build
+from unmask.system.errors import DataError
+from unmask.system.settings import build
 
 LONG = 512  # more than any document here has, so that nothing is cut
 KINDS = get_args(Pairs)

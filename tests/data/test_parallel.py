@@ -17,7 +17,7 @@ from tests.data.test_readers import parquet, written, zstd
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.parallel import Pair, find_folder, inferred, read_pairs, read_sources
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 
 DE, EN = b"ein Hund\neine Katze\n", b"a dog\na cat\n"
 BOTH = [("ein Hund", "a dog"), ("eine Katze", "a cat")]

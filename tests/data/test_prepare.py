@@ -16,8 +16,8 @@ from tests.data.conftest import contents, prose
 from unmask.data.corpus import open_corpus
 from unmask.data.layout import MANIFEST, PLAN, SIDE_FILE
 from unmask.data.prepare import PrepareSettings, Task, prepare
-from unmask.disk import held
-from unmask.errors import DataError, FolderError
+from unmask.system.disk import held
+from unmask.system.errors import DataError, FolderError
 from unmask.text.files import tokenizer_files
 from unmask.text.tokenizer import Casing, Tokenizer
 

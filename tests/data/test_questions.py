@@ -7,7 +7,7 @@ import pytest
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE
 from unmask.data.questions import read_questions
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 
 FILES = {
     "train-v1.1-36-articles.json": (7566, 0),

@@ -9,7 +9,7 @@ import pytest
 from tests.data.conftest import contents, prose
 from unmask.data.prepare import PrepareSettings
 from unmask.data.ray import prepare_on_ray
-from unmask.errors import DataError, UserError
+from unmask.system.errors import DataError, UserError
 from unmask.text.files import tokenizer_files
 
 ray = pytest.importorskip("ray")

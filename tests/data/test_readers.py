@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.data.readers import read_texts, refuse_empty
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

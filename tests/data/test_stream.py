@@ -14,14 +14,14 @@ from unmask.data import stream as module
 from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID
 from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
-from unmask.errors import DataError
 from unmask.jobs.corpus import CorpusSource
 from unmask.jobs.pretrain import Pretrain
 from unmask.objectives.mlm import MaskedLM, MaskSettings
+from unmask.system.distributed import Processes
+from unmask.system.errors import DataError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
-from unmask.train.distributed import Processes
 from unmask.train.sources import Deal
 
 LENGTH = 48

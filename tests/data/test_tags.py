@@ -8,7 +8,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE
 from unmask.data.tags import read_sentences, scheme_of
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.tasks.ner import Ner, NerSettings, spelled
 
 IOB2 = "John B-PER\nSmith I-PER\nmet O\nAnn B-PER\nLee B-PER\nin O\nParis B-LOC\n\nIt O\n"

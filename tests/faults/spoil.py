@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unmask.errors import UserError
+from unmask.system.errors import UserError
 
 MB = 2**20
 WEIGHTS, PICKLED, CANARY = "model.safetensors", "pytorch_model.bin", "canary"

@@ -11,9 +11,9 @@ import pytest
 
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE
-from unmask.errors import DataError
-from unmask.plugins import find
-from unmask.settings import build
+from unmask.system.errors import DataError
+from unmask.system.plugins import find
+from unmask.system.settings import build
 from unmask.tasks import TASKS
 from unmask.tasks.check import examine
 

@@ -15,7 +15,7 @@ from tests.data.test_readers import LINES, parquet
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.parallel import read_pairs
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 
 DE, EN = b"ein Hund\neine Katze\n", b"a dog\na cat\n"
 DOG, CAT = ("ein Hund", "a dog"), ("eine Katze", "a cat")

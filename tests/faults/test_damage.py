@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.integrity import MANIFEST, verify
-from unmask.errors import UserError
+from unmask.checkpoint.integrity import verify
+from unmask.system.errors import UserError
+from unmask.system.manifest import MODEL_MANIFEST
 
 FLIPS, CUTS, SAMPLED = 1_800, 200, 50  # each fiftieth also by reading the whole folder
 PAGE = 4096  # what a disk or a memory loses at once
@@ -82,7 +83,7 @@ def test_every_flipped_bit_and_every_cut_is_detected_and_the_file_named(folder, 
 
 
 def test_each_single_bit_of_the_manifest_matters(folder, names):
-    path = folder / MANIFEST
+    path = folder / MODEL_MANIFEST
     raw = path.read_bytes()
     missed = []
     for bit in range(8 * len(raw)):
@@ -94,7 +95,7 @@ def test_each_single_bit_of_the_manifest_matters(folder, names):
 
 
 def test_a_manifest_cut_at_any_length_is_detected(folder, names):
-    path = folder / MANIFEST
+    path = folder / MODEL_MANIFEST
     raw = path.read_bytes()
     missed = []
     for length in range(len(raw)):
@@ -129,7 +130,7 @@ def test_a_zeroed_page_is_detected(folder, names):
 
 def test_a_missing_file_is_named(folder, names, tmp_path):
     for name in names:
-        if name == MANIFEST:
+        if name == MODEL_MANIFEST:
             continue
         (folder / name).rename(tmp_path / name)
         try:
@@ -140,12 +141,12 @@ def test_a_missing_file_is_named(folder, names, tmp_path):
 
 
 def test_a_folder_that_lost_its_manifest_is_read_as_somebody_elses(folder, names, tmp_path):
-    (folder / MANIFEST).rename(tmp_path / MANIFEST)
+    (folder / MODEL_MANIFEST).rename(tmp_path / MODEL_MANIFEST)
     try:
         assert verify(folder) is None
         assert load_folder(folder).manifest is None
     finally:
-        (tmp_path / MANIFEST).rename(folder / MANIFEST)
+        (tmp_path / MODEL_MANIFEST).rename(folder / MODEL_MANIFEST)
 
 
 def test_two_files_that_changed_places_are_detected(folder, names):
@@ -160,9 +161,9 @@ def test_the_manifest_of_another_folder_is_detected(folder, names, tmp_path, tok
     with torch.no_grad():
         network.encoder.embeddings.tokens.weight[3, 5] += 1e-6
     save_folder(tmp_path / "model", network, tokenizer)
-    stale = (tmp_path / "model" / MANIFEST).read_bytes()
+    stale = (tmp_path / "model" / MODEL_MANIFEST).read_bytes()
     with (
-        changed(folder / MANIFEST, stale),
+        changed(folder / MODEL_MANIFEST, stale),
         pytest.raises(UserError, match=f"{WEIGHTS}: was changed since it was written"),
     ):
         load_folder(folder)

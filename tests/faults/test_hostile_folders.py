@@ -13,7 +13,7 @@ from tests.faults.cases_settings import CONFIGS, SEALED, TEXTS
 from tests.faults.cases_weights import HEADERS, INDICES, TENSORS
 from tests.faults.spoil import *
 from unmask.checkpoint.folder import load_folder
-from unmask.errors import UserError
+from unmask.system.errors import UserError
 
 TABLES = {
     "header": HEADERS,

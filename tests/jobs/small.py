@@ -9,7 +9,6 @@ import torch
 from tests.shapes import bert_heads
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
-from unmask.console import Console
 from unmask.data.columns import Sample
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
@@ -18,6 +17,7 @@ from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Objective
+from unmask.system.console import Console
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.results import Detail
 from unmask.text.tokenizer import Tokenizer

@@ -5,15 +5,15 @@ import torch
 
 from tests.cli.asked import recipe_of
 from tests.train.conftest import LENGTH, Heard, recipe, table
-from unmask.errors import SettingsError
 from unmask.jobs import budget
 from unmask.jobs.budget import LARGEST, NEEDED, SMALLEST, Timed, choose
 from unmask.jobs.pretrain import Pretrain
-from unmask.settings import read_toml
+from unmask.system.distributed import Processes
+from unmask.system.errors import SettingsError
+from unmask.system.settings import read_toml
+from unmask.system.signals import Wish
 from unmask.train.compose import compose
-from unmask.train.distributed import Processes
 from unmask.train.folder import RunFolder
-from unmask.train.signals import Wish
 from unmask.train.site import Site
 
 BY_CLOCK = {"minutes": 10.0, "warmup": 0.1}

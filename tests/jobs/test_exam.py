@@ -16,12 +16,12 @@ from unmask.jobs.labelled import Labelled, LabelledFiles
 from unmask.jobs.scopes import FINETUNE
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
+from unmask.system.distributed import Processes
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live
 from unmask.tasks.regress import Number
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
-from unmask.train.distributed import Processes
 
 COUNT = 7  # records: one process has more than the other
 PATIENCE = 60  # seconds that a process waits for the other

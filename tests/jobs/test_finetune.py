@@ -27,7 +27,6 @@ from tests.jobs.small import (
 from tests.shapes import bert_heads
 from tests.train.conftest import Heard, metrics, single_threaded, state
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.errors import DataError, FolderError, SettingsError, Stopped
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import LabelledFiles, window_source
 from unmask.jobs.scopes import FINETUNE
@@ -35,6 +34,9 @@ from unmask.jobs.seeds import run_seeds
 from unmask.model.factory import freeze, make_network
 from unmask.model.network import Network
 from unmask.model.shape import Shape
+from unmask.system.distributed import Processes
+from unmask.system.errors import DataError, FolderError, SettingsError, Stopped
+from unmask.system.signals import Wish
 from unmask.tasks import engine
 from unmask.tasks.classify import Classify
 from unmask.tasks.ner import Ner
@@ -42,12 +44,10 @@ from unmask.tasks.qa import Qa
 from unmask.tasks.regress import Regress
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
-from unmask.train.distributed import Processes
 from unmask.train.folder import RunFolder
 from unmask.train.optim import place_parameters
 from unmask.train.run import Options
 from unmask.train.schedule import OptimizerSettings
-from unmask.train.signals import Wish
 from unmask.train.site import Site
 from unmask.train.sources import Deal
 from unmask.train.steps.base import TrainingModule

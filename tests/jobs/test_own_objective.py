@@ -12,15 +12,15 @@ from torch import nn
 from tests.jobs.small import data, finetune, recipe, small_model
 from tests.train.conftest import metrics, single_threaded
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.errors import SettingsError
 from unmask.jobs.exam import Answered
 from unmask.model.shape import LABELS, VectorConfig
 from unmask.objectives.base import Term
+from unmask.system.distributed import Processes
+from unmask.system.errors import SettingsError
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.labels import Supervised
 from unmask.text.tokens import Tokens
-from unmask.train.distributed import Processes
 
 EXTRA = 5.0  # on the loss, in training alone
 BEGUN = 3.0

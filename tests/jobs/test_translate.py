@@ -13,7 +13,6 @@ from tests.train.conftest import Heard, metrics
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.pair_files import PairFiles
 from unmask.data.parallel import Pair
-from unmask.errors import DataError, FolderError, SettingsError
 from unmask.jobs import vocabularies as learning
 from unmask.jobs.compare import compare, read_comparison
 from unmask.jobs.finetune import Finetune
@@ -22,10 +21,11 @@ from unmask.jobs.scopes import TRANSLATE
 from unmask.jobs.vocabularies import Given
 from unmask.model.decoder import Decoder
 from unmask.objectives.nextword import PairTokens
+from unmask.system.distributed import Processes
+from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks.translate import Translate, TranslateSettings, written
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose, recipes_folder
-from unmask.train.distributed import Processes
 from unmask.train.folder import read_metrics
 from unmask.train.recipe import TokenizerSettings
 from unmask.train.run import Options, Run

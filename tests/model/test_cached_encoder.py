@@ -8,12 +8,12 @@ import torch
 
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
-from unmask.errors import SettingsError
 from unmask.model.attention import recording
 from unmask.model.config import Scheme, SearchSettings
 from unmask.model.network import Network, NextToken
 from unmask.model.search import Marks, search
 from unmask.model.shape import Shape, TokensConfig
+from unmask.system.errors import SettingsError
 
 SCHEMES = get_args(Scheme)
 LONGEST = 32  # of a tiny network

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from tests.shapes import bert_heads
-from unmask.errors import SettingsError
 from unmask.model.config import ModelConfig, sized
 from unmask.model.network import Network, count_parameters
 from unmask.model.shape import DecoderConfig, LabelsConfig, PoolerConfig, Shape
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build
 
 
 @pytest.mark.parametrize(

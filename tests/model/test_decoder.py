@@ -10,12 +10,12 @@ from tests.conftest import tiny_config, tiny_translator
 from tests.shapes import bert_heads
 from unmask.data.batches import collate
 from unmask.data.packing import pack
-from unmask.errors import SettingsError
 from unmask.model.attention import recording
 from unmask.model.config import READ_BY_SCHEME, Scheme
 from unmask.model.network import Network
 from unmask.model.rows import texts_of
 from unmask.model.shape import DecoderConfig, Shape
+from unmask.system.errors import SettingsError
 from unmask.text.tokenizer import Encoded
 
 SCHEMES = get_args(Scheme)

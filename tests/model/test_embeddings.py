@@ -10,7 +10,6 @@ from tests.conftest import tiny_config, tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.names import departures
-from unmask.errors import SettingsError
 from unmask.model.config import Scheme
 from unmask.model.embeddings import listening_to_tokens
 from unmask.model.factory import make_network
@@ -24,7 +23,8 @@ from unmask.model.shape import (
     TokensConfig,
     VectorConfig,
 )
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build
 
 SCHEMES = get_args(Scheme)
 

@@ -9,7 +9,6 @@ import torch
 from tests.conftest import tiny_config, tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.errors import SettingsError
 from unmask.model import masks
 from unmask.model.attention import listening, muting, recording
 from unmask.model.config import LayerConfig, ModelConfig, Scheme
@@ -17,7 +16,8 @@ from unmask.model.factory import freeze
 from unmask.model.network import Network, count_parameters
 from unmask.model.positions import Rotary
 from unmask.model.shape import DecoderConfig, LabelsConfig, Shape
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build
 from unmask.train.optim import place_parameters
 
 SCHEMES = get_args(Scheme)

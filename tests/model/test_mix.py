@@ -8,7 +8,6 @@ import torch
 from tests.conftest import tiny_config, tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.names import departures
-from unmask.errors import SettingsError
 from unmask.model.factory import freeze, make_network, with_layers
 from unmask.model.heads import Chosen, WeightedMix, mixed_layers, mixed_width
 from unmask.model.network import Network
@@ -21,7 +20,8 @@ from unmask.model.shape import (
     TokensConfig,
     VectorConfig,
 )
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build
 
 # The states of three layers (the embeddings and two blocks), for two tokens of width 2.
 LAYERS = [

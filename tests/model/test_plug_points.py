@@ -17,7 +17,6 @@ from tests.conftest import tiny_config, tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import _least_numbers, load_folder, save_folder
 from unmask.checkpoint.names import departures
-from unmask.errors import SettingsError
 from unmask.model.attention import Attention, recording
 from unmask.model.config import ModelConfig
 from unmask.model.encoder import Encoder
@@ -28,7 +27,8 @@ from unmask.model.positions import Positions
 from unmask.model.rows import texts_of
 from unmask.model.shape import DecoderConfig, Shape
 from unmask.model.start import start
-from unmask.settings import build, write_toml
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build, write_toml
 from unmask.train.recipe import ModelSettings
 
 TORCH = ".".join(torch.__version__.split(".")[:2])

@@ -9,13 +9,13 @@ import torch
 
 from tests.conftest import tiny_translator
 from unmask.data.batches import collate
-from unmask.errors import SettingsError
 from unmask.model import search as module
 from unmask.model.config import SearchSettings
 from unmask.model.rows import texts_of
 from unmask.model.search import Marks, begin, search
 from unmask.objectives.nextword import Speaking
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build
 from unmask.text.tokenizer import Encoded
 
 BEGIN, END = 0, 1

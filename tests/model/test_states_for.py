@@ -10,7 +10,6 @@ from tests.objectives.conftest import around, batch_of, letters
 from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.examples import DIFFERS, FOLLOWS
-from unmask.errors import SettingsError
 from unmask.model.factory import freeze
 from unmask.model.heads import VectorHead
 from unmask.model.network import Network, NextToken, PlainRows
@@ -25,7 +24,8 @@ from unmask.model.shape import (
 )
 from unmask.objectives.mlm import ANSWERS, PLACES, MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build
 from unmask.tasks.engine import READ, scores_of
 from unmask.train.steps.base import Piece, TrainingModule
 from unmask.use.export import export_onnx

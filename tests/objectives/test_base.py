@@ -11,7 +11,6 @@ from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
 from tests.shapes import bert_heads
 from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID
-from unmask.errors import SettingsError
 from unmask.model.heads import VectorHead
 from unmask.model.shape import Shape, VectorConfig
 from unmask.objectives.base import (
@@ -24,7 +23,8 @@ from unmask.objectives.base import (
 )
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
-from unmask.settings import Settings
+from unmask.system.errors import SettingsError
+from unmask.system.settings import Settings
 from unmask.train.steps.base import TrainingModule
 
 TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15], [16, 17, 18])]

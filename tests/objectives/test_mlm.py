@@ -13,7 +13,7 @@ from tests.shapes import bert_heads
 from unmask.data.kinds import ExampleSettings
 from unmask.data.stream import Cursor, Stream
 from unmask.objectives.mlm import MaskedLM, MaskSettings
-from unmask.settings import build
+from unmask.system.settings import build
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

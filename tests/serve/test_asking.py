@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from tests.serve.conftest import running
-from unmask.errors import DataError
 from unmask.serve.limits import Limits
 from unmask.serve.work import guessed_tokens
+from unmask.system.errors import DataError
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.growing import Growing
 from unmask.tasks.views import LabelsView, NumberView, SpansView, TextView

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError
 
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE, Watcher
-from unmask.errors import DataError, SettingsError
-from unmask.plugins import find
+from unmask.system.errors import DataError, SettingsError
+from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.tasks.asks import Ask, AskText, rows
 from unmask.tasks.ner import AskSentence

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from unmask.data.columns import Sample
-from unmask.errors import SettingsError, TextTooLong
+from unmask.system.errors import SettingsError, TextTooLong
 from unmask.tasks import base
 from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings

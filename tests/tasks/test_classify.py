@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config
 from unmask.data.columns import Columns, Sample
 from unmask.data.lines import REFUSE
-from unmask.errors import DataError
 from unmask.model.shape import Shape
+from unmask.system.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
 from unmask.tasks.criterion import Criterion

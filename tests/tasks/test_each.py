@@ -10,9 +10,9 @@ from unmask.data.columns import Sample
 from unmask.data.parallel import Pair
 from unmask.data.questions import Question, Span
 from unmask.data.tags import Entity, Sentence
-from unmask.errors import SettingsError
 from unmask.model.network import Network
 from unmask.model.shape import Shape
+from unmask.system.errors import SettingsError
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.labels import LabelTask, LabelWindow, Supervised, heads_of
 from unmask.tasks.ner import Ner, NerSettings

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE
 from unmask.data.tags import Entity, Sentence, sentence_of
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of
 from unmask.tasks.ner import Name, Names, Ner, NerSettings, spelled

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from unmask.data.questions import Question, Span
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of
 from unmask.tasks.qa import Answer, Candidate, Qa, QaSettings, best_match, overlap, plain

@@ -5,9 +5,9 @@ import torch
 
 from unmask.data.columns import Columns, Sample
 from unmask.data.lines import REFUSE
-from unmask.errors import DataError
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.objectives.base import Objective
+from unmask.system.errors import DataError
 from unmask.tasks.labels import TRUTH, LabelWindow
 from unmask.tasks.regress import Number, Regress, RegressSettings
 from unmask.text.tokens import Tokens

@@ -4,9 +4,9 @@ import pytest
 
 from tests.conftest import tiny_config
 from tests.shapes import bert_heads
-from unmask import plugins
-from unmask.errors import SettingsError
 from unmask.model.shape import DecoderConfig, LabelsConfig, Shape
+from unmask.system import plugins
+from unmask.system.errors import SettingsError
 from unmask.tasks.classify import Classify
 from unmask.tasks.ner import Ner
 from unmask.tasks.qa import Qa

@@ -8,9 +8,9 @@ import torch
 
 from tests.jobs.small import data, names, small_model
 from tests.stepping import take_step
-from unmask.errors import SettingsError
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
+from unmask.system.errors import SettingsError
 from unmask.tasks.engine import scores_of
 from unmask.tasks.labels import Supervised, heads_of, label_tasks
 from unmask.tasks.translate import Translate, TranslateSettings

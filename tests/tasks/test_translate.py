@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config, tiny_translator
 from tests.stepping import take_step
 from unmask.data.parallel import Pair
-from unmask.errors import DataError, SettingsError
 from unmask.model import fast
 from unmask.model.config import SearchSettings
 from unmask.model.rows import texts_of
@@ -24,7 +23,8 @@ from unmask.objectives.nextword import (
     PairTokens,
     decoder_states,
 )
-from unmask.settings import build
+from unmask.system.errors import DataError, SettingsError
+from unmask.system.settings import build
 from unmask.tasks import translate
 from unmask.tasks.base import answers
 from unmask.tasks.criterion import Criterion

@@ -9,7 +9,7 @@ from unmask.data.columns import Sample
 from unmask.data.parallel import Pair
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
-from unmask.plugins import find
+from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
 from unmask.tasks.ner import Name, Names, Ner, NerSettings

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from unmask.errors import FolderError
+from unmask.system.errors import FolderError
 from unmask.text.files import read_tokenizer, tokenizer_files
 from unmask.text.tokenizer import Casing, Tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.text.count import count_words
 from unmask.text.learn import LearnSettings, learn, report
 from unmask.text.tokenizer import Casing, Tokenizer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.errors import UserError
+from unmask.system.errors import UserError
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests.corpora import chatter, corpus_of
-from unmask.console import Console
 from unmask.data.corpus import Corpus
 from unmask.jobs.pretrain import Pretrain
+from unmask.system.console import Console
 from unmask.train.compose import compose
 from unmask.train.recipe import Recipe
 from unmask.train.run import Options, Outcome, Run

@@ -18,8 +18,8 @@ from tests.conftest import tiny_network
 from tests.objectives.conftest import around, batch_of
 from unmask.model.shape import VectorConfig
 from unmask.objectives.base import Objective, Term
-from unmask.settings import Settings
-from unmask.train.distributed import processes, whole
+from unmask.system.distributed import processes, whole
+from unmask.system.settings import Settings
 from unmask.train.steps import step_for
 from unmask.train.steps.base import Piece, StepSite, TrainingModule
 

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from tests.conftest import tiny_network
 from tests.objectives.conftest import around, batch_of
 from tests.stepping import take_step
-from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, Term
-from unmask.settings import Settings
-from unmask.train.distributed import Processes
+from unmask.system.distributed import Processes
+from unmask.system.errors import SettingsError
+from unmask.system.settings import Settings
 from unmask.train.steps import step_for
 from unmask.train.steps.base import Piece, StepSite, TrainingModule
 from unmask.train.steps.coupled import Coupled

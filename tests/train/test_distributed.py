@@ -14,7 +14,7 @@ import torch
 
 from tests.train.conftest import LENGTH, metrics, runner, single_threaded, state, steps_saved, table
 from unmask.checkpoint.state import load_state
-from unmask.settings import write_toml
+from unmask.system.settings import write_toml
 
 pytestmark = pytest.mark.slow
 

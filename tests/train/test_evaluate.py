@@ -12,12 +12,12 @@ from tests.corpora import corpus_of
 from tests.train.conftest import LENGTH, Heard, metrics, recipe
 from unmask.data.examples import UNSAID, split_documents
 from unmask.data.stream import Stream
-from unmask.errors import SettingsError
 from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
+from unmask.system.distributed import Processes
+from unmask.system.errors import SettingsError
 from unmask.text.vocabulary import SPECIALS
-from unmask.train.distributed import Processes
 from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
 from unmask.train.folder import read_metrics
 

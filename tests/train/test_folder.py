@@ -21,10 +21,10 @@ from tests.train.conftest import (
     steps_saved,
     table,
 )
-from unmask.console import Console
-from unmask.errors import FolderError, SettingsError
 from unmask.jobs.pretrain import Pretrain
-from unmask.settings import read_toml
+from unmask.system.console import Console
+from unmask.system.errors import FolderError, SettingsError
+from unmask.system.settings import read_toml
 from unmask.train.folder import (
     BINDING,
     EXACT,
@@ -63,7 +63,7 @@ def opened(path, **how):
 HOLD = """
 import sys, time
 from pathlib import Path
-from unmask.console import Console
+from unmask.system.console import Console
 from unmask.train.folder import open_run
 with open_run(Path(sys.argv[1]), resume=False, overwrite=False, writes=True, console=Console()):
     print("held", flush=True)
@@ -210,7 +210,7 @@ def test_a_run_of_a_version_that_had_fewer_settings_goes_on(run, finished):
 def plugins(monkeypatch):
     """Pretend that these plugins were given, by their names and digests."""
     return lambda **given: monkeypatch.setattr(
-        "unmask.plugins._loaded", {f"{name}.py": digest for name, digest in given.items()}
+        "unmask.system.plugins._loaded", {f"{name}.py": digest for name, digest in given.items()}
     )
 
 

@@ -28,9 +28,9 @@ from tests.train.conftest import (
 )
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state, newest_state
-from unmask.errors import FolderError, Stopped, UserError
 from unmask.jobs.pretrain import Pretrain
 from unmask.objectives.mlm import MaskedLM
+from unmask.system.errors import FolderError, Stopped, UserError
 from unmask.train.compose import compose
 from unmask.train.heldout import HeldOut
 from unmask.train.loop import Loop
@@ -141,7 +141,7 @@ def test_the_same_wish_passed_on_twice_is_one(run, tmp_path):
 
 
 def test_a_second_signal_leaves_at_once(run, tmp_path, whole, monkeypatch):
-    monkeypatch.setattr("unmask.train.signals.SAME", -1.0)
+    monkeypatch.setattr("unmask.system.signals.SAME", -1.0)
 
     def twice():
         os.kill(os.getpid(), signal.SIGTERM)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from unmask.errors import DataError, SettingsError
 from unmask.objectives.base import Objective
-from unmask.settings import Settings
+from unmask.system.distributed import Processes
+from unmask.system.errors import DataError, SettingsError
+from unmask.system.settings import Settings
 from unmask.tasks import engine
-from unmask.train.distributed import Processes
 from unmask.train.recipe import Recipe
 from unmask.train.sources import Deal, Mixture, Shuffled
 

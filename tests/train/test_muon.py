@@ -8,7 +8,7 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from tests.train.conftest import STEPS, state
 from tests.train.test_loop import After
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 from unmask.train.muon import Muon, orthogonal
 from unmask.train.optim import make_optimizer, read_moments
 from unmask.train.schedule import OptimizerSettings

@@ -7,7 +7,7 @@ import pytest
 
 import unmask
 from tests.train.conftest import STEPS, state
-from unmask import plugins
+from unmask.system import plugins
 from unmask.train.observer import Observer
 
 

@@ -11,15 +11,15 @@ from tests.jobs.small import data, finetune, recipe, small_model
 from tests.jobs.test_several import finetune_several, several
 from tests.train.conftest import Heard, metrics, runner, single_threaded, steps_saved
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
-from unmask.checkpoint.integrity import MANIFEST, publish
-from unmask.errors import FolderError, SettingsError
+from unmask.checkpoint.integrity import publish
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
-from unmask.manifest import sealed
+from unmask.system.errors import FolderError, SettingsError
+from unmask.system.manifest import MODEL_MANIFEST, sealed
+from unmask.system.written import members
 from unmask.train.folder import RunFolder, open_run
 from unmask.train.run import Options
-from unmask.train.written import members
 
 LIST = ".written"
 SHORT = {"schedule": {"steps": 2}, "loop": {"save_steps": 1}, "evaluate": {"times": 1}}
@@ -216,7 +216,7 @@ def test_resuming_sweeps_what_killed_writers_left_but_no_file_of_the_user(finish
 
 @pytest.mark.parametrize("spoil", ["missing", "changed"])
 def test_without_a_manifest_the_usual_files_are_the_runs_and_others_are_not(finished, spoil):
-    manifest = finished / "model" / MANIFEST
+    manifest = finished / "model" / MODEL_MANIFEST
     put(finished / "model" / "mine.bin")
     text = manifest.read_text().replace('"files": {', '"files": {"mine.bin": {},')
     manifest.unlink() if spoil == "missing" else manifest.write_text(text)
@@ -238,8 +238,8 @@ def test_a_list_that_leads_out_of_the_folder_deletes_nothing_there(finished, nam
 
 def test_a_manifest_that_leads_out_of_the_folder_names_nothing_there(tmp_path):
     about = {"format": 1, "files": {"a": {}, "../precious": {}, "/etc/passwd": {}, "b/../../c": {}}}
-    put(tmp_path / "model" / MANIFEST, sealed(about).decode())
-    assert members(tmp_path / "model") == {"a", MANIFEST}
+    put(tmp_path / "model" / MODEL_MANIFEST, sealed(about).decode())
+    assert members(tmp_path / "model") == {"a", MODEL_MANIFEST}
 
 
 def test_a_process_that_is_killed_while_it_deletes_can_do_it_again(finished, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from tests.jobs.small import At, data, finetune, recipe, small_model
 from tests.train.conftest import metrics, pretrain, state, steps_saved, table
 from unmask.checkpoint.folder import load_folder
 from unmask.data.prepare import PrepareSettings, prepare
-from unmask.errors import FolderError, Stopped
+from unmask.system.errors import FolderError, Stopped
 
 PLACES = ["[a]*?{b}", "-é ' x", "link", "."]
 
@@ -94,8 +94,8 @@ def test_a_corpus_is_prepared_there(corpus, place):
 MOUNTED = """
 import json, sys
 from pathlib import Path
-from unmask.disk import check_output_folder
-from unmask.errors import FolderError
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import FolderError
 from unmask.jobs.pretrain import Pretrain
 from unmask.train.compose import compose
 from unmask.train.run import Run

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 from unmask.train import precision
 from unmask.train.precision import choose_precision
 

@@ -12,14 +12,14 @@ from unmask.jobs.corpus import CorpusSource, objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Joint
+from unmask.system.distributed import Processes
+from unmask.system.signals import Wish
 from unmask.text.tokens import Tokens
 from unmask.train import preflight as module
-from unmask.train.distributed import Processes
 from unmask.train.evaluator import Evaluator
 from unmask.train.folder import RunFolder
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.preflight import PreflightError, preflight
-from unmask.train.signals import Wish
 from unmask.train.site import Site
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.train.conftest import LENGTH, recipe
 from unmask.data.kinds import ExampleSettings
-from unmask.errors import SettingsError
 from unmask.jobs.corpus import CorpusSource, objective_for
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled
@@ -21,8 +20,9 @@ from unmask.model.shape import DecoderConfig, Reads, Shape
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.mlm import MaskedLM
 from unmask.objectives.pairs import PairOrder
-from unmask.plugins import find
-from unmask.settings import Settings
+from unmask.system.errors import SettingsError
+from unmask.system.plugins import find
+from unmask.system.settings import Settings
 from unmask.tasks import TASKS
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose, known_recipes

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.train.conftest import metrics, table
-from unmask.console import Console
+from unmask.system.console import Console
 from unmask.train.curves import HEIGHT, POINTS, WIDTH, Chart, Line, column
 from unmask.train.folder import RunFolder
 from unmask.train.report import charts_of, page, write_report

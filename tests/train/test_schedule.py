@@ -2,8 +2,8 @@
 
 import pytest
 
-from unmask.errors import SettingsError
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.settings import build
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
 

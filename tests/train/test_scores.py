@@ -15,9 +15,9 @@ import pytest
 from tests.jobs.small import At, Examined, data, recipe, run, small_model
 from tests.train.conftest import Heard, metrics, state, steps_saved
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.errors import Stopped
 from unmask.model.network import Network
 from unmask.objectives.base import Objective
+from unmask.system.errors import Stopped
 from unmask.tasks.base import Detail
 from unmask.tasks.classify import ClassifySettings
 from unmask.train.answers import Scored

@@ -13,9 +13,9 @@ import torch
 from tests.train.conftest import STEPS, state
 from tests.train.test_loop import stopped
 from unmask.objectives.base import Objective
-from unmask.settings import Settings
+from unmask.system.distributed import Processes
+from unmask.system.settings import Settings
 from unmask.tasks import engine
-from unmask.train.distributed import Processes
 from unmask.train.recipe import Recipe
 from unmask.train.sources import Ahead, Deal, Lazy, Mixture, Shuffled
 

@@ -16,7 +16,7 @@ from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Objective
-from unmask.train.distributed import Processes
+from unmask.system.distributed import Processes
 from unmask.train.optim import make_optimizer, read_moments
 from unmask.train.steps.base import Piece, TrainingModule
 

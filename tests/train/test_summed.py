@@ -11,8 +11,8 @@ from tests.objectives.conftest import around, batch_of
 from tests.stepping import take_step
 from unmask.model.shape import VectorConfig
 from unmask.objectives.base import Objective, Term
-from unmask.settings import Settings
-from unmask.train.distributed import Processes
+from unmask.system.distributed import Processes
+from unmask.system.settings import Settings
 from unmask.train.steps import step_for
 from unmask.train.steps.base import Piece, StepSite, TrainingModule, unreached
 from unmask.train.steps.coupled import Coupled

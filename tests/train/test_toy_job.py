@@ -19,12 +19,12 @@ from tests.shapes import bert_heads
 from tests.train.conftest import Heard, metrics, single_threaded, state, steps_saved
 from unmask.checkpoint.state import load_state
 from unmask.data.batches import Batch
-from unmask.errors import FolderError, Stopped
 from unmask.model.config import ModelConfig
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Objective, Term
-from unmask.settings import Settings
+from unmask.system.errors import FolderError, Stopped
+from unmask.system.settings import Settings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary

@@ -10,7 +10,7 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.cli import answers as cli
-from unmask.errors import DataError, FolderError, SettingsError
+from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks.ner import Names, Ner, NerSettings
 from unmask.tasks.regress import Number, Regress, RegressSettings
 from unmask.use import model as model_file

@@ -12,8 +12,8 @@ import torch
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.errors import FolderError
 from unmask.model.shape import LabelsConfig
+from unmask.system.errors import FolderError
 from unmask.use import export
 from unmask.use.export import export_onnx
 

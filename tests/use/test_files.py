@@ -12,7 +12,7 @@ import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
 from unmask.data.lines import Watcher
-from unmask.errors import DataError, FolderError, SettingsError
+from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
 from unmask.use import files
 from unmask.use.files import embed_file, embed_lines

@@ -10,9 +10,9 @@ import unmask
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.errors import SettingsError
 from unmask.model.attention import listening, muting
 from unmask.model.encoder import Encoder
+from unmask.system.errors import SettingsError
 from unmask.use.look import HABITS, Habit, answer, gradient_times_input, habits
 from unmask.use.page import WINDOW, payload, self_contained
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 from unmask.text.spacing import join_pieces
 from unmask.use.maps import AttentionMaps
 

@@ -8,7 +8,7 @@ import unmask
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.errors import DataError, FolderError, SettingsError
+from unmask.system.errors import DataError, FolderError, SettingsError
 
 LONG = "the cat sat on the mat . " * 20
 

@@ -10,10 +10,10 @@ from tests.tasks.conftest import WORDS
 from unmask.checkpoint.folder import save_folder
 from unmask.data.columns import Columns
 from unmask.data.lines import Chooser
-from unmask.errors import DataError, FolderError, SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
+from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.ner import Ner, NerSettings
 from unmask.tasks.qa import Qa, QaSettings

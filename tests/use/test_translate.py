@@ -11,11 +11,11 @@ from tests.pairs import RECURRENT, TRANSFORMER, rows_of, toy_files, toy_pairs
 from tests.train.conftest import single_threaded
 from unmask.checkpoint.folder import load_folder
 from unmask.data.columns import Columns
-from unmask.errors import DataError, FolderError, SettingsError
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.scopes import TRANSLATE
 from unmask.model.config import SearchSettings
 from unmask.objectives.nextword import decoder_states
+from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.train.compose import compose

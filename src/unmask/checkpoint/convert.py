@@ -6,8 +6,8 @@ from pathlib import Path
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.pickled import unpickle
 from unmask.checkpoint.weights import INDEX, PICKLED, WEIGHTS
-from unmask.disk import check_output_folder, digest
-from unmask.errors import FolderError
+from unmask.system.disk import check_output_folder, digest
+from unmask.system.errors import FolderError
 
 
 def convert(source: Path, target: Path) -> None:

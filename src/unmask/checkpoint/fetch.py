@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from unmask.checkpoint.integrity import LIMIT, publish
-from unmask.console import Console
-from unmask.disk import check_output_folder, digest
-from unmask.errors import FetchError, FolderError, UserError, need, unknown
-from unmask.settings import read_json
+from unmask.checkpoint.integrity import publish
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder, digest
+from unmask.system.errors import FetchError, FolderError, UserError, need, unknown
+from unmask.system.manifest import MODEL_LIMIT
+from unmask.system.settings import read_json
 
 HUB = "hf:"
 _IN_HUB = re.compile(HUB + r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)  # the name of a repository
@@ -240,7 +241,7 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
         commit: str | None = model_info(name).sha
         with tempfile.TemporaryDirectory() as scratch:
             first: str = hf_hub_download(name, "config.json", revision=commit, cache_dir=scratch)
-            kind: object = read_json(Path(first), limit=LIMIT).get("model_type")
+            kind: object = read_json(Path(first), limit=MODEL_LIMIT).get("model_type")
             if kind != "bert":  # its weights are not even fetched
                 raise FetchError(f"hf:{name}: model type {kind!r:.40}; unmask reads only BERT.")
             snapshot: str = snapshot_download(

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from unmask.checkpoint import names, tensors, weights
-from unmask.checkpoint.integrity import CONFIG, LIMIT, publish, refuse_other_than_models, verify
-from unmask.errors import FolderError, SettingsError
+from unmask.checkpoint.integrity import CONFIG, publish, refuse_other_than_models, verify
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network, count_parameters
-from unmask.settings import read_json
+from unmask.system.errors import FolderError, SettingsError
+from unmask.system.manifest import MODEL_LIMIT
+from unmask.system.settings import read_json
 from unmask.text.files import TOKENIZER, VOCAB, read_tokenizer, write_tokenizer
 from unmask.text.tokenizer import Tokenizer
 
@@ -53,7 +54,7 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     """
     refuse_other_than_models(path)
     manifest = verify(path)
-    table = read_json(path / CONFIG, limit=LIMIT)
+    table = read_json(path / CONFIG, limit=MODEL_LIMIT)
     encoders = names.our_encoders(table, path / CONFIG)
     found = weights.survey(path, unpickled)
     sizes = {name: item.entry.shape for name, item in found.items()}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from unmask.errors import FolderError
-from unmask.settings import parse_json
+from unmask.system.errors import FolderError
+from unmask.system.settings import parse_json
 
 HEADER_LIMIT = 2**20  # bytes: a BERT of 24 layers needs 50,000
 TENSOR_LIMIT = 10_000

@@ -12,14 +12,14 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from unmask.disk import check_output_folder, digest, disk_error, sweep, sync, unfinished
-from unmask.errors import FolderError
-from unmask.manifest import read_sealed, sealed
+from unmask.system.disk import check_output_folder, digest, disk_error, sweep, sync, unfinished
+from unmask.system.errors import FolderError
+from unmask.system.manifest import MODEL_LIMIT, read_sealed, sealed
+from unmask.system.manifest import MODEL_MANIFEST as MANIFEST
 from unmask.version import VERSION
 
-MANIFEST, CONFIG = "unmask.json", "config.json"
+CONFIG = "config.json"
 FORMAT = 1  # of the manifest
-LIMIT = 2**24  # bytes of config.json and of the manifest, which name every label
 LOADED = (  # what reading a folder reads
     CONFIG,
     "model.safetensors",
@@ -70,7 +70,7 @@ def verify(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     if not path.exists():
         return None
-    manifest = read_sealed(path, limit=LIMIT)
+    manifest = read_sealed(path, limit=MODEL_LIMIT)
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "

@@ -12,7 +12,6 @@ from typing import Any, TypeVar, get_args
 
 from unmask.checkpoint.old_names import LABELS_KEYS as OLD_LABELS_KEYS
 from unmask.checkpoint.old_names import labels_table
-from unmask.errors import FolderError, SettingsError, unknown
 from unmask.model.config import Activation, ModelConfig
 from unmask.model.shape import (
     DECODER,
@@ -31,7 +30,8 @@ from unmask.model.shape import (
     Shape,
     TokensConfig,
 )
-from unmask.settings import Settings, build
+from unmask.system.errors import FolderError, SettingsError, unknown
+from unmask.system.settings import Settings, build
 
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")

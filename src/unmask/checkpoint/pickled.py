@@ -14,7 +14,7 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-from unmask.errors import FolderError
+from unmask.system.errors import FolderError
 
 SECONDS = 300
 MEMORY_FACTOR = 4  # bytes of address space per byte of the file, above what torch itself needs

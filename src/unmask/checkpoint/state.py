@@ -26,10 +26,10 @@ from torch import Tensor
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.old_names import tensor_name
 from unmask.checkpoint.weights import write_tensors
-from unmask.disk import sweep
-from unmask.errors import FolderError
 from unmask.model.network import Network
-from unmask.settings import read_json
+from unmask.system.disk import sweep
+from unmask.system.errors import FolderError
+from unmask.system.settings import read_json
 
 OPTIMIZER, OBJECTIVE, STATE = "optimizer.safetensors", "objective.safetensors", "state.json"
 _STEP = re.compile(r"step-(\d+)")

@@ -18,11 +18,11 @@ from torch import Tensor
 from unmask.checkpoint import tensors
 from unmask.checkpoint.header import Entry, read_header
 from unmask.checkpoint.tensors import Slot
-from unmask.disk import open_like_others
-from unmask.errors import FolderError
 from unmask.model.network import Network
 from unmask.model.shape import Shape
-from unmask.settings import read_json
+from unmask.system.disk import open_like_others
+from unmask.system.errors import FolderError
+from unmask.system.settings import read_json
 
 WEIGHTS, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 FLOATS = ("F32", "F16", "BF16")

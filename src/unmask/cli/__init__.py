@@ -28,8 +28,8 @@ from unmask.cli import (
 )
 from unmask.cli.progress import terminal
 from unmask.cli.streams import OutputLost, drop_rest, guard_streams
-from unmask.errors import Stopped, UserError
-from unmask.plugins import load_plugin
+from unmask.system.errors import Stopped, UserError
+from unmask.system.plugins import load_plugin
 from unmask.version import VERSION
 
 app = typer.Typer(

@@ -13,8 +13,8 @@ import typer
 from unmask import load
 from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
-from unmask.disk import check_output_file
-from unmask.errors import SettingsError, plural, unknown
+from unmask.system.disk import check_output_file
+from unmask.system.errors import SettingsError, plural, unknown
 from unmask.text.vocabulary import refuse_unmasked
 from unmask.use import ENDINGS, POOLS
 

@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.progress import notice, progress, terminal
-from unmask.errors import SettingsError, unknown
+from unmask.system.errors import SettingsError, unknown
 
 ENGINES = ("processes", "ray")
 
@@ -35,7 +35,7 @@ def prepare(
     from unmask.data.lines import kind_of
     from unmask.data.prepare import PrepareSettings, Task, check_corpus_folder
     from unmask.data.prepare import prepare as run
-    from unmask.settings import build
+    from unmask.system.settings import build
 
     if engine not in ENGINES:
         raise SettingsError(unknown("engine", engine, ENGINES))

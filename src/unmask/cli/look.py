@@ -8,8 +8,8 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.progress import notice, progress
-from unmask.disk import check_output_file, write_file
-from unmask.errors import SettingsError
+from unmask.system.disk import check_output_file, write_file
+from unmask.system.errors import SettingsError
 
 TEXTS = 200  # that show what each head tends to do
 

@@ -9,8 +9,8 @@ import typer
 from unmask import load
 from unmask.cli import options
 from unmask.cli.progress import answer, notice
-from unmask.disk import check_output_folder
-from unmask.errors import UserError
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import UserError
 
 if TYPE_CHECKING:
     from unmask.checkpoint.folder import Folder

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.progress import answer, terminal
-from unmask.console import Console
-from unmask.disk import check_output_folder
-from unmask.errors import SettingsError, UserError, unknown
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import SettingsError, UserError, unknown
 
 if TYPE_CHECKING:
     from unmask.data.columns import Columns

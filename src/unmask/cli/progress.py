@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unmask.cli.streams import Guarded, guarded
-from unmask.console import Console
+from unmask.system.console import Console
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.progress import notice
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 
 TOKEN = "UNMASK_TOKEN"  # noqa: S105  the name of the variable
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

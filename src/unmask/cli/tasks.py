@@ -10,8 +10,8 @@ from unmask import load
 from unmask.cli import options
 from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import answer, notice, progress
-from unmask.errors import UserError, plural
-from unmask.plugins import known
+from unmask.system.errors import UserError, plural
+from unmask.system.plugins import known
 from unmask.tasks import TASKS
 
 TASK = typer.Argument()
@@ -151,7 +151,7 @@ def check(
     set_: options.Set = None,
 ) -> None:
     """Read a data file and say everything that is wrong with it, with its lines."""
-    from unmask.settings import override
+    from unmask.system.settings import override
     from unmask.tasks.check import examine
 
     columns = table.columns(label)

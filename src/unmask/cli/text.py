@@ -9,8 +9,8 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress, terminal
-from unmask.disk import check_output_folder
-from unmask.errors import SettingsError, UserError, unknown
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import SettingsError, UserError, unknown
 from unmask.text import CRITERIA
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def vocab_learn(
     for file in files:
         read_texts(file, column=column)  # says what is wrong with a path before numpy is imported
     from unmask.checkpoint.vocabulary import learn_folder
-    from unmask.settings import build
+    from unmask.system.settings import build
     from unmask.text.learn import LearnSettings
 
     table = {"size": size, "criterion": criterion, "coverage": coverage}

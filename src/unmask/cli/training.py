@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli import options
-from unmask.errors import SettingsError, UserError
+from unmask.system.errors import SettingsError, UserError
 
 if TYPE_CHECKING:
     from unmask.train.recipe import Recipe
@@ -75,7 +75,7 @@ def _recipe(
             )
         return None
     from unmask.jobs.scopes import PRETRAIN, check_network
-    from unmask.settings import read_toml
+    from unmask.system.settings import read_toml
     from unmask.train.compose import compose, recipe_path
 
     minutes = any(change.startswith("schedule.minutes=") for change in changes)

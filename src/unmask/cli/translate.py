@@ -9,7 +9,7 @@ import typer
 from unmask import load
 from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 
 if TYPE_CHECKING:
     from unmask.model.config import SearchSettings
@@ -114,7 +114,7 @@ def evaluate(
 ) -> None:
     """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
     settings = _settings({"beams": beams, "penalty": penalty})
-    from unmask.disk import check_output_file, write_file
+    from unmask.system.disk import check_output_file, write_file
 
     if out is not None:
         check_output_file(out)
@@ -163,7 +163,7 @@ def look(
     target: Annotated[str | None, typer.Option(help="A translation; the model's own.")] = None,
 ) -> None:
     """Draw which words of a text each word of its translation looked at."""
-    from unmask.disk import check_output_file, write_file
+    from unmask.system.disk import check_output_file, write_file
 
     if out.suffix != ".svg":
         raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .svg.")
@@ -180,7 +180,7 @@ def look(
 def _settings(asked: dict[str, float | None]) -> "SearchSettings":
     """How to search, checked before torch is imported."""
     from unmask.model.config import SearchSettings
-    from unmask.settings import build
+    from unmask.system.settings import build
 
     return build(SearchSettings, asked, where="translate")
 

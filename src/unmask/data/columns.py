@@ -19,7 +19,7 @@ from typing import Any
 
 from unmask.data.lines import REFUSE, Glance, Watcher, kind_of, whole
 from unmask.data.tables import TABLES, Row, read_rows, refuse_repeated
-from unmask.errors import DataError, unknown
+from unmask.system.errors import DataError, unknown
 
 NAMES = {  # in lower case, the likeliest first
     "text": (

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from unmask.data.layout import MANIFEST, TOKENIZER_FOLDER, Shard, read_manifest, shard_path
 from unmask.data.statistics import Statistics
-from unmask.disk import digest
-from unmask.errors import FolderError
+from unmask.system.disk import digest
+from unmask.system.errors import FolderError
 from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS

@@ -17,7 +17,7 @@ from typing import IO, Literal
 
 from unmask.data.lines import OR_SKIP, Watcher, kind_of, read_lines
 from unmask.data.readers import read_texts
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import grouped
 

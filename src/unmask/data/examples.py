@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unmask.data import draws
 from unmask.data.corpus import Corpus, Ids
 from unmask.data.kinds import ExampleSettings
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 
 FOLLOWS, DIFFERS, UNSAID = 0, 1, -100  # labels of a pair; the last is no label
 # One key per kind of draw.

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from unmask.settings import Settings
+from unmask.system.settings import Settings
 
 Pairs = Literal["nsp", "sop", "off"]
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any, TypedDict
 
-from unmask.errors import FolderError
-from unmask.manifest import read_sealed
+from unmask.system.errors import FolderError
+from unmask.system.manifest import read_sealed
 
 MANIFEST, PLAN, TOKENIZER_FOLDER = "manifest.json", "plan.json", "tokenizer"
 SIDE_FILE = "skipped.jsonl"

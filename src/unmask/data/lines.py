@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from unmask.errors import DataError, unknown
+from unmask.system.errors import DataError, unknown
 
 Line = tuple[int, str, DataError | None]  # its number and text, and why it cannot be used
 

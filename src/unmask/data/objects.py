@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from unmask.data.lines import Watcher, read_lines, whole
-from unmask.errors import DataError
-from unmask.settings import parse_json
+from unmask.system.errors import DataError
+from unmask.system.settings import parse_json
 
 Made = TypeVar("Made")
 

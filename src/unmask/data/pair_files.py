@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.data.parallel import find_folder
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from unmask.data.columns import Columns, Texts, column, flag, look_at
 from unmask.data.lines import FORMATS, REFUSE, Line, Watcher, every_line, kind_of, whole
 from unmask.data.tables import TABLES, Row, read_rows
-from unmask.errors import DataError, unknown
+from unmask.system.errors import DataError, unknown
 
 USUAL = {"text": ("source", "src"), "second": ("target", "tgt")}  # names of columns
 NESTED = "translation"  # a table by language, as the `datasets` library has it

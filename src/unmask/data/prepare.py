@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
-from unmask.console import Console
 from unmask.data.documents import Document, Lines, Skipper, read_documents
 from unmask.data.layout import (
     FORMAT,
@@ -27,11 +26,12 @@ from unmask.data.layout import (
 )
 from unmask.data.shards import Chunk, Words, id_type, write_shard
 from unmask.data.statistics import Statistics
-from unmask.disk import check_output_folder, held, write_file
-from unmask.errors import DataError, FolderError
-from unmask.manifest import sealed
-from unmask.processes import in_order
-from unmask.settings import Settings, read_json
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder, held, write_file
+from unmask.system.errors import DataError, FolderError
+from unmask.system.manifest import sealed
+from unmask.system.process_pool import in_order
+from unmask.system.settings import Settings, read_json
 from unmask.text.files import tokenizer_files
 from unmask.text.tokenizer import Tokenizer, grouped
 

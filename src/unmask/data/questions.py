@@ -16,8 +16,8 @@ from pathlib import Path
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE, Watcher, kind_of, opened, short
 from unmask.data.objects import field_of, list_of, object_with, read_objects, text_of
-from unmask.errors import DataError
-from unmask.settings import parse_json
+from unmask.system.errors import DataError
+from unmask.system.settings import parse_json
 
 QUESTIONS = (".json", ".jsonl")
 

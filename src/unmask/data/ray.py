@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.prepare import PrepareSettings, Task, prepare
-from unmask.errors import DataError, UserError, need
+from unmask.system.errors import DataError, UserError, need
 from unmask.text.tokenizer import Tokenizer
 
 

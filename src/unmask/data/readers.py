@@ -15,7 +15,7 @@ from pathlib import Path
 
 from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines
 from unmask.data.tables import read_rows
-from unmask.errors import DataError, unknown
+from unmask.system.errors import DataError, unknown
 
 TEXT = "text"  # the usual name of the column
 

@@ -16,7 +16,7 @@ import numpy as np
 from unmask.data.documents import Document
 from unmask.data.layout import TOKENIZER_FOLDER, shard_path
 from unmask.data.statistics import Statistics, length_bins
-from unmask.disk import write_file
+from unmask.system.disk import write_file
 from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import AHEAD, Tokenizer
 

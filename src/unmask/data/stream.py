@@ -17,7 +17,7 @@ from unmask.data.corpus import Corpus, Ids
 from unmask.data.examples import Plan, plan_examples
 from unmask.data.kinds import ExampleSettings
 from unmask.data.packing import pack
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.text.vocabulary import CONTINUES
 
 WINDOW = 4096  # examples that may share rows: neighbours in the random order

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from unmask.data.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
 from unmask.data.objects import read_objects
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
 # The names of all columns -> those that are wanted. It may refuse, as a DataError without a place.

@@ -17,7 +17,7 @@ from pathlib import Path
 from unmask.data.columns import Columns
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
 from unmask.data.objects import list_of, read_objects, text_of
-from unmask.errors import DataError
+from unmask.system.errors import DataError
 from unmask.text.wordpiece import clean, split
 
 DOCUMENT = "-DOCSTART-"

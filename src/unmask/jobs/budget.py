@@ -23,8 +23,8 @@ from unmask.jobs.learner import learner_of
 from unmask.model.config import SIZES
 from unmask.model.network import count_parameters
 from unmask.model.shape import Shape
+from unmask.system.distributed import Processes
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.distributed import Processes
 from unmask.train.optim import make_optimizer
 from unmask.train.precision import choose_precision
 from unmask.train.recipe import AUTO, Recipe

@@ -16,11 +16,11 @@ from unmask.data.corpus import Corpus
 from unmask.data.examples import DIFFERS, FOLLOWS, refuse_too_few, split_documents
 from unmask.data.stream import Cursor as Row
 from unmask.data.stream import Stream
-from unmask.errors import SettingsError
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective, Statistics
-from unmask.plugins import find
-from unmask.settings import Settings
+from unmask.system.errors import SettingsError
+from unmask.system.plugins import find
+from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.preflight import PreflightError
 from unmask.train.recipe import Recipe

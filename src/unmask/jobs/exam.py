@@ -13,18 +13,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from unmask.errors import DataError
 from unmask.jobs.labelled import Labelled
 from unmask.model.network import Network
 from unmask.model.parts import part_of
 from unmask.objectives.base import Companions, Objective
+from unmask.system.distributed import Processes
+from unmask.system.errors import DataError
 from unmask.tasks.base import all_scores, answers
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live
 from unmask.tasks.results import Tally
 from unmask.text.tokens import Tokens
 from unmask.train.answers import Scored
-from unmask.train.distributed import Processes
 
 Measured = tuple[dict[str, Scored], list[float]]
 

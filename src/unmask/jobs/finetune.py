@@ -9,7 +9,6 @@ from pathlib import Path
 
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.errors import SettingsError
 from unmask.jobs.exam import Answered
 from unmask.jobs.labelled import Labelled, LabelledFiles, window_source
 from unmask.jobs.learner import Learner, learner_of
@@ -19,7 +18,8 @@ from unmask.model.factory import freeze, with_layers
 from unmask.model.network import Network
 from unmask.model.shape import POOLER, Mix, Shape
 from unmask.objectives.base import Objective
-from unmask.plugins import find
+from unmask.system.errors import SettingsError
+from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope

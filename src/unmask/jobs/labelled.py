@@ -12,9 +12,9 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE, Watcher
 from unmask.data.statistics import leaks
-from unmask.errors import DataError, plural
 from unmask.objectives.base import Objective
-from unmask.plugins import find
+from unmask.system.errors import DataError, plural
+from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task, Window
 from unmask.text.tokens import Tokens

@@ -15,7 +15,7 @@ from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.model.start import start as zero_start
 from unmask.objectives.base import Companions, Objective, Statistics
-from unmask.settings import build
+from unmask.system.settings import build
 
 _OWN = 203  # a key of draws: of an objective's own parameters
 

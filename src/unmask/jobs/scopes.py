@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.errors import SettingsError
-from unmask.plugins import find, known
-from unmask.settings import Settings, read_toml
+from unmask.system.errors import SettingsError
+from unmask.system.plugins import find, known
+from unmask.system.settings import Settings, read_toml
 from unmask.tasks import TASKS
 from unmask.train.compose import Scope, known_recipes
 from unmask.train.recipe import AUTO, DataSettings, LoopSettings, ModelSettings, Recipe

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NotRequired, Protocol, TypedDict
 
-from unmask.console import Console
-from unmask.errors import FolderError, UserError, need
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.seeds import go, publish_best, put, refuse_other
+from unmask.system.console import Console
+from unmask.system.errors import FolderError, UserError, need
 from unmask.train.digest import digest_of
 from unmask.train.evaluator import METRIC
 from unmask.train.recipe import Recipe

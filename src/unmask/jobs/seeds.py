@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
-from unmask.console import Console
-from unmask.disk import check_output_folder, sweep, unfinished, write_file
-from unmask.errors import FolderError
-from unmask.train import written
+from unmask.system import written
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder, sweep, unfinished, write_file
+from unmask.system.errors import FolderError
+from unmask.system.written import RECIPE
 from unmask.train.evaluator import METRIC
 from unmask.train.folder import MODEL, refuse_foreign_files
 from unmask.train.recipe import Recipe
 from unmask.train.run import Job, Options, Run
-from unmask.train.written import RECIPE
 
 SUMMARY = "summary.json"
 

@@ -4,13 +4,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmask.console import Console
-from unmask.errors import SettingsError
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.scopes import task_recipe
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
+from unmask.system.console import Console
+from unmask.system.errors import SettingsError
 from unmask.train.compose import compose
 from unmask.train.run import Options, Run
 

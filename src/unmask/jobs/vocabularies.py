@@ -9,7 +9,7 @@ from typing import Any
 from unmask.checkpoint.folder import TARGET, Folder
 from unmask.checkpoint.state import checkpoints
 from unmask.checkpoint.vocabulary import load_tokenizer
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 from unmask.tasks.base import Task
 from unmask.text.count import count_words
 from unmask.text.files import read_tokenizer

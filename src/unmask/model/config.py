@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unmask.errors import SettingsError, unknown
-from unmask.settings import Settings
+from unmask.system.errors import SettingsError, unknown
+from unmask.system.settings import Settings
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 Norm = Literal["post", "pre"]

@@ -21,7 +21,7 @@ from unmask.model.layers import Block, Look, dropout_of, last_norm_of, norm_of
 from unmask.model.rows import Texts, texts_left
 from unmask.model.shape import DecoderConfig
 from unmask.model.start import table
-from unmask.settings import build
+from unmask.system.settings import build
 
 # Settings that a decoder does not take from its encoder, whose layers may be more or fewer.
 OWN: dict[str, object] = {"cell": "attention", "causal": True, "embedding_width": None}

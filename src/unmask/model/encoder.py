@@ -10,7 +10,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from unmask.errors import SettingsError
 from unmask.model import fast, masks
 from unmask.model.attention import chosen
 from unmask.model.config import ModelConfig
@@ -21,6 +20,7 @@ from unmask.model.positions import Positions
 from unmask.model.recurrent import RecurrentLayer
 from unmask.model.rows import Texts, texts_of
 from unmask.model.start import start
+from unmask.system.errors import SettingsError
 
 
 class Encoder(nn.Module):

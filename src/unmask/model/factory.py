@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from unmask.errors import SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Named, Network
 from unmask.model.shape import LABELS, MAIN, PAIR, POOLER, TOKENS, Heads, LabelsConfig, Mix, Shape
+from unmask.system.errors import SettingsError
 
 # Parts whose values have been drawn by another name since before they had this one.
 PARTS = {MAIN: "encoder", TOKENS: "token_head", PAIR: "pair_head", LABELS: "label_head"}

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from unmask.errors import SettingsError
 from unmask.model.encoder import Encoder
 from unmask.model.network import Network
 from unmask.model.shape import LABELS, MAIN, PAIR, POOLER, HeadConfig, LabelsConfig, Shape
+from unmask.system.errors import SettingsError
 
 
 def part_of(network: Network, names: Sequence[str]) -> Network:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from unmask.model.config import TABLE_LIMIT, Cell, Count, ModelConfig, ModuleName, Share, refuse_set
-from unmask.settings import Settings, build
+from unmask.system.settings import Settings, build
 
 LabelKind = Literal["text", "token", "span"]
 LabelAnswer = Literal["one", "several", "number"]  # of labels on a text

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from unmask.data.batches import Batch
-from unmask.errors import SettingsError
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Heads, Shape
-from unmask.settings import Settings
+from unmask.system.errors import SettingsError
+from unmask.system.settings import Settings
 from unmask.text.vocabulary import Vocabulary
 
 Sums = dict[str, Tensor]  # loss term -> [] summed loss, or [R] one for each record

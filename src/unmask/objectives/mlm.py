@@ -23,7 +23,7 @@ from unmask.model.heads import TokenHead
 from unmask.model.network import Network
 from unmask.model.shape import TOKENS, Heads, Shape, TokensConfig
 from unmask.objectives.base import RIGHT, Reader, Statistics, Sums, Term, per_record
-from unmask.settings import Settings
+from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 TERM, PLACES, ANSWERS = "mlm", "mlm_places", "mlm_tokens"

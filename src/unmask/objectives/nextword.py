@@ -25,7 +25,7 @@ from unmask.model.rows import texts_of
 from unmask.model.search import Hypothesis, Marks, begin
 from unmask.model.shape import DECODER
 from unmask.objectives.base import Companions, Objective, Sums, Term, per_record
-from unmask.settings import Settings
+from unmask.system.settings import Settings
 from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS
 

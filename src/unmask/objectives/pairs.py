@@ -13,7 +13,7 @@ from unmask.data.examples import UNSAID
 from unmask.model.network import Network
 from unmask.model.shape import PAIR, PAIRS, POOLER, Heads, PoolerConfig, Shape
 from unmask.objectives.base import RIGHT, Reader, Sums, Term, per_record
-from unmask.settings import Settings
+from unmask.system.settings import Settings
 
 TERM = LABEL = "pair"
 

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from unmask.data.columns import Columns, flag
 from unmask.data.lines import Watcher, kind_of, whole
 from unmask.data.tables import TABLES, read_rows
-from unmask.errors import DataError, SettingsError, unknown
-from unmask.settings import parse_json
+from unmask.system.errors import DataError, SettingsError, unknown
+from unmask.system.settings import parse_json
 from unmask.text.tokenizer import whole_characters
 
 TEXT = "A warm, funny and moving film."  # to try a model with

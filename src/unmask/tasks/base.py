@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from unmask.data.batches import Batch, Tokenized
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
-from unmask.errors import SettingsError, TextTooLong
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
 from unmask.objectives.base import Objective
-from unmask.plugins import registered
-from unmask.settings import Settings
+from unmask.system.errors import SettingsError, TextTooLong
+from unmask.system.plugins import registered
+from unmask.system.settings import Settings
 from unmask.tasks import asks, engine
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Forward

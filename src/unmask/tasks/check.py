@@ -11,9 +11,9 @@ from unmask.data.columns import Columns
 from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
 from unmask.data.tables import TABLES
 from unmask.data.tags import Entity
-from unmask.errors import DataError
-from unmask.plugins import find, known
-from unmask.settings import build
+from unmask.system.errors import DataError
+from unmask.system.plugins import find, known
+from unmask.system.settings import build
 from unmask.tasks import TASKS
 from unmask.tasks.base import Recorded, Task
 

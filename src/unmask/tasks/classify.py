@@ -22,9 +22,9 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Sample, is_fraction
 from unmask.data.lines import whole
 from unmask.data.tables import TABLES
-from unmask.errors import DataError
 from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
-from unmask.settings import Settings
+from unmask.system.errors import DataError
+from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels, unknown_label
 from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
 from unmask.tasks.results import Agreement, Detail

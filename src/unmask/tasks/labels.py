@@ -19,12 +19,12 @@ from unmask.data.batches import Batch, Numbers
 from unmask.data.columns import Columns, Sample, infer, read_samples
 from unmask.data.lines import GLANCE, Watcher
 from unmask.data.tables import TABLES
-from unmask.errors import DataError, SettingsError, unknown
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import LABELS, POOLER, Heads, LabelsConfig, PoolerConfig, Shape
 from unmask.objectives.base import Companions, Objective, Sums, Term, per_record
-from unmask.settings import Settings
+from unmask.system.errors import DataError, SettingsError, unknown
+from unmask.system.settings import Settings
 from unmask.tasks import engine
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Answer, Record, Task

@@ -21,9 +21,9 @@ from unmask.data.columns import Columns
 from unmask.data.lines import Watcher, kind_of
 from unmask.data.tables import TABLES
 from unmask.data.tags import Entity, Sentence, read_sentences, scheme_of, sentence_of
-from unmask.errors import DataError
 from unmask.model.shape import LabelsConfig, Shape
-from unmask.settings import Settings
+from unmask.system.errors import DataError
+from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores, unknown_label
 from unmask.tasks.metrics import Hits, hits, softmax

@@ -25,10 +25,10 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher, kind_of
 from unmask.data.questions import Question, Span, read_questions
-from unmask.errors import DataError
 from unmask.model.config import Count
 from unmask.model.shape import LabelsConfig, Shape
-from unmask.settings import Settings
+from unmask.system.errors import DataError
+from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores
 from unmask.tasks.metrics import softmax

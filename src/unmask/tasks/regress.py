@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from unmask.data.batches import Batch
 from unmask.data.columns import Sample, is_fraction
-from unmask.errors import DataError
 from unmask.model.shape import LabelsConfig, Shape
-from unmask.settings import Settings
+from unmask.system.errors import DataError
+from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels
 from unmask.tasks.metrics import pearson, spearman
 from unmask.tasks.results import Agreement

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.errors import SettingsError
 from unmask.model.shape import Shape
-from unmask.plugins import find, known
-from unmask.settings import build
+from unmask.system.errors import SettingsError
+from unmask.system.plugins import find, known
+from unmask.system.settings import build
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task
 

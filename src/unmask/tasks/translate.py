@@ -21,7 +21,6 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher
 from unmask.data.parallel import Pair, inferred, read_pairs
-from unmask.errors import DataError, SettingsError, need
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.search import Hypothesis
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
@@ -33,7 +32,8 @@ from unmask.objectives.nextword import (
     PairTokens,
     batch_of_pairs,
 )
-from unmask.settings import build
+from unmask.system.errors import DataError, SettingsError, need
+from unmask.system.settings import build
 from unmask.tasks.alignment import Aligned, Aligning
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
-from unmask.processes import in_order
+from unmask.system.process_pool import in_order
 from unmask.text.tokenizer import Casing, Offsets, Tokenizer, grouped, whole_characters
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import FolderError
-from unmask.settings import read_json
+from unmask.system.errors import FolderError
+from unmask.system.settings import read_json
 from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
 from unmask.text.vocabulary import CONTINUES, SPECIALS, UNKNOWN, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from unmask.errors import DataError
-from unmask.settings import Settings
+from unmask.system.errors import DataError
+from unmask.system.settings import Settings
 from unmask.text import Criterion
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.vocabulary import CONTINUES, SPECIALS, Vocabulary

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from unmask.errors import UserError
+from unmask.system.errors import UserError
 from unmask.text.vocabulary import CLS, CONTINUES, SEP, SPECIALS, UNKNOWN, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 

@@ -6,7 +6,7 @@ Line 0 is id 0. BERT needs five special tokens, of which only [UNK] takes part i
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from unmask.errors import DataError, plural
+from unmask.system.errors import DataError, plural
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"  # opens a token that continues a word

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from unmask.settings import Settings
+from unmask.system.settings import Settings
 from unmask.tasks.results import Detail, Mistake
 
 SHOWN = 600  # characters of a text

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from unmask.errors import need
+from unmask.system.errors import need
 from unmask.train.evaluator import Entry
 
 

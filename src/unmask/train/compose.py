@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.console import Console
-from unmask.errors import SettingsError, unknown
-from unmask.settings import build, override, read_toml, refuse_unknown
+from unmask.system.console import Console
+from unmask.system.errors import SettingsError, unknown
+from unmask.system.settings import build, override, read_toml, refuse_unknown
 from unmask.train.recipe import Recipe
 from unmask.train.schedule import LENGTHS
 

@@ -19,8 +19,8 @@ from unmask.data.stream import Cursor, Stream
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import TOKENS
 from unmask.objectives.base import RIGHT, Companions, Objective, Sums
+from unmask.system.distributed import Processes
 from unmask.text.vocabulary import CONTINUES
-from unmask.train.distributed import Processes
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
 

@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from unmask.console import Console
-from unmask.disk import check_output_folder, disk_error, held, sweep, write_file
-from unmask.errors import FolderError, UserError
-from unmask.settings import read_json, read_toml, write_toml
-from unmask.train import written
+from unmask.system import written
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder, disk_error, held, sweep, write_file
+from unmask.system.errors import FolderError, UserError
+from unmask.system.settings import read_json, read_toml, write_toml
+from unmask.system.written import RECIPE
 from unmask.train.compose import Scope, compose, difference
 from unmask.train.recipe import Recipe
-from unmask.train.written import RECIPE
 from unmask.version import VERSION
 
 FACTS, METRICS, LOG = "facts.json", "metrics.jsonl", "log.txt"

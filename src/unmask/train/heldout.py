@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from unmask.data.corpus import Corpus
 from unmask.data.examples import split_documents
 from unmask.data.stream import Stream
-from unmask.errors import DataError
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
+from unmask.system.errors import DataError
 from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
 from unmask.train.evaluator import Entry, Evaluator
 from unmask.train.position import Position

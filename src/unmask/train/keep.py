@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.state import newest_state, prune, refuse_poison, write_state
 from unmask.checkpoint.weights import empty
-from unmask.errors import FolderError
 from unmask.model.network import Network, count_parameters
 from unmask.model.parts import part_of
 from unmask.objectives.base import Objective
+from unmask.system.distributed import like, whole
+from unmask.system.errors import FolderError
 from unmask.train.answers import metric_name
-from unmask.train.distributed import like, whole
 from unmask.train.evaluator import METRIC
 from unmask.train.folder import CHECKPOINTS, MODEL
 from unmask.train.ingredients import Ingredients

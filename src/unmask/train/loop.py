@@ -11,8 +11,8 @@ import signal
 import time
 from collections.abc import Sequence
 
-from unmask.errors import Stopped, UserError
-from unmask.memory import keep_freed_memory
+from unmask.system.errors import Stopped, UserError
+from unmask.system.malloc import keep_freed_memory
 from unmask.train.folder import of_kind
 from unmask.train.ingredients import Ingredients
 from unmask.train.keep import Keeper

@@ -5,7 +5,7 @@ from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
-from unmask.errors import in_one_line
+from unmask.system.errors import in_one_line
 
 
 class Observer:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unmask.model.attention import Joined
-from unmask.train.distributed import like
+from unmask.system.distributed import like
 from unmask.train.muon import Muon
 from unmask.train.schedule import OptimizerSettings
 

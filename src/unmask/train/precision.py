@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 
 Precision = Literal["fp32", "bf16"]
 

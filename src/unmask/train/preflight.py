@@ -7,8 +7,8 @@ import copy
 
 import torch
 
-from unmask.errors import UserError
-from unmask.train.distributed import Processes
+from unmask.system.distributed import Processes
+from unmask.system.errors import UserError
 from unmask.train.ingredients import Ingredients
 from unmask.train.site import Site
 from unmask.train.steps import step_for

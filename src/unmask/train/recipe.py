@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
 
 from unmask.data.kinds import ExampleSettings
-from unmask.errors import SettingsError
 from unmask.model.config import (
     Activation,
     Cell,
@@ -20,9 +19,10 @@ from unmask.model.config import (
 )
 from unmask.model.shape import Context, Feeds, Scoring
 from unmask.objectives import OBJECTIVES
-from unmask.plugins import Kind, find
-from unmask.plugins import known as names_of
-from unmask.settings import Settings, build
+from unmask.system.errors import SettingsError
+from unmask.system.plugins import Kind, find
+from unmask.system.plugins import known as names_of
+from unmask.system.settings import Settings, build
 from unmask.tasks import TASKS
 from unmask.train.schedule import Count, OptimizerSettings, ScheduleSettings
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from unmask.settings import write_toml
+from unmask.system.settings import write_toml
 from unmask.train.answers import Scored, answers_of, head_cells, metric_name, table
 from unmask.train.curves import Chart, Line, column
 from unmask.train.evaluate import Blank

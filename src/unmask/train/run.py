@@ -14,23 +14,23 @@ from typing import Any, Protocol
 
 import torch
 
-from unmask.console import Console
-from unmask.errors import FolderError
 from unmask.model.network import count_parameters
 from unmask.model.parts import part_of
-from unmask.plugins import loaded_plugins, registered
+from unmask.system.console import Console
+from unmask.system.distributed import Processes, processes, restarts
+from unmask.system.errors import FolderError
+from unmask.system.plugins import loaded_plugins, registered
+from unmask.system.signals import stop_wishes
+from unmask.system.written import BOARD
 from unmask.train.board import Board
 from unmask.train.compose import Scope
-from unmask.train.distributed import Processes, processes, restarts
 from unmask.train.folder import MODEL, begin, environment, open_run, stored_recipe
 from unmask.train.ingredients import Ingredients
 from unmask.train.loop import Loop
 from unmask.train.observer import Observer
 from unmask.train.preflight import preflight
 from unmask.train.recipe import Recipe
-from unmask.train.signals import stop_wishes
 from unmask.train.site import Site
-from unmask.train.written import BOARD
 
 
 class Job(Protocol):

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unmask.errors import SettingsError
-from unmask.settings import Settings
+from unmask.system.errors import SettingsError
+from unmask.system.settings import Settings
 
 Kind = Literal["linear", "cosine", "constant"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]

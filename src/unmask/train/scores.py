@@ -14,9 +14,9 @@ from statistics import mean
 from typing import Any, Protocol
 
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.disk import sweep
 from unmask.model.network import Network
 from unmask.objectives.base import Objective
+from unmask.system.disk import sweep
 from unmask.text.tokens import Tokens
 from unmask.train.answers import Scored, metric_name
 from unmask.train.evaluator import METRIC, Best, Entry, Evaluator

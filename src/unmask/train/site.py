@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from unmask.console import Console
-from unmask.train.distributed import Processes
+from unmask.system.console import Console
+from unmask.system.distributed import Processes
+from unmask.system.signals import Wish
 from unmask.train.folder import RunFolder
 from unmask.train.recipe import Recipe
-from unmask.train.signals import Wish
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from unmask.data import draws
 from unmask.data.batches import Batch, Tokenized
-from unmask.errors import DataError, SettingsError
 from unmask.objectives.base import Objective
+from unmask.system.distributed import Processes
+from unmask.system.errors import DataError, SettingsError
 from unmask.tasks import engine
-from unmask.train.distributed import Processes
 from unmask.train.recipe import Recipe
 from unmask.train.steps.base import Piece
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from unmask.checkpoint.folder import save_folder
-from unmask.console import Console
 from unmask.data.columns import Columns
 from unmask.data.docstrings import read_library
 from unmask.data.readers import read_texts
-from unmask.disk import check_output_folder
-from unmask.errors import DataError, FolderError, SettingsError, need
 from unmask.model.int8 import observing, quantized
 from unmask.model.shape import LABELS
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import DataError, FolderError, SettingsError, need
 from unmask.tasks import engine
 from unmask.use.graph import (
     COMPILED,

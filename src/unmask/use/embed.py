@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from unmask.errors import SettingsError, unknown
+from unmask.system.errors import SettingsError, unknown
 from unmask.tasks.engine import Forward, Live, lay_out, run
 from unmask.text.tokenizer import Encoded
 from unmask.use import POOLS, Pool

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from unmask.checkpoint.folder import CARD, Folder, write_settings
 from unmask.checkpoint.integrity import publish
-from unmask.disk import check_output_folder
-from unmask.errors import FolderError
 from unmask.model.network import Network, PlainRows
 from unmask.model.parts import part_of
 from unmask.model.shape import PAIR, POOLER, TOKENS, USUAL
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import FolderError
 from unmask.use.graph import (
     Session,
     refuse_other_encoders,

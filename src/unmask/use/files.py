@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Unpack
 
 from unmask.checkpoint.integrity import fingerprint
-from unmask.console import Console
 from unmask.data.lines import REFUSE, Watcher
 from unmask.data.readers import Record, read_texts, refuse_empty
-from unmask.disk import check_output_file
-from unmask.errors import DataError, SettingsError, TextTooLong
+from unmask.system.console import Console
+from unmask.system.disk import check_output_file
+from unmask.system.errors import DataError, SettingsError, TextTooLong
 from unmask.tasks.engine import GROUP
 from unmask.use.embed import USUAL, EmbedOptions, width_of
 from unmask.use.model import Model

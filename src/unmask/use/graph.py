@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.data.batches import Batch
-from unmask.errors import FolderError, SettingsError, need
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import MAIN
+from unmask.system.errors import FolderError, SettingsError, need
 from unmask.tasks.engine import READ, cores, scores_at
 
 COMPILED = "compiled.onnx"  # in a model's folder

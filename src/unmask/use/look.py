@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.errors import SettingsError, need
 from unmask.model import masks
 from unmask.model.attention import listening, muting, recording
 from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
+from unmask.system.errors import SettingsError, need
 from unmask.tasks import engine
 from unmask.tasks.ner import OUTSIDE
 from unmask.use.graph import refuse_other_encoders

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import SettingsError, unknown
+from unmask.system.errors import SettingsError, unknown
 from unmask.tasks.alignment import merged_weights
 from unmask.text.spacing import join_pieces
 

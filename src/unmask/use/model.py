@@ -17,12 +17,12 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Sample
 from unmask.data.questions import Question
 from unmask.data.tags import sentence_of
-from unmask.errors import DataError, FolderError, SettingsError, TextTooLong
-from unmask.memory import keep_freed_memory
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
 from unmask.model.shape import LABELS, PAIR, TOKENS
-from unmask.settings import build
+from unmask.system.errors import DataError, FolderError, SettingsError, TextTooLong
+from unmask.system.malloc import keep_freed_memory
+from unmask.system.settings import build
 from unmask.tasks import engine
 from unmask.tasks.base import Task, answers
 from unmask.tasks.classify import Classify, Labels

@@ -10,7 +10,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 from unmask.use import look
 from unmask.use.look import Habit
 from unmask.use.model import Model

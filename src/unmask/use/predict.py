@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.console import Console
 from unmask.data.columns import Columns
 from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines
-from unmask.errors import DataError
+from unmask.system.console import Console
+from unmask.system.errors import DataError
 from unmask.tasks.base import Task, all_scores
 from unmask.tasks.results import Detail, Tally
 from unmask.use.model import Model

@@ -7,9 +7,9 @@ import numpy as np
 
 from unmask.checkpoint.folder import Folder
 from unmask.data.parallel import Pair
-from unmask.errors import DataError, FolderError
-from unmask.memory import keep_freed_memory
 from unmask.model.config import SearchSettings
+from unmask.system.errors import DataError, FolderError
+from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.alignment import Table, looked
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live

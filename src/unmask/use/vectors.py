@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from unmask.disk import check_output_file, disk_error, held, sync, write_file
-from unmask.errors import DataError, FolderError
-from unmask.settings import read_json
+from unmask.system.disk import check_output_file, disk_error, held, sync, write_file
+from unmask.system.errors import DataError, FolderError
+from unmask.system.settings import read_json
 from unmask.use.embed import Vector
 from unmask.use.maps import Table
 

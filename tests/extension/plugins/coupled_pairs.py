@@ -13,7 +13,7 @@ from unmask.data.batches import Batch
 from unmask.model.network import Network
 from unmask.model.shape import Heads, Shape, VectorConfig
 from unmask.objectives.base import Companions, Objective, Sums, Term
-from unmask.settings import Settings
+from unmask.system.settings import Settings
 
 
 class HalvesSettings(Settings):

@@ -15,7 +15,7 @@ from unmask.data.batches import Batch
 from unmask.data.columns import Columns
 from unmask.data.lines import Watcher, read_lines
 from unmask.model.shape import LabelsConfig, Shape
-from unmask.settings import parse_json
+from unmask.system.settings import parse_json
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores
 from unmask.tasks.views import Marked, SpansView

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from unmask.data.batches import Batch
-from unmask.errors import SettingsError
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective, Sums, with_zero_gradients
-from unmask.train.distributed import Processes, whole
+from unmask.system.distributed import Processes, whole
+from unmask.system.errors import SettingsError
 from unmask.train.precision import Precision
 
 Mode = Literal["loss", "encode", "replay"]

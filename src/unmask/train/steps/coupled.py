@@ -19,9 +19,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unmask.data.batches import Batch
-from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, Sums
-from unmask.train.distributed import Processes
+from unmask.system.distributed import Processes
+from unmask.system.errors import SettingsError
 from unmask.train.steps.base import Piece, StepResult, StepSite, clear, clipped, count
 
 VECTORS, RECORD, LABEL = "vectors", "record", "label."

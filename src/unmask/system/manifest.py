@@ -5,8 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import FolderError
-from unmask.settings import JSON_LIMIT, read_json
+from unmask.system.errors import FolderError
+from unmask.system.settings import JSON_LIMIT, read_json
+
+MODEL_MANIFEST = "unmask.json"  # in the folder of a model
+MODEL_LIMIT = 2**24  # bytes of it and of config.json, which name every label
 
 
 def sealed(table: dict[str, Any]) -> bytes:

@@ -15,8 +15,8 @@ from itertools import count, islice
 
 import pytest
 
-from unmask.errors import UserError
-from unmask.processes import in_order
+from unmask.system.errors import UserError
+from unmask.system.process_pool import in_order
 
 WORKERS = [1, 2]
 
@@ -78,7 +78,7 @@ def test_every_worker_keeps_to_one_thread():
 
 
 def test_workers_end_with_the_process_that_started_them():
-    program = "import time, itertools\nfrom unmask.processes import in_order\n"
+    program = "import time, itertools\nfrom unmask.system.process_pool import in_order\n"
     program += "for _ in in_order(time.sleep, itertools.repeat(0.01), 2): print(1, flush=True)"
     command = [sys.executable, "-c", program]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)

@@ -16,10 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unmask.checkpoint.integrity import LIMIT, MANIFEST
-from unmask.disk import write_file
-from unmask.errors import FolderError, UserError
-from unmask.manifest import read_sealed
+from unmask.system.disk import write_file
+from unmask.system.errors import FolderError, UserError
+from unmask.system.manifest import MODEL_LIMIT, MODEL_MANIFEST, read_sealed
 
 LIST, RECIPE = ".written", "recipe.toml"
 BOARD = "tensorboard"
@@ -28,7 +27,7 @@ LEFT_OVER = re.compile(r"\.(.+)\.tmp-.+")  # of a writer that was killed
 DAMAGED = re.compile(r"damaged-(step-\d+)-[0-9a-f]{6}")  # a checkpoint that was set aside
 EVENTS = "events.out.tfevents.*"
 # The files of a model or checkpoint folder whose manifest is missing or damaged.
-USUAL = {MANIFEST, "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}
+USUAL = {MODEL_MANIFEST, "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}
 _TOKENIZER = {"vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
 USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
 
@@ -96,9 +95,9 @@ def refuse_foreign(folder: Path, foreign: Sequence[str]) -> None:
 def members(folder: Path) -> set[str]:
     """Return the names of the files in a model or checkpoint folder that unmask wrote."""
     with suppress(UserError, OSError):
-        files = read_sealed(folder / MANIFEST, limit=LIMIT).get("files")
+        files = read_sealed(folder / MODEL_MANIFEST, limit=MODEL_LIMIT).get("files")
         if isinstance(files, dict):
-            return {MANIFEST, *(name for name in files if _is_inside(name))}
+            return {MODEL_MANIFEST, *(name for name in files if _is_inside(name))}
     return USUAL
 
 
@@ -128,7 +127,7 @@ def _walk(place: Path, inside: str, names: set[str], holders: set[str], found: C
 
 
 def _tells_of_others(entry: os.DirEntry[str]) -> tuple[int, str]:
-    names = (LIST, RECIPE, MANIFEST)  # without a recipe, a folder does not count as a run
+    names = (LIST, RECIPE, MODEL_MANIFEST)  # without a recipe, a folder does not count as a run
     return names.index(entry.name) if entry.name in names else len(names), entry.name
 
 

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from unmask.checkpoint.fetch import get
-from unmask.console import Console
 from unmask.data.prepare import PrepareSettings, prepare
+from unmask.system.console import Console
 
 
 def test_nothing_is_printed_by_default_not_even_warnings():
     """In a process of its own: pytest configures logging."""
-    program = "from unmask.console import Console as C\nconsole = C()\n"
+    program = "from unmask.system.console import Console as C\nconsole = C()\n"
     program += "console.say('a line')\nconsole.say('warning: a fault')\n"
     program += "console.progress('counting', 'words', 1, 2)\nconsole.finish()\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from unmask.errors import SettingsError
+from unmask.system.errors import SettingsError
 
 TIMEOUT = timedelta(minutes=10)  # a process that is silent for longer has died
 

@@ -7,7 +7,7 @@ import pytest
 
 MEASURE = """
 import os, sys, torch
-from unmask.memory import keep_freed_memory
+from unmask.system.malloc import keep_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.disk import (
+from unmask.system.disk import (
     digest,
     disk_error,
     held,
@@ -24,7 +24,7 @@ from unmask.disk import (
     unfinished,
     write_file,
 )
-from unmask.errors import FolderError
+from unmask.system.errors import FolderError
 
 
 @contextmanager
@@ -41,7 +41,12 @@ def no_file_above(size):
 @contextmanager
 def another_process(program, *arguments):
     """A process that runs until the block ends, from the moment it has said something."""
-    command = [sys.executable, "-c", "from unmask.disk import *\n" + program, *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-c",
+        "from unmask.system.disk import *\n" + program,
+        *map(str, arguments),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.read(1)

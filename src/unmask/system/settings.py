@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from unmask.errors import FolderError, SettingsError, UserError, unknown
+from unmask.system.errors import FolderError, SettingsError, UserError, unknown
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
 DEEPEST = 50  # levels of tables and lists; code that reads settings is recursive

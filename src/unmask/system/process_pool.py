@@ -12,7 +12,7 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import TypeVar
 
-from unmask.errors import UserError
+from unmask.system.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
 Job = TypeVar("Job")

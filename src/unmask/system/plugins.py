@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from unmask.errors import SettingsError, UserError, in_one_line, unknown
+from unmask.system.errors import SettingsError, UserError, in_one_line, unknown
 
 Kind = Literal["objective", "task", "metric", "callback"]
 CLASSES = {"objective": "unmask.objectives.base:Objective", "task": "unmask.tasks.base:Task"}

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from unmask.errors import FolderError, SettingsError
-from unmask.settings import (
+from unmask.system.errors import FolderError, SettingsError
+from unmask.system.settings import (
     Settings,
     build,
     override,

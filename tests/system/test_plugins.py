@@ -5,11 +5,11 @@ import sys
 import pytest
 
 import unmask
-from unmask import plugins
-from unmask.errors import DataError, SettingsError
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective
-from unmask.plugins import find, known, load_plugin, loaded_plugins, registered
+from unmask.system import plugins
+from unmask.system.errors import DataError, SettingsError
+from unmask.system.plugins import find, known, load_plugin, loaded_plugins, registered
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task, all_scores
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
@@ -230,7 +230,7 @@ def test_what_a_file_refuses_itself_is_said_as_it_is(write):
     path = write("mine.py", "unmask.register('task', 'qa', object)")
     with pytest.raises(SettingsError, match="^register: there is task 'qa' already"):
         load_plugin(path)
-    data = "from unmask.errors import DataError\nraise DataError('words.txt: is empty.')"
+    data = "from unmask.system.errors import DataError\nraise DataError('words.txt: is empty.')"
     with pytest.raises(DataError, match=r"^words\.txt: is empty\.$"):
         load_plugin(write("other.py", data))
 

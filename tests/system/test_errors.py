@@ -1,6 +1,6 @@
 """Messages that help."""
 
-from unmask.errors import unknown
+from unmask.system.errors import unknown
 
 
 def test_the_nearest_name_is_offered_and_all_are_listed():

@@ -1,0 +1,1 @@
+"""What knows nothing about language: errors, settings, files, processes, the console."""
