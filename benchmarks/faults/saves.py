@@ -130,6 +130,6 @@ def _scene(world: World) -> Scene:
 
 
 def _tokenizer(folder: Path):  # noqa: ANN202
-    from unmask.text.files import read_tokenizer
+    from unmask.text.tokenizer_files import read_tokenizer
 
     return read_tokenizer(folder)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from unmask import load
 from unmask.checkpoint.integrity import verify
 from unmask.system.manifest import MODEL_MANIFEST
-from unmask.text.files import read_tokenizer
+from unmask.text.tokenizer_files import read_tokenizer
 from unmask.text.vocabulary import SPECIALS
 from unmask.version import VERSION
 

@@ -18,8 +18,8 @@ from unmask.data.layout import MANIFEST, PLAN, SIDE_FILE
 from unmask.data.prepare import PrepareSettings, Task, prepare
 from unmask.system.disk import held
 from unmask.system.errors import DataError, FolderError
-from unmask.text.files import tokenizer_files
 from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.tokenizer_files import tokenizer_files
 
 TEXT = {"a.txt": prose(500), "b.jsonl": '{"text": "the cat sat. a dog !"}\n' * 60}
 KILLS = 4

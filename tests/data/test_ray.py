@@ -10,7 +10,7 @@ from tests.data.conftest import contents, prose
 from unmask.data.prepare import PrepareSettings
 from unmask.data.ray import prepare_on_ray
 from unmask.system.errors import DataError, UserError
-from unmask.text.files import tokenizer_files
+from unmask.text.tokenizer_files import tokenizer_files
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

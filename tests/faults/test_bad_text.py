@@ -19,7 +19,7 @@ from tests.faults.cases_text import BAD, LONG_LINES, ODD, PATHS
 from unmask.cli import main
 from unmask.data.corpus import open_corpus
 from unmask.data.layout import MANIFEST, SIDE_FILE
-from unmask.text.files import tokenizer_files
+from unmask.text.tokenizer_files import tokenizer_files
 
 GOOD = ["the cat sat on the mat .", "a dog"]  # of the file beside the bad one
 WHAT_TO_DO = "Check|Choose|Convert|Fetch|Mend|Name|Rename|Put|; need|Is it|Ask|Leave|Give|did you"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unmask.system.errors import SettingsError
-from unmask.text.spacing import join_pieces
+from unmask.text.detokenize import join_pieces
 from unmask.use.maps import AttentionMaps
 
 

@@ -21,8 +21,8 @@ from unmask.model.network import Network, count_parameters
 from unmask.system.errors import FolderError, SettingsError
 from unmask.system.manifest import MODEL_LIMIT
 from unmask.system.settings import read_json
-from unmask.text.files import TOKENIZER, VOCAB, read_tokenizer, write_tokenizer
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer_files import TOKENIZER, VOCAB, read_tokenizer, write_tokenizer
 
 CARD, TARGET = "README.md", "target"
 

@@ -8,9 +8,9 @@ from unmask.checkpoint.integrity import publish, verify
 from unmask.data.readers import read_texts, refuse_empty
 from unmask.system.disk import check_output_folder
 from unmask.text.count import count_words
-from unmask.text.files import read_tokenizer, write_tokenizer
 from unmask.text.learn import LearnSettings, Report, learn, report
 from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.tokenizer_files import read_tokenizer, write_tokenizer
 
 REPORT = "report.json"
 

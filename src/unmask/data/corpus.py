@@ -24,8 +24,8 @@ from unmask.data.layout import MANIFEST, TOKENIZER_FOLDER, Shard, read_manifest,
 from unmask.data.statistics import Statistics
 from unmask.system.disk import digest
 from unmask.system.errors import FolderError
-from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer_files import read_tokenizer
 from unmask.text.vocabulary import SPECIALS
 
 COUNTED = 50_000_000  # tokens that word frequencies are taken from

@@ -32,8 +32,8 @@ from unmask.system.errors import DataError, FolderError
 from unmask.system.manifest import sealed
 from unmask.system.process_pool import in_order
 from unmask.system.settings import Settings, read_json
-from unmask.text.files import tokenizer_files
 from unmask.text.tokenizer import Tokenizer, grouped
+from unmask.text.tokenizer_files import tokenizer_files
 
 SHARD_LIMIT = 2**20  # bytes of a shard's .json
 Progress = Callable[[int, int], None]  # bytes of the input that are done, and all of them

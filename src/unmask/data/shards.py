@@ -17,8 +17,8 @@ from unmask.data.documents import Document
 from unmask.data.layout import TOKENIZER_FOLDER, shard_path
 from unmask.data.statistics import Statistics, length_bins
 from unmask.system.disk import write_file
-from unmask.text.files import read_tokenizer
 from unmask.text.tokenizer import AHEAD, Tokenizer
+from unmask.text.tokenizer_files import read_tokenizer
 
 Words = Literal["pieces", "spaces"]
 

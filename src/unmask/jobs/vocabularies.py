@@ -12,9 +12,9 @@ from unmask.checkpoint.vocabulary import load_tokenizer
 from unmask.system.errors import SettingsError
 from unmask.tasks.base import Task
 from unmask.text.count import count_words
-from unmask.text.files import read_tokenizer
 from unmask.text.learn import LearnSettings, learn
 from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.tokenizer_files import read_tokenizer
 from unmask.text.tokens import Tokens
 from unmask.train.recipe import TokenizerSettings
 from unmask.train.site import Site

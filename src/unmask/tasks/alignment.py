@@ -19,7 +19,7 @@ from unmask.model.shape import DECODER
 from unmask.objectives.nextword import Decoding, PairTokens, batch_of_pairs, decoder_states
 from unmask.tasks.engine import rows_of
 from unmask.tasks.views import Looked
-from unmask.text.spacing import join_pieces
+from unmask.text.detokenize import join_pieces
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens
 

@@ -40,8 +40,8 @@ from unmask.tasks.base import Task
 from unmask.tasks.engine import Forward, network_of, rows_of
 from unmask.tasks.results import Detail, Mistake, Session
 from unmask.tasks.views import Looked, TextView
+from unmask.text.detokenize import join_pieces, spaced
 from unmask.text.sentences import split_sentences
-from unmask.text.spacing import join_pieces, spaced
 from unmask.text.tokens import Tokens
 
 # Tokens of the sources that are searched together, by all cores or by each. A step has many small

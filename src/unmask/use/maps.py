@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unmask.system.errors import SettingsError, unknown
 from unmask.tasks.alignment import merged_weights
-from unmask.text.spacing import join_pieces
+from unmask.text.detokenize import join_pieces
 
 Table = NDArray[np.float32]
 BETWEEN = {"all": (None, None), "first to second": (0, 1), "second to first": (1, 0)}

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from unmask.system.errors import FolderError
-from unmask.text.files import read_tokenizer, tokenizer_files
 from unmask.text.tokenizer import Casing, Tokenizer
+from unmask.text.tokenizer_files import read_tokenizer, tokenizer_files
 
 
 def write(folder, tokenizer, *, leave_out=()):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.text.spacing import spaced
+from unmask.text.detokenize import spaced
 
 
 @pytest.mark.parametrize(
