@@ -26,10 +26,10 @@ import torch
 from benchmarks import theirs
 from benchmarks.measure import RESULTS, save
 from unmask.checkpoint.folder import load_folder
-from unmask.data.corpus import open_corpus
-from unmask.data.examples import split_documents
-from unmask.data.kinds import ExampleSettings
-from unmask.data.stream import Cursor, Stream
+from unmask.data.corpus.config import ExampleSettings
+from unmask.data.corpus.corpus import open_corpus
+from unmask.data.corpus.examples import split_documents
+from unmask.data.corpus.stream import Cursor, Stream
 from unmask.model.config import sized
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.system.distributed import Processes

@@ -28,7 +28,7 @@ from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from tests.stepping import take_step
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
 from unmask.jobs.scopes import FINETUNE

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.finetune import CASES, read_case, settings
 from benchmarks.measure import RESULTS, save
 from unmask.checkpoint.fetch import get
-from unmask.data.columns import Columns
+from unmask.data.labelled.columns import Columns
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled
 from unmask.train.run import Run

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import kilobytes, save
-from unmask.data.readers import read_texts
+from unmask.data.read.texts import read_texts
 from unmask.use.model import Model
 
 BLOCK = 50_000  # rows that are compared at once

@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.measure import kilobytes, save
 from unmask.checkpoint.fetch import locate
-from unmask.data.layout import MANIFEST
-from unmask.data.readers import read_texts
+from unmask.data.corpus.layout import MANIFEST
+from unmask.data.read.texts import read_texts
 from unmask.system.disk import digest
 
 CORPUS = Path("../shared/data/corpus/books.jsonl.gz")

@@ -14,9 +14,9 @@ from benchmarks import theirs
 from benchmarks.measure import Apart, gflops, interleaved, matrix_products, ratio, save
 from tests.shapes import bert_heads
 from tests.stepping import take_step
-from unmask.data.batches import Batch, collate
+from unmask.data.batch import Batch, collate
+from unmask.data.corpus.stream import Drawn
 from unmask.data.packing import pack
-from unmask.data.stream import Drawn
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape

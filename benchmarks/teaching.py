@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 from tests.shapes import bert_heads
 from tests.stepping import take_step
-from unmask.data.columns import Columns
-from unmask.data.parallel import Pair, find_folder, read_pairs
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.parallel import Pair, find_folder, read_pairs
 from unmask.jobs.vocabularies import learned
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batches import Batch
-from unmask.data.examples import UNSAID
+from unmask.data.batch import Batch
+from unmask.data.corpus.examples import UNSAID
 from unmask.model.config import ModelConfig
 from unmask.train.schedule import OptimizerSettings
 

@@ -25,8 +25,8 @@ from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from benchmarks.teaching import TASK, Fused, Setting, Stepwise, learned_from, tokens_of
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder
-from unmask.data.columns import Columns
-from unmask.data.parallel import find_folder, read_pairs
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.parallel import find_folder, read_pairs
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.decoder import Decoder
 from unmask.model.network import Network

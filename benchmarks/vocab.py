@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measure import save
-from unmask.data.readers import read_texts
+from unmask.data.read.texts import read_texts
 from unmask.text.count import count_words
 from unmask.text.learn import LearnSettings, learn, report
 from unmask.text.tokenizer import Casing, Tokenizer

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmask.data.corpus import Corpus, open_corpus
-from unmask.data.prepare import PrepareSettings, prepare
+from unmask.data.corpus.corpus import Corpus, open_corpus
+from unmask.data.corpus.prepare import PrepareSettings, prepare
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

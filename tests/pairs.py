@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmask.data.parallel import Pair
+from unmask.data.labelled.parallel import Pair
 from unmask.jobs.labelled import LabelledFiles
 
 WORDS = {

@@ -10,7 +10,7 @@ only one of its kind now. The first two are the evaluators behind the interface 
 `unmask.train.evaluator`, for text and for tasks; the third measures for the first.
 
 A name is written "module:Name", or "module" if the whole file goes: other modules may have a name
-of the same spelling that stays, such as `Plan` in `unmask.data.examples`.
+of the same spelling that stays, such as `Plan` in `unmask.data.corpus.examples`.
 """
 
 import ast
@@ -74,7 +74,7 @@ LEAVING = STILL_THERE | GONE
 
 # The same spelling with another meaning: these stay.
 OTHERS = {
-    "unmask.data.examples:Plan",
+    "unmask.data.corpus.examples:Plan",
     # Held-out records that a network is measured on, behind the interface `Exam`.
     "unmask.jobs.exam:Answered",
     # An answer, not a recipe.

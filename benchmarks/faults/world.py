@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from unmask.data.prepare import PrepareSettings, prepare
+from unmask.data.corpus.prepare import PrepareSettings, prepare
 from unmask.jobs.pretrain import Pretrain
 from unmask.system.console import Console
 from unmask.system.errors import Stopped, UserError

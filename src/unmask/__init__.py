@@ -68,7 +68,7 @@ def finetune(
     import json
     from pathlib import Path
 
-    from unmask.data.columns import Columns
+    from unmask.data.labelled.columns import Columns
     from unmask.jobs.labelled import LabelledFiles
     from unmask.jobs.start import finetune_files
     from unmask.train.run import Options

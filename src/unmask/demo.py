@@ -17,10 +17,10 @@ import torch
 
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
-from unmask.data.columns import Sample
-from unmask.data.docstrings import LIBRARIES, Module, read_library
-from unmask.data.prepare import PrepareSettings, prepare
-from unmask.data.statistics import Statistics
+from unmask.data.corpus.prepare import PrepareSettings, prepare
+from unmask.data.corpus.statistics import Statistics
+from unmask.data.labelled.columns import Sample
+from unmask.data.read.docstrings import LIBRARIES, Module, read_library
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import WORDS
-from unmask.data.prepare import PrepareSettings, Task, prepare
+from unmask.data.corpus.prepare import PrepareSettings, Task, prepare
 
 Prepare = Callable[..., Path]
 

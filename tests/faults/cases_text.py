@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.data.test_readers import parquet, zstd
+from tests.data.read.test_texts import parquet, zstd
 
 LONG_LINES = [f"the cat {i} sat {i * i * 7919} on {i * i * i} mat" for i in range(20_000)]
 PLAIN = "".join(line + "\n" for line in LONG_LINES).encode()

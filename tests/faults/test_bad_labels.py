@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from unmask.data.columns import Columns
-from unmask.data.lines import REFUSE
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import REFUSE
 from unmask.system.errors import DataError
 from unmask.system.plugins import find
 from unmask.system.settings import build

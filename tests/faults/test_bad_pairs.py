@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.test_readers import LINES, parquet
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher
-from unmask.data.parallel import read_pairs
+from tests.data.read.test_texts import LINES, parquet
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.parallel import read_pairs
+from unmask.data.read.lines import Watcher
 from unmask.system.errors import DataError
 
 DE, EN = b"ein Hund\neine Katze\n", b"a dog\na cat\n"

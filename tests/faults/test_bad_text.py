@@ -17,8 +17,8 @@ import pytest
 
 from tests.faults.cases_text import BAD, LONG_LINES, ODD, PATHS
 from unmask.cli import main
-from unmask.data.corpus import open_corpus
-from unmask.data.layout import MANIFEST, SIDE_FILE
+from unmask.data.corpus.corpus import open_corpus
+from unmask.data.corpus.layout import MANIFEST, SIDE_FILE
 from unmask.text.tokenizer_files import tokenizer_files
 
 GOOD = ["the cat sat on the mat .", "a dog"]  # of the file beside the bad one

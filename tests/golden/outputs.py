@@ -104,7 +104,7 @@ def translated(model: Model, inputs: Json) -> Json:
 
 def loss_of(model: Model, pairs: list[list[str]]) -> float:
     """The mean loss per target token, [SEP] included, of a source and its given translation."""
-    from unmask.data.parallel import Pair
+    from unmask.data.labelled.parallel import Pair
     from unmask.tasks.results import Tally
 
     given, tally = [Pair(source, target, "given") for source, target in pairs], Tally()

@@ -9,7 +9,7 @@ import torch
 from tests.shapes import bert_heads
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
-from unmask.data.columns import Sample
+from unmask.data.labelled.columns import Sample
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
 from unmask.jobs.scopes import FINETUNE

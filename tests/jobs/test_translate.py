@@ -11,8 +11,8 @@ from tests.jobs.small import At
 from tests.pairs import RECURRENT, TRANSFORMER, toy_pairs, write_pairs
 from tests.train.conftest import Heard, metrics
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.data.pair_files import PairFiles
-from unmask.data.parallel import Pair
+from unmask.data.labelled.parallel import Pair
+from unmask.data.labelled.parallel_files import PairFiles
 from unmask.jobs import vocabularies as learning
 from unmask.jobs.compare import compare, read_comparison
 from unmask.jobs.finetune import Finetune

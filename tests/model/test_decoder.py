@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from tests.conftest import tiny_config, tiny_translator
 from tests.shapes import bert_heads
-from unmask.data.batches import collate
+from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.attention import recording
 from unmask.model.config import READ_BY_SCHEME, Scheme

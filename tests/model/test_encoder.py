@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny_config, tiny_network
-from unmask.data.batches import collate
+from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.config import READ_BY_SCHEME, Scheme
 from unmask.model.encoder import Encoder

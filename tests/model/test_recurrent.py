@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.conftest import tiny_config, tiny_network, tiny_translator
-from unmask.data.batches import collate
+from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.attention import listening, recording
 from unmask.model.recurrent import RecurrentLayer, last_state

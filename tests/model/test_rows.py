@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.data.batches import collate
+from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.rows import texts_left, texts_of
 from unmask.text.tokenizer import Encoded

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny_translator
-from unmask.data.batches import collate
+from unmask.data.batch import collate
 from unmask.model import search as module
 from unmask.model.config import SearchSettings
 from unmask.model.rows import texts_of

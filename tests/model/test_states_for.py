@@ -9,7 +9,7 @@ from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
 from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.data.examples import DIFFERS, FOLLOWS
+from unmask.data.corpus.examples import DIFFERS, FOLLOWS
 from unmask.model.factory import freeze
 from unmask.model.heads import VectorHead
 from unmask.model.network import Network, NextToken, PlainRows

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from unmask.data.batches import Batch, collate
-from unmask.data.examples import UNSAID
+from unmask.data.batch import Batch, collate
+from unmask.data.corpus.examples import UNSAID
 from unmask.data.packing import pack
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 

@@ -10,7 +10,7 @@ from torch import nn
 from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
 from tests.shapes import bert_heads
-from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID
+from unmask.data.corpus.examples import DIFFERS, FOLLOWS, UNSAID
 from unmask.model.heads import VectorHead
 from unmask.model.shape import Shape, VectorConfig
 from unmask.objectives.base import (

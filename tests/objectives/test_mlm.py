@@ -10,8 +10,8 @@ from tests.conftest import tiny_network
 from tests.corpora import corpus_of
 from tests.objectives.conftest import CLS, MASK, PAD, SEP, UNKNOWN, around, batch_of, letters
 from tests.shapes import bert_heads
-from unmask.data.kinds import ExampleSettings
-from unmask.data.stream import Cursor, Stream
+from unmask.data.corpus.config import ExampleSettings
+from unmask.data.corpus.stream import Cursor, Stream
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.system.settings import build
 from unmask.text.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ import torch
 from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
 from tests.shapes import bert_heads
-from unmask.data.examples import DIFFERS, FOLLOWS, UNSAID
+from unmask.data.corpus.examples import DIFFERS, FOLLOWS, UNSAID
 from unmask.model.shape import PAIRS, PoolerConfig, Shape
 from unmask.objectives.pairs import PairOrder, PairSettings
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.data.batches import collate
+from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.tasks import engine
 from unmask.use.model import Model

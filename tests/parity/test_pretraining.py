@@ -14,10 +14,10 @@ from tests.corpora import chatter, corpus_of
 from tests.shapes import bert_heads
 from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.data.batches import Batch
-from unmask.data.examples import UNSAID
-from unmask.data.kinds import ExampleSettings
-from unmask.data.stream import Cursor, Stream
+from unmask.data.batch import Batch
+from unmask.data.corpus.config import ExampleSettings
+from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.stream import Cursor, Stream
 from unmask.objectives.base import Joint
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from unmask.checkpoint.fetch import get
-from unmask.data.prepare import PrepareSettings, prepare
+from unmask.data.corpus.prepare import PrepareSettings, prepare
 from unmask.system.console import Console
 
 

@@ -240,7 +240,7 @@ SAID = [Labels(("good",), {"good": 0.9})]
 
 
 def records():
-    from unmask.data.columns import Sample
+    from unmask.data.labelled.columns import Sample
 
     return [Sample("a", None, ("good",), "here:1")]
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import Field, ValidationError
 
-from unmask.data.columns import Columns
-from unmask.data.lines import REFUSE, Watcher
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import REFUSE, Watcher
 from unmask.system.errors import DataError, SettingsError
 from unmask.system.plugins import find
 from unmask.tasks import TASKS

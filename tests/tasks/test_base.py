@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.data.columns import Sample
+from unmask.data.labelled.columns import Sample
 from unmask.system.errors import SettingsError, TextTooLong
 from unmask.tasks import base
 from unmask.tasks.base import answers

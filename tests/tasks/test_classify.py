@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.conftest import tiny_config
-from unmask.data.columns import Columns, Sample
-from unmask.data.lines import REFUSE
+from unmask.data.labelled.columns import Columns, Sample
+from unmask.data.read.lines import REFUSE
 from unmask.model.shape import Shape
 from unmask.system.errors import DataError
 from unmask.tasks.base import answers

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from unmask.data.columns import Sample
-from unmask.data.parallel import Pair
-from unmask.data.questions import Question, Span
-from unmask.data.tags import Entity, Sentence
+from unmask.data.labelled.columns import Sample
+from unmask.data.labelled.conll import Entity, Sentence
+from unmask.data.labelled.parallel import Pair
+from unmask.data.labelled.squad import Question, Span
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.system.errors import SettingsError

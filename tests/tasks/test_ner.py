@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from unmask.data.columns import Columns
-from unmask.data.lines import REFUSE
-from unmask.data.tags import Entity, Sentence, sentence_of
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.conll import Entity, Sentence, sentence_of
+from unmask.data.read.lines import REFUSE
 from unmask.system.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from unmask.data.questions import Question, Span
+from unmask.data.labelled.squad import Question, Span
 from unmask.system.errors import DataError
 from unmask.tasks.base import answers
 from unmask.tasks.engine import Live, scores_of

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from unmask.data.columns import Columns, Sample
-from unmask.data.lines import REFUSE
+from unmask.data.labelled.columns import Columns, Sample
+from unmask.data.read.lines import REFUSE
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.objectives.base import Objective
 from unmask.system.errors import DataError

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from tests.conftest import tiny_config, tiny_translator
 from tests.stepping import take_step
-from unmask.data.parallel import Pair
+from unmask.data.labelled.parallel import Pair
 from unmask.model import fast
 from unmask.model.config import SearchSettings
 from unmask.model.rows import texts_of

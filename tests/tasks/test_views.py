@@ -5,10 +5,10 @@ import json
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from unmask.data.columns import Sample
-from unmask.data.parallel import Pair
-from unmask.data.questions import Question
-from unmask.data.tags import sentence_of
+from unmask.data.labelled.columns import Sample
+from unmask.data.labelled.conll import sentence_of
+from unmask.data.labelled.parallel import Pair
+from unmask.data.labelled.squad import Question
 from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.tasks.classify import Classify, ClassifySettings, Labels

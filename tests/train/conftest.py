@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.corpora import chatter, corpus_of
-from unmask.data.corpus import Corpus
+from unmask.data.corpus.corpus import Corpus
 from unmask.jobs.pretrain import Pretrain
 from unmask.system.console import Console
 from unmask.train.compose import compose

@@ -10,8 +10,8 @@ import torch
 
 from tests.corpora import corpus_of
 from tests.train.conftest import LENGTH, Heard, metrics, recipe
-from unmask.data.examples import UNSAID, split_documents
-from unmask.data.stream import Stream
+from unmask.data.corpus.examples import UNSAID, split_documents
+from unmask.data.corpus.stream import Stream
 from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
@@ -163,7 +163,7 @@ def test_the_examples_are_the_same_for_every_run_on_a_corpus(run):
 
 def test_what_is_evaluated_on_is_held_out(run, corpus, monkeypatch):
     """A corpus whose held-out documents have words of their own, which training never sees."""
-    from unmask.data import stream as module
+    from unmask.data.corpus.corpus import stream as module
 
     seen = {"train": set(), "eval": set()}
     plain = module.Stream.batch

@@ -13,7 +13,7 @@ import pytest
 from tests.jobs.small import At, data, finetune, recipe, small_model
 from tests.train.conftest import metrics, pretrain, state, steps_saved, table
 from unmask.checkpoint.folder import load_folder
-from unmask.data.prepare import PrepareSettings, prepare
+from unmask.data.corpus.prepare import PrepareSettings, prepare
 from unmask.system.errors import FolderError, Stopped
 
 PLACES = ["[a]*?{b}", "-é ' x", "link", "."]

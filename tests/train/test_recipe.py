@@ -8,7 +8,7 @@ from typing import get_args, get_origin
 import pytest
 
 from tests.train.conftest import LENGTH, recipe
-from unmask.data.kinds import ExampleSettings
+from unmask.data.corpus.config import ExampleSettings
 from unmask.jobs.corpus import CorpusSource, objective_for
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled

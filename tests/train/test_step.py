@@ -10,8 +10,8 @@ import torch
 
 from tests.stepping import take_step
 from tests.train.conftest import LENGTH, recipe
-from unmask.data.examples import UNSAID
-from unmask.data.stream import Cursor, Stream
+from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.stream import Cursor, Stream
 from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape

@@ -18,7 +18,7 @@ import torch
 from tests.shapes import bert_heads
 from tests.train.conftest import Heard, metrics, single_threaded, state, steps_saved
 from unmask.checkpoint.state import load_state
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.config import ModelConfig
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape

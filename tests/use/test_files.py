@@ -11,7 +11,7 @@ import pytest
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
-from unmask.data.lines import Watcher
+from unmask.data.read.lines import Watcher
 from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
 from unmask.use import files

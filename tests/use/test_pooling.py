@@ -2,7 +2,7 @@
 
 import torch
 
-from unmask.data.batches import collate
+from unmask.data.batch import collate
 from unmask.text.tokenizer import Encoded
 from unmask.use.pooling import first_of_texts, mean_of_rows, mean_of_texts
 

@@ -8,8 +8,8 @@ import pytest
 import unmask
 from tests.tasks.conftest import WORDS
 from unmask.checkpoint.folder import save_folder
-from unmask.data.columns import Columns
-from unmask.data.lines import Chooser
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import Chooser
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
@@ -172,7 +172,7 @@ def test_a_long_passage_is_read_to_its_end(model):
 
 @pytest.mark.parametrize("empty", ["\u200b", "\ufffd", "\x00"])
 def test_a_text_without_words_has_no_names_and_keeps_its_place(model, empty):
-    from unmask.data.tags import sentence_of
+    from unmask.data.labelled.conll import sentence_of
 
     texts = ["john", empty, "john smith"]
     found = list(model("ner").predict(sentence_of(text, "here") for text in texts))

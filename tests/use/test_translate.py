@@ -10,7 +10,7 @@ import torch
 from tests.pairs import RECURRENT, TRANSFORMER, rows_of, toy_files, toy_pairs
 from tests.train.conftest import single_threaded
 from unmask.checkpoint.folder import load_folder
-from unmask.data.columns import Columns
+from unmask.data.labelled.columns import Columns
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.scopes import TRANSLATE
 from unmask.model.config import SearchSettings
@@ -138,7 +138,7 @@ def test_where_a_word_looked_is_what_attention_weighs(folders, kind):
 def test_the_alignment_of_a_transformer_equals_a_spelled_out_computation(folders):
     model = Translator(load_folder(folders["transformer"]))
     network = model.network
-    from unmask.data.parallel import Pair
+    from unmask.data.labelled.parallel import Pair
 
     task, pair = Translate(TranslateSettings()), Pair("hund rot", "red dog", "here")
     ((_, (tokens,)),) = task.windows([pair], model.tokens)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unmask.checkpoint.integrity import publish, verify
-from unmask.data.readers import read_texts, refuse_empty
+from unmask.data.read.texts import read_texts, refuse_empty
 from unmask.system.disk import check_output_folder
 from unmask.text.count import count_words
 from unmask.text.learn import LearnSettings, Report, learn, report

@@ -41,8 +41,8 @@ def embed(
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
-    from unmask.data.lines import Watcher
-    from unmask.data.readers import read_texts
+    from unmask.data.read.lines import Watcher
+    from unmask.data.read.texts import read_texts
 
     if out is not None and out.suffix not in ENDINGS:
         raise SettingsError(
@@ -132,7 +132,7 @@ def say_what_was_cut(
 
 def say_counts(source: str, row: str, written: int, *, skipped: int = 0, blanks: int = 0) -> None:
     """Say how many lines or records were read, and what became of them."""
-    from unmask.data.lines import ending_of
+    from unmask.data.read.lines import ending_of
 
     unit, read = "line" if ending_of(source) == ".txt" else "record", written + skipped
     note = f"; {blanks:,} blank {plural(unit, blanks)} read as empty text" if blanks else ""

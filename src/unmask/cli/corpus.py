@@ -32,9 +32,9 @@ def prepare(
     """Turn text into a corpus to pre-train on; a killed preparation goes on where it was."""
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.vocabulary import load_tokenizer
-    from unmask.data.lines import kind_of
-    from unmask.data.prepare import PrepareSettings, Task, check_corpus_folder
-    from unmask.data.prepare import prepare as run
+    from unmask.data.corpus.prepare import PrepareSettings, Task, check_corpus_folder
+    from unmask.data.corpus.prepare import prepare as run
+    from unmask.data.read.lines import kind_of
     from unmask.system.settings import build
 
     if engine not in ENGINES:
@@ -49,7 +49,7 @@ def prepare(
     made_by = load_tokenizer(locate(tokenizer))
     cores = workers or os.cpu_count() or 1
     if engine == "ray":
-        from unmask.data.ray import prepare_on_ray
+        from unmask.data.corpus.ray import prepare_on_ray
 
         manifest = prepare_on_ray(files, made_by, out, settings, tasks=num_tasks)
     else:
@@ -74,7 +74,7 @@ def prepare(
 
 def show(manifest: dict[str, Any]) -> None:
     """What the corpus is like, and what to look at before training on it."""
-    from unmask.data.statistics import Statistics
+    from unmask.data.corpus.statistics import Statistics
 
     statistics = Statistics(**manifest["statistics"])
     report = statistics.report()

@@ -38,8 +38,8 @@ def look(
 
     # Wrong names are refused before torch is imported.
     paths = [locate(name) for name in (model, beside) if name is not None]
-    from unmask.data.docstrings import read_library
-    from unmask.data.readers import read_texts
+    from unmask.data.read.docstrings import read_library
+    from unmask.data.read.texts import read_texts
     from unmask.use.look import habits
     from unmask.use.model import Model
     from unmask.use.page import payload, self_contained

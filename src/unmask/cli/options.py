@@ -19,8 +19,8 @@ from unmask.system.disk import check_output_folder
 from unmask.system.errors import SettingsError, UserError, unknown
 
 if TYPE_CHECKING:
-    from unmask.data.columns import Columns
-    from unmask.data.lines import Chooser
+    from unmask.data.labelled.columns import Columns
+    from unmask.data.read.lines import Chooser
     from unmask.train.run import Options
 
 ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
@@ -73,7 +73,7 @@ class TableOptions:
 
     def columns(self, label: str | None = None) -> "Columns":
         """These columns, and the one of the answer."""
-        from unmask.data.columns import Columns
+        from unmask.data.labelled.columns import Columns
 
         short = {"text": self.text, "second": self.second, "label": label}
         found = {name: column for name, column in short.items() if column is not None}
@@ -95,7 +95,7 @@ class DataOptions(TableOptions):
 
     def watcher(self) -> "Chooser":
         """What bad records are reported to."""
-        from unmask.data.lines import Chooser
+        from unmask.data.read.lines import Chooser
 
         if self.on_bad not in (known := ("stop", "skip")):
             raise SettingsError(unknown("choice", self.on_bad, known))

@@ -60,7 +60,7 @@ def _print_table(parts: list[str], tokens: list[str], encoded: "Encoded") -> Non
 
 
 def _stdin() -> Iterator[str]:
-    from unmask.data.readers import read_texts, refuse_empty
+    from unmask.data.read.texts import read_texts, refuse_empty
 
     return (record.text for record in refuse_empty("standard input", read_texts("-")))
 
@@ -79,7 +79,7 @@ def vocab_learn(
     workers: Annotated[int, typer.Option(min=1, help="Processes that count words.")] = 1,
 ) -> None:
     """Learn a WordPiece vocabulary from text, the same for any number of workers."""
-    from unmask.data.readers import read_texts
+    from unmask.data.read.texts import read_texts
 
     if criterion not in CRITERIA:
         raise SettingsError(unknown("criterion", criterion, CRITERIA))

@@ -64,7 +64,7 @@ def _recipe(
     """
     if len(arguments) > 2:
         raise UserError(f"{len(arguments)} arguments; need a corpus, or a recipe and a corpus.")
-    from unmask.data.layout import read_manifest
+    from unmask.data.corpus.layout import read_manifest
 
     read_manifest(Path(arguments[-1]))
     if run.resume and not (len(arguments) == 2 or changes or phase):

@@ -53,7 +53,7 @@ def train(
     if model is not None and not any(".joint" in change for change in changes):
         changes.append("tokenizer.joint=false")
     run.check()
-    from unmask.data.pair_files import PairFiles
+    from unmask.data.labelled.parallel_files import PairFiles
 
     # What is wrong with the paths is reported before torch is imported.
     learned, held_out = PairFiles(folder, source, target, train or [], dev or []).paths()
@@ -90,7 +90,7 @@ def run(
     asked = {"beams": beams, "penalty": penalty, "longest": longest, "sample": sample}
     asked |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     settings = _settings(asked)
-    from unmask.data.parallel import read_sources
+    from unmask.data.labelled.parallel import read_sources
 
     sources = read_sources(file)
     loaded = load(model).translator

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.data.batches import Batch, collate
-from unmask.data.corpus import Corpus
-from unmask.data.examples import UNSAID
-from unmask.data.stream import Drawn
+from unmask.data.batch import Batch, collate
+from unmask.data.corpus.corpus import Corpus
+from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.stream import Drawn
 from unmask.jobs.corpus import objective_for
 from unmask.jobs.learner import learner_of
 from unmask.model.config import SIZES

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from unmask.data.pair_files import PairFiles
+from unmask.data.labelled.parallel_files import PairFiles
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
 from unmask.jobs.scopes import TRANSLATE

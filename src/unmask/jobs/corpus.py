@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.data import draws
-from unmask.data.batches import Batch
-from unmask.data.corpus import Corpus
-from unmask.data.examples import DIFFERS, FOLLOWS, refuse_too_few, split_documents
-from unmask.data.stream import Cursor as Row
-from unmask.data.stream import Stream
+from unmask.data import counter_rng
+from unmask.data.batch import Batch
+from unmask.data.corpus.corpus import Corpus
+from unmask.data.corpus.examples import DIFFERS, FOLLOWS, refuse_too_few, split_documents
+from unmask.data.corpus.stream import Cursor as Row
+from unmask.data.corpus.stream import Stream
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective, Statistics
 from unmask.system.errors import SettingsError
@@ -92,7 +92,7 @@ class CorpusSource:
         rows, then = stream.take(at, phase.rows)
         pieces, begin = [], 0
         for place, size in enumerate(self._sizes(phase)):
-            seed = draws.key(self.recipe.seed, _DROPOUT, step, place) % 2**63
+            seed = counter_rng.key(self.recipe.seed, _DROPOUT, step, place) % 2**63
             group = rows[begin : begin + size]
             pieces.append(Lazy(partial(self._batch, stream, group, seed, progress), seed))
             begin += size
@@ -108,7 +108,7 @@ class CorpusSource:
 
     def _batch(self, stream: Stream, rows: list[Row], seed: int, progress: float) -> Batch:
         batch = replace(stream.batch(rows), seed=seed)
-        return self.objective.prepare(batch, draws.key(self.recipe.seed, _MASKS), progress)
+        return self.objective.prepare(batch, counter_rng.key(self.recipe.seed, _MASKS), progress)
 
     def _sizes(self, phase: Phase) -> list[int]:
         """Sequences of each micro-batch: equal, as many as fit, a multiple of micro_batches."""

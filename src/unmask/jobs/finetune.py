@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
+from unmask.data.labelled.digest import digest_of
 from unmask.jobs.exam import Answered
 from unmask.jobs.labelled import Labelled, LabelledFiles, window_source
 from unmask.jobs.learner import Learner, learner_of
@@ -23,7 +24,6 @@ from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
-from unmask.train.digest import digest_of
 from unmask.train.folder import MODELS
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import ModelSettings, Recipe

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns
-from unmask.data.lines import REFUSE, Watcher
-from unmask.data.statistics import leaks
+from unmask.data.batch import Batch
+from unmask.data.corpus.statistics import leaks
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import REFUSE, Watcher
 from unmask.objectives.base import Objective
 from unmask.system.errors import DataError, plural
 from unmask.system.plugins import find

@@ -9,7 +9,7 @@ import torch
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.integrity import fingerprint
-from unmask.data import draws
+from unmask.data import counter_rng
 from unmask.model.factory import draw_part, make_network
 from unmask.model.network import Network
 from unmask.model.shape import Shape
@@ -51,7 +51,7 @@ def learner_of(
     companions = {name: folder.network for name, folder in folders.items()}
     std = shape.main.init_std
     with torch.random.fork_rng(devices=[]):  # for whatever a layer draws by itself
-        torch.manual_seed(draws.key(seed, _OWN) % 2**63)
+        torch.manual_seed(counter_rng.key(seed, _OWN) % 2**63)
         objective.build(shape, companions)
     objective.apply(partial(zero_start, std=std))
     draw_part(objective, "objective", seed, std)

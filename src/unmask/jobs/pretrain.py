@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from unmask.data.corpus import Corpus, open_corpus
+from unmask.data.corpus.corpus import Corpus, open_corpus
 from unmask.jobs.budget import choose, settled
 from unmask.jobs.corpus import CorpusSource, CorpusStatistics, check_corpus, objective_for
 from unmask.jobs.learner import learner_of

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NotRequired, Protocol, TypedDict
 
+from unmask.data.labelled.digest import digest_of
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.seeds import go, publish_best, put, refuse_other
 from unmask.system.console import Console
 from unmask.system.errors import FolderError, UserError, need
-from unmask.train.digest import digest_of
 from unmask.train.evaluator import METRIC
 from unmask.train.recipe import Recipe
 from unmask.train.run import Options

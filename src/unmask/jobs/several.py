@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unmask.checkpoint.folder import Folder
-from unmask.data.columns import Columns
+from unmask.data.labelled.columns import Columns
 from unmask.jobs.finetune import opened, scored, task_ingredients
 from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.learner import learner_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Heads, Shape

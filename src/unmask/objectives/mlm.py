@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data import draws
-from unmask.data.batches import Batch
+from unmask.data import counter_rng
+from unmask.data.batch import Batch
 from unmask.model.heads import TokenHead
 from unmask.model.network import Network
 from unmask.model.shape import TOKENS, Heads, Shape, TokensConfig
@@ -111,10 +111,12 @@ class MaskedLM(Reader):
         where = number + place  # one counter for each token of each example
         chosen = self._chosen(text.ravel()[ordinary], word, where, root, self.rate(progress))
 
-        dice = draws.uniform(draws.key(root, _DICE), where[word])
+        dice = counter_rng.uniform(counter_rng.key(root, _DICE), where[word])
         hide = chosen & (dice < self.config.mask_share)
         swap = chosen & ~hide & (dice < self.config.mask_share + self.config.random_share)
-        noise = draws.below(self.choices, draws.uniform(draws.key(root, _NOISE), where))
+        noise = counter_rng.below(
+            self.choices, counter_rng.uniform(counter_rng.key(root, _NOISE), where)
+        )
         seen = tokens.copy()
         seen.ravel()[ordinary[hide]] = self.vocabulary.mask
         seen.ravel()[ordinary[swap]] = noise[swap]
@@ -155,7 +157,7 @@ class MaskedLM(Reader):
         rate: float,
     ) -> NDArray[np.bool_]:  # [N]
         """Take words in a random order, as many as make the rate; the last one by chance."""
-        score = draws.uniform(draws.key(root, _CHOOSE), where)[word]
+        score = counter_rng.uniform(counter_rng.key(root, _CHOOSE), where)[word]
         order = np.lexsort((word, score, text))
         texts = text[order]
         place = np.arange(len(order))
@@ -165,7 +167,7 @@ class MaskedLM(Reader):
         first = np.maximum.accumulate(np.where(np.diff(words, prepend=-1) != 0, place, 0))
         size = np.bincount(word, minlength=len(word))[words]
         wanted = rate * np.bincount(text, minlength=int(text.max(initial=0)) + 1)[texts]
-        edge = draws.uniform(draws.key(root, _EDGE), where[order][begin])
+        edge = counter_rng.uniform(counter_rng.key(root, _EDGE), where[order][begin])
         chosen = np.zeros(len(order), dtype=bool)
         chosen[order] = rank[first] + edge * size < wanted
         return chosen

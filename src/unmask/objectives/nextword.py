@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batches import Batch, Numbers, collate
+from unmask.data.batch import Batch, Numbers, collate
 from unmask.data.packing import Rows
 from unmask.model.config import SearchSettings, Share
 from unmask.model.decoder import Decoder

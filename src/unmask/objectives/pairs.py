@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batches import Batch
-from unmask.data.examples import UNSAID
+from unmask.data.batch import Batch
+from unmask.data.corpus.examples import UNSAID
 from unmask.model.network import Network
 from unmask.model.shape import PAIR, PAIRS, POOLER, Heads, PoolerConfig, Shape
 from unmask.objectives.base import RIGHT, Reader, Sums, Term, per_record

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.data.batches import Numbers
+from unmask.data.batch import Numbers
 from unmask.data.packing import Rows
 from unmask.model.attention import Heard, recording
 from unmask.model.config import SearchSettings

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.data.columns import Columns, flag
-from unmask.data.lines import Watcher, kind_of, whole
-from unmask.data.tables import TABLES, read_rows
+from unmask.data.labelled.columns import Columns, flag
+from unmask.data.labelled.tables import TABLES, read_rows
+from unmask.data.read.lines import Watcher, kind_of, whole
 from unmask.system.errors import DataError, SettingsError, unknown
 from unmask.system.settings import parse_json
 from unmask.text.tokenizer import whole_characters

@@ -19,9 +19,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from unmask.data.batches import Batch, Tokenized
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher
+from unmask.data.batch import Batch, Tokenized
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import Watcher
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
 from unmask.objectives.base import Objective

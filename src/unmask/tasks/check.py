@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.data.columns import Columns
-from unmask.data.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
-from unmask.data.tables import TABLES
-from unmask.data.tags import Entity
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.conll import Entity
+from unmask.data.labelled.tables import TABLES
+from unmask.data.read.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
 from unmask.system.errors import DataError
 from unmask.system.plugins import find, known
 from unmask.system.settings import build

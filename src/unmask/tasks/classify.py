@@ -18,10 +18,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batches import Batch
-from unmask.data.columns import Sample, is_fraction
-from unmask.data.lines import whole
-from unmask.data.tables import TABLES
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Sample, is_fraction
+from unmask.data.labelled.tables import TABLES
+from unmask.data.read.lines import whole
 from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
 from unmask.system.errors import DataError
 from unmask.system.settings import Settings

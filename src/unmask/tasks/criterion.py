@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective, Sums
 

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from unmask.data.batches import Batch, Example, Tokenized, collate
+from unmask.data.batch import Batch, Example, Tokenized, collate
 from unmask.data.packing import Rows, pack
 from unmask.model.network import Network
 from unmask.model.network import Rows as NetworkRows

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.data.batches import Batch, Numbers
-from unmask.data.columns import Columns, Sample, infer, read_samples
-from unmask.data.lines import GLANCE, Watcher
-from unmask.data.tables import TABLES
+from unmask.data.batch import Batch, Numbers
+from unmask.data.labelled.columns import Columns, Sample, infer, read_samples
+from unmask.data.labelled.tables import TABLES
+from unmask.data.read.lines import GLANCE, Watcher
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import LABELS, POOLER, Heads, LabelsConfig, PoolerConfig, Shape

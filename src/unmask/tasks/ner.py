@@ -16,11 +16,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher, kind_of
-from unmask.data.tables import TABLES
-from unmask.data.tags import Entity, Sentence, read_sentences, scheme_of, sentence_of
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.conll import Entity, Sentence, read_sentences, scheme_of, sentence_of
+from unmask.data.labelled.tables import TABLES
+from unmask.data.read.lines import Watcher, kind_of
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
 from unmask.system.settings import Settings

@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher, kind_of
-from unmask.data.questions import Question, Span, read_questions
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.squad import Question, Span, read_questions
+from unmask.data.read.lines import Watcher, kind_of
 from unmask.model.config import Count
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batches import Batch
-from unmask.data.columns import Sample, is_fraction
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Sample, is_fraction
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
 from unmask.system.settings import Settings

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Self
 import torch
 from pydantic import Field
 
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher
-from unmask.data.parallel import Pair, inferred, read_pairs
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.parallel import Pair, inferred, read_pairs
+from unmask.data.read.lines import Watcher
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.search import Hypothesis
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.data import draws
-from unmask.data.batches import Batch
-from unmask.data.corpus import Corpus
-from unmask.data.stream import Cursor, Stream
+from unmask.data import counter_rng
+from unmask.data.batch import Batch
+from unmask.data.corpus.corpus import Corpus
+from unmask.data.corpus.stream import Cursor, Stream
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import TOKENS
 from unmask.objectives.base import RIGHT, Companions, Objective, Sums
@@ -50,7 +50,9 @@ class Evaluation:
         taken = [Cursor(0, row) for row in range(rows)]
         groups = [taken[i : i + micro_rows] for i in range(0, rows, micro_rows)]
         mine = groups[processes.rank :: processes.world]
-        self.batches = [objective.prepare(stream.batch(g), draws.key(SEED), 0.0) for g in mine]
+        self.batches = [
+            objective.prepare(stream.batch(g), counter_rng.key(SEED), 0.0) for g in mine
+        ]
         self.tokens = rows * stream.length
 
     def __call__(

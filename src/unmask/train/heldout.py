@@ -3,9 +3,9 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from unmask.data.corpus import Corpus
-from unmask.data.examples import split_documents
-from unmask.data.stream import Stream
+from unmask.data.corpus.corpus import Corpus
+from unmask.data.corpus.examples import split_documents
+from unmask.data.corpus.stream import Stream
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
 from unmask.system.errors import DataError

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
 
-from unmask.data.kinds import ExampleSettings
+from unmask.data.corpus.config import ExampleSettings
 from unmask.model.config import (
     Activation,
     Cell,

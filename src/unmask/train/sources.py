@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.data import draws
-from unmask.data.batches import Batch, Tokenized
+from unmask.data import counter_rng
+from unmask.data.batch import Batch, Tokenized
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, SettingsError
@@ -123,7 +123,7 @@ class Shuffled:
         if len(known) > len(groups):
             places = [place for place, group in enumerate(groups) for _ in group]
             batch = replace(batch, record=torch.tensor(places, dtype=torch.long))
-        return self.objective.prepare(batch, draws.key(self.seed, _PREPARE), progress)
+        return self.objective.prepare(batch, counter_rng.key(self.seed, _PREPARE), progress)
 
     def length(self, item: int) -> int:
         """The tokens of an item."""
@@ -133,8 +133,8 @@ class Shuffled:
         known = self._order  # read once: two steps may be dealt at a time, see Ahead
         if known is not None and known[0] == number:
             return known[1]
-        root = draws.key(self.seed, _ORDER, number)
-        order = draws.permutation(root, len(self.items))
+        root = counter_rng.key(self.seed, _ORDER, number)
+        order = counter_rng.permutation(root, len(self.items))
         if self.neighbours > 1:
             order = self._sorted(order, root)
         self._order = number, order
@@ -148,7 +148,7 @@ class Shuffled:
         for pool in pools:
             pool = pool[np.argsort([self.length(int(i)) for i in pool], kind="stable")]
             steps += np.split(pool, range(batch, len(pool), batch))
-        shuffled = draws.permutation(draws.key(root, _ORDER), len(steps))
+        shuffled = counter_rng.permutation(counter_rng.key(root, _ORDER), len(steps))
         return np.concatenate([steps[int(i)] for i in shuffled])
 
 
@@ -188,7 +188,7 @@ def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
 
 def _lazy(parts: Sequence[_Part], root: int, step: int, progress: float) -> list[Lazy]:
     """Plan a micro-batch of each part."""
-    seeds = [draws.key(root, _DROPOUT, step, 0, place) % 2**63 for place in range(len(parts))]
+    seeds = [counter_rng.key(root, _DROPOUT, step, 0, place) % 2**63 for place in range(len(parts))]
     return [
         Lazy(partial(part.source.batch, part.numbers, seed, progress), seed)
         for part, seed in zip(parts, seeds, strict=True)
@@ -243,7 +243,9 @@ class Mixture:
 
     def _drawn(self, units: Sequence[int]) -> list[str]:
         names = list(self.sources)
-        found = draws.uniform(draws.key(self.seed, _MIXTURE), np.array(units, dtype=np.uint64))
+        found = counter_rng.uniform(
+            counter_rng.key(self.seed, _MIXTURE), np.array(units, dtype=np.uint64)
+        )
         places: list[int] = np.searchsorted(self.bounds, found, side="right").tolist()
         return [names[min(place, len(names) - 1)] for place in places]
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from unmask.checkpoint.folder import save_folder
-from unmask.data.columns import Columns
-from unmask.data.docstrings import read_library
-from unmask.data.readers import read_texts
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.docstrings import read_library
+from unmask.data.read.texts import read_texts
 from unmask.model.int8 import observing, quantized
 from unmask.model.shape import LABELS
 from unmask.system.console import Console

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Unpack
 
 from unmask.checkpoint.integrity import fingerprint
-from unmask.data.lines import REFUSE, Watcher
-from unmask.data.readers import Record, read_texts, refuse_empty
+from unmask.data.read.lines import REFUSE, Watcher
+from unmask.data.read.texts import Record, read_texts, refuse_empty
 from unmask.system.console import Console
 from unmask.system.disk import check_output_file
 from unmask.system.errors import DataError, SettingsError, TextTooLong

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import MAIN
 from unmask.system.errors import FolderError, SettingsError, need

@@ -13,10 +13,10 @@ from torch import Tensor
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
-from unmask.data.batches import Batch
-from unmask.data.columns import Sample
-from unmask.data.questions import Question
-from unmask.data.tags import sentence_of
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Sample
+from unmask.data.labelled.conll import sentence_of
+from unmask.data.labelled.squad import Question
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
 from unmask.model.shape import LABELS, PAIR, TOKENS

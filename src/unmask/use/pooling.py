@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 
 
 def first_of_texts(states: Tensor, batch: Batch) -> Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.data.columns import Columns
-from unmask.data.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import REFUSE, Watcher, kind_of, read_lines
 from unmask.system.console import Console
 from unmask.system.errors import DataError
 from unmask.tasks.base import Task, all_scores

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.checkpoint.folder import Folder
-from unmask.data.parallel import Pair
+from unmask.data.labelled.parallel import Pair
 from unmask.model.config import SearchSettings
 from unmask.system.errors import DataError, FolderError
 from unmask.system.malloc import keep_freed_memory

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unmask
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.network import Network
 from unmask.model.shape import Heads, Shape, VectorConfig
 from unmask.objectives.base import Companions, Objective, Sums, Term

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch.nn import functional as F
 
 import unmask
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Heads, LabelsConfig, Shape, TokensConfig

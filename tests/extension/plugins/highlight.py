@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import unmask
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher, read_lines
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import Watcher, read_lines
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.settings import parse_json
 from unmask.tasks.asks import Ask, Text

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import nn
 
 import unmask
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Companions, Sums, Term

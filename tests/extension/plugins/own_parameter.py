@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unmask
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Companions, Sums, Term

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 
 import unmask
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher, read_lines
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.lines import Watcher, read_lines
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
 from unmask.objectives import nextword

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import unmask
-from unmask.data.batches import Batch
-from unmask.data.columns import Columns
-from unmask.data.lines import Watcher, read_lines
-from unmask.data.parallel import Pair
+from unmask.data.batch import Batch
+from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.parallel import Pair
+from unmask.data.read.lines import Watcher, read_lines
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape

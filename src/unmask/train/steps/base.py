@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective, Sums, with_zero_gradients
 from unmask.system.distributed import Processes, whole

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from unmask.data.batches import Batch
+from unmask.data.batch import Batch
 from unmask.objectives.base import Objective, Sums
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError

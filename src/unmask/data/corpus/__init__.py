@@ -1,0 +1,1 @@
+"""Documents -> a corpus on disk -> examples."""

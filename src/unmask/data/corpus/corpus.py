@@ -1,0 +1,151 @@
+"""A corpus folder: tokens in memory-mapped shards, with the starts of sentences and documents.
+
+    manifest.json        what it was made from and with, its statistics, the sha256 of every shard
+    tokenizer/           the tokenizer that made it
+    shard-00000.bin      ids, uint16 or uint32
+    shard-00000.idx      uint32: where each sentence begins, then where each document begins
+    shard-00000.wrd      one bit a token, where words were given: does it continue a word?
+    shard-00000.json     counts, statistics, digests; its being there says the shard is whole
+
+A corpus is read as one long row of tokens; a position counts through all shards.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data.corpus.layout import MANIFEST, TOKENIZER_FOLDER, Shard, read_manifest, shard_path
+from unmask.data.corpus.statistics import Statistics
+from unmask.system.disk import digest
+from unmask.system.errors import FolderError
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer_files import read_tokenizer
+from unmask.text.vocabulary import SPECIALS
+
+COUNTED = 50_000_000  # tokens that word frequencies are taken from
+Ids = NDArray[np.int64]
+Bits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens, sentences and documents, numbered through all shards."""
+
+    path: Path
+    tokenizer: Tokenizer
+    manifest: dict[str, Any]
+    digest: str  # of the manifest, and so of everything
+    sentences: Ids  # [sentences + 1] the position of each one's first token
+    documents: Ids  # [documents + 1] the number of each one's first sentence
+    begins: list[int]  # the position of each shard's first token
+    shards: list[NDArray[Any]]
+    continues: list[NDArray[np.uint8]] | None  # packed bits, where words were given
+
+    def tokens(self, start: int, length: int) -> Ids:
+        """The ids from a position on; they lie in one shard, as a document does."""
+        shard = bisect_right(self.begins, start) - 1
+        at = start - self.begins[shard]
+        return self.shards[shard][at : at + length].astype(np.int64)
+
+    def continuing(self, start: int, length: int) -> Bits | None:
+        """Which of those tokens continue the word before them; None if words were not given."""
+        if self.continues is None:
+            return None
+        shard = bisect_right(self.begins, start) - 1
+        at = start - self.begins[shard]
+        packed = self.continues[shard][at // 8 : (at + length + 7) // 8]
+        return np.unpackbits(packed)[at % 8 : at % 8 + length].astype(bool)
+
+    @property
+    def statistics(self) -> Statistics:
+        """What it is like."""
+        return Statistics(**self.manifest["statistics"])
+
+    @cached_property
+    def frequencies(self) -> NDArray[np.float64]:
+        """The share of each token in the text, counted once; none is zero.  -> [V]"""
+        vocabulary = self.tokenizer.vocabulary
+        counts = np.full(len(vocabulary), 0.5)
+        for shard in self.shards[:: -(-self.size // COUNTED)]:  # from all parts of the corpus
+            counts += np.bincount(shard, minlength=len(vocabulary))
+        counts[[vocabulary.ids[token] for token in SPECIALS]] = 0.5
+        shares: NDArray[np.float64] = counts / counts.sum()
+        return shares
+
+    @property
+    def size(self) -> int:
+        """How many tokens it has."""
+        return self.sentences.item(-1)
+
+
+def open_corpus(
+    path: Path, *, check: bool = True, progress: Callable[[int], None] | None = None
+) -> Corpus:
+    """Map a corpus folder; `check` reads every byte of it and compares digests."""
+    manifest = read_manifest(path)
+    tokenizer = read_tokenizer(path / TOKENIZER_FOLDER)
+    if tokenizer.digest() != manifest["tokenizer"]:
+        raise FolderError(
+            f"{path / TOKENIZER_FOLDER}: is not the tokenizer that made this corpus (its sha256 "
+            f"differs from {MANIFEST}). Restore it, or prepare the corpus again."
+        )
+    kind: np.dtype[np.unsignedinteger[Any]] = np.dtype(manifest["ids"])
+    spaced = bool(manifest["words"] == "spaces")
+    sentences, documents, begins, shards, continues = [], [], [], [], []
+    tokens = count = 0
+    entries: list[Shard] = manifest["shards"]
+    for number, entry in enumerate(entries):
+        _check_shard(path, number, entry, kind.itemsize, check)
+        index = np.fromfile(shard_path(path, number, "idx"), dtype="<u4").astype(np.int64)
+        sentences.append(index[: entry["sentences"]] + tokens)
+        documents.append(index[entry["sentences"] :] + count)
+        begins.append(tokens)
+        shards.append(_mapped(shard_path(path, number, "bin"), kind))
+        if spaced:
+            continues.append(_mapped(shard_path(path, number, "wrd"), np.dtype("u1")))
+        tokens += entry["tokens"]
+        count += entry["sentences"]
+        if progress:
+            progress(entry["tokens"])
+    return Corpus(
+        path,
+        tokenizer,
+        manifest,
+        digest(path / MANIFEST),
+        np.concatenate([*sentences, [tokens]]),
+        np.concatenate([*documents, [count]]),
+        begins,
+        shards,
+        continues if spaced else None,
+    )
+
+
+def _check_shard(folder: Path, number: int, entry: Shard, width: int, full: bool) -> None:
+    """Compare the files of a shard with the manifest: their sizes, and their digests if asked."""
+    sizes = {
+        "bin": entry["tokens"] * width,
+        "idx": 4 * (entry["sentences"] + entry["documents"]),
+        "wrd": -(-entry["tokens"] // 8),
+    }
+    for ending, sha256 in entry["sha256"].items():
+        path = shard_path(folder, number, ending)
+        if not path.is_file():
+            raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Prepare it again.")
+        size = path.stat().st_size
+        if size != sizes[ending] or (full and digest(path) != sha256):
+            raise FolderError(
+                f"{path}: was changed since it was written ({MANIFEST} says otherwise). Remove it "
+                f"with its .json and {MANIFEST}, and run `unmask prepare` again."
+            )
+
+
+def _mapped(path: Path, kind: np.dtype[Any]) -> NDArray[Any]:
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.empty(0, dtype=kind)
+    return np.memmap(path, dtype=kind, mode="r")

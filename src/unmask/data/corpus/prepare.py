@@ -1,0 +1,238 @@
+"""Files -> a corpus folder: in constant memory, on several processes, restartable.
+
+The input is read in order and cut into chunks, one for each shard, at places that depend on the
+input alone. Workers turn chunks into shards; a shard that is there, made from the same text, is
+not made again. So a killed preparation goes on where it was, and N tasks on N machines that
+share a disk each make every N-th shard. Who finds all shards there writes the manifest.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import Field
+
+from unmask.data.corpus.layout import (
+    FORMAT,
+    MANIFEST,
+    MANIFEST_LIMIT,
+    PLAN,
+    SIDE_FILE,
+    TOKENIZER_FOLDER,
+    read_manifest,
+    shard_path,
+)
+from unmask.data.corpus.shards import Chunk, Words, id_type, write_shard
+from unmask.data.corpus.statistics import Statistics
+from unmask.data.read.documents import Document, Lines, Skipper, read_documents
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder, held, write_file
+from unmask.system.errors import DataError, FolderError
+from unmask.system.manifest import sealed
+from unmask.system.process_pool import in_order
+from unmask.system.settings import Settings, read_json
+from unmask.text.tokenizer import Tokenizer, grouped
+from unmask.text.tokenizer_files import tokenizer_files
+
+SHARD_LIMIT = 2**20  # bytes of a shard's .json
+Progress = Callable[[int, int], None]  # bytes of the input that are done, and all of them
+
+
+class PrepareSettings(Settings):
+    """How text becomes a corpus. Another value makes another corpus."""
+
+    column: str | None = None  # where a table has its text
+    lines: Lines = "auto"  # .txt: what a line is
+    words: Words = "pieces"  # for whole-word masking: words are glued pieces, or between spaces
+    on_bad: Literal["stop", "skip"] = "stop"
+    shard_characters: Annotated[int, Field(ge=1000, le=2**26)] = 2**22
+
+
+class PreparePlan(TypedDict):
+    """Everything that decides what a corpus will be."""
+
+    format: int
+    settings: dict[str, object]
+    tokenizer: str  # its digest
+    files: list[str]  # their names
+
+
+class Task(Settings):
+    """Which share of the shards is made here."""
+
+    number: Annotated[int, Field(ge=0)] = 0
+    tasks: Annotated[int, Field(ge=1)] = 1
+
+
+def prepare(
+    files: Sequence[str],
+    tokenizer: Tokenizer,
+    out: Path,
+    settings: PrepareSettings,
+    *,
+    task: Task | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] = Console().say,
+) -> dict[str, Any] | None:
+    """Make a corpus, or go on making it; its manifest, or None while other tasks are at work."""
+    check_corpus_folder(out)
+    task = task or Task()
+    if task.number >= task.tasks:
+        raise FolderError(f"task {task.number} of {task.tasks}: they count from 0; give a lower.")
+    plan = _plan(files, tokenizer, settings)
+    _begin(out, plan, tokenizer)
+    with held(out / f".lock-{task.number}", what="this corpus"):
+        if (out / MANIFEST).exists():
+            return _finished(out, files, notice)
+        skipper = Skipper(skip=settings.on_bad == "skip")
+        documents = read_documents(files, skipper, column=settings.column, lines=settings.lines)
+        count = 0
+
+        def missing() -> Iterator[Chunk]:
+            nonlocal count
+            for some in grouped(documents, _characters, settings.shard_characters):
+                read = skipper.position
+                chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
+                count += 1
+                if chunk.number % task.tasks == task.number and not _is_made(chunk):
+                    yield chunk
+
+        total = sum(_sizes(files))
+        for chunk, _ in in_order(write_shard, missing(), workers):
+            if progress:
+                progress(chunk.end, total)
+        for file, layout in skipper.files.items():
+            notice(f"{Path(file).name}: {layout}")
+        ids = id_type(len(tokenizer.vocabulary))
+        return _finish(out, plan, {"ids": ids, "bytes": _sizes(files)}, count, skipper)
+
+
+def _sizes(files: Sequence[str]) -> list[int]:
+    return [Path(file).stat().st_size for file in files]
+
+
+def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) -> dict[str, Any]:
+    """Nothing is left to do, unless the input is not what it was."""
+    manifest = read_manifest(out)
+    sizes: list[int] = manifest["bytes"]
+    for file, before, now in zip(files, sizes, _sizes(files), strict=True):
+        if now != before:
+            raise FolderError(
+                f"{out}: is finished, and {file} has changed since ({before:,} bytes then, "
+                f"{now:,} now). Prepare it into another --out."
+            )
+    notice(f"{out} is finished already; nothing to do")
+    return manifest
+
+
+def _characters(document: Document) -> int:
+    return len(document.text)
+
+
+def _is_made(chunk: Chunk) -> bool:
+    """Is the shard there, and from this text? One from another text is refused."""
+    path = shard_path(chunk.folder, chunk.number, "json")
+    if not path.exists():
+        return False
+    if read_json(path, limit=SHARD_LIMIT).get("source") != chunk.digest():
+        raise FolderError(
+            f"{path}: was made from another text; the input has changed since. Prepare it into "
+            "another --out."
+        )
+    return True
+
+
+def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> PreparePlan:
+    """What this corpus will be made of, and how."""
+    if "-" in files:
+        raise DataError(
+            "-: a preparation may have to be started again, and standard input cannot be read "
+            "again. Write it to a file first."
+        )
+    return {
+        "format": FORMAT,
+        "settings": settings.model_dump(exclude={"on_bad"}),
+        "tokenizer": tokenizer.digest(),
+        "files": [Path(file).name for file in files],
+    }
+
+
+def check_corpus_folder(out: Path) -> None:
+    """Refuse a folder that cannot become a corpus, before anything is read."""
+    check_output_folder(out, renamed=False)
+    taken = out.is_dir() and any(e.name[0] != "." for e in out.iterdir())
+    if taken and not (out / PLAN).exists():  # another task may have written it meanwhile
+        raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
+
+
+def _begin(out: Path, plan: PreparePlan, tokenizer: Tokenizer) -> None:
+    """Write the plan into a new folder, or compare it with the one that is there."""
+    path = out / PLAN
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
+    _refuse_another(out, read_json(path, limit=MANIFEST_LIMIT), plan)
+    folder = out / TOKENIZER_FOLDER
+    folder.mkdir(exist_ok=True)
+    for name, text in tokenizer_files(tokenizer).items():
+        if not (folder / name).exists():
+            write_file(folder / name, text.encode("utf-8"))
+
+
+def _refuse_another(out: Path, before: dict[str, Any], now: PreparePlan) -> None:
+    """A folder that was begun with something else is not gone on with."""
+    old: dict[str, object] = {**before.get("settings", {}), **before}
+    for name, value in {**now["settings"], **now}.items():
+        if name != "settings" and old.get(name) != value:
+            both = f" ({old.get(name)!r:.100} then, {value!r:.100} now)"
+            shown = "" if name == "tokenizer" else both
+            raise FolderError(
+                f"{out}: was begun with another '{name}'{shown}. Give the same, or another --out."
+            )
+
+
+def _finish(
+    out: Path,
+    plan: PreparePlan,
+    facts: dict[str, object],
+    count: int,
+    skipper: Skipper,
+) -> dict[str, Any] | None:
+    """Join the shards' statistics into the manifest, if all shards are there."""
+    paths = [shard_path(out, number, "json") for number in range(count)]
+    if not all(path.exists() for path in paths):
+        return None
+    statistics, shards = Statistics(), []
+    for path in paths:
+        entry = read_json(path, limit=SHARD_LIMIT)
+        statistics.add(Statistics(**entry.pop("statistics")))
+        shards.append(entry)
+    if not statistics.tokens:
+        raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
+    if skipper.skipped:
+        write_file(out / SIDE_FILE, (line.encode() for line in skipper.lines()))
+    if skipper.records != statistics.records:
+        raise FolderError(
+            f"{out}: {skipper.records:,} records were read and {statistics.records:,} are in the "
+            "shards; the input has changed while it was read. Prepare it into another --out."
+        )
+    for left in out.glob(".shard-*.tmp-*"):  # of writers that were killed
+        left.unlink(missing_ok=True)
+    manifest = {
+        **{name: value for name, value in plan.items() if name != "settings"},
+        **plan["settings"],
+        **facts,
+        "records": {
+            "read": skipper.records + skipper.skipped + skipper.blanks,
+            "used": statistics.records,
+            "skipped": skipper.skipped,
+            "blank": skipper.blanks,
+        },
+        "layout": {Path(file).name: layout for file, layout in skipper.files.items()},
+        "statistics": vars(statistics),
+        "shards": shards,
+    }
+    write_file(out / MANIFEST, sealed(manifest))
+    return manifest

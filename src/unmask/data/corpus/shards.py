@@ -1,0 +1,148 @@
+"""Documents -> a shard: sentences split, tokenised and written, whole or not at all."""
+
+import hashlib
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from unmask.data.corpus.layout import TOKENIZER_FOLDER, shard_path
+from unmask.data.corpus.statistics import Statistics, length_bins
+from unmask.data.read.documents import Document
+from unmask.system.disk import write_file
+from unmask.text.tokenizer import AHEAD, Tokenizer
+from unmask.text.tokenizer_files import read_tokenizer
+
+Words = Literal["pieces", "spaces"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The documents of one shard, and where in the input they end."""
+
+    number: int
+    documents: list[Document]
+    folder: Path
+    tokenizer: str  # its digest
+    words: Words
+    end: int  # bytes of the input that were read
+
+    def digest(self) -> str:
+        """The sha256 of the text, to tell whether a shard that is there was made from it."""
+        summed = hashlib.sha256()
+        for document in self.documents:
+            head = f"{document.split:d} {document.records} {len(document.text)}\n"
+            summed.update(head.encode() + document.text.encode("utf-8", "surrogatepass"))
+        return summed.hexdigest()
+
+
+def id_type(vocab_size: int) -> str:
+    """How ids are stored: two bytes where they suffice."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
+
+
+def write_shard(chunk: Chunk) -> None:
+    """Make a shard and put it in its place; its .json comes last and says that it is whole."""
+    tokenizer = _tokenizer(chunk.folder, chunk.tokenizer)
+    texts = _tokenised(chunk, tokenizer)
+    kind = id_type(len(tokenizer.vocabulary))
+    contents = {
+        "bin": np.frombuffer(texts.ids, dtype="u4").astype(kind).tobytes(),
+        "idx": np.array([*texts.sentences, *texts.documents], dtype="<u4").tobytes(),
+    }
+    if chunk.words == "spaces":
+        contents["wrd"] = np.packbits(np.frombuffer(texts.continues, dtype="u1")).tobytes()
+    for ending, raw in contents.items():
+        write_file(shard_path(chunk.folder, chunk.number, ending), raw)
+    entry: dict[str, Any] = {
+        "tokens": len(texts.ids),
+        "sentences": len(texts.sentences),
+        "documents": len(texts.documents),
+        "source": chunk.digest(),
+        "sha256": {ending: hashlib.sha256(raw).hexdigest() for ending, raw in contents.items()},
+        "statistics": vars(_statistics(texts, chunk, tokenizer)),
+    }
+    raw = json.dumps(entry, ensure_ascii=False, sort_keys=True).encode("utf-8", "replace")
+    write_file(shard_path(chunk.folder, chunk.number, "json"), raw + b"\n")
+
+
+@dataclass(slots=True)
+class _Texts:
+    """Tokens, and where sentences and documents begin."""
+
+    ids: "array[int]"
+    continues: bytearray
+    sentences: list[int]
+    documents: list[int]
+    counts: Counter[str]
+    empty: int = 0
+
+
+def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
+    texts = _Texts(array("I"), bytearray(), [], [], Counter())
+    last = -1
+    numbered = ((i, s) for i, document in enumerate(chunk.documents) for s in document.sentences())
+    while some := list(islice(numbered, AHEAD)):  # so many are tokenised at a time
+        sentences = [sentence for _, sentence in some]
+        texts.counts.update(sentences)
+        pieces = _pieces(sentences, tokenizer, chunk.words)
+        for (number, _), (ids, continues) in zip(some, pieces, strict=True):
+            if not ids:
+                texts.empty += 1
+                continue
+            if number != last:
+                texts.documents.append(len(texts.sentences))
+                last = number
+            texts.sentences.append(len(texts.ids))
+            texts.ids.extend(ids)
+            texts.continues.extend(continues)
+    return texts
+
+
+def _pieces(
+    sentences: list[str], tokenizer: Tokenizer, words: Words
+) -> Iterator[tuple[list[int], bytes]]:
+    """The ids of each sentence and, if words are between spaces, which continue a word."""
+    if words == "pieces":
+        yield from ((ids, b"") for ids in tokenizer.ids(sentences))
+        return
+    for sentence, pieces in zip(sentences, tokenizer.pieces(sentences), strict=True):
+        continues, last = bytearray(), 0
+        for start, end in pieces.offsets:
+            continues.append(last > 0 and not any(map(str.isspace, sentence[last:start])))
+            last = end
+        yield pieces.ids, bytes(continues)
+
+
+def _statistics(texts: _Texts, chunk: Chunk, tokenizer: Tokenizer) -> Statistics:
+    ids = np.frombuffer(texts.ids, dtype="u4")
+    sentences = np.diff([*texts.sentences, len(ids)])
+    documents = np.diff([*texts.documents, len(texts.sentences)])
+    tokens = np.add.reduceat(sentences, texts.documents) if texts.documents else documents
+    statistics = Statistics(
+        records=sum(document.records for document in chunk.documents),
+        documents=len(documents),
+        single=int((documents == 1).sum()),
+        empty=texts.empty,
+        sentences=len(sentences),
+        tokens=len(ids),
+        unknown=int((ids == tokenizer.vocabulary.unknown).sum()),
+        characters=sum(len(document.text) for document in chunk.documents),
+        sentence_bins=length_bins(sentences),
+        document_bins=length_bins(tokens),
+    )
+    statistics.note_sentences(texts.counts)
+    return statistics
+
+
+@cache
+def _tokenizer(folder: Path, digest: str) -> Tokenizer:
+    """The tokenizer of this worker, read once for each digest."""
+    return read_tokenizer(folder / TOKENIZER_FOLDER)

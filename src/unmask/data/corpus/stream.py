@@ -1,0 +1,176 @@
+"""Examples -> rows -> batches: what a training step reads, as a function of a cursor.
+
+An epoch's examples are put in a random order and packed into rows, once. A cursor (epoch, row)
+says where to go on; nothing else is state, so going on costs as much as beginning.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.data import counter_rng
+from unmask.data.batch import Batch, collate
+from unmask.data.corpus.config import ExampleSettings
+from unmask.data.corpus.corpus import Corpus, Ids
+from unmask.data.corpus.examples import Plan, plan_examples
+from unmask.data.packing import pack
+from unmask.system.errors import DataError
+from unmask.text.vocabulary import CONTINUES
+
+WINDOW = 4096  # examples that may share rows: neighbours in the random order
+_EXAMPLES, _ORDER, _ROWS, _NUMBER = range(4)  # one key per kind of draw
+
+
+@dataclass(frozen=True, order=True)
+class Cursor:
+    """The next row to read."""
+
+    epoch: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One example with its tokens."""
+
+    ids: Ids
+    segments: Ids
+    continues: NDArray[np.bool_]
+
+
+@dataclass
+class Stream:
+    """The rows of chosen documents, epoch after epoch."""
+
+    corpus: Corpus
+    documents: Ids
+    settings: ExampleSettings
+    seed: int
+    length: int  # of a row, and so the most that an example may have
+    _epochs: dict[int, "Epoch"] = field(default_factory=dict)
+
+    def epoch(self, number: int) -> "Epoch":
+        """The plan of an epoch; two are kept, for a step may reach over the end of one."""
+        if number not in self._epochs:
+            for old in sorted(self._epochs)[:-1]:
+                del self._epochs[old]
+            self._epochs[number] = self._planned(number)
+        return self._epochs[number]
+
+    def take(self, cursor: Cursor, rows: int) -> tuple[list[Cursor], Cursor]:
+        """The next so many rows, over the end of an epoch if need be, and where to go on."""
+        taken: list[Cursor] = []
+        if not len(self.epoch(cursor.epoch)):
+            raise DataError(
+                f"{self.corpus.path}: no example in {len(self.documents)} documents; need text to "
+                "train on. Is it the right corpus?"
+            )
+        while len(taken) < rows:
+            taken.append(cursor)
+            cursor = Cursor(cursor.epoch, cursor.row + 1)
+            if cursor.row == len(self.epoch(cursor.epoch)):
+                cursor = Cursor(cursor.epoch + 1, 0)
+        return taken, cursor
+
+    def batch(self, rows: list[Cursor]) -> Batch:
+        """The rows as tensors, nothing hidden yet."""
+        examples: list[Drawn] = []
+        numbers: list[int] = []
+        labels: list[int] = []
+        layout: list[list[int]] = []
+        for at in rows:
+            epoch = self.epoch(at.epoch)
+            members = epoch.row(at.row)
+            layout.append(list(range(len(examples), len(examples) + len(members))))
+            examples += [self._drawn(epoch.plan, i) for i in map(int, members)]
+            numbers += epoch.numbers[members].tolist()
+            labels += epoch.plan.label[members].tolist()
+        batch = collate(examples, layout, pad_id=self.corpus.tokenizer.vocabulary.pad)
+        return batch.with_examples(
+            number=torch.tensor(numbers, dtype=torch.long),
+            pair=torch.tensor(labels, dtype=torch.long),
+            continues=_laid_out(batch, [example.continues for example in examples]),
+        )
+
+    def _planned(self, number: int) -> "Epoch":
+        version = number % self.settings.copies if self.settings.copies else number
+        root = counter_rng.key(self.seed, self.length, version)
+        plan = plan_examples(
+            self.corpus,
+            self.documents,
+            self.settings,
+            length=self.length,
+            root=counter_rng.key(root, _EXAMPLES),
+        )
+        return Epoch(
+            plan, self.length, root, counter_rng.key(self.seed, self.length, number, _ORDER)
+        )
+
+    def _drawn(self, plan: Plan, i: int) -> Drawn:
+        """One example: [CLS] first [SEP] second [SEP]."""
+        vocabulary = self.corpus.tokenizer.vocabulary
+        a, b = plan.first_length.item(i), plan.second_length.item(i)
+        ids = np.full(a + b + (3 if b else 2), vocabulary.sep, dtype=np.int64)
+        ids[0] = vocabulary.cls
+        segments = np.zeros_like(ids)
+        segments[a + 2 :] = 1
+        continues = np.zeros(len(ids), dtype=bool)
+        for at, start, size in ((1, plan.first.item(i), a), (a + 2, plan.second.item(i), b)):
+            if size:
+                ids[at : at + size] = self.corpus.tokens(start, size)
+                given = self.corpus.continuing(start, size)
+                if given is None:
+                    given = self._glued[ids[at : at + size]]
+                continues[at : at + size] = given
+                continues[at] = False  # the beginning of its word may have been cut off
+        return Drawn(ids, segments, continues)
+
+    @cached_property
+    def _glued(self) -> NDArray[np.bool_]:
+        """Which tokens of the vocabulary continue a word."""
+        return np.array([t.startswith(CONTINUES) for t in self.corpus.tokenizer.vocabulary.tokens])
+
+
+class Epoch:
+    """The examples of one epoch, in rows."""
+
+    def __init__(self, plan: Plan, length: int, root: int, order: int) -> None:
+        self.plan = plan
+        # What masking is drawn by: of an example, not of its row, so packing changes nothing.
+        self.numbers = counter_rng.words(counter_rng.key(root, _NUMBER), plan.first).view(np.int64)
+        self.members, self.starts = shuffled_rows(plan.lengths, length, order)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def row(self, number: int) -> Ids:
+        """The numbers of the examples in a row."""
+        return self.members[self.starts.item(number) : self.starts.item(number + 1)]
+
+
+def shuffled_rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
+    """Put all examples into rows, in a random order: the members, and where each row begins."""
+    order = counter_rng.permutation(root, len(lengths))
+    members: list[int] = []
+    starts = [0]
+    for begin in range(0, len(order), WINDOW):
+        window = order[begin : begin + WINDOW]
+        rows = pack(lengths[window].tolist(), row_length)
+        for row in map(
+            int, counter_rng.permutation(counter_rng.key(root, _ROWS, begin), len(rows))
+        ):
+            members += window[rows[row]].tolist()
+            starts.append(len(members))
+    return np.array(members, dtype=np.int64), np.array(starts, dtype=np.int64)
+
+
+def _laid_out(batch: Batch, values: list[NDArray[np.bool_]]) -> torch.Tensor:
+    """One value per token of each example, in the places that the batch gave them."""
+    out = np.zeros(tuple(batch.tokens.shape), dtype=bool)
+    places = zip(batch.row.tolist(), batch.start.tolist(), values, strict=True)
+    for row, start, value in places:
+        out[row, start : start + len(value)] = value
+    return torch.from_numpy(out)

@@ -1,0 +1,286 @@
+"""Which column is what: as the flags say, or by names people use, or by what stands in them.
+
+    text      the text, or the first one of a pair
+    second    the other one, where there are pairs
+    label     the answer
+    ...       any other field of a task's question
+
+What was inferred is told; a flag decides otherwise. A column may be given by its name or, in a
+table of text, by its number.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from unmask.data.labelled.tables import TABLES, Row, read_rows, refuse_repeated
+from unmask.data.read.lines import REFUSE, Glance, Watcher, kind_of, whole
+from unmask.system.errors import DataError, unknown
+
+NAMES = {  # in lower case, the likeliest first
+    "text": (
+        "text", "sentence", "sentence1", "text_a", "text1", "premise", "question1", "#1 string",
+        "question", "review", "content", "document", "tweet", "comment", "title", "query", "input",
+    ),
+    "second": (
+        "second", "sentence2", "text_b", "text2", "hypothesis", "question2", "#2 string", "pair",
+        "passage",
+    ),
+    "label": (
+        "label", "labels", "gold_label", "score", "similarity", "quality", "class", "category",
+        "sentiment", "emotion", "intent", "topic", "target", "rating", "stars", "polarity", "y",
+    ),
+}  # fmt: skip
+PAIRS = (("question", "sentence"), ("question", "passage"), ("query", "passage"))  # in this order
+LOOKED_AT = 500  # rows
+FEW = 10  # rows in which labels may all differ
+Cells = Mapping[str, Sequence[object]]  # of columns, by their names
+Texts = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table that matter, by their names; None where there is none."""
+
+    text: str | None = None
+    second: str | None = None
+    label: str | None = None
+    header: bool | None = None  # None: not known yet
+    others: Mapping[str, str] = field(default_factory=dict)  # of other fields of a question
+
+    @classmethod
+    def of(cls, names: Mapping[str, str | None], header: bool | None = None) -> "Columns":
+        """Columns by the fields that they hold."""
+        own = {what: names.get(what) for what in NAMES}
+        others = {what: name for what, name in names.items() if name and what not in own}
+        return cls(**own, header=header, others=others)
+
+    def given(self) -> dict[str, str]:
+        """Those that are known, by what they are."""
+        known = {"text": self.text, "second": self.second, "label": self.label, **self.others}
+        return {what: name for what, name in known.items() if name is not None}
+
+    def among(self, names: Sequence[str], where: str = "") -> "Columns":
+        """These columns in a table that has columns of these names; numbers become names."""
+        found = {what: column(what, name, names, where) for what, name in self.given().items()}
+        return self.of(found, self.header)
+
+    def renamed(self, record: Mapping[str, object]) -> dict[str, object]:
+        """A JSON object whose fields have their own names, not those of their columns."""
+        given = self.given()
+        rest = {k: v for k, v in record.items() if k not in given and k not in given.values()}
+        return rest | {what: record[name] for what, name in given.items() if name in record}
+
+    def refuse(self, path: str | Path, has: str) -> None:
+        """Refuse columns that were asked for in a file of another kind: what it `has` not."""
+        for what, name in self.given().items():
+            raise DataError(f"{path}: {has}, such as '{name}'. Leave {flag(what)} out.")
+
+    def said(self) -> str:
+        """What was understood, in words."""
+        parts = [f"{what} is column '{name}'" for what, name in self.given().items()]
+        return f"{'' if self.header else 'no header, '}{', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A text or a pair, with its answer as it stands in the file."""
+
+    text: str
+    second: str | None
+    label: Any
+    where: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same as another one."""
+        return tuple(self.texts)
+
+    @property
+    def texts(self) -> list[str]:
+        """One text or two."""
+        return [self.text] if self.second is None else [self.text, self.second]
+
+
+def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
+    """Find out which column is what, as far as it was not asked for."""
+    header, cells = look_at(path, asked, _is_header)
+    names = list(cells)
+    found: dict[str, str | None] = {**asked.among(names, f"{path}: ").given()}
+    lower = {name.strip().lower(): name for name in reversed(names)}
+    for first, other in PAIRS:
+        if first in lower and other in lower and not {"text", "second"} & set(found):
+            found |= {"text": lower[first], "second": lower[other]}
+    for what, usual in NAMES.items():
+        free = (lower[name] for name in usual if name in lower)
+        if what not in found and (what != "label" or labelled):
+            found[what] = next((n for n in free if n not in found.values()), None)
+    if found["text"] is None:
+        found["text"] = names[0] if len(names) == 1 else _longest(_besides(cells, found.values()))
+    if labelled and found["label"] is None:
+        found["label"] = _label_like(_besides(cells, found.values()))
+    for what in ("text", "label")[: 1 + labelled]:
+        if found.get(what) is None:
+            for _ in islice(read_rows(path, list, header=header), LOOKED_AT):
+                pass  # a bad row may be the reason: this says so
+            raise DataError(
+                f"{path}: none of the columns {', '.join(names)} looks like the {what}. Name it "
+                f"with --{what}."
+            )
+    return Columns.of(found, header)
+
+
+def look_at(
+    path: str | Path, asked: Columns, is_header: Callable[[Texts], bool]
+) -> tuple[bool, Cells]:
+    """Tell whether a table has a header, and the first cells of each column by its name.
+
+    The header of a table of text has a name that was asked for, or one that people use, or
+    `is_header` finds one in the first cells of each column.
+    """
+    found: list[dict[str, object]] = []
+    with suppress(DataError):  # whoever reads the file in earnest tells it
+        rows = read_rows(path, list, header=False, watcher=_First())
+        found.extend(row.cells for row in islice(rows, LOOKED_AT))
+    if not found:
+        next(read_rows(path, list), None)  # says what is wrong with the first
+    names = list(dict.fromkeys(name for row in found for name in row))
+    if not names:
+        raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
+    cells = {name: [row.get(name) for row in found] for name in names}
+    if kind_of(path, TABLES) not in (".csv", ".tsv"):
+        return True, cells
+    texts = {name: [str(cell) for cell in values] for name, values in cells.items()}
+    first = [values[0] for values in texts.values()]
+    known = {name for names in NAMES.values() for name in names}
+    header = asked.header
+    if header is None:
+        named = any(not name.isdecimal() for name in asked.given().values())
+        usual = any(cell.strip().lower() in known for cell in first)
+        header = named or usual or is_header(texts)
+    if header:
+        refuse_repeated(first, path)
+        texts = dict(zip(first, (values[1:] for values in texts.values()), strict=True))
+    return header, texts
+
+
+class _First(Glance):
+    """Gives up when as many rows are bad as would be looked at."""
+
+    def __init__(self) -> None:
+        self.left = LOOKED_AT
+
+    def bad(self, error: DataError, raw: str) -> None:
+        """Count it."""
+        self.left -= 1
+        if not self.left:
+            raise error
+
+
+def _is_header(cells: Texts) -> bool:
+    """Is the first cell of the label's column none of the labels below it, and no number?"""
+    below = {name: values[1:] for name, values in cells.items()}
+    label = _label_like(_besides(below, [_longest(below)]))
+    if label is None:
+        return False
+    first = cells[label][0]
+    return first not in below[label] and not _is_number(first)
+
+
+def column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
+    """The column of that name, or of that number."""
+    if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
+        return names[int(name) - 1]
+    if name not in names:
+        raise DataError(f"{where}{unknown('column', name, names)} Choose with {flag(what)}.")
+    return name
+
+
+def flag(what: str) -> str:
+    """The option that names the column of a field."""
+    return f"--{what}" if what in NAMES else f"--column {what}=COLUMN"
+
+
+def _besides(columns: Cells, names: Collection[str | None]) -> Cells:
+    return {name: cells for name, cells in columns.items() if name not in names}
+
+
+def _longest(columns: Cells) -> str | None:
+    """The column with the longest texts."""
+    sizes = {
+        name: mean([len(cell) for cell in cells if isinstance(cell, str)] or [0])
+        for name, cells in columns.items()
+    }
+    return max(sizes, key=lambda name: sizes[name], default=None)
+
+
+def _label_like(columns: Cells) -> str | None:
+    """The column with the fewest different values, filled everywhere and not always the same."""
+    kinds = {
+        name: len({str(cell) for cell in cells})
+        for name, cells in columns.items()
+        if cells and all(str(cell).strip() for cell in cells) and not _numbers_rows(cells)
+    }
+    fit = {name: count for name, count in kinds.items() if count > 1}
+    return min(fit, key=lambda name: fit[name], default=None)
+
+
+def _numbers_rows(cells: Sequence[object]) -> bool:
+    """Is it another one in every row, such as an id? Numbers with a point may be answers."""
+    different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
+    return different and not all(is_fraction(str(cell)) for cell in cells)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def is_fraction(cell: str) -> bool:
+    """Is it a number that is not whole, or that is written with a point?"""
+    return _is_number(cell) and ("." in cell or not float(cell).is_integer())
+
+
+def read_samples(
+    path: str | Path,
+    columns: Columns,
+    watcher: Watcher = REFUSE,
+    understand: Callable[[Sample], object] = lambda sample: sample.label,
+) -> Iterator[Sample]:
+    """The rows of a table as texts with answers; one without text is refused.
+
+    `understand` makes of an answer what the task needs, where answers are given.
+    """
+    wanted = {what: name for what, name in columns.given().items() if what in NAMES}
+
+    def choose(names: Sequence[str]) -> list[str]:
+        for what, name in wanted.items():
+            if name not in names:  # `infer` has settled numbers; keys of an object have no order
+                raise DataError(f"{unknown('column', name, names)} Choose with --{what}.")
+        return list(wanted.values())
+
+    for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
+        try:
+            sample = _sample(row, columns)
+            yield replace(sample, label=understand(sample)) if columns.label else sample
+        except DataError as error:
+            watcher.bad(error, row.raw)
+
+
+def _sample(row: Row, columns: Columns) -> Sample:
+    names = {"text": columns.text, "second": columns.second}
+    texts = {what: whole(row.text(name), row.where) for what, name in names.items() if name}
+    for what, text in texts.items():
+        if not text.strip():
+            raise DataError(
+                f"{row.where}: the {what} is empty; need some. Fill it or remove the row."
+            )
+    label = None if columns.label is None else row.cells[columns.label]
+    return Sample(texts["text"], texts.get("second"), label, row.where)

@@ -1,0 +1,283 @@
+"""Tagged files -> sentences: words, and the entities among them.
+
+    columns   a word a line, its tag in the last column, a blank line between sentences (CoNLL);
+              tags in IOB1, IOB2 or BIOES; -DOCSTART- begins a document
+    .jsonl    text and entities: [{"start": 0, "end": 4, "label": "PER"}], in characters;
+              or tokens and tags, two lists
+
+Whatever a file has, a sentence is a text with the stretches of its words and of its entities.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.json_lines import list_of, read_objects, text_of
+from unmask.data.read.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
+from unmask.system.errors import DataError
+from unmask.text.wordpiece import clean, split
+
+DOCUMENT = "-DOCSTART-"
+INSIDE, ENDS, ALONE = "I", ("E", "L"), ("S", "U")  # BILOU is BIOES with other letters
+LENIENT = "; --set task.lenient=true takes all such for beginnings"
+LOOKED_AT = 5000  # sentences
+Stretch = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A name in a text."""
+
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A text, its words, and the entities in it; None where they are not known."""
+
+    text: str
+    words: tuple[Stretch, ...]
+    entities: tuple[Entity, ...] | None
+    where: str
+    document: int = 0  # sentences of one are neighbours
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same as another one."""
+        return (self.text,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    where: str
+    word: str
+    tag: str
+
+
+def sentence_of(text: str, where: str, entities: tuple[Entity, ...] | None = None) -> Sentence:
+    """A text with its words as BERT sees them: cut at spaces and around punctuation."""
+    words = split(clean((character, i) for i, character in enumerate(text)))
+    return Sentence(text, tuple((w[0][1], w[-1][1] + 1) for w in words), entities, where)
+
+
+def read_sentences(
+    path: str | Path,
+    watcher: Watcher = REFUSE,
+    columns: Columns = Columns(),
+    *,
+    lenient: bool = False,
+) -> Iterator[Sentence]:
+    """Yield the sentences of a file in their order.
+
+    `lenient` takes an I- that follows nothing of its kind for a B-, as CoNLL's own scorer does.
+    """
+    if str(path) == "-" or kind_of(path, None) != ".jsonl":
+        columns.refuse(path, "a file of words and tags has no named columns")
+        return _columns(path, watcher, lenient)
+    return _objects(path, watcher, columns, lenient)
+
+
+def _columns(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
+    scheme, counted = _look_at(path)
+    if lenient and scheme == "IOB2":
+        scheme = "IOB1"  # which allows both
+    document = 0
+    for lines, begins in _blocks(path, watcher):
+        document += begins
+        words = [line.word[:-1] if counted else line.word for line in lines]
+        try:
+            entities = _entities(lines, scheme)
+        except DataError as error:
+            watcher.bad(error, " ".join(words))
+            continue
+        yield _joined(words, entities, lines[0].where, document)
+
+
+def scheme_of(path: str | Path) -> str:
+    """How a file of columns writes entities, and what else was understood, in words."""
+    scheme, counted = _look_at(path)
+    return f"tags in {scheme}" + (", a number after each word left out" if counted else "")
+
+
+def _look_at(path: str | Path) -> tuple[str, bool]:
+    """The scheme of the tags, and whether each word has a digit that counts its place."""
+    counted, letters = True, set()
+    begins: Counter[str] = Counter()  # letters of first words, where none of its kind is before
+    for lines, _ in islice(_blocks(path, GLANCE), LOOKED_AT):
+        before = ""
+        for line in lines:
+            counted = counted and len(line.word) > 1 and line.word[-1].isdigit()
+            letter, _, label = line.tag.partition("-")
+            letters.add(letter)
+            if label and label != before:
+                begins[letter] += 1
+            before = label
+    if letters & {*ENDS, *ALONE}:
+        return "BIOES", counted
+    return ("IOB1" if begins[INSIDE] > begins["B"] else "IOB2"), counted
+
+
+def _blocks(path: str | Path, watcher: Watcher) -> Iterator[tuple[list[_Line], bool]]:
+    """The lines of each sentence, and whether it begins a document."""
+    lines: list[_Line] = []
+    width, begins, spoiled = 0, False, False
+    for number, text in chain(read_lines(path, watcher), [(0, "")]):
+        cells = text.split()
+        if cells and cells[0] != DOCUMENT:
+            width = width or len(cells)
+            if len(cells) != width or width < 2:
+                spoiled = True
+                error = DataError(
+                    f"{path}:{number}: {len(cells)} columns; need a word and its tag"
+                    + (f", {width} columns as in the lines before" if width > 1 else "")
+                    + ". Mend it, or put a blank line between sentences."
+                )
+                watcher.bad(error, text)
+                continue
+            lines.append(_Line(f"{path}:{number}", cells[0], cells[-1]))
+            continue
+        if lines and not spoiled:
+            yield lines, begins
+            begins = False
+        lines, spoiled = [], False
+        begins = begins or bool(cells)
+
+
+def _entities(lines: Sequence[_Line], scheme: str) -> list[tuple[int, int, str]]:
+    """Tags -> first word, last word + 1, label; what the scheme does not allow is refused."""
+    known = ("B", INSIDE, *ENDS, *ALONE) if scheme == "BIOES" else ("B", INSIDE)
+    found: list[tuple[int, int, str]] = []
+    under_way = False  # may the last one go on?
+    for i, line in enumerate(lines):
+        letter, dash, label = line.tag.partition("-")
+        if line.tag != "O" and (not dash or not label or letter not in known):
+            raise DataError(
+                f"{line.where}: the tag is '{line.tag:.40}'; need O or, in {scheme}, one of "
+                f"{', '.join(known)} with a dash and a label, as in B-PER. Mend it."
+            )
+        inside = letter in (INSIDE, *ENDS)
+        goes_on = under_way and inside and found[-1][2] == label
+        if under_way and not goes_on and scheme == "BIOES":
+            raise DataError(
+                f"{line.where}: '{line.tag}' after an entity {found[-1][2]} that has not ended; in "
+                "BIOES its last word has E-, or S- if it is the only one. Mend it."
+            )
+        if inside and not goes_on and scheme != "IOB1":
+            before = lines[i - 1].tag if i else "the beginning of the sentence"
+            begins, lenient = ("B- or S-", "") if scheme == "BIOES" else ("B-", LENIENT)
+            raise DataError(
+                f"{line.where}: '{line.tag}' after {before}; in {scheme} an entity begins with "
+                f"{begins}. Write B-{label}, or mend what is before{lenient}."
+            )
+        if goes_on:
+            found[-1] = (found[-1][0], i + 1, label)
+        elif line.tag != "O":
+            found.append((i, i + 1, label))
+        under_way = letter in ("B", INSIDE)
+    if under_way and scheme == "BIOES":
+        raise DataError(
+            f"{lines[-1].where}: the sentence ends inside an entity {found[-1][2]}; in "
+            "BIOES its last word has E-. Mend it."
+        )
+    return found
+
+
+def _joined(
+    words: Sequence[str], entities: Sequence[tuple[int, int, str]], where: str, document: int = 0
+) -> Sentence:
+    """Words with a space between them, as a text."""
+    at, stretches = 0, []
+    for word in words:
+        stretches.append((at, at + len(word)))
+        at += len(word) + 1
+    named = tuple(Entity(stretches[a][0], stretches[b - 1][1], label) for a, b, label in entities)
+    return Sentence(" ".join(words), tuple(stretches), named, where, document)
+
+
+def _objects(
+    path: str | Path, watcher: Watcher, columns: Columns, lenient: bool
+) -> Iterator[Sentence]:
+    def sentence(given: dict[str, object], where: str, text: str) -> Sentence:
+        record = columns.renamed(given)
+        return _tagged(record, where, lenient) if "tokens" in record else _marked(record, where)
+
+    for number, found in enumerate(read_objects(path, watcher, sentence)):
+        yield replace(found, document=number)
+
+
+def _tagged(record: dict[str, object], where: str, lenient: bool) -> Sentence:
+    words = _texts(record, "tokens", where)
+    empty = next((i for i, word in enumerate(words) if not word.strip()), None)
+    if not words or empty is not None:
+        raise DataError(f"{where}: token {empty or 0} is empty; need a word. Fill or remove it.")
+    name = next((name for name in ("tags", "ner_tags") if name in record), None)
+    if name is None:
+        return replace(_joined(words, [], where), entities=None)
+    tags = _texts(record, name, where)
+    if len(words) != len(tags):
+        raise DataError(
+            f"{where}: {len(words)} tokens and {len(tags)} tags; need as many. Mend it."
+        )
+    whole(" ".join([*words, *tags]), where)
+    lines = [_Line(where, word, tag) for word, tag in zip(words, tags, strict=True)]
+    scheme = "IOB1" if lenient else "IOB2"  # the first allows both
+    scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else scheme
+    return _joined(words, _entities(lines, scheme), where)
+
+
+def _texts(record: dict[str, object], name: str, where: str) -> list[str]:
+    values = list_of(record, name, where)
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) < len(values):
+        raise DataError(f"{where}: '{name}' is {values!r:.60}; need a list of texts. Mend it.")
+    return texts
+
+
+def _marked(record: dict[str, object], where: str) -> Sentence:
+    text = text_of(record, "text", where)
+    spans = next((record[n] for n in ("entities", "spans", "labels") if n in record), None)
+    if spans is None:
+        return sentence_of(text, where)
+    if not isinstance(spans, list):
+        raise DataError(f"{where}: the entities are {spans!r:.60}; need a list. Mend it.")
+    entities = sorted((_entity(span, text, where) for span in spans), key=lambda e: e.start)
+    for one, other in zip(entities, entities[1:], strict=False):
+        if other.start < one.end:
+            raise DataError(
+                f"{where}: the entities '{text[one.start : one.end]:.40}' and "
+                f"'{text[other.start : other.end]:.40}' overlap; a word has one label. Remove one."
+            )
+    sentence = sentence_of(text, where, tuple(entities))
+    begins, ends = ({stretch[side] for stretch in sentence.words} for side in (0, 1))
+    for entity in entities:
+        if entity.start not in begins or entity.end not in ends:
+            raise DataError(
+                f"{where}: the entity from {entity.start} to {entity.end}, "
+                f"'{text[entity.start : entity.end]:.40}', cuts a word or takes a space with it; "
+                "need whole words. Mend its start or end."
+            )
+    return sentence
+
+
+def _entity(span: object, text: str, where: str) -> Entity:
+    if isinstance(span, list) and len(span) == 3:
+        span = dict(zip(("start", "end", "label"), span, strict=True))
+    if not isinstance(span, dict):
+        raise DataError(f"{where}: the entity {span!r:.60}; need start, end and label. Mend it.")
+    start, end, label = (span.get(name) for name in ("start", "end", "label"))
+    labelled = isinstance(label, str) and bool(label.strip())
+    if type(start) is not int or type(end) is not int or not labelled:
+        raise DataError(
+            f"{where}: the entity {span!r:.80}; need whole numbers start and end, and a label."
+        )
+    if not 0 <= start < end <= len(text):
+        raise DataError(
+            f"{where}: an entity from {start} to {end} in a text of {len(text)} characters; need "
+            "0 <= start < end <= its length. Mend it."
+        )
+    return Entity(start, end, str(label).strip())

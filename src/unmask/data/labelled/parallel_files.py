@@ -1,0 +1,38 @@
+"""A folder of two languages, or files -> the paths of pairs to learn from and to be scored on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.data.labelled.parallel import find_folder
+from unmask.system.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """Where pairs are: a folder and two languages, or files."""
+
+    folder: Path | None = None
+    source: str | None = None  # languages of the folder
+    target: str | None = None
+    train: Sequence[Path] = ()
+    dev: Sequence[Path] = ()
+
+    def paths(self) -> tuple[Sequence[Path], Sequence[Path]]:
+        """The files to learn from, and those to be scored on."""
+        if self.folder is None:
+            if not self.train or not self.dev:
+                raise SettingsError(
+                    "nothing to learn from: need a folder with --from and --to, or --train and "
+                    "--dev (one table each, or twice two parallel files)."
+                )
+            return self.train, self.dev
+        if self.source is None or self.target is None:
+            raise SettingsError(
+                f"{self.folder}: a folder of two languages; need --from and --to, as in --from de "
+                "--to en."
+            )
+        if self.train or self.dev:
+            raise SettingsError("a folder, and --train or --dev: give one or the other.")
+        found = find_folder(self.folder, self.source, self.target)
+        return found["train"], found["dev"]

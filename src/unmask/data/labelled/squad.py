@@ -1,0 +1,180 @@
+"""Question files -> questions with their passages and answers, every offset checked.
+
+    .json     SQuAD, version 1.1 or 2.0: articles, paragraphs, questions
+    .jsonl    an object a line: question, context and, where known, answers
+
+An answer is a stretch of its passage: text and answer_start, counted in characters. In a .jsonl the
+answers are a list of such objects, or one object of two lists as the `datasets` library has it.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.data.labelled.columns import Columns
+from unmask.data.read.json_lines import field_of, list_of, object_with, read_objects, text_of
+from unmask.data.read.lines import REFUSE, Watcher, kind_of, opened, short
+from unmask.system.errors import DataError
+from unmask.system.settings import parse_json
+
+QUESTIONS = (".json", ".jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a passage."""
+
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.start + len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a passage; None for answers that are not known."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Span, ...] | None  # none in it: the passage does not answer
+    where: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same as another one."""
+        return self.question, self.context
+
+
+def read_questions(
+    path: str | Path, watcher: Watcher = REFUSE, columns: Columns = Columns()
+) -> Iterator[Question]:
+    """Yield the questions of a file in their order; no id may come twice."""
+    squad = kind_of(path, QUESTIONS) == ".json"
+    if squad:
+        columns.refuse(path, "SQuAD's format has no columns")
+    seen: dict[str, str] = {}
+    for question in _squad(Path(path), watcher) if squad else _lines(path, watcher, columns):
+        before = question.where
+        if question.answers is not None:  # of those that are only asked there may be any number
+            before = seen.setdefault(question.id, question.where)
+        if before == question.where:
+            yield question
+        else:
+            error = DataError(
+                f"{question.where}: the id '{question.id:.60}' was used before, by {before}; need "
+                "one for each question. Change it."
+            )
+            watcher.bad(error, question.question)
+
+
+def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
+    try:
+        with opened(path, watcher) as file:
+            table = parse_json(file.read(), where=str(path), kind=DataError)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise DataError(
+            f"{path}: cannot be read to its end: {short(problem)} Fetch it again."
+        ) from None
+    for a, article in enumerate(list_of(table, "data", str(path))):
+        for paragraph, where in _parts(article, "paragraphs", f"{path}: data[{a}]", watcher):
+            for record, place in _parts(paragraph, "qas", where, watcher):
+                try:
+                    yield _question(record, text_of(paragraph, "context", where), place)
+                except DataError as error:
+                    watcher.bad(error, str(record))
+
+
+def _parts(table: object, key: str, where: str, watcher: Watcher) -> Iterator[tuple[object, str]]:
+    """The parts of a list inside SQuAD's tree with their places; none if it is bad."""
+    try:
+        parts = list_of(table, key, where)
+    except DataError as error:
+        watcher.bad(error, str(table))
+        return
+    yield from ((part, f"{where}.{key}[{number}]") for number, part in enumerate(parts))
+
+
+def _lines(path: str | Path, watcher: Watcher, columns: Columns) -> Iterator[Question]:
+    def question(given: dict[str, object], where: str, text: str) -> Question:
+        record = columns.renamed(given)
+        return _question({"id": where, **record}, text_of(record, "context", where), where)
+
+    return read_objects(path, watcher, question)
+
+
+def _question(given: object, context: str, where: str) -> Question:
+    record = object_with("question", given, where)
+    question, id = text_of(record, "question", where), str(field_of(record, "id", where))
+    where = where if id == where else f"{where} (id {id:.60})"
+    impossible = record.get("is_impossible", False)
+    if not isinstance(impossible, bool):
+        raise DataError(f"{where}: 'is_impossible' is {impossible!r:.60}; need true or false.")
+    if "answers" not in record:
+        return Question(id, question, context, () if impossible else None, where)
+    answers = tuple(_span(answer, context, where) for answer in _answers(record, where))
+    if impossible and answers:
+        raise DataError(
+            f"{where}: 'is_impossible' is true, and there are {len(answers)} answers; need one or "
+            "the other. Remove the answers, or say false."
+        )
+    if "is_impossible" in record and not impossible and not answers:
+        raise DataError(
+            f"{where}: 'is_impossible' is false, and there is no answer. Add one, or say true."
+        )
+    return Question(id, question, context, answers, where)
+
+
+def _answers(record: dict[str, object], where: str) -> list[object]:
+    answers = record["answers"]
+    if isinstance(answers, dict):  # two lists beside each other
+        texts, starts = (list_of(answers, name, where) for name in ("text", "answer_start"))
+        if len(texts) != len(starts):
+            raise DataError(
+                f"{where}: {len(texts)} answers and {len(starts)} offsets; need as many. Mend it."
+            )
+        pairs = zip(texts, starts, strict=True)
+        return [{"text": text, "answer_start": start} for text, start in pairs]
+    return list_of(record, "answers", where)
+
+
+def _span(answer: object, context: str, where: str) -> Span:
+    """An answer that stands in its passage where it says it does."""
+    text, start = text_of(answer, "text", where), field_of(answer, "answer_start", where)
+    if type(start) is not int:  # True is one, too, for isinstance
+        raise DataError(f"{where}: 'answer_start' is {start!r:.60}; need a whole number. Mend it.")
+    if start >= 0 and context[start : start + len(text)] == text:
+        return Span(text, start)
+    if text not in context:
+        raise DataError(
+            f"{where}: the answer '{text:.60}' does not occur in its passage; need a stretch of "
+            "it, letter by letter. Mend the answer, or remove it."
+        )
+    there = context[max(start, 0) : max(start, 0) + len(text)]
+    raise DataError(
+        f"{where}: the answer '{text:.60}' is said to begin at {start}, where '{there:.60}' "
+        f"stands; it stands at {_nearest(context, text, start)}{_counted(context, text, start)}. "
+        "Mend 'answer_start'."
+    )
+
+
+def _nearest(context: str, text: str, start: int) -> int:
+    """The occurrence that is nearest to where it was said to be."""
+    found = re.finditer(f"(?={re.escape(text)})", context)  # they may overlap
+    return min((match.start() for match in found), key=lambda place: abs(place - start))
+
+
+def _counted(context: str, text: str, start: int) -> str:
+    """How an offset was counted, if not in characters."""
+    if start < 0:
+        return ""
+    for unit, encoding, size in (("bytes", "utf-8", 1), ("UTF-16 units", "utf-16-le", 2)):
+        raw, wanted = (part.encode(encoding, "surrogatepass") for part in (context, text))
+        if raw[size * start :].startswith(wanted):
+            return f" (offsets seem to count {unit}; need characters)"
+    return ""

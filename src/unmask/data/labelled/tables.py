@@ -1,0 +1,165 @@
+"""Tables -> rows: the columns that are wanted, with the place each row came from.
+
+    .jsonl            an object a line
+    .csv              quoted where need be, the first row names the columns
+    .tsv              cells as they are (GLUE's quotes are literal)
+    .parquet          typed columns
+
+Each of them also as .gz or .zst. A table of text has no types: "NA" and "1" are texts.
+"""
+
+import csv
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from unmask.data.read.json_lines import read_objects
+from unmask.data.read.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
+from unmask.system.errors import DataError
+
+TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
+# The names of all columns -> those that are wanted. It may refuse, as a DataError without a place.
+Choose = Callable[[Sequence[str]], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Some cells of a row by the names of their columns, and its place."""
+
+    cells: dict[str, object]
+    where: str  # `path:line` or `path: row N`
+    raw: str  # as it stands there
+    typed: bool = False  # by column; then a cell may be missing
+
+    def text(self, name: str) -> str:
+        """What stands in a cell, which must be a text; a missing one is empty."""
+        value = self.cells[name]
+        if value is None and self.typed:
+            return ""
+        if not isinstance(value, str):
+            need = "a text" if self.typed else "a text in quotes"
+            raise DataError(f"{self.where}: '{name}' is {value!r:.60}; need {need}. Mend it.")
+        return value
+
+
+def read_rows(
+    path: str | Path, choose: Choose, *, header: bool = True, watcher: Watcher = REFUSE
+) -> Iterator[Row]:
+    """Yield the rows of a table in their order.
+
+    Without a header the columns are called 1, 2, 3, ...
+    """
+    kind = kind_of(path, TABLES)
+    if kind == ".jsonl":
+        return _objects(path, choose, watcher)
+    if kind == ".parquet":
+        return _parquet(Path(path), choose, watcher)
+    return _cells(Path(path), kind, choose, header, watcher)
+
+
+def _objects(path: str | Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
+    def row(record: dict[str, object], where: str, text: str) -> Row:
+        names = _placed(choose, list(record), where)
+        return Row({name: record[name] for name in names}, where, text)
+
+    return read_objects(path, watcher, row)
+
+
+def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher) -> Iterator[Row]:
+    """A table of text: every cell is a text, whatever it looks like."""
+    lines = _NumberedRows(path, kind, watcher)
+    try:
+        rows = iter(lines)
+        first = next(rows, [])
+        if not first:
+            what = "a header and a row" if header else "a row"
+            error = DataError(f"{path}: empty; need {what}. Is it the right file?")
+            return watcher.bad(error, "")
+        names = first if header else [str(i + 1) for i in range(len(first))]
+        chosen = {name: names.index(name) for name in _chosen(choose, names, path)}
+        for cells in rows if header else chain([first], rows):
+            where = f"{path}:{lines.at}"
+            if len(cells) != len(names):
+                what = "the header has" if header else "the first row has"
+                error = DataError(
+                    f"{where}: {what} {len(names)} columns and this row {len(cells)}; "
+                    "need as many. Mend it; a cell with the separator in it needs quotes."
+                )
+                watcher.bad(error, "\t".join(cells))
+            else:
+                found: dict[str, object] = {name: cells[i] for name, i in chosen.items()}
+                yield Row(found, where, "\t".join(cells))
+    except csv.Error as problem:  # where the next row would begin, nobody can say
+        error = DataError(
+            f"{path}:{lines.at}: a quote is never closed or stands alone ({problem}); need pairs. "
+            "Mend it: the file cannot be read on from here."
+        )
+        watcher.bad(error, "")
+
+
+class _NumberedRows:
+    """The rows of a file as lists of cells; `at` is the line that the last one ended on."""
+
+    def __init__(self, path: Path, kind: str, watcher: Watcher) -> None:
+        csv.field_size_limit(2**31 - 1)
+        self.at = 1
+        lines = self._counted(read_lines(path, watcher, ends=kind == ".csv"))
+        tabbed = (line.split("\t") if line else [] for line in lines)
+        self.rows = tabbed if kind == ".tsv" else csv.reader(lines, strict=True)
+
+    def _counted(self, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
+        for self.at, text in lines:
+            yield text
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Leave blank lines out; in a table of one column they are rows with an empty cell."""
+        width = 0
+        for cells in self.rows:
+            width = width or len(cells)
+            if cells or width == 1:
+                yield cells or [""]
+
+
+def _parquet(path: Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    row = 0
+    try:
+        with opened(path, watcher) as file:
+            source = path if path.suffix.lower() not in PACKED else pa.BufferReader(file.read())
+            table = pyarrow.parquet.ParquetFile(source)
+            names = _chosen(choose, table.schema_arrow.names, path)
+            for piece in table.iter_batches(columns=list(names), batch_size=4096):
+                rows: list[dict[str, object]] = piece.to_pylist()
+                for cells in rows:
+                    row += 1
+                    yield Row(cells, f"{path}: row {row}", repr(cells), typed=True)
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as problem:
+        error = DataError(f"{path}: not a readable parquet file: {short(problem)} Fetch it again.")
+        watcher.bad(error, "")
+
+
+def _chosen(choose: Choose, names: list[str], path: Path) -> Sequence[str]:
+    """What is wanted of the columns that a header names."""
+    if not names:
+        raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
+    refuse_repeated(names, path)
+    return _placed(choose, names, str(path))
+
+
+def refuse_repeated(names: Sequence[str], path: str | Path) -> None:
+    """Every column must have a name of its own."""
+    repeated = next((name for name in names if list(names).count(name) > 1), None)
+    if repeated is not None:
+        raise DataError(f"{path}:1: the column '{repeated}' is given twice. Rename one of them.")
+
+
+def _placed(choose: Choose, names: Sequence[str], where: str) -> Sequence[str]:
+    """The choice among these columns; a refusal gets its place."""
+    try:
+        return choose(names)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None

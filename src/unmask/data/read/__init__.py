@@ -1,0 +1,1 @@
+"""Files -> lines, texts and documents."""

@@ -1,0 +1,93 @@
+"""Files -> texts: one at a time, with the place it came from, in constant memory.
+
+    .txt                     a line is a text
+    .jsonl                   an object a line; the text is under "text", or --column
+    .csv, .tsv, .parquet     the text is the column "text", the only column, or --column
+
+Blank texts are skipped unless they are asked for. Each format also as .gz or .zst. "-" is standard
+input, read as .txt. What is bad goes to a `Watcher`, who refuses it, or writes it down and lets
+reading go on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.data.labelled.tables import read_rows
+from unmask.data.read.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.system.errors import DataError, unknown
+
+TEXT = "text"  # the usual name of the column
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One text and its place, as `path:line` or `path: row N`."""
+
+    text: str
+    where: str
+
+
+def read_texts(
+    path: str | Path,
+    *,
+    column: str | None = None,
+    watcher: Watcher = REFUSE,
+    blanks: bool = False,
+) -> Iterator[Record]:
+    """Yield the texts of a file in their order.
+
+    With `blanks`, also those without a character: one for every line of plain text, every record
+    of a table. The watcher is told of blank records of tables, and of all that are yielded.
+
+    What is wrong with the path itself is said at once, not when the first text is asked for.
+    """
+    kind = kind_of(path)
+    if kind != ".txt":
+        return _column(path, column, kind, watcher, blanks)
+    if column:
+        raise DataError(
+            f"{path}: plain text has no column '{column}'. Leave --column out, or give a table."
+        )
+    return _plain(path, watcher, blanks)
+
+
+def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record]:
+    """Pass records on, and say so if there was none."""
+    count = 0
+    for count, record in enumerate(records, start=1):  # noqa: B007
+        yield record
+    if not count:
+        raise DataError(f"{path}: no text in it; need at least one. Is it the right file?")
+
+
+def _plain(path: str | Path, watcher: Watcher, blanks: bool) -> Iterator[Record]:
+    for line, text in read_lines(path, watcher):
+        if blanks and not text.strip():
+            watcher.blank()
+        if blanks or text.strip():
+            yield Record(text, f"{path}:{line}")
+
+
+def _column(
+    path: str | Path, wanted: str | None, kind: str, watcher: Watcher, blanks: bool
+) -> Iterator[Record]:
+    """The texts of one column of a table."""
+
+    def choose(names: Sequence[str]) -> list[str]:
+        if wanted is None and len(names) == 1 and kind != ".jsonl":
+            return [names[0]]
+        if (wanted or TEXT) in names:
+            return [wanted or TEXT]
+        raise DataError(f"{unknown('column', wanted or TEXT, names)} Choose with --column.")
+
+    for row in read_rows(path, choose, watcher=watcher):
+        try:
+            text = row.text(*row.cells)
+        except DataError as error:
+            watcher.bad(error, row.raw)
+            continue
+        if not text.strip():
+            watcher.blank()
+        if blanks or text.strip():
+            yield Record(text, row.where)
