@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from unmask.model.attention import Attention
-from unmask.model.decoder import Decoder
-from unmask.model.layers import Block
+from unmask.model.block import Block
+from unmask.model.decoding.decoder import Decoder
 from unmask.model.network import Network
 from unmask.model.shape import DECODER
 from unmask.text.tokens import Tokens

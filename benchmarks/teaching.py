@@ -16,7 +16,7 @@ from unmask.jobs.vocabularies import learned
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import DecoderConfig, Shape
-from unmask.objectives.nextword import PairTokens
+from unmask.objectives.next_token import PairTokens
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokens import Tokens
 from unmask.train.optim import make_optimizer

@@ -28,12 +28,12 @@ from unmask.checkpoint.folder import load_folder
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import find_folder, read_pairs
 from unmask.model.config import ModelConfig, SearchSettings
-from unmask.model.decoder import Decoder
+from unmask.model.decoding.beam_search import Hypothesis, Marks, search
+from unmask.model.decoding.decoder import Decoder
+from unmask.model.decoding.unpacking import texts_of
 from unmask.model.network import Network
-from unmask.model.rows import texts_of
-from unmask.model.search import Hypothesis, Marks, search
 from unmask.model.shape import DECODER, DecoderConfig, Shape
-from unmask.objectives.nextword import PairTokens, Speaking
+from unmask.objectives.next_token import PairTokens, Speaking
 from unmask.tasks import engine
 from unmask.tasks.translate import AT_ONCE, OF_WORKER
 from unmask.text.tokens import Tokens

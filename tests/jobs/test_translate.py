@@ -19,8 +19,8 @@ from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
 from unmask.jobs.scopes import TRANSLATE
 from unmask.jobs.vocabularies import Given
-from unmask.model.decoder import Decoder
-from unmask.objectives.nextword import PairTokens
+from unmask.model.decoding.decoder import Decoder
+from unmask.objectives.next_token import PairTokens
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks.translate import Translate, TranslateSettings, written

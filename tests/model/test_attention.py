@@ -9,8 +9,8 @@ from tests.conftest import tiny_config
 from unmask.model import masks, positions
 from unmask.model.attention import Attention, listening, muting, recording
 from unmask.model.config import Scheme
-from unmask.model.kept import Kept, Room
-from unmask.model.start import start
+from unmask.model.decoding.cache import Kept, Room
+from unmask.model.init import start
 
 SCHEMES = get_args(Scheme)
 

@@ -10,8 +10,8 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.model.attention import recording
 from unmask.model.config import Scheme, SearchSettings
+from unmask.model.decoding.beam_search import Marks, search
 from unmask.model.network import Network, NextToken
-from unmask.model.search import Marks, search
 from unmask.model.shape import Shape, TokensConfig
 from unmask.system.errors import SettingsError
 

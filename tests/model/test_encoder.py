@@ -10,7 +10,7 @@ from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.config import READ_BY_SCHEME, Scheme
 from unmask.model.encoder import Encoder
-from unmask.model.start import start
+from unmask.model.init import start
 from unmask.text.tokenizer import Encoded
 
 SCHEMES = get_args(Scheme)

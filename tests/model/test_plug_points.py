@@ -18,15 +18,15 @@ from tests.shapes import bert_heads
 from unmask.checkpoint.folder import _least_numbers, load_folder, save_folder
 from unmask.checkpoint.names import departures
 from unmask.model.attention import Attention, recording
+from unmask.model.block import FeedForward, norm_of
 from unmask.model.config import ModelConfig
+from unmask.model.decoding.unpacking import texts_of
 from unmask.model.encoder import Encoder
-from unmask.model.int8 import Int8Linear, observing, quantized
-from unmask.model.layers import FeedForward, norm_of
+from unmask.model.init import start
+from unmask.model.kernels.int8 import Int8Linear, observing, quantized
 from unmask.model.network import Network, count_parameters
 from unmask.model.positions import Positions
-from unmask.model.rows import texts_of
 from unmask.model.shape import DecoderConfig, Shape
-from unmask.model.start import start
 from unmask.system.errors import SettingsError
 from unmask.system.settings import build, write_toml
 from unmask.train.recipe import ModelSettings

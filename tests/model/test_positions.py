@@ -11,8 +11,8 @@ from tests.conftest import tiny_config
 from unmask.model import positions
 from unmask.model.attention import Attention
 from unmask.model.config import Scheme
+from unmask.model.init import start
 from unmask.model.positions import Bucketed, Rotary, ShawLayer, Sinusoidal
-from unmask.model.start import start
 
 
 def test_sinusoids_have_sine_in_even_and_cosine_in_odd_dimensions():

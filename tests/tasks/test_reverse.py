@@ -19,7 +19,7 @@ from tests.stepping import take_step
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Context, DecoderConfig, Shape
-from unmask.objectives.nextword import PairTokens
+from unmask.objectives.next_token import PairTokens
 from unmask.tasks.engine import Live
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config, tiny_translator
 from tests.stepping import take_step
 from unmask.data.labelled.parallel import Pair
-from unmask.model import fast
 from unmask.model.config import SearchSettings
-from unmask.model.rows import texts_of
+from unmask.model.decoding.unpacking import texts_of
+from unmask.model.kernels import training as fast
 from unmask.model.shape import DecoderConfig, Shape
-from unmask.objectives.nextword import (
+from unmask.objectives.next_token import (
     ANSWERS,
     FORCED,
     PLACES,

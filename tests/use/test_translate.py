@@ -14,7 +14,7 @@ from unmask.data.labelled.columns import Columns
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.scopes import TRANSLATE
 from unmask.model.config import SearchSettings
-from unmask.objectives.nextword import decoder_states
+from unmask.objectives.next_token import decoder_states
 from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
 from unmask.tasks.translate import Translate, TranslateSettings

@@ -11,9 +11,9 @@ from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.integrity import fingerprint
 from unmask.data import counter_rng
 from unmask.model.factory import draw_part, make_network
+from unmask.model.init import start as zero_start
 from unmask.model.network import Network
 from unmask.model.shape import Shape
-from unmask.model.start import start as zero_start
 from unmask.objectives.base import Companions, Objective, Statistics
 from unmask.system.settings import build
 

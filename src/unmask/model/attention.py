@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import fast
 from unmask.model.config import ModelConfig
-from unmask.model.kept import Kept
+from unmask.model.decoding.cache import Kept
+from unmask.model.kernels import training
 from unmask.model.positions import Positions
 from unmask.model.shape import Scoring
 
@@ -69,7 +69,7 @@ class Attention(Heard):
         if kept is None and self._may_be_fast(x, added, positions):
             joined: Tensor = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
             rate = self.dropout if self.training else 0.0
-            mixed = fast.self_attend(joined, added, rate, positions.turn(index))
+            mixed = training.self_attend(joined, added, rate, positions.turn(index))
         else:
             parts: tuple[Tensor, ...] = self.qkv(x).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
@@ -137,7 +137,7 @@ class Attention(Heard):
         """Nothing is asked that only the spelled-out way can do."""
         asked = self.listener is not None or positions.reads_weights
         trained = added is not None and added.requires_grad
-        return not asked and not trained and fast.usable(x, training=self.training)
+        return not asked and not trained and training.usable(x, training=self.training)
 
     def _weights(self, q: Tensor, k: Tensor, added: Tensor | None, layer: int | None) -> Tensor:
         scores: Tensor = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import fast, positions
+from unmask.model import positions
 from unmask.model.attention import heard_by
+from unmask.model.block import dropout_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.layers import dropout_of, norm_of
-from unmask.model.start import table
+from unmask.model.init import table
+from unmask.model.kernels import training
 
 TokenListener = Callable[[Tensor], Tensor]  # token vectors [B, S, E] -> token vectors
 
@@ -44,7 +45,7 @@ class Embeddings(nn.Module):
         x: Tensor = self.positions.scaled(vectors) + self.segments(segments)
         where = self.positions.embed(index)
         x = x if where is None else x + where
-        out: Tensor = self.project(fast.dropped(self.norm(x), self.dropout))
+        out: Tensor = self.project(training.dropped(self.norm(x), self.dropout))
         return out
 
     @property

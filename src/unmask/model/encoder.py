@@ -10,16 +10,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from unmask.model import fast, masks
+from unmask.model import masks
 from unmask.model.attention import chosen
+from unmask.model.block import Block, last_norm_of
 from unmask.model.config import ModelConfig
+from unmask.model.decoding.cache import Kept, Prefix, Room
+from unmask.model.decoding.recurrent import RecurrentLayer
+from unmask.model.decoding.unpacking import Texts, texts_of
 from unmask.model.embeddings import Embeddings
-from unmask.model.kept import Kept, Prefix, Room
-from unmask.model.layers import Block, last_norm_of
+from unmask.model.init import start
+from unmask.model.kernels import training
 from unmask.model.positions import Positions
-from unmask.model.recurrent import RecurrentLayer
-from unmask.model.rows import Texts, texts_of
-from unmask.model.start import start
 from unmask.system.errors import SettingsError
 
 
@@ -123,7 +124,7 @@ class Encoder(nn.Module):
             if trace is not None:
                 trace.append(texts.together(states))
             if layer:  # the dropout between layers, which have none of their own
-                states = fast.dropped(states, self.embeddings.dropout)
+                states = training.dropped(states, self.embeddings.dropout)
             states = self.blocks[which](states, texts.length)
         out = texts.together(states)
         if trace is not None:

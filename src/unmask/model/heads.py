@@ -5,10 +5,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from unmask.model.block import ACTIVATIONS, dropout_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.decoder import Decoder
-from unmask.model.layers import ACTIVATIONS, dropout_of, norm_of
-from unmask.model.recurrent import RecurrentDecoder
+from unmask.model.decoding.decoder import Decoder
+from unmask.model.decoding.recurrent import RecurrentDecoder
+from unmask.model.init import start
 from unmask.model.shape import (
     DecoderConfig,
     HeadConfig,
@@ -18,7 +19,6 @@ from unmask.model.shape import (
     TokensConfig,
     VectorConfig,
 )
-from unmask.model.start import start
 
 
 class WeightedMix(nn.Module):

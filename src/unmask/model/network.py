@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import fast
 from unmask.model.config import ModelConfig
-from unmask.model.decoder import Decoder
+from unmask.model.decoding.cache import Prefix
+from unmask.model.decoding.decoder import Decoder
+from unmask.model.decoding.recurrent import RecurrentDecoder
 from unmask.model.encoder import Encoder
 from unmask.model.heads import Head, LabelHead, Pooler, TokenHead, make_head
-from unmask.model.kept import Prefix
-from unmask.model.recurrent import RecurrentDecoder
+from unmask.model.kernels import training
 from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS, Shape
 
 M = TypeVar("M", bound=nn.Module)
@@ -202,7 +202,7 @@ class Network(nn.Module):
         self, states: Tensor, answers: Tensor, name: str = TOKENS, smoothing: float = 0.0
     ) -> Tensor:
         """The cross-entropy of the same, summed.  [N, D], [N] -> []"""
-        return fast.token_loss(*self._compared(states, name), answers, smoothing)
+        return training.token_loss(*self._compared(states, name), answers, smoothing)
 
     def words(self, name: str = DECODER) -> Tensor:
         """The embeddings of the tokens that a head predicts.  [V, E]"""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.model.config import ModelConfig, Scheme
-from unmask.model.start import table
+from unmask.model.init import table
 
 
 class Positions(nn.Module):

@@ -11,12 +11,12 @@ from unmask.data.batch import Numbers
 from unmask.data.packing import Rows
 from unmask.model.attention import Heard, recording
 from unmask.model.config import SearchSettings
-from unmask.model.decoder import Decoder
+from unmask.model.decoding.beam_search import Hypothesis
+from unmask.model.decoding.decoder import Decoder
+from unmask.model.decoding.recurrent import RecurrentDecoder
 from unmask.model.network import Network
-from unmask.model.recurrent import RecurrentDecoder
-from unmask.model.search import Hypothesis
 from unmask.model.shape import DECODER
-from unmask.objectives.nextword import Decoding, PairTokens, batch_of_pairs, decoder_states
+from unmask.objectives.next_token import Decoding, PairTokens, batch_of_pairs, decoder_states
 from unmask.tasks.engine import rows_of
 from unmask.tasks.views import Looked
 from unmask.text.detokenize import join_pieces

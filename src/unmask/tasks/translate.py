@@ -22,10 +22,10 @@ from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import Pair, inferred, read_pairs
 from unmask.data.read.lines import Watcher
 from unmask.model.config import ModelConfig, SearchSettings
-from unmask.model.search import Hypothesis
+from unmask.model.decoding.beam_search import Hypothesis
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
 from unmask.objectives.base import Objective
-from unmask.objectives.nextword import (
+from unmask.objectives.next_token import (
     Decoding,
     NextWord,
     NextWordSettings,

@@ -18,7 +18,7 @@ from unmask.checkpoint.folder import save_folder
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.docstrings import read_library
 from unmask.data.read.texts import read_texts
-from unmask.model.int8 import observing, quantized
+from unmask.model.kernels.int8 import observing, quantized
 from unmask.model.shape import LABELS
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder

@@ -15,9 +15,9 @@ from unmask.data.labelled.columns import Columns
 from unmask.data.read.lines import Watcher, read_lines
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
-from unmask.objectives import nextword
+from unmask.objectives import next_token
 from unmask.objectives.base import Objective
-from unmask.objectives.nextword import Decoding, PairTokens
+from unmask.objectives.next_token import Decoding, PairTokens
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.engine import Forward, network_of, rows_of
@@ -52,7 +52,7 @@ class Spell(Task[Line, Said]):
     """A small decoder with the encoder's own words."""
 
     name = "spell"
-    Config = nextword.NextWordSettings
+    Config = next_token.NextWordSettings
     Ask = AskWords
     answers = Said
     metric = "right"
@@ -78,7 +78,7 @@ class Spell(Task[Line, Said]):
 
     @property
     def objective(self) -> Objective:
-        return nextword.NextWord(self.config, term=self.name)
+        return next_token.NextWord(self.config, term=self.name)
 
     def windows(
         self,
@@ -96,7 +96,7 @@ class Spell(Task[Line, Said]):
 
     def batch(self, windows: Sequence[Any], tokens: Tokens, term: str | None = None) -> Batch:
         rows, pad = rows_of([len(w.ids) for w in windows]), tokens.source.vocabulary.pad
-        return nextword.batch_of_pairs(windows, rows, pad_id=pad, term=term or self.name)
+        return next_token.batch_of_pairs(windows, rows, pad_id=pad, term=term or self.name)
 
     def session(self, forward: Forward, windows: Sequence[Any], tokens: Tokens) -> Decoding:
         rows = rows_of([len(window.source) for window in windows])

@@ -17,7 +17,7 @@ from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Companions, Objective, Statistics, Sums, Term
-from unmask.objectives.nextword import NextWord
+from unmask.objectives.next_token import NextWord
 from unmask.tasks.base import Task
 from unmask.tasks.engine import Forward
 from unmask.tasks.growing import Growing

@@ -9,11 +9,11 @@ import torch
 
 from tests.conftest import tiny_translator
 from unmask.data.batch import collate
-from unmask.model import search as module
 from unmask.model.config import SearchSettings
-from unmask.model.rows import texts_of
-from unmask.model.search import Marks, begin, search
-from unmask.objectives.nextword import Speaking
+from unmask.model.decoding import beam_search as module
+from unmask.model.decoding.beam_search import Marks, begin, search
+from unmask.model.decoding.unpacking import texts_of
+from unmask.objectives.next_token import Speaking
 from unmask.system.errors import SettingsError
 from unmask.system.settings import build
 from unmask.text.tokenizer import Encoded

@@ -5,7 +5,7 @@ import torch
 
 from tests.conftest import tiny_translator
 from unmask.model.config import SearchSettings
-from unmask.objectives.nextword import Decoding, PairTokens
+from unmask.objectives.next_token import Decoding, PairTokens
 from unmask.text.tokens import Tokens
 
 

@@ -5,7 +5,7 @@ import torch
 
 from unmask.data.batch import collate
 from unmask.data.packing import pack
-from unmask.model.rows import texts_left, texts_of
+from unmask.model.decoding.unpacking import texts_left, texts_of
 from unmask.text.tokenizer import Encoded
 
 OWNER = torch.tensor([[0, 0, 0, 1, 1, -1], [0, 0, 1, 2, 2, 2]])

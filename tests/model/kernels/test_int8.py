@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from tests.conftest import tiny_network
+from unmask.model.block import FeedForward
 from unmask.model.config import ModelConfig
-from unmask.model.int8 import (
+from unmask.model.kernels.int8 import (
     MOST,
     WIDE,
     Int8FeedForward,
@@ -15,7 +16,6 @@ from unmask.model.int8 import (
     observing,
     quantized,
 )
-from unmask.model.layers import FeedForward
 
 SHAPES = pytest.mark.parametrize("shape", [(64, 32), (32, 64)], ids=["narrower", "wider"])
 

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import fast, masks, positions
+from unmask.model import masks, positions
 from unmask.model.attention import Attention
+from unmask.model.block import Block, Look, dropout_of, last_norm_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.kept import Kept, Room
-from unmask.model.layers import Block, Look, dropout_of, last_norm_of, norm_of
-from unmask.model.rows import Texts, texts_left
+from unmask.model.decoding.cache import Kept, Room
+from unmask.model.decoding.unpacking import Texts, texts_left
+from unmask.model.init import table
+from unmask.model.kernels import training
 from unmask.model.shape import DecoderConfig
-from unmask.model.start import table
 from unmask.system.settings import build
 
 # Settings that a decoder does not take from its encoder, whose layers may be more or fewer.
@@ -129,4 +130,4 @@ class Decoder(nn.Module):
         """2 x [B, T] -> [B, T, D]"""
         x = self.positions.scaled(F.embedding(words, table))
         where = self.positions.embed(index)
-        return fast.dropped(self.norm(x if where is None else x + where), self.dropout)
+        return training.dropped(self.norm(x if where is None else x + where), self.dropout)

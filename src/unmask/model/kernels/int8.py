@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from unmask.model.layers import Block, FeedForward
+from unmask.model.block import Block, FeedForward
 from unmask.model.network import Network
 
 FAR, WIDE = 2.5, 8  # a wide channel, beside the middle one; how many there are at most

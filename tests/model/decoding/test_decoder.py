@@ -12,8 +12,8 @@ from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.attention import recording
 from unmask.model.config import READ_BY_SCHEME, Scheme
+from unmask.model.decoding.unpacking import texts_of
 from unmask.model.network import Network
-from unmask.model.rows import texts_of
 from unmask.model.shape import DecoderConfig, Shape
 from unmask.system.errors import SettingsError
 from unmask.text.tokenizer import Encoded

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from unmask.model import fast
 from unmask.model.attention import Alignment
+from unmask.model.block import dropout_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.layers import dropout_of, norm_of
-from unmask.model.rows import Texts, texts_left
+from unmask.model.decoding.unpacking import Texts, texts_left
+from unmask.model.init import table
+from unmask.model.kernels import training
 from unmask.model.shape import DecoderConfig
-from unmask.model.start import table
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -181,7 +181,7 @@ class RecurrentDecoder(nn.Module):
     def _heard(self, words: Tensor, table: Tensor) -> Tensor:
         """[N, T] -> [N, T, D]"""
         vectors = F.embedding(words, table)
-        return vectors if self.norm is None else fast.dropped(self.norm(vectors), self.dropout)
+        return vectors if self.norm is None else training.dropped(self.norm(vectors), self.dropout)
 
     def _run(self, heard: Tensor, spoken: Spoken) -> tuple[Tensor, Tensor, Spoken]:
         """States, what they are read with, and where it ended.  [N, T, D] -> 2 x [N, T, D]"""
@@ -217,4 +217,4 @@ class RecurrentDecoder(nn.Module):
             parts.append(context)
         if self.hears_word:
             parts.append(heard)
-        return fast.dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)
+        return training.dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)

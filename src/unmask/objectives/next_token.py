@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from unmask.data.batch import Batch, Numbers, collate
 from unmask.data.packing import Rows
 from unmask.model.config import SearchSettings, Share
-from unmask.model.decoder import Decoder
+from unmask.model.decoding.beam_search import Hypothesis, Marks, begin
+from unmask.model.decoding.decoder import Decoder
+from unmask.model.decoding.recurrent import RecurrentDecoder
+from unmask.model.decoding.unpacking import texts_of
 from unmask.model.network import Network
-from unmask.model.recurrent import RecurrentDecoder
-from unmask.model.rows import texts_of
-from unmask.model.search import Hypothesis, Marks, begin
 from unmask.model.shape import DECODER
 from unmask.objectives.base import Companions, Objective, Sums, Term, per_record
 from unmask.system.settings import Settings

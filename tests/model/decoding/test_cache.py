@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from unmask.model.kept import LEAST, Kept, Room
+from unmask.model.decoding.cache import LEAST, Kept, Room
 
 
 def tokens(first, count):

@@ -10,8 +10,8 @@ from tests.conftest import tiny_config, tiny_network, tiny_translator
 from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.attention import listening, recording
-from unmask.model.recurrent import RecurrentLayer, last_state
-from unmask.model.rows import texts_of
+from unmask.model.decoding.recurrent import RecurrentLayer, last_state
+from unmask.model.decoding.unpacking import texts_of
 from unmask.text.tokenizer import Encoded
 
 CELLS = ["lstm", "gru"]

@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.conftest import tiny_config, tiny_network
-from unmask.model.layers import FeedForward
+from unmask.model.block import FeedForward
 
 
 def test_plain_it_widens_bends_and_narrows():

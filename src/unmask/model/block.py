@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model import fast
 from unmask.model.attention import Attention, Joined, chosen
 from unmask.model.config import Activation, ModelConfig
-from unmask.model.kept import Kept
+from unmask.model.decoding.cache import Kept
+from unmask.model.kernels import training
 from unmask.model.positions import Positions
 
 Look = Callable[[Attention, Tensor], Tensor]  # how tokens read another text
@@ -137,6 +137,6 @@ class Block(nn.Module):
         places: Tensor | None = None,
     ) -> Tensor:
         if self.pre:
-            return fast.plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
-        out: Tensor = norm(fast.plus_dropped(chosen(x, places), part(x), self.dropout))
+            return training.plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
+        out: Tensor = norm(training.plus_dropped(chosen(x, places), part(x), self.dropout))
         return out

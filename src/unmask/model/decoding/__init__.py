@@ -1,0 +1,1 @@
+"""Decoders, and the search for the best sequence."""

@@ -1,0 +1,1 @@
+"""Faster forms of a few operations: for training on a CPU, and for int8."""
