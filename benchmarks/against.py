@@ -167,7 +167,7 @@ def made(case: str, data: Path, place: Path) -> Callable[[], object]:
         return finetune.Speed("unmask", what, file, data, get("minilm"))
     from benchmarks import infer
     from benchmarks.embed import texts_of_known_length
-    from unmask.use.model import Model
+    from unmask.infer.model import Model
 
     texts, calls = texts_of_known_length(Model.load(get("minilm")), TEXTS), 1
     if kind == "infer one":

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.measure import gflops, interleaved, matrix_products, ratio, save
 from unmask.checkpoint.fetch import get
-from unmask.use.model import Model
+from unmask.infer.model import Model
 
 COUNT, SHORTEST, LONGEST, THREADS = 1000, 5, 200, 2
 

@@ -29,6 +29,7 @@ from tests.stepping import take_step
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.batch import Batch
+from unmask.infer.model import Model
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.labelled import Labelled, LabelledFiles
 from unmask.jobs.scopes import FINETUNE
@@ -49,7 +50,6 @@ from unmask.train.recipe import Recipe
 from unmask.train.run import Run
 from unmask.train.sources import Deal, Shuffled
 from unmask.train.steps.base import TrainingModule
-from unmask.use.model import Model
 
 THREADS, BATCH, STEPS, TEXTS = 2, 32, 16, 1000
 SIDES = ("unmask", "transformers")

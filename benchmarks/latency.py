@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.clients import ask, request
 from benchmarks.served import must, serving, texts
 from unmask.checkpoint.fetch import get
-from unmask.use.compile import compile_model
-from unmask.use.model import Model
+from unmask.infer.compiled.compile import compile_model
+from unmask.infer.model import Model
 
 TOKENS = 20  # of the sentence, with [CLS] and [SEP]
 REST = 0.02  # seconds before each call

@@ -29,7 +29,7 @@ from benchmarks.latency import latency
 from benchmarks.measure import save
 from benchmarks.served import Held, must, serving, texts, tiny
 from benchmarks.sessions import sessions
-from unmask.use.model import Model
+from unmask.infer.model import Model
 
 PEAK, CROWD = 48, 300  # clients that fill it, and that are too many
 GOOD = {200, 429, 503}

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.measure import kilobytes, save
 from unmask.data.read.texts import read_texts
-from unmask.use.model import Model
+from unmask.infer.model import Model
 
 BLOCK = 50_000  # rows that are compared at once
 SAME = 0.99  # cosine; a row too many or too few would shift all behind it; int8 rounds a text

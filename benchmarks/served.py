@@ -17,10 +17,10 @@ from benchmarks.measure import kilobytes
 from tests.shapes import bert_heads
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.infer.model import Model
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
-from unmask.use.model import Model
 
 
 @contextmanager

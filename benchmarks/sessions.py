@@ -21,9 +21,9 @@ from benchmarks.clients import ask, request
 from benchmarks.served import must, serving, texts
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.infer.model import Model
 from unmask.model.network import Network
 from unmask.model.shape import DECODER, DecoderConfig, Shape
-from unmask.use.model import Model
 
 REQUESTS, TOKENS = 100, 200
 RESTS = {"one after the other": 0.0, "with 20 ms of rest": 0.02}

@@ -125,7 +125,7 @@ def anew() -> Run:
 def unmask(tmp_path_factory) -> Run:
     """The same in a process of its own that has torch already: importing it takes most of a run."""
     served = multiprocessing.get_context("forkserver")
-    served.set_forkserver_preload(["unmask.use.model", "unmask.jobs.start"])
+    served.set_forkserver_preload(["unmask.infer.model", "unmask.jobs.start"])
     files = tmp_path_factory.mktemp("command")
 
     def run(

@@ -11,8 +11,8 @@ import pytest
 
 from tests.pairs import write_pairs
 from unmask.checkpoint.folder import load_folder
+from unmask.infer.compiled.export import export_onnx
 from unmask.system import plugins
-from unmask.use.export import export_onnx
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from unmask.infer.model import Model
     from unmask.jobs.labelled import Rows
     from unmask.system.plugins import Kind
-    from unmask.use.model import Model
 
 __all__ = ["__version__", "finetune", "load", "register"]
 
@@ -39,7 +39,7 @@ def load(model: "str | Path") -> "Model":
     from unmask.checkpoint.fetch import locate
 
     path = locate(model)  # a wrong name is refused before torch is imported
-    from unmask.use.model import Model
+    from unmask.infer.model import Model
 
     return Model.load(path)
 

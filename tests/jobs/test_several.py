@@ -126,7 +126,7 @@ def test_the_models_have_the_scores_of_their_own_task(model, tmp_path):
 
 
 def test_the_model_of_all_tasks_names_those_of_each(model, tmp_path):
-    from unmask.use.model import Model
+    from unmask.infer.model import Model
 
     finetune_several(model, several(tmp_path, steps=4), tmp_path / "run")
     with pytest.raises(SettingsError, match=r"heads for several tasks \(number, names\)"):

@@ -13,6 +13,7 @@ from tests.train.conftest import Heard, metrics
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.labelled.parallel import Pair
 from unmask.data.labelled.parallel_files import PairFiles
+from unmask.infer.translate import Translator
 from unmask.jobs import vocabularies as learning
 from unmask.jobs.compare import compare, read_comparison
 from unmask.jobs.finetune import Finetune
@@ -30,7 +31,6 @@ from unmask.train.folder import read_metrics
 from unmask.train.recipe import TokenizerSettings
 from unmask.train.run import Options, Run
 from unmask.train.sources import Deal, Shuffled
-from unmask.use.translate import Translator
 
 TRAIN, DEV = toy_pairs(200), toy_pairs(20, seed=1)
 TASK = Translate(TranslateSettings())

@@ -10,6 +10,10 @@ from tests.objectives.conftest import around, batch_of, letters
 from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.corpus.examples import DIFFERS, FOLLOWS
+from unmask.infer.compiled.export import export_onnx
+from unmask.infer.compiled.graph import Rows, write_onnx
+from unmask.infer.model import Model
+from unmask.inspect.attribution import answer
 from unmask.model.factory import freeze
 from unmask.model.heads import VectorHead
 from unmask.model.network import Network, NextToken, PlainRows
@@ -28,10 +32,6 @@ from unmask.system.errors import SettingsError
 from unmask.system.settings import build
 from unmask.tasks.engine import READ, scores_of
 from unmask.train.steps.base import Piece, TrainingModule
-from unmask.use.export import export_onnx
-from unmask.use.graph import Rows, write_onnx
-from unmask.use.look import answer
-from unmask.use.model import Model
 
 TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15], [16, 17, 18])]
 TAGS = LabelsConfig(on="token", names=("a", "b"))

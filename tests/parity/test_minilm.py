@@ -8,8 +8,8 @@ import torch
 
 from unmask.data.batch import collate
 from unmask.data.packing import pack
+from unmask.infer.model import Model
 from unmask.tasks import engine
-from unmask.use.model import Model
 
 transformers = pytest.importorskip("transformers")
 

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
+from unmask.infer.model import Model
 from unmask.model.shape import DecoderConfig
-from unmask.use.model import Model
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")

@@ -71,7 +71,7 @@ TEAM = """
 import os, sys, time
 import torch
 from unmask.serve.team import load
-from unmask.use.model import Model
+from unmask.infer.model import Model
 
 def threads():
     return len(os.listdir("/proc/self/task"))

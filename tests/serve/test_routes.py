@@ -9,9 +9,9 @@ import pytest
 from tests.conftest import tiny_network
 from tests.serve.conftest import HEADS, running
 from unmask.checkpoint.folder import save_folder
+from unmask.infer.model import Model
 from unmask.model.config import SearchSettings
 from unmask.tasks.ner import NerSettings
-from unmask.use.model import Model
 
 TEXTS = ["the cat sat on the mat", "a dog", ""]
 

@@ -13,13 +13,13 @@ import typer
 from unmask import load
 from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
+from unmask.infer import ENDINGS, POOLS
 from unmask.system.disk import check_output_file
 from unmask.system.errors import SettingsError, plural, unknown
 from unmask.text.vocabulary import refuse_unmasked
-from unmask.use import ENDINGS, POOLS
 
 if TYPE_CHECKING:
-    from unmask.use.model import Model
+    from unmask.infer.model import Model
 
 LONG = 20.0  # seconds after which it is worth saying what would be faster
 Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long, or refuse it.")]
@@ -56,7 +56,7 @@ def embed(
         raise SettingsError(f"--layer {layer}: need a number or last4.")
     read_texts(file, column=column)  # says what is wrong with the path before torch is imported
     loaded = load(model)
-    from unmask.use.files import embed_file, embed_lines
+    from unmask.infer.embed_files import embed_file, embed_lines
 
     watcher = Watcher()
     how: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}

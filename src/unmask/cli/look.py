@@ -40,9 +40,9 @@ def look(
     paths = [locate(name) for name in (model, beside) if name is not None]
     from unmask.data.read.docstrings import read_library
     from unmask.data.read.texts import read_texts
-    from unmask.use.look import habits
-    from unmask.use.model import Model
-    from unmask.use.page import payload, self_contained
+    from unmask.infer.model import Model
+    from unmask.inspect.attribution import habits
+    from unmask.inspect.html import payload, self_contained
 
     if texts is None:
         some = [p for m in read_library("python", limit=TEXTS * 1000) for p in m.paragraphs][:TEXTS]

@@ -48,7 +48,7 @@ def export(model: options.ModelName, out: options.NewFolder) -> None:
     check_output_folder(out, renamed=True)
     path = locate(model)  # both before torch is imported
     from unmask.checkpoint.folder import load_folder
-    from unmask.use.export import export_onnx
+    from unmask.infer.compiled.export import export_onnx
 
     notice("writing the graph, and comparing what it says")
     difference = export_onnx(load_folder(path), out)
@@ -70,8 +70,8 @@ def compile_model(
     """Prepare a model for ONNX Runtime, compare it with itself, and write what is near enough."""
     check_output_folder(out, renamed=True)
     loaded = load(model)
-    from unmask.use.compile import compile_model as run
-    from unmask.use.compile import records_for
+    from unmask.infer.compiled.compile import compile_model as run
+    from unmask.infer.compiled.compile import records_for
 
     records = records_for(loaded, texts, column)
     compared = run(loaded, out, records, int8=int8, least=least, say=notice)

@@ -110,7 +110,7 @@ def evaluate(
     """Score a fine-tuned model on labelled data."""
     columns, watcher = table.columns(label), table.watcher()
     loaded = load(model)
-    from unmask.use.predict import evaluate_file
+    from unmask.infer.predict import evaluate_file
 
     scores, detail, _ = evaluate_file(loaded, files, columns, watcher, notice)
     say_what_was_cut(loaded, loaded.limit, hint="")
@@ -132,7 +132,7 @@ def predict(
     """
     columns, watcher = table.columns(), table.watcher()
     loaded = load(model)
-    from unmask.use.predict import predict_lines
+    from unmask.infer.predict import predict_lines
 
     with saying_what_is_faster(loaded), progress("answering", "answers") as job:
         for found in predict_lines(loaded, file, columns, watcher, notice):

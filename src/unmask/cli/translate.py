@@ -119,8 +119,8 @@ def evaluate(
     if out is not None:
         check_output_file(out)
     loaded = load(model)
+    from unmask.infer.predict import evaluate_file
     from unmask.tasks.translate import Translate, TranslateSettings, metrics
-    from unmask.use.predict import evaluate_file
 
     scored = metrics()  # says at once what is not installed
     task = Translate(TranslateSettings(search=settings))
@@ -169,7 +169,7 @@ def look(
         raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .svg.")
     check_output_file(out)
     loaded = load(model).translator
-    from unmask.use.alignment import alignment_svg
+    from unmask.inspect.alignment import alignment_svg
 
     looked = loaded.looked(text, target)
     write_file(out, alignment_svg(looked).encode("utf-8"))

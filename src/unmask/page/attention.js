@@ -9,7 +9,7 @@ const COLOURS = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2
 const ROW = 24; // pixels of a token
 const REMARK = "Attention is not an explanation: weights say where a head looks, not why the model answers as it does.";
 
-/** Draw into `root`. `models` are what use/page.py writes; `ask(mute)` answers with mute heads. */
+/** Draw into `root`. `models` are what inspect/html.py writes; `ask(mute)` answers with mute heads. */
 export function mountAttention(root, models, { ask = null } = {}) {
   const state = { view: "lines", layer: 0, heads: new Set([0]), hide: false, merge: false, texts: "all", token: null };
   const panels = models.map((data) => ({ data, raw: Maps.of(data) }));

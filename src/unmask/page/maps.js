@@ -1,4 +1,4 @@
-// Attention weights, and what can be read off them. The same sums as use/maps.py; a test holds
+// Attention weights, and what can be read off them. The same sums as infer/attention_maps.py; a test holds
 // both to each other.
 //
 //   weights   Float32Array of layers x heads x from x to

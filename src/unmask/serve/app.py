@@ -16,12 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from unmask.infer.model import Model
 from unmask.serve import asking, known, ours
 from unmask.serve.guard import LOCAL, Guard
 from unmask.serve.limits import Limits, Refused, internal, invalid
 from unmask.serve.schemas import Problem
 from unmask.serve.work import Desk
-from unmask.use.model import Model
 from unmask.version import VERSION
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Response
 
+from unmask.infer.embed import Vector
 from unmask.serve import schemas
 from unmask.serve.limits import Refused, invalid
 from unmask.serve.work import VERBS, Desk, Embedded, TextOrPair, abilities, chosen, named
 from unmask.tasks.classify import Labels
-from unmask.use.embed import Vector
 from unmask.version import VERSION
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from unmask.infer.model import Guess, Model
 from unmask.serve import schemas
 from unmask.serve.limits import Refused
 from unmask.serve.work import Desk, abilities
@@ -14,7 +15,6 @@ from unmask.tasks.qa import Answer
 from unmask.tasks.regress import Number
 from unmask.tasks.translate import AskTranslation, Translate
 from unmask.train.folder import read_metrics
-from unmask.use.model import Guess, Model
 
 MOST = 1500  # entries of a run's training that are sent
 

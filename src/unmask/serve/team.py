@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unmask.use.model import Model
+    from unmask.infer.model import Model
 
 WAIT = "GOMP_SPINCOUNT"  # of GNU's OpenMP, torch's on Linux
 TURNS = 10_000  # a tenth of a millisecond, about; by itself it takes thirty times that
@@ -29,7 +29,7 @@ def wait_briefly() -> None:
 
 def load(folders: Mapping[str, str | Path]) -> "dict[str, Model]":
     """The models, read in a thread that ends with its team: the one that answers needs its own."""
-    from unmask.use.model import Model
+    from unmask.infer.model import Model
 
     with ThreadPoolExecutor(1) as apart:
         return dict(zip(folders, apart.map(Model.load, folders.values()), strict=True))

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
+from unmask.infer.embed import USUAL, EmbedOptions, Vector
+from unmask.infer.model import Guess, Model
+from unmask.inspect.html import payload
 from unmask.model.shape import PAIR, TOKENS
 from unmask.serve.batching import Batcher, Session, Work
 from unmask.serve.limits import Limits, Refused, invalid, too_large
@@ -27,9 +30,6 @@ from unmask.tasks.qa import AskPassage, Qa
 from unmask.tasks.regress import Regress
 from unmask.tasks.translate import Translate
 from unmask.tasks.views import View
-from unmask.use.embed import USUAL, EmbedOptions, Vector
-from unmask.use.model import Guess, Model
-from unmask.use.page import payload
 
 CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of their own
 WORDS = re.compile(r"[A-Za-z0-9\s]+")

@@ -18,18 +18,18 @@ from torch.nn import functional as F
 
 from unmask.checkpoint.folder import CARD, Folder, write_settings
 from unmask.checkpoint.integrity import publish
-from unmask.model.network import Network, PlainRows
-from unmask.model.parts import part_of
-from unmask.model.shape import PAIR, POOLER, TOKENS, USUAL
-from unmask.system.disk import check_output_folder
-from unmask.system.errors import FolderError
-from unmask.use.graph import (
+from unmask.infer.compiled.graph import (
     Session,
     refuse_other_encoders,
     refuse_other_than_transformers,
     write_onnx,
 )
-from unmask.use.pooling import mean_of_rows
+from unmask.infer.pooling import mean_of_rows
+from unmask.model.network import Network, PlainRows
+from unmask.model.parts import part_of
+from unmask.model.shape import PAIR, POOLER, TOKENS, USUAL
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import FolderError
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
 TOLERANCE = 1e-3  # of numbers around 1, computed in another order

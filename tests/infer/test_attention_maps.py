@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from unmask.infer.attention_maps import AttentionMaps
 from unmask.system.errors import SettingsError
 from unmask.text.detokenize import join_pieces
-from unmask.use.maps import AttentionMaps
 
 
 def maps(weights, tokens=("[CLS]", "un", "##mask", "[SEP]"), segments=None):

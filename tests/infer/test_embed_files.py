@@ -12,11 +12,11 @@ import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
 from unmask.data.read.lines import Watcher
+from unmask.infer import embed_files
+from unmask.infer.embed_files import embed_file, embed_lines
+from unmask.infer.vector_files import Rows
 from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks import engine
-from unmask.use import files
-from unmask.use.files import embed_file, embed_lines
-from unmask.use.vectors import Rows
 
 TEXTS = ["the cat sat", "", "a dog", "the mat", " "] * 4 + ["the dog"]  # some lines are blank
 
@@ -112,7 +112,7 @@ def test_a_text_that_is_too_long_is_named_by_its_line_and_leaves_no_file(model, 
 
 
 def test_a_table_holds_each_text_with_its_vector(model, source, tmp_path, monkeypatch):
-    monkeypatch.setattr("unmask.use.vectors.BLOCK", 4)
+    monkeypatch.setattr("unmask.infer.vector_files.BLOCK", 4)
     embed_file(model, source, tmp_path / "v.parquet")
     found = pq.read_table(tmp_path / "v.parquet")
     assert found["text"].to_pylist() == TEXTS
@@ -124,7 +124,7 @@ def test_a_table_holds_each_text_with_its_vector(model, source, tmp_path, monkey
 def small_groups(monkeypatch):
     """Vectors are saved every four texts."""
     monkeypatch.setattr(engine, "GROUP", 4)
-    monkeypatch.setattr(files, "GROUP", 4)
+    monkeypatch.setattr(embed_files, "GROUP", 4)
 
 
 def stop_after(count):
@@ -268,7 +268,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_a_text_is_read(
     def never(*given, **how):
         raise AssertionError("a text was read")
 
-    monkeypatch.setattr(files, "read_texts", never)
+    monkeypatch.setattr(embed_files, "read_texts", never)
     (tmp_path / "link.npy").symlink_to(tmp_path / "nothing")
     for name, says in {"link.npy": "a symbolic link to nothing", "no/v.npy": "no folder"}.items():
         with pytest.raises(SettingsError, match=says):

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from unmask.infer.attention_maps import AttentionMaps, Table
+from unmask.infer.compiled.graph import refuse_other_encoders
+from unmask.infer.model import Model
+from unmask.infer.pooling import mean_of_texts
 from unmask.model import masks
 from unmask.model.attention import listening, muting, recording
 from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
 from unmask.system.errors import SettingsError, need
 from unmask.tasks import engine
 from unmask.tasks.ner import OUTSIDE
-from unmask.use.graph import refuse_other_encoders
-from unmask.use.maps import AttentionMaps, Table
-from unmask.use.model import Model
-from unmask.use.pooling import mean_of_texts
 
 HABITS = ("previous", "next", "itself", "same word", "separators")
 CLEAR = 0.4  # of its attention, on average: then a head has a habit

@@ -12,10 +12,10 @@ import torch
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.infer.compiled import export
+from unmask.infer.compiled.export import export_onnx
 from unmask.model.shape import LabelsConfig
 from unmask.system.errors import FolderError
-from unmask.use import export
-from unmask.use.export import export_onnx
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

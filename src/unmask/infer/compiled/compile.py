@@ -18,21 +18,21 @@ from unmask.checkpoint.folder import save_folder
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.docstrings import read_library
 from unmask.data.read.texts import read_texts
-from unmask.model.kernels.int8 import observing, quantized
-from unmask.model.shape import LABELS
-from unmask.system.console import Console
-from unmask.system.disk import check_output_folder
-from unmask.system.errors import DataError, FolderError, SettingsError, need
-from unmask.tasks import engine
-from unmask.use.graph import (
+from unmask.infer.compiled.graph import (
     COMPILED,
     Compiled,
     refuse_other_encoders,
     refuse_other_than_transformers,
     write_rows,
 )
-from unmask.use.model import Model
-from unmask.use.predict import asked
+from unmask.infer.model import Model
+from unmask.infer.predict import asked
+from unmask.model.kernels.int8 import observing, quantized
+from unmask.model.shape import LABELS
+from unmask.system.console import Console
+from unmask.system.disk import check_output_folder
+from unmask.system.errors import DataError, FolderError, SettingsError, need
+from unmask.tasks import engine
 
 FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
 VECTORS = 0.985  # the least cosine of a vector to what it was

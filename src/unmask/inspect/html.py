@@ -10,10 +10,10 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from unmask.infer.model import Model
+from unmask.inspect import attribution
+from unmask.inspect.attribution import Habit
 from unmask.system.errors import SettingsError
-from unmask.use import look
-from unmask.use.look import Habit
-from unmask.use.model import Model
 
 WINDOW = 128  # tokens of a long text that are shown at a time
 MODULES = "dom.js", "maps.js", "attention.js"  # each needs only those before it
@@ -25,14 +25,14 @@ def payload(
     second: str | None = None,
     *,
     start: int = 0,
-    mute: look.Mute | None = None,
+    mute: attribution.Mute | None = None,
     truncate: bool = True,
     each_head: bool = False,
     integrated: bool = False,
     habits: Sequence[Habit] = (),
 ) -> dict[str, Any]:
     """All that the page draws, as JSON. `each_head` also mutes every head by itself."""
-    row = look.Row(model, text, second, truncate=truncate)
+    row = attribution.Row(model, text, second, truncate=truncate)
     maps = row.maps
     count = len(maps.tokens)
     if not 0 <= start < count:

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from unmask.infer import POOLS, Pool
+from unmask.infer.pooling import first_of_texts, mean_of_texts
 from unmask.system.errors import SettingsError, unknown
 from unmask.tasks.engine import Forward, Live, lay_out, run
 from unmask.text.tokenizer import Encoded
-from unmask.use import POOLS, Pool
-from unmask.use.pooling import first_of_texts, mean_of_texts
 
 Layer = int | Literal["last4"]
 Vector = NDArray[np.float32]

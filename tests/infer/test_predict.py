@@ -10,6 +10,8 @@ from tests.tasks.conftest import WORDS
 from unmask.checkpoint.folder import save_folder
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.lines import Chooser
+from unmask.infer.model import Model
+from unmask.infer.predict import evaluate_file, predict_lines
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
@@ -21,8 +23,6 @@ from unmask.tasks.regress import Regress, RegressSettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.use.model import Model
-from unmask.use.predict import evaluate_file, predict_lines
 
 TASKS = {
     "classify": Classify(ClassifySettings(), ["bad", "good"]),

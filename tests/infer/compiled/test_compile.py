@@ -10,12 +10,12 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.cli import answers as cli
+from unmask.infer import model as model_file
+from unmask.infer.compiled.compile import compile_model, records_for
+from unmask.infer.compiled.graph import Compiled
 from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks.ner import Names, Ner, NerSettings
 from unmask.tasks.regress import Number, Regress, RegressSettings
-from unmask.use import model as model_file
-from unmask.use.compile import compile_model, records_for
-from unmask.use.graph import Compiled
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from unmask.use.translate import Looked
+from unmask.infer.translate import Looked
 
 CELL, LETTER = 26, 7.2  # pixels: of a field, and of a letter of a label
 EDGE = 12

@@ -11,6 +11,13 @@ from tests.pairs import RECURRENT, TRANSFORMER, rows_of, toy_files, toy_pairs
 from tests.train.conftest import single_threaded
 from unmask.checkpoint.folder import load_folder
 from unmask.data.labelled.columns import Columns
+from unmask.infer.compiled.compile import compile_model
+from unmask.infer.compiled.export import export_onnx
+from unmask.infer.model import Model
+from unmask.infer.predict import evaluate_file
+from unmask.infer.translate import Looked, Translator
+from unmask.inspect.alignment import alignment_svg
+from unmask.inspect.attribution import gradient_times_input
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.scopes import TRANSLATE
 from unmask.model.config import SearchSettings
@@ -20,13 +27,6 @@ from unmask.tasks import engine
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.train.compose import compose
 from unmask.train.run import Run
-from unmask.use.alignment import alignment_svg
-from unmask.use.compile import compile_model
-from unmask.use.export import export_onnx
-from unmask.use.look import gradient_times_input
-from unmask.use.model import Model
-from unmask.use.predict import evaluate_file
-from unmask.use.translate import Looked, Translator
 
 TEXTS = [pair.source for pair in toy_pairs(50, seed=3)]
 

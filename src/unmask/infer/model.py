@@ -17,6 +17,10 @@ from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Sample
 from unmask.data.labelled.conll import sentence_of
 from unmask.data.labelled.squad import Question
+from unmask.infer.attention_maps import AttentionMaps, Table
+from unmask.infer.compiled.graph import COMPILED, Compiled, installed
+from unmask.infer.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
+from unmask.infer.translate import Translator
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
 from unmask.model.shape import LABELS, PAIR, TOKENS
@@ -35,10 +39,6 @@ from unmask.tasks.results import Tally
 from unmask.text.tokenizer import Encoded
 from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import MASK, refuse_unmasked
-from unmask.use.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
-from unmask.use.graph import COMPILED, Compiled, installed
-from unmask.use.maps import AttentionMaps, Table
-from unmask.use.translate import Translator
 
 T = TypeVar("T")
 SHORTEST = 8  # tokens that a task may read at once

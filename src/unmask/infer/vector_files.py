@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from unmask.infer.attention_maps import Table
+from unmask.infer.embed import Vector
 from unmask.system.disk import check_output_file, disk_error, held, sync, write_file
 from unmask.system.errors import DataError, FolderError
 from unmask.system.settings import read_json
-from unmask.use.embed import Vector
-from unmask.use.maps import Table
 
 LOCK, RECORD = "lock", "record.json"
 BLOCK = 4096  # rows that are read back at once

@@ -9,11 +9,11 @@ from typing import Any
 
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.infer.model import Model
 from unmask.system.console import Console
 from unmask.system.errors import DataError
 from unmask.tasks.base import Task, all_scores
 from unmask.tasks.results import Detail, Tally
-from unmask.use.model import Model
 
 Say = Callable[[str], None]
 

@@ -8,8 +8,8 @@ from tests.browser import barriers, browser, page_of, wait_for_count, wait_for_t
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.use.look import habits
-from unmask.use.page import payload, self_contained
+from unmask.inspect.attribution import habits
+from unmask.inspect.html import payload, self_contained
 
 FIRST, SECOND = "the cats sat on the mat", "a dog"
 
@@ -109,7 +109,7 @@ def test_from_the_first_text_to_the_second(look):
 
 def test_a_mute_head_shows_what_changes(look):
     model, place, launched = look
-    from unmask.use.look import answer
+    from unmask.inspect.attribution import answer
 
     truth = answer(model, FIRST, SECOND, mute={1: [1]})
     with page_of(launched, offline=True) as page:

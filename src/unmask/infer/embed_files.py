@@ -8,13 +8,13 @@ from typing import Unpack
 from unmask.checkpoint.integrity import fingerprint
 from unmask.data.read.lines import REFUSE, Watcher
 from unmask.data.read.texts import Record, read_texts, refuse_empty
+from unmask.infer.embed import USUAL, EmbedOptions, width_of
+from unmask.infer.model import Model
+from unmask.infer.vector_files import gathered, line_of, publish
 from unmask.system.console import Console
 from unmask.system.disk import check_output_file
 from unmask.system.errors import DataError, SettingsError, TextTooLong
 from unmask.tasks.engine import GROUP
-from unmask.use.embed import USUAL, EmbedOptions, width_of
-from unmask.use.model import Model
-from unmask.use.vectors import gathered, line_of, publish
 
 
 def embed_lines(

@@ -3,8 +3,8 @@
 import torch
 
 from unmask.data.batch import collate
+from unmask.infer.pooling import first_of_texts, mean_of_rows, mean_of_texts
 from unmask.text.tokenizer import Encoded
-from unmask.use.pooling import first_of_texts, mean_of_rows, mean_of_texts
 
 STATES = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [5.0, 4.0], [9.0, 9.0]]])  # [1, 4, 2]
 

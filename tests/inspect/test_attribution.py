@@ -10,11 +10,11 @@ import unmask
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
+from unmask.inspect.attribution import HABITS, Habit, answer, gradient_times_input, habits
+from unmask.inspect.html import WINDOW, payload, self_contained
 from unmask.model.attention import listening, muting
 from unmask.model.encoder import Encoder
 from unmask.system.errors import SettingsError
-from unmask.use.look import HABITS, Habit, answer, gradient_times_input, habits
-from unmask.use.page import WINDOW, payload, self_contained
 
 HEADS = {
     "encoder": bert_heads(),
@@ -69,7 +69,7 @@ def test_a_mute_head_changes_the_answer_as_silencing_it_by_hand_does(model):
 
 def test_gradient_times_input_is_the_slope_towards_the_token(model):
     """Shrink one token's embedding a little: the score moves by that share of its importance."""
-    from unmask.use.look import Row
+    from unmask.inspect.attribution import Row
 
     importance = gradient_times_input(model, TEXT)
     assert all(weight.grad is None for weight in model.network.parameters())
@@ -88,7 +88,7 @@ def test_gradient_times_input_is_the_slope_towards_the_token(model):
 
 def test_integrated_gradients_sum_to_what_the_words_change(model):
     pytest.importorskip("captum")
-    from unmask.use.look import Row, integrated_gradients
+    from unmask.inspect.attribution import Row, integrated_gradients
 
     row = Row(model, TEXT, None)
     asked = row.asked
@@ -147,12 +147,12 @@ def test_the_page_carries_the_very_weights(model):
     np.testing.assert_array_equal(weights, truth.weights.ravel())
     assert data["tokens"] == truth.tokens
     assert np.array(data["muted"]).shape[:2] == (data["layers"], data["heads"])
-    page = self_contained([data], "<title> & more")
-    assert "<title> & more" not in page
-    assert "import " not in page.split('<script type="module">')[1]
-    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
-    assert "https://" not in page
-    inside = page.split('id="data">')[1].split("</script>")[0]
+    html = self_contained([data], "<title> & more")
+    assert "<title> & more" not in html
+    assert "import " not in html.split('<script type="module">')[1]
+    assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in html
+    inside = html.split('id="data">')[1].split("</script>")[0]
     assert json.loads(inside)[0]["tokens"] == truth.tokens
 
 
@@ -187,10 +187,10 @@ def test_a_long_text_is_shown_in_a_window(model):
 
 
 def test_the_rollout_of_a_window_is_that_of_the_whole_text(model, monkeypatch):
-    from unmask.use import page
+    from unmask.inspect import html
 
     whole = model.attention(TEXT).rollout()[0]
-    monkeypatch.setattr(page, "WINDOW", 3)
+    monkeypatch.setattr(html, "WINDOW", 3)
     shown = payload(model, TEXT, start=2)["importance"]["rollout to [CLS]"]
     np.testing.assert_allclose(shown, whole[2:5], atol=1e-7)
 

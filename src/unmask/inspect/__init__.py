@@ -1,0 +1,1 @@
+"""What a model attends to, and why it answers as it does."""
