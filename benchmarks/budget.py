@@ -30,11 +30,11 @@ from unmask.data.corpus.config import ExampleSettings
 from unmask.data.corpus.corpus import open_corpus
 from unmask.data.corpus.examples import split_documents
 from unmask.data.corpus.stream import Cursor, Stream
+from unmask.evaluation.language_model import SEED, Evaluation
+from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.model.config import sized
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.system.distributed import Processes
-from unmask.train.curves import Chart, Line, column
-from unmask.train.evaluate import SEED, Evaluation
 from unmask.train.folder import read_metrics
 from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 

@@ -29,9 +29,10 @@ from tests.stepping import take_step
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.batch import Batch
+from unmask.evaluation.tasks import Labelled
 from unmask.infer.model import Model
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.scopes import FINETUNE
 from unmask.model.factory import make_network
 from unmask.model.network import Network

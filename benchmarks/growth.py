@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.measure import RESULTS, save
 from benchmarks.pretrain import THREADS, Case, measure
+from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.model.config import SIZES
-from unmask.train.curves import Chart, Line, column
 
 PIECES, SIDES = 30_522, ("unmask", "transformers")
 LENGTHS = (64, 128, 256, 512)

@@ -23,9 +23,9 @@ from benchmarks import peers
 from benchmarks.embed import texts_of_known_length
 from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from unmask.checkpoint.fetch import get
+from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.infer.compiled.compile import compile_model, records_for
 from unmask.infer.model import Model
-from unmask.train.curves import Chart, Line, column
 
 TEXTS, CALLS, SENTENCE = 1000, 20, 20  # calls in a round; tokens of the one sentence
 LENGTHS, THREADS = (8, 16, 32, 64, 128, 256, 512), (1, 2)

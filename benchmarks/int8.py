@@ -16,11 +16,11 @@ from benchmarks.finetune import CASES, read_case, settings
 from benchmarks.measure import RESULTS, save
 from unmask.checkpoint.fetch import get
 from unmask.data.labelled.columns import Columns
+from unmask.evaluation.tasks import Labelled
 from unmask.infer.compiled.compile import compile_model
 from unmask.infer.model import Model
 from unmask.infer.predict import evaluate_file
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled
 from unmask.train.run import Run
 
 TEXTS = 400  # to compile with

@@ -76,7 +76,7 @@ LEAVING = STILL_THERE | GONE
 OTHERS = {
     "unmask.data.corpus.examples:Plan",
     # Held-out records that a network is measured on, behind the interface `Exam`.
-    "unmask.jobs.exam:Answered",
+    "unmask.evaluation.tasks:Answered",
     # An answer, not a recipe.
     "unmask.tasks.translate:Translation",
 }

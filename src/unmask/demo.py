@@ -21,8 +21,10 @@ from unmask.data.corpus.prepare import PrepareSettings, prepare
 from unmask.data.corpus.statistics import Statistics
 from unmask.data.labelled.columns import Sample
 from unmask.data.read.docstrings import LIBRARIES, Module, read_library
+from unmask.evaluation.report.charts import Chart, Line
+from unmask.evaluation.report.html import REPORT, page
+from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.scopes import FINETUNE
 from unmask.model.network import Network, count_parameters
@@ -34,10 +36,8 @@ from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.compose import compose
-from unmask.train.curves import Chart, Line
 from unmask.train.folder import of_kind, read_metrics
 from unmask.train.recipe import Recipe
-from unmask.train.report import REPORT, page
 from unmask.train.run import Options, Run
 
 Say = Callable[[str], None]

@@ -10,8 +10,11 @@ from tests.shapes import bert_heads
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
 from unmask.data.labelled.columns import Sample
+from unmask.evaluation.best_step import Exam, Scores
+from unmask.evaluation.report.answers import Scored
+from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.scopes import FINETUNE
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
@@ -22,12 +25,10 @@ from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.results import Detail
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.answers import Scored
 from unmask.train.compose import compose
 from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.run import Job, Options, Outcome, Run
-from unmask.train.scores import Exam, Scores
 from unmask.train.site import Site
 
 WORDS = "red green blue six seven is was it the a john paris lives in . who where".split()

@@ -323,7 +323,7 @@ def test_the_report_is_drawn_with_every_evaluation(model, tmp_path, monkeypatch)
     """The best is the first; those after it are drawn all the same, and once more at the end."""
     drawn = []
     monkeypatch.setattr(
-        "unmask.train.scores.write_report",
+        "unmask.evaluation.best_step.write_report",
         lambda folder, scored: drawn.append((len(metrics(folder.path, "eval")), scored)),
     )
     job = Examined(model, data(), Marks([0.1, 0.9, 0.5, 0.4, 0.3]))

@@ -12,7 +12,7 @@ from torch import nn
 from tests.jobs.small import data, finetune, recipe, small_model
 from tests.train.conftest import metrics, single_threaded
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.jobs.exam import Answered
+from unmask.evaluation.tasks import Answered
 from unmask.model.shape import LABELS, VectorConfig
 from unmask.objectives.base import Term
 from unmask.system.distributed import Processes

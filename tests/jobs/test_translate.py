@@ -13,11 +13,12 @@ from tests.train.conftest import Heard, metrics
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.labelled.parallel import Pair
 from unmask.data.labelled.parallel_files import PairFiles
+from unmask.evaluation.tasks import Labelled
 from unmask.infer.translate import Translator
 from unmask.jobs import vocabularies as learning
 from unmask.jobs.compare import compare, read_comparison
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.scopes import TRANSLATE
 from unmask.jobs.vocabularies import Given
 from unmask.model.decoding.decoder import Decoder

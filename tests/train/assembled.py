@@ -19,8 +19,8 @@ from tests.corpora import chatter, corpus_of
 from tests.pairs import toy_pairs
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
+from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.scopes import TRANSLATE
 from unmask.jobs.several import Several

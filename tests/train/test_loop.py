@@ -28,11 +28,11 @@ from tests.train.conftest import (
 )
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state, newest_state
+from unmask.evaluation.held_out import HeldOut
 from unmask.jobs.pretrain import Pretrain
 from unmask.objectives.mlm import MaskedLM
 from unmask.system.errors import FolderError, Stopped, UserError
 from unmask.train.compose import compose
-from unmask.train.heldout import HeldOut
 from unmask.train.loop import Loop
 from unmask.train.precision import choose_precision
 from unmask.train.schedule import ScheduleSettings

@@ -9,9 +9,10 @@ import pytest
 
 from tests.train.conftest import LENGTH, recipe
 from unmask.data.corpus.config import ExampleSettings
+from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.tasks import Labelled
 from unmask.jobs.corpus import CorpusSource, objective_for
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.scopes import FINETUNE, PRETRAIN, SEVERAL, TRANSLATE, check_network, task_recipe
 from unmask.jobs.several import Several
@@ -26,7 +27,6 @@ from unmask.system.settings import Settings
 from unmask.tasks import TASKS
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose, known_recipes
-from unmask.train.heldout import HeldOut
 from unmask.train.recipe import Choice, DecoderSettings, ModelSettings, Recipe
 from unmask.train.schedule import Phase
 

@@ -11,15 +11,16 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from unmask.data.labelled.parallel_files import PairFiles
+from unmask.evaluation.report.charts import Chart, Line, column
+from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.scopes import TRANSLATE
 from unmask.jobs.seeds import go
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder, write_file
 from unmask.system.settings import Settings, build, read_toml
 from unmask.train.compose import compose
-from unmask.train.curves import Chart, Line, column
 from unmask.train.folder import MODEL, of_kind, read_metrics
 from unmask.train.run import Options
 

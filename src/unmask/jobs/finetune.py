@@ -10,8 +10,9 @@ from pathlib import Path
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.labelled.digest import digest_of
-from unmask.jobs.exam import Answered
-from unmask.jobs.labelled import Labelled, LabelledFiles, window_source
+from unmask.evaluation.best_step import Scores
+from unmask.evaluation.tasks import Answered, Labelled
+from unmask.jobs.labelled import LabelledFiles, window_source
 from unmask.jobs.learner import Learner, learner_of
 from unmask.jobs.scopes import FINETUNE
 from unmask.jobs.vocabularies import Given, find_tokens
@@ -27,7 +28,6 @@ from unmask.train.compose import Scope
 from unmask.train.folder import MODELS
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import ModelSettings, Recipe
-from unmask.train.scores import Scores
 from unmask.train.site import Site
 from unmask.train.sources import Mixture
 

@@ -12,6 +12,7 @@ from unmask.data.batch import Batch
 from unmask.data.corpus.statistics import leaks
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.lines import REFUSE, Watcher
+from unmask.evaluation.tasks import Labelled
 from unmask.objectives.base import Objective
 from unmask.system.errors import DataError, plural
 from unmask.system.plugins import find
@@ -23,16 +24,6 @@ from unmask.train.site import Site
 from unmask.train.sources import Shuffled
 
 Rows = str | Path | Sequence[Mapping[str, Any]]  # a file, or what would be the lines of a JSONL
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """A task, and the records that pose it."""
-
-    task: Task[Any, Any]
-    train: Sequence[Any]
-    dev: Sequence[Any]
-    notes: Sequence[str] = ()  # what was inferred about the files
 
 
 @dataclass(frozen=True)

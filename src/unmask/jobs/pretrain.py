@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from unmask.data.corpus.corpus import Corpus, open_corpus
+from unmask.evaluation.held_out import HeldOut
 from unmask.jobs.budget import choose, settled
 from unmask.jobs.corpus import CorpusSource, CorpusStatistics, check_corpus, objective_for
 from unmask.jobs.learner import learner_of
@@ -11,7 +12,6 @@ from unmask.jobs.scopes import PRETRAIN, check_network
 from unmask.model.shape import Shape
 from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
-from unmask.train.heldout import HeldOut
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site

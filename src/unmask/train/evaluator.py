@@ -14,6 +14,11 @@ Entry = dict[str, Any]  # a line of metrics
 METRIC = "metric"  # in an evaluation: what the best step has the most of
 
 
+def metric_name(name: str, what: str) -> str:
+    """What a task's metric is called in a run."""
+    return f"{name}.{what}" if name else what
+
+
 @dataclass(frozen=True)
 class Best:
     """The step that a run is published from."""

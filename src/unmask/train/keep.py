@@ -16,8 +16,7 @@ from unmask.model.parts import part_of
 from unmask.objectives.base import Objective
 from unmask.system.distributed import like, whole
 from unmask.system.errors import FolderError
-from unmask.train.answers import metric_name
-from unmask.train.evaluator import METRIC
+from unmask.train.evaluator import METRIC, metric_name
 from unmask.train.folder import CHECKPOINTS, MODEL
 from unmask.train.ingredients import Ingredients
 from unmask.train.optim import mean, read_moments, write_moments

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from unmask.data.corpus.corpus import Corpus
 from unmask.data.corpus.examples import split_documents
 from unmask.data.corpus.stream import Stream
+from unmask.evaluation.language_model import SEED, Blanks, Evaluation, baselines
+from unmask.evaluation.report.diagnostics import Watch
+from unmask.evaluation.report.html import write_report
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
 from unmask.system.errors import DataError
-from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
 from unmask.train.evaluator import Entry, Evaluator
 from unmask.train.position import Position
 from unmask.train.recipe import Recipe
-from unmask.train.report import write_report
 from unmask.train.schedule import Phase
 from unmask.train.site import Site
 from unmask.train.steps.base import StepResult
-from unmask.train.watch import Watch
 
 EVALUATING = 0.1  # of a run by the clock may be evaluation
 PROBED = 2048  # tokens that the speed is measured with

@@ -6,27 +6,36 @@ between processes as JSON.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import count
 from math import fsum
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from unmask.jobs.labelled import Labelled
+from unmask.evaluation.report.answers import Scored
 from unmask.model.network import Network
 from unmask.model.parts import part_of
 from unmask.objectives.base import Companions, Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError
-from unmask.tasks.base import all_scores, answers
+from unmask.tasks.base import Task, all_scores, answers
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.engine import Live
 from unmask.tasks.results import Tally
 from unmask.text.tokens import Tokens
-from unmask.train.answers import Scored
 
 Measured = tuple[dict[str, Scored], list[float]]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A task, and the records that pose it."""
+
+    task: Task[Any, Any]
+    train: Sequence[Any]
+    dev: Sequence[Any]
+    notes: Sequence[str] = ()  # what was inferred about the files
 
 
 class Answered:

@@ -15,12 +15,12 @@ import pytest
 from tests.jobs.small import At, Examined, data, recipe, run, small_model
 from tests.train.conftest import Heard, metrics, state, steps_saved
 from unmask.checkpoint.folder import Folder, load_folder
+from unmask.evaluation.report.answers import Scored
 from unmask.model.network import Network
 from unmask.objectives.base import Objective
 from unmask.system.errors import Stopped
 from unmask.tasks.base import Detail
 from unmask.tasks.classify import ClassifySettings
-from unmask.train.answers import Scored
 
 SAVES = {"evaluate": {"times": 16}, "loop": {"save_steps": 5}}
 # By step: the best one changes four times, and checkpoints need models that are not the best.

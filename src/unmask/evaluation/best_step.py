@@ -14,15 +14,15 @@ from statistics import mean
 from typing import Any, Protocol
 
 from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.evaluation.report.answers import Scored
+from unmask.evaluation.report.html import write_report
 from unmask.model.network import Network
 from unmask.objectives.base import Objective
 from unmask.system.disk import sweep
 from unmask.text.tokens import Tokens
-from unmask.train.answers import Scored, metric_name
-from unmask.train.evaluator import METRIC, Best, Entry, Evaluator
+from unmask.train.evaluator import METRIC, Best, Entry, Evaluator, metric_name
 from unmask.train.position import Position
 from unmask.train.recipe import Recipe
-from unmask.train.report import write_report
 from unmask.train.site import Site
 
 BEST = "best"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from unmask.train import watch as watching
-from unmask.train.heldout import HeldOut
+from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.report import diagnostics as watching
+from unmask.evaluation.report.diagnostics import PLATEAU, WINDOW, Watch
 from unmask.train.steps.base import StepResult
-from unmask.train.watch import PLATEAU, WINDOW, Watch
 
 ASKS = {"mlm": "hidden tokens", "pair": "pairs"}
 UNIGRAM = 6.0  # the loss of a guess by word frequency

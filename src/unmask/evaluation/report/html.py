@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from unmask.evaluation.language_model import Blank
+from unmask.evaluation.report.answers import Scored, answers_of, head_cells, table
+from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.system.settings import write_toml
-from unmask.train.answers import Scored, answers_of, head_cells, metric_name, table
-from unmask.train.curves import Chart, Line, column
-from unmask.train.evaluate import Blank
+from unmask.train.evaluator import metric_name
 from unmask.train.folder import RunFolder, of_kind
 
 CURVES, REPORT = "curves.svg", "report.html"

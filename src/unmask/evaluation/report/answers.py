@@ -22,11 +22,6 @@ class Scored:
     detail: Detail
 
 
-def metric_name(name: str, what: str) -> str:
-    """What a task's metric is called in a run."""
-    return f"{name}.{what}" if name else what
-
-
 def answers_of(scored: Scored) -> str:
     """All that is shown of one task."""
     detail, html = scored.detail, scores_table(scored.scores)

@@ -12,13 +12,13 @@ from tests.corpora import corpus_of
 from tests.train.conftest import LENGTH, Heard, metrics, recipe
 from unmask.data.corpus.examples import UNSAID, split_documents
 from unmask.data.corpus.stream import Stream
+from unmask.evaluation.language_model import SEED, Blanks, Evaluation, baselines
 from unmask.jobs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
 from unmask.text.vocabulary import SPECIALS
-from unmask.train.evaluate import SEED, Blanks, Evaluation, baselines
 from unmask.train.folder import read_metrics
 
 ALL = 10**9  # tokens: every row that there is
@@ -298,7 +298,7 @@ def test_pairs_alone_need_pairs(run):
 def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch, clock):
     """On a clock that goes on by a second at each look, a pass over the probe takes one second."""
     clock.tick = 1.0
-    monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 3})
     # 120 s / 10 for four evaluations, one before the first step: 3 s, three probes of two rows
@@ -308,7 +308,7 @@ def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch
 def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatch, clock):
     """12 s for evaluations, and the smallest takes 3 s: one before the first step, three after."""
     clock.tick = 3.0
-    monkeypatch.setattr("unmask.train.heldout.PROBED", 2 * LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 20})
     found = metrics(folder, "eval")
@@ -318,7 +318,7 @@ def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatc
 
 def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(run, monkeypatch):
     how = {"schedule": {"steps": None, "minutes": 0.01}, "data": {"held_out": 4}}
-    monkeypatch.setattr("unmask.train.heldout.PROBED", LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", LENGTH)
     folder = run(**how, evaluate={"times": 1})
     lines = metrics(folder, "eval")
     text = "".join(json.dumps({**e, "evaluated": 3 * LENGTH}) + "\n" for e in lines)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.jobs.small import small_model
-from unmask.jobs.exam import Answered, gathered
-from unmask.jobs.labelled import Labelled, LabelledFiles
+from unmask.evaluation.tasks import Answered, Labelled, gathered
+from unmask.jobs.labelled import LabelledFiles
 from unmask.jobs.scopes import FINETUNE
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape

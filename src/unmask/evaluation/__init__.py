@@ -1,0 +1,1 @@
+"""A trained network -> scores on held-out data."""

@@ -1,0 +1,1 @@
+"""Metrics -> charts and an HTML report."""
