@@ -35,8 +35,8 @@ from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.model.config import sized
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.system.distributed import Processes
-from unmask.train.folder import read_metrics
-from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
+from unmask.train.run_folder import read_metrics
 
 THREADS, LENGTH, ROWS, HELD_OUT = 2, 128, 16, 50
 EVALUATIONS, SCORED = 20, 40_000  # how often, on how many tokens

@@ -46,7 +46,7 @@ from unmask.tasks.engine import Live
 from unmask.tasks.labels import LabelTask, LabelWindow, label_tasks
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
-from unmask.train.optim import make_optimizer
+from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.recipe import Recipe
 from unmask.train.run import Run
 from unmask.train.sources import Deal, Shuffled

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from unmask.train.folder import processor
+from unmask.train.run_folder import processor
 
 RESULTS = Path("results")  # not part of the repository
 

@@ -25,8 +25,8 @@ from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.system.malloc import keep_freed_memory
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.optim import make_optimizer
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.optimizers import make_optimizer
+from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.steps.base import Piece, TrainingModule
 
 THREADS, MICRO_TOKENS = 2, 2048

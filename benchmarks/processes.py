@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import save
-from unmask.train.folder import read_metrics
+from unmask.train.run_folder import read_metrics
 
 STEPS, FIRST = 10, 3  # of a run; those that are not counted
 SIDES = {  # processes, threads of each

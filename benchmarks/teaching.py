@@ -19,9 +19,9 @@ from unmask.model.shape import DecoderConfig, Shape
 from unmask.objectives.next_token import PairTokens
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokens import Tokens
-from unmask.train.optim import make_optimizer
+from unmask.train.optim.optimizers import make_optimizer
+from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.recipe import TokenizerSettings
-from unmask.train.schedule import OptimizerSettings
 from unmask.train.steps.base import Piece, TrainingModule
 
 BATCH, STEPS = 128, 4  # pairs of a step, steps of a round

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from unmask.data.batch import Batch
 from unmask.data.corpus.examples import UNSAID
 from unmask.model.config import ModelConfig
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.schedules import OptimizerSettings
 
 IGNORED = -100  # in their labels
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from benchmarks import theirs
 from benchmarks.theirs import IGNORED
 from unmask.tasks.labels import LabelTask, LabelWindow, Scores
+from unmask.train.optim.schedules import ScheduleSettings
 from unmask.train.recipe import Recipe
-from unmask.train.schedule import ScheduleSettings
 
 TYPES = {"classify": "single_label_classification", "regress": "regression"}
 

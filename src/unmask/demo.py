@@ -36,9 +36,9 @@ from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.compose import compose
-from unmask.train.folder import of_kind, read_metrics
 from unmask.train.recipe import Recipe
 from unmask.train.run import Options, Run
+from unmask.train.run_folder import of_kind, read_metrics
 
 Say = Callable[[str], None]
 KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it

@@ -19,7 +19,7 @@ from unmask.model.shape import Shape
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
 from unmask.text.vocabulary import SPECIALS
-from unmask.train.folder import read_metrics
+from unmask.train.run_folder import read_metrics
 
 ALL = 10**9  # tokens: every row that there is
 

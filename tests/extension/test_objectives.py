@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tests.extension.conftest import PLUGINS, command, environment, plugin, pretraining
 from unmask import load
 from unmask.model.heads import LabelHead
-from unmask.train.folder import read_metrics
+from unmask.train.run_folder import read_metrics
 
 STEPS = 12
 RUNS = {  # plugin -> its objective and the settings that it needs

@@ -17,7 +17,7 @@ from tests.extension.conftest import command, environment, plugin, settings
 from tests.extension.test_objectives import same, tensors
 from tests.extension.test_tasks import serving
 from unmask import load
-from unmask.train.folder import read_metrics
+from unmask.train.run_folder import read_metrics
 
 STEPS, SAVED, HARDER = 60, 20, 10.0
 OFF = ["model.frozen=0", "loop.precision=fp32", "optimizer.rate=5e-3", "task.teacher=bert/model"]

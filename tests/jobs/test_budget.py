@@ -13,7 +13,7 @@ from unmask.system.errors import SettingsError
 from unmask.system.settings import read_toml
 from unmask.system.signals import Wish
 from unmask.train.compose import compose
-from unmask.train.folder import RunFolder
+from unmask.train.run_folder import RunFolder
 from unmask.train.site import Site
 
 BY_CLOCK = {"minutes": 10.0, "warmup": 0.1}

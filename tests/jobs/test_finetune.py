@@ -44,10 +44,10 @@ from unmask.tasks.qa import Qa
 from unmask.tasks.regress import Regress
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose
-from unmask.train.folder import RunFolder
-from unmask.train.optim import place_parameters
+from unmask.train.optim.optimizers import place_parameters
+from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.run import Options
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.run_folder import RunFolder
 from unmask.train.site import Site
 from unmask.train.sources import Deal
 from unmask.train.steps.base import TrainingModule

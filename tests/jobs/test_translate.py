@@ -28,9 +28,9 @@ from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks.translate import Translate, TranslateSettings, written
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose, recipes_folder
-from unmask.train.folder import read_metrics
 from unmask.train.recipe import TokenizerSettings
 from unmask.train.run import Options, Run
+from unmask.train.run_folder import read_metrics
 from unmask.train.sources import Deal, Shuffled
 
 TRAIN, DEV = toy_pairs(200), toy_pairs(20, seed=1)

@@ -18,7 +18,7 @@ from unmask.model.positions import Rotary
 from unmask.model.shape import DecoderConfig, LabelsConfig, Shape
 from unmask.system.errors import SettingsError
 from unmask.system.settings import build
-from unmask.train.optim import place_parameters
+from unmask.train.optim.optimizers import place_parameters
 
 SCHEMES = get_args(Scheme)
 # Near and far in turn; a base of its own in every third layer.

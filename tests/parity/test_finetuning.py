@@ -22,8 +22,8 @@ from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
-from unmask.train.optim import make_optimizer
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.optimizers import make_optimizer
+from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.steps.base import Piece, TrainingModule
 
 pytest.importorskip("transformers")

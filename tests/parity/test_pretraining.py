@@ -21,8 +21,8 @@ from unmask.data.corpus.stream import Cursor, Stream
 from unmask.objectives.base import Joint
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
-from unmask.train.optim import make_optimizer
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.optimizers import make_optimizer
+from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.steps.base import Piece, TrainingModule
 
 transformers = pytest.importorskip("transformers")

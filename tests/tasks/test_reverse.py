@@ -25,8 +25,8 @@ from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.optim import make_optimizer, set_rate
-from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.optim.optimizers import make_optimizer, set_rate
+from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
 from unmask.train.steps.base import Piece, TrainingModule
 
 WORDS = Tokenizer(Vocabulary([*SPECIALS, *"abcde"]))

@@ -15,8 +15,8 @@ from unmask.tasks.engine import scores_of
 from unmask.tasks.labels import Supervised, heads_of, label_tasks
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokens import Tokens
-from unmask.train.optim import make_optimizer, read_moments
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.optimizers import make_optimizer, read_moments
+from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.steps.base import Piece, TrainingModule
 
 RULES = OptimizerSettings(rate=1e-2, decay=0.1)

@@ -42,8 +42,8 @@ from unmask.tasks.translate import (
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.optim import make_optimizer
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.optimizers import make_optimizer
+from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.steps.base import Piece, TrainingModule
 
 NAME = "translate"

@@ -6,9 +6,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tests.train.conftest import STEPS, metrics, state
-from tests.train.test_muon import dies_after
-from unmask.train.optim import average, make_optimizer, mean
-from unmask.train.schedule import OptimizerSettings
+from tests.train.optim.test_muon import dies_after
+from unmask.train.optim.optimizers import average, make_optimizer, mean
+from unmask.train.optim.schedules import OptimizerSettings
 
 
 def test_the_mean_by_hand():

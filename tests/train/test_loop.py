@@ -34,8 +34,8 @@ from unmask.objectives.mlm import MaskedLM
 from unmask.system.errors import FolderError, Stopped, UserError
 from unmask.train.compose import compose
 from unmask.train.loop import Loop
-from unmask.train.precision import choose_precision
-from unmask.train.schedule import ScheduleSettings
+from unmask.train.optim.precision import choose_precision
+from unmask.train.optim.schedules import ScheduleSettings
 
 
 class After(Heard):

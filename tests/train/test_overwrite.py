@@ -18,8 +18,8 @@ from unmask.jobs.seeds import run_seeds
 from unmask.system.errors import FolderError, SettingsError
 from unmask.system.manifest import MODEL_MANIFEST, sealed
 from unmask.system.written import members
-from unmask.train.folder import RunFolder, open_run
 from unmask.train.run import Options
+from unmask.train.run_folder import RunFolder, open_run
 
 LIST = ".written"
 SHORT = {"schedule": {"steps": 2}, "loop": {"save_steps": 1}, "evaluate": {"times": 1}}
@@ -279,7 +279,7 @@ def test_a_thing_is_listed_before_it_is_written(run, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         save_folder(path, *given, **how)
 
-    monkeypatch.setattr("unmask.train.keep.save_folder", killed)
+    monkeypatch.setattr("unmask.train.checkpoints.save_folder", killed)
     with pytest.raises(KeyboardInterrupt):
         run(**SHORT)
     listed = (tmp_path / "run" / LIST).read_text().splitlines()

@@ -17,9 +17,9 @@ from unmask.system.signals import Wish
 from unmask.text.tokens import Tokens
 from unmask.train import preflight as module
 from unmask.train.evaluator import Evaluator
-from unmask.train.folder import RunFolder
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.preflight import PreflightError, preflight
+from unmask.train.run_folder import RunFolder
 from unmask.train.site import Site
 
 

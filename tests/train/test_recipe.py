@@ -27,8 +27,8 @@ from unmask.system.settings import Settings
 from unmask.tasks import TASKS
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose, known_recipes
+from unmask.train.optim.schedules import Phase
 from unmask.train.recipe import Choice, DecoderSettings, ModelSettings, Recipe
-from unmask.train.schedule import Phase
 
 SCOPES = [PRETRAIN, FINETUNE, SEVERAL, TRANSLATE]
 SOURCE = Path(__file__).parents[2] / "src" / "unmask"

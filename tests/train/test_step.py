@@ -17,7 +17,7 @@ from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
-from unmask.train.optim import make_optimizer, read_moments
+from unmask.train.optim.optimizers import make_optimizer, read_moments
 from unmask.train.steps.base import Piece, TrainingModule
 
 ROWS = 8

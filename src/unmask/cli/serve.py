@@ -43,7 +43,7 @@ def serve(
             f"--host {host}: others could use it. Give a --token, or say --insecure."
         )
     folders = _named(models)
-    from unmask.serve.team import load, wait_briefly
+    from unmask.server.threads import load, wait_briefly
 
     wait_briefly()
     from unmask.checkpoint.fetch import locate
@@ -54,14 +54,14 @@ def serve(
     if texts > queue:
         raise SettingsError(f"--texts {texts}: more than may wait (--queue {queue}). Raise that.")
     try:
-        from unmask.serve.app import create_app
-        from unmask.serve.server import server
+        from unmask.server.app import create_app
+        from unmask.server.server import server
     except ImportError as error:
         raise SettingsError(
             f"needs {error.name}, which is not installed. Run: pip install 'unmask[serve]'"
         ) from None
-    from unmask.serve.guard import LOCAL
-    from unmask.serve.limits import Limits
+    from unmask.server.guard import LOCAL
+    from unmask.server.limits import Limits
 
     loaded = load(folders)
     limits = Limits(queue=queue, texts=texts)

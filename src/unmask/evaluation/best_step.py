@@ -20,8 +20,7 @@ from unmask.model.network import Network
 from unmask.objectives.base import Objective
 from unmask.system.disk import sweep
 from unmask.text.tokens import Tokens
-from unmask.train.evaluator import METRIC, Best, Entry, Evaluator, metric_name
-from unmask.train.position import Position
+from unmask.train.evaluator import METRIC, Best, Entry, Evaluator, Position, metric_name
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 

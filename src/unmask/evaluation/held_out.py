@@ -12,10 +12,9 @@ from unmask.evaluation.report.html import write_report
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
 from unmask.system.errors import DataError
-from unmask.train.evaluator import Entry, Evaluator
-from unmask.train.position import Position
+from unmask.train.evaluator import Entry, Evaluator, Position
+from unmask.train.optim.schedules import Phase
 from unmask.train.recipe import Recipe
-from unmask.train.schedule import Phase
 from unmask.train.site import Site
 from unmask.train.steps.base import StepResult
 

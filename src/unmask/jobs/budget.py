@@ -25,8 +25,8 @@ from unmask.model.network import count_parameters
 from unmask.model.shape import Shape
 from unmask.system.distributed import Processes
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.optim import make_optimizer
-from unmask.train.precision import choose_precision
+from unmask.train.optim.optimizers import make_optimizer
+from unmask.train.optim.precision import choose_precision
 from unmask.train.recipe import AUTO, Recipe
 from unmask.train.site import Site
 from unmask.train.steps import step_for

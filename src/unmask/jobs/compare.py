@@ -21,8 +21,8 @@ from unmask.system.console import Console
 from unmask.system.disk import check_output_folder, write_file
 from unmask.system.settings import Settings, build, read_toml
 from unmask.train.compose import compose
-from unmask.train.folder import MODEL, of_kind, read_metrics
 from unmask.train.run import Options
+from unmask.train.run_folder import MODEL, of_kind, read_metrics
 
 FIGURE = "compare.svg"
 

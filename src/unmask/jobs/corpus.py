@@ -22,9 +22,9 @@ from unmask.system.errors import SettingsError
 from unmask.system.plugins import find
 from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
+from unmask.train.optim.schedules import Phase
 from unmask.train.preflight import PreflightError
 from unmask.train.recipe import Recipe
-from unmask.train.schedule import Phase
 from unmask.train.sources import Cursor, Lazy, Planned
 
 _MASKS, _DROPOUT = 201, 202  # one key per kind of draw

@@ -25,9 +25,9 @@ from unmask.system.plugins import find
 from unmask.tasks import TASKS
 from unmask.text.tokens import Tokens
 from unmask.train.compose import Scope
-from unmask.train.folder import MODELS
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import ModelSettings, Recipe
+from unmask.train.run_folder import MODELS
 from unmask.train.site import Site
 from unmask.train.sources import Mixture
 

@@ -13,8 +13,8 @@ from unmask.system.plugins import find, known
 from unmask.system.settings import Settings, read_toml
 from unmask.tasks import TASKS
 from unmask.train.compose import Scope, known_recipes
+from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
 from unmask.train.recipe import AUTO, DataSettings, LoopSettings, ModelSettings, Recipe
-from unmask.train.schedule import OptimizerSettings, ScheduleSettings
 
 if TYPE_CHECKING:
     from unmask.tasks.base import Task

@@ -17,9 +17,9 @@ from unmask.system.disk import check_output_folder, sweep, unfinished, write_fil
 from unmask.system.errors import FolderError
 from unmask.system.written import RECIPE
 from unmask.train.evaluator import METRIC
-from unmask.train.folder import MODEL, refuse_foreign_files
 from unmask.train.recipe import Recipe
 from unmask.train.run import Job, Options, Run
+from unmask.train.run_folder import MODEL, refuse_foreign_files
 
 SUMMARY = "summary.json"
 

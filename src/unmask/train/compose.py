@@ -13,8 +13,8 @@ from typing import Any
 from unmask.system.console import Console
 from unmask.system.errors import SettingsError, unknown
 from unmask.system.settings import build, override, read_toml, refuse_unknown
+from unmask.train.optim.schedules import LENGTHS
 from unmask.train.recipe import Recipe
-from unmask.train.schedule import LENGTHS
 
 # What may be changed when a run is resumed: it decides nothing that is learned.
 FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps", "ahead", "micro_batches")

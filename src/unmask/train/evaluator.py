@@ -7,7 +7,6 @@ from typing import Any
 
 from unmask.model.network import Network
 from unmask.objectives.base import Objective
-from unmask.train.position import Position
 from unmask.train.steps.base import StepResult
 
 Entry = dict[str, Any]  # a line of metrics
@@ -17,6 +16,20 @@ METRIC = "metric"  # in an evaluation: what the best step has the most of
 def metric_name(name: str, what: str) -> str:
     """What a task's metric is called in a run."""
     return f"{name}.{what}" if name else what
+
+
+@dataclass
+class Position:
+    """What, beside weights and optimizer, a run resumes from."""
+
+    step: int = 0
+    tokens: int = 0  # real ones, so far
+    seconds: float = 0.0  # of training, so far
+    before: float = 0.0  # of them, those before the first step
+    bad: int = 0  # steps in a row that were skipped, as something was not finite
+    evaluated: int = -1  # the step of the last evaluation
+    slot: int = 0  # of the evaluations that are spread over the run, the last that was due
+    cursor: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

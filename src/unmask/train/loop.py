@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from unmask.system.errors import Stopped, UserError
 from unmask.system.malloc import keep_freed_memory
-from unmask.train.folder import of_kind
+from unmask.train.checkpoints import Keeper
+from unmask.train.evaluator import Position
 from unmask.train.ingredients import Ingredients
-from unmask.train.keep import Keeper
-from unmask.train.optim import average, make_optimizer, set_rate
-from unmask.train.position import Position
-from unmask.train.precision import choose_precision
+from unmask.train.optim.optimizers import average, make_optimizer, set_rate
+from unmask.train.optim.precision import choose_precision
 from unmask.train.recipe import Recipe
+from unmask.train.run_folder import of_kind
 from unmask.train.site import Site
 from unmask.train.sources import Ahead, Deal
 from unmask.train.steps import step_for

@@ -24,7 +24,7 @@ from unmask.system.plugins import Kind, find
 from unmask.system.plugins import known as names_of
 from unmask.system.settings import Settings, build
 from unmask.tasks import TASKS
-from unmask.train.schedule import Count, OptimizerSettings, ScheduleSettings
+from unmask.train.optim.schedules import Count, OptimizerSettings, ScheduleSettings
 
 AUTO = "auto"  # a size that is chosen when a run begins
 

@@ -22,14 +22,13 @@ from unmask.system.errors import FolderError
 from unmask.system.plugins import loaded_plugins, registered
 from unmask.system.signals import stop_wishes
 from unmask.system.written import BOARD
-from unmask.train.board import Board
 from unmask.train.compose import Scope
-from unmask.train.folder import MODEL, begin, environment, open_run, stored_recipe
 from unmask.train.ingredients import Ingredients
+from unmask.train.listeners import Board, Observer
 from unmask.train.loop import Loop
-from unmask.train.observer import Observer
 from unmask.train.preflight import preflight
 from unmask.train.recipe import Recipe
+from unmask.train.run_folder import MODEL, begin, environment, open_run, stored_recipe
 from unmask.train.site import Site
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from unmask.system.console import Console
 from unmask.system.distributed import Processes
 from unmask.system.signals import Wish
-from unmask.train.folder import RunFolder
 from unmask.train.recipe import Recipe
+from unmask.train.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tests.train.conftest import metrics, table
 from unmask.evaluation.report.charts import HEIGHT, POINTS, WIDTH, Chart, Line, column
 from unmask.evaluation.report.html import charts_of, page, write_report
 from unmask.system.console import Console
-from unmask.train.folder import RunFolder
+from unmask.train.run_folder import RunFolder
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(\"&')</script>"

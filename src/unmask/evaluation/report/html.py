@@ -9,7 +9,7 @@ from unmask.evaluation.report.answers import Scored, answers_of, head_cells, tab
 from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.system.settings import write_toml
 from unmask.train.evaluator import metric_name
-from unmask.train.folder import RunFolder, of_kind
+from unmask.train.run_folder import RunFolder, of_kind
 
 CURVES, REPORT = "curves.svg", "report.html"
 SMOOTH = 20  # points of the running mean of a training loss

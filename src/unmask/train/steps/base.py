@@ -21,7 +21,7 @@ from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective, Sums, with_zero_gradients
 from unmask.system.distributed import Processes, whole
 from unmask.system.errors import SettingsError
-from unmask.train.precision import Precision
+from unmask.train.optim.precision import Precision
 
 Mode = Literal["loss", "encode", "replay"]
 

@@ -18,10 +18,10 @@ from unmask.infer.embed import USUAL, EmbedOptions, Vector
 from unmask.infer.model import Guess, Model
 from unmask.inspect.html import payload
 from unmask.model.shape import PAIR, TOKENS
-from unmask.serve.batching import Batcher, Session, Work
-from unmask.serve.limits import Limits, Refused, invalid, too_large
-from unmask.serve.metrics import Metrics
-from unmask.serve.schemas import Asked, Verdict
+from unmask.server.batching import Batcher, Session, Work
+from unmask.server.limits import Limits, Refused, invalid, too_large
+from unmask.server.metrics import Metrics
+from unmask.server.schemas import Asked, Verdict
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify

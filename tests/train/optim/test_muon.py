@@ -9,9 +9,9 @@ from tests.shapes import bert_heads
 from tests.train.conftest import STEPS, state
 from tests.train.test_loop import After
 from unmask.system.errors import SettingsError
-from unmask.train.muon import Muon, orthogonal
-from unmask.train.optim import make_optimizer, read_moments
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.muon import Muon, orthogonal
+from unmask.train.optim.optimizers import make_optimizer, read_moments
+from unmask.train.optim.schedules import OptimizerSettings
 
 SHAPES = [(16, 16), (8, 32), (32, 8), (1, 5)]
 

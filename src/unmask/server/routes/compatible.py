@@ -7,9 +7,9 @@ import numpy as np
 from fastapi import APIRouter, Response
 
 from unmask.infer.embed import Vector
-from unmask.serve import schemas
-from unmask.serve.limits import Refused, invalid
-from unmask.serve.work import VERBS, Desk, Embedded, TextOrPair, abilities, chosen, named
+from unmask.server import schemas
+from unmask.server.limits import Refused, invalid
+from unmask.server.service import VERBS, Desk, Embedded, TextOrPair, abilities, chosen, named
 from unmask.tasks.classify import Labels
 from unmask.version import VERSION
 

@@ -5,9 +5,9 @@ import json
 import httpx
 import pytest
 
-from tests.serve.conftest import running
-from unmask.serve.limits import Limits
-from unmask.serve.work import guessed_tokens
+from tests.server.conftest import running
+from unmask.server.limits import Limits
+from unmask.server.service import guessed_tokens
 from unmask.system.errors import DataError
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.growing import Growing

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any, Protocol
 
-from unmask.serve.limits import Limits, Refused, busy, invalid, too_large, too_late
-from unmask.serve.metrics import Metrics
+from unmask.server.limits import Limits, Refused, busy, invalid, too_large, too_late
+from unmask.server.metrics import Metrics
 from unmask.system.errors import DataError, SettingsError, TextTooLong
 
 Grown = Callable[[object], None]  # is given what there is of an answer, after each step

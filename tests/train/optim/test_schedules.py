@@ -4,7 +4,7 @@ import pytest
 
 from unmask.system.errors import SettingsError
 from unmask.system.settings import build
-from unmask.train.schedule import OptimizerSettings, ScheduleSettings
+from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
 
 
 def schedule(**settings) -> ScheduleSettings:

@@ -25,7 +25,7 @@ from unmask.jobs.pretrain import Pretrain
 from unmask.system.console import Console
 from unmask.system.errors import FolderError, SettingsError
 from unmask.system.settings import read_toml
-from unmask.train.folder import (
+from unmask.train.run_folder import (
     BINDING,
     EXACT,
     RunFolder,
@@ -64,7 +64,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from unmask.system.console import Console
-from unmask.train.folder import open_run
+from unmask.train.run_folder import open_run
 with open_run(Path(sys.argv[1]), resume=False, overwrite=False, writes=True, console=Console()):
     print("held", flush=True)
     time.sleep(60)

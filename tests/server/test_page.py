@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.browser import PATIENCE, barriers, browser, page_of, wait_for_count, wait_for_texts
-from tests.serve.conftest import running
+from tests.server.conftest import running
 from unmask.inspect.attribution import answer
 from unmask.model.config import SearchSettings
-from unmask.serve.limits import Limits
+from unmask.server.limits import Limits
 
 TABS = ["Fill", "Next sentence", "Classify", "Score", "Names", "Answer", "Translate"]
 TABS += ["Similarity", "Attention", "Training", "Models"]

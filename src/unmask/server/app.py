@@ -17,11 +17,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from unmask.infer.model import Model
-from unmask.serve import asking, known, ours
-from unmask.serve.guard import LOCAL, Guard
-from unmask.serve.limits import Limits, Refused, internal, invalid
-from unmask.serve.schemas import Problem
-from unmask.serve.work import Desk
+from unmask.server.guard import LOCAL, Guard
+from unmask.server.limits import Limits, Refused, internal, invalid
+from unmask.server.routes import compatible, tasks, unmask
+from unmask.server.schemas import Problem
+from unmask.server.service import Desk
 from unmask.version import VERSION
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
@@ -56,7 +56,7 @@ def create_app(
         responses=SAID,
         description="BERT over HTTP. Every refusal is JSON with error and error_type.",
     )
-    routers = known.router(desk), ours.router(desk), asking.router(desk)
+    routers = compatible.router(desk), unmask.router(desk), tasks.router(desk)
     for router in routers:
         app.include_router(router)
     _page(app)

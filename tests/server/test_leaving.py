@@ -5,7 +5,7 @@ import time
 import httpx
 import pytest
 
-from tests.serve.conftest import running
+from tests.server.conftest import running
 from unmask.tasks.growing import Growing
 
 TEXT = "the cat sat on the mat"

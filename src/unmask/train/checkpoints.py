@@ -16,12 +16,11 @@ from unmask.model.parts import part_of
 from unmask.objectives.base import Objective
 from unmask.system.distributed import like, whole
 from unmask.system.errors import FolderError
-from unmask.train.evaluator import METRIC, metric_name
-from unmask.train.folder import CHECKPOINTS, MODEL
+from unmask.train.evaluator import METRIC, Position, metric_name
 from unmask.train.ingredients import Ingredients
-from unmask.train.optim import mean, read_moments, write_moments
-from unmask.train.position import Position
+from unmask.train.optim.optimizers import mean, read_moments, write_moments
 from unmask.train.recipe import Recipe
+from unmask.train.run_folder import CHECKPOINTS, MODEL
 from unmask.train.site import Site
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from unmask.system.errors import SettingsError
-from unmask.train import precision
-from unmask.train.precision import choose_precision
+from unmask.train.optim.optimizers import precision
+from unmask.train.optim.precision import choose_precision
 
 CPU = torch.device("cpu")
 

@@ -13,9 +13,9 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, create_model
 
-from unmask.serve.limits import Refused, invalid
-from unmask.serve.schemas import MANY, Asked, Truncate
-from unmask.serve.work import Desk
+from unmask.server.limits import Refused, invalid
+from unmask.server.schemas import MANY, Asked, Truncate
+from unmask.server.service import Desk
 from unmask.tasks.asks import Ask
 from unmask.tasks.base import Task
 from unmask.tasks.views import View

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from unmask.serve.batching import Batcher, Work
-from unmask.serve.limits import Limits, Refused
-from unmask.serve.metrics import Metrics
+from unmask.server.batching import Batcher, Work
+from unmask.server.limits import Limits, Refused
+from unmask.server.metrics import Metrics
 
 
 @dataclass

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from unmask.model.attention import Joined
 from unmask.system.distributed import like
-from unmask.train.muon import Muon
-from unmask.train.schedule import OptimizerSettings
+from unmask.train.optim.muon import Muon
+from unmask.train.optim.schedules import OptimizerSettings
 
 AVERAGE = "average"  # a running mean of the weights, among the optimizer's tensors
 

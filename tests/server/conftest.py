@@ -60,9 +60,9 @@ class Running:
 @contextmanager
 def running(models: dict[str, Model], **options: Any) -> Iterator[Running]:
     """Start one, and stop it."""
-    from unmask.serve.app import create_app
-    from unmask.serve.limits import Limits
-    from unmask.serve.server import server
+    from unmask.server.app import create_app
+    from unmask.server.limits import Limits
+    from unmask.server.server import server
 
     limits = options.pop("limits", Limits())
     made = server(

@@ -8,7 +8,7 @@ import pytest
 import unmask
 from tests.train.conftest import STEPS, state
 from unmask.system import plugins
-from unmask.train.observer import Observer
+from unmask.train.listeners import Observer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from unmask.serve.limits import Limits
+from unmask.server.limits import Limits
 
 HEADERS = 16_384  # bytes of a request's headers
 IDLE = 5  # seconds that a connection may wait for its next request

@@ -6,15 +6,15 @@ from typing import Any
 from fastapi import APIRouter
 
 from unmask.infer.model import Guess, Model
-from unmask.serve import schemas
-from unmask.serve.limits import Refused
-from unmask.serve.work import Desk, abilities
+from unmask.server import schemas
+from unmask.server.limits import Refused
+from unmask.server.service import Desk, abilities
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import Names
 from unmask.tasks.qa import Answer
 from unmask.tasks.regress import Number
 from unmask.tasks.translate import AskTranslation, Translate
-from unmask.train.folder import read_metrics
+from unmask.train.run_folder import read_metrics
 
 MOST = 1500  # entries of a run's training that are sent
 

@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.serve.limits import Refused, internal, too_late
-from unmask.serve.work import Desk
+from unmask.server.limits import Refused, internal, too_late
+from unmask.server.service import Desk
 
 OPEN = {"/health"}  # without a token; those of the page ask for it themselves
 PAGE = "/page/"
@@ -34,7 +34,7 @@ HEADERS = {
 UNREAD = {"connection": "close"}  # with an answer before all of the body was read
 PATIENCE = 0.5  # seconds before a client hears that there is too much to do
 GONE = 499  # what nginx notes of a client that went away before it was answered
-log = logging.getLogger("unmask.serve")
+log = logging.getLogger("unmask.server")
 
 
 class Guard:

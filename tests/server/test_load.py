@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.conftest import tiny_network
-from tests.serve.conftest import running
+from tests.server.conftest import running
 from unmask.checkpoint.folder import save_folder
-from unmask.serve.limits import Limits
-from unmask.serve.team import ASKED, TURNS, WAIT, wait_briefly
+from unmask.server.limits import Limits
+from unmask.server.threads import ASKED, TURNS, WAIT, wait_briefly
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog"]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance"
@@ -70,7 +70,7 @@ def test_far_too_many_clients_get_an_answer_or_are_told_to_wait(served):
 TEAM = """
 import os, sys, time
 import torch
-from unmask.serve.team import load
+from unmask.server.threads import load
 from unmask.infer.model import Model
 
 def threads():

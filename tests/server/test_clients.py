@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from tests.serve.conftest import running
+from tests.server.conftest import running
 
 
 def test_openai(server, served):

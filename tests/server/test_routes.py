@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import tiny_network
-from tests.serve.conftest import HEADS, running
+from tests.server.conftest import HEADS, running
 from unmask.checkpoint.folder import save_folder
 from unmask.infer.model import Model
 from unmask.model.config import SearchSettings

@@ -1,0 +1,1 @@
+"""Routes of OpenAI, of text-embeddings-inference, and of unmask."""
