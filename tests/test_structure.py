@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.assembled import finetuning, finetuning_several, pretraining, translating
-from unmask.jobs import scopes
+from unmask.jobs import settings_read
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective
 from unmask.system.plugins import find
@@ -158,7 +158,7 @@ def known_names() -> set[str]:
     terms = {term for kind in kinds for term in kind(kind.Config(), words).terms}
     objectives = {*OBJECTIVES, *terms}
     tasks = {*TASKS, *(find("task", TASKS, n).name for n in TASKS)}
-    jobs = {scope.job for scope in vars(scopes).values() if isinstance(scope, Scope)}
+    jobs = {scope.job for scope in vars(settings_read).values() if isinstance(scope, Scope)}
     return objectives | tasks | jobs
 
 
@@ -189,7 +189,7 @@ def test_training_names_no_job_no_task_and_no_objective(path):
         "import unmask.jobs.pretrain",
         "from unmask import jobs",
         "import unmask",
-        "from unmask.jobs.corpus import CorpusSource",
+        "from unmask.jobs.corpus_source import CorpusSource",
         "def later():\n    from unmask.jobs import scopes",
         "from unmask.tasks.ner import Ner",
         "from unmask.tasks import ner",

@@ -51,7 +51,7 @@ def empty_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("unmask.checkpoint.fetch._from_index", _never)
-    monkeypatch.setattr("unmask.demo.gather", _never)
+    monkeypatch.setattr("unmask.cli.demo.gather", _never)
     yield
     assert not list((tmp_path / "here").iterdir()), "something was written"
 

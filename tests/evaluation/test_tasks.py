@@ -12,8 +12,8 @@ import torch
 
 from tests.jobs.small import small_model
 from unmask.evaluation.tasks import Answered, Labelled, gathered
-from unmask.jobs.labelled import LabelledFiles
-from unmask.jobs.scopes import FINETUNE
+from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
 from unmask.system.distributed import Processes

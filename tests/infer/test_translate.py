@@ -19,7 +19,7 @@ from unmask.infer.translate import Looked, Translator
 from unmask.inspect.alignment import alignment_svg
 from unmask.inspect.attribution import gradient_times_input
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.scopes import TRANSLATE
+from unmask.jobs.settings_read import TRANSLATE
 from unmask.model.config import SearchSettings
 from unmask.objectives.next_token import decoder_states
 from unmask.system.errors import DataError, FolderError, SettingsError

@@ -18,8 +18,8 @@ from unmask.infer.translate import Translator
 from unmask.jobs import vocabularies as learning
 from unmask.jobs.compare import compare, read_comparison
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import LabelledFiles
-from unmask.jobs.scopes import TRANSLATE
+from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.settings_read import TRANSLATE
 from unmask.jobs.vocabularies import Given
 from unmask.model.decoding.decoder import Decoder
 from unmask.objectives.next_token import PairTokens

@@ -21,9 +21,9 @@ from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
+from unmask.jobs.multi_task import Several
 from unmask.jobs.pretrain import Pretrain
-from unmask.jobs.scopes import TRANSLATE
-from unmask.jobs.several import Several
+from unmask.jobs.settings_read import TRANSLATE
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape

@@ -8,7 +8,7 @@ import pytest
 from tests.train.conftest import Heard, pretrain, recipe, table
 from tests.train.first_version import BERT, BUDGET, GRU, MULTI, NEW_MULTI, QA
 from tests.train.test_recipe import SCOPES, leaves
-from unmask.jobs.scopes import FINETUNE, PRETRAIN, SEVERAL, TRANSLATE
+from unmask.jobs.settings_read import FINETUNE, PRETRAIN, SEVERAL, TRANSLATE
 from unmask.objectives.mlm import MaskSettings
 from unmask.system.errors import FolderError, SettingsError
 from unmask.system.settings import read_toml, write_toml

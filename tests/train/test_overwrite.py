@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import tiny_network
 from tests.jobs.small import data, finetune, recipe, small_model
-from tests.jobs.test_several import finetune_several, several
+from tests.jobs.test_multi_task import finetune_several, several
 from tests.train.conftest import Heard, metrics, runner, single_threaded, steps_saved
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
 from unmask.checkpoint.integrity import publish

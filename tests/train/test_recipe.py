@@ -11,11 +11,18 @@ from tests.train.conftest import LENGTH, recipe
 from unmask.data.corpus.config import ExampleSettings
 from unmask.evaluation.held_out import HeldOut
 from unmask.evaluation.tasks import Labelled
-from unmask.jobs.corpus import CorpusSource, objective_for
+from unmask.jobs.corpus_source import CorpusSource, objective_for
 from unmask.jobs.finetune import Finetune
+from unmask.jobs.multi_task import Several
 from unmask.jobs.pretrain import Pretrain
-from unmask.jobs.scopes import FINETUNE, PRETRAIN, SEVERAL, TRANSLATE, check_network, task_recipe
-from unmask.jobs.several import Several
+from unmask.jobs.settings_read import (
+    FINETUNE,
+    PRETRAIN,
+    SEVERAL,
+    TRANSLATE,
+    check_network,
+    task_recipe,
+)
 from unmask.model.config import LayerConfig, ModelConfig
 from unmask.model.shape import DecoderConfig, Reads, Shape
 from unmask.objectives import OBJECTIVES

@@ -15,7 +15,7 @@ def demo(
     fast: Annotated[bool, typer.Option("--fast", help="Under a minute, with less of all.")] = False,
 ) -> None:
     """Learn a vocabulary, pre-train a small BERT and use it, on text that is already here."""
-    from unmask.demo import tell
+    from unmask.cli.demo import tell
 
     def say(line: str) -> None:
         answer(line, flush=True)  # the story is read while it happens, also through a pipe

@@ -74,7 +74,7 @@ def _recipe(
                 "--size, --steps or --minutes."
             )
         return None
-    from unmask.jobs.scopes import PRETRAIN, check_network
+    from unmask.jobs.settings_read import PRETRAIN, check_network
     from unmask.system.settings import read_toml
     from unmask.train.compose import compose, recipe_path
 

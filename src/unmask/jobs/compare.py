@@ -14,9 +14,9 @@ from unmask.data.labelled.parallel_files import PairFiles
 from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import LabelledFiles
-from unmask.jobs.scopes import TRANSLATE
+from unmask.jobs.labelled_data import LabelledFiles
 from unmask.jobs.seeds import go
+from unmask.jobs.settings_read import TRANSLATE
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder, write_file
 from unmask.system.settings import Settings, build, read_toml

@@ -12,9 +12,9 @@ from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.labelled.digest import digest_of
 from unmask.evaluation.best_step import Scores
 from unmask.evaluation.tasks import Answered, Labelled
-from unmask.jobs.labelled import LabelledFiles, window_source
+from unmask.jobs.labelled_data import LabelledFiles, window_source
 from unmask.jobs.learner import Learner, learner_of
-from unmask.jobs.scopes import FINETUNE
+from unmask.jobs.settings_read import FINETUNE
 from unmask.jobs.vocabularies import Given, find_tokens
 from unmask.model.factory import freeze, with_layers
 from unmask.model.network import Network

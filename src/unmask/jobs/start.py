@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled import LabelledFiles
-from unmask.jobs.scopes import task_recipe
+from unmask.jobs.labelled_data import LabelledFiles
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
+from unmask.jobs.settings_read import task_recipe
 from unmask.system.console import Console
 from unmask.system.errors import SettingsError
 from unmask.train.compose import compose

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.columns import Columns
 from unmask.jobs.finetune import opened, scored, task_ingredients
-from unmask.jobs.labelled import LabelledFiles
+from unmask.jobs.labelled_data import LabelledFiles
 from unmask.jobs.learner import learner_of
-from unmask.jobs.scopes import SEVERAL
+from unmask.jobs.settings_read import SEVERAL
 from unmask.model.shape import USUAL, Shape
 from unmask.system.errors import SettingsError
 from unmask.tasks.labels import LabelTask, Supervised, heads_of, label_tasks

@@ -10,7 +10,7 @@ from transformers import AutoModelForTokenClassification
 from tests.jobs.small import At, run, samples, small_model, written
 from tests.train.conftest import single_threaded, state
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.jobs.several import Several
+from unmask.jobs.multi_task import Several
 from unmask.model.shape import LABELS
 from unmask.system.errors import SettingsError, Stopped
 from unmask.tasks.labels import Supervised

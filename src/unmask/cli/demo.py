@@ -26,7 +26,7 @@ from unmask.evaluation.report.html import REPORT, page
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.pretrain import Pretrain
-from unmask.jobs.scopes import FINETUNE
+from unmask.jobs.settings_read import FINETUNE
 from unmask.model.network import Network, count_parameters
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import unmask
-from unmask.demo import gather, tell
+from unmask.cli.demo import gather, tell
 
 
 @pytest.mark.slow
