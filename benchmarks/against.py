@@ -158,6 +158,7 @@ def made(case: str, data: Path, place: Path) -> Callable[[], object]:
         from benchmarks import pretrain
 
         return pretrain.Steps(next(c for c in pretrain.CASES if c.name == name), "unmask")
+    from unmask import load  # stands in all versions
     from unmask.checkpoint.fetch import get
 
     if kind == "finetune":
@@ -167,9 +168,8 @@ def made(case: str, data: Path, place: Path) -> Callable[[], object]:
         return finetune.Speed("unmask", what, file, data, get("minilm"))
     from benchmarks import infer
     from benchmarks.embed import texts_of_known_length
-    from unmask.infer.model import Model
 
-    texts, calls = texts_of_known_length(Model.load(get("minilm")), TEXTS), 1
+    texts, calls = texts_of_known_length(load(get("minilm")), TEXTS), 1
     if kind == "infer one":
         texts, calls = [min(texts, key=lambda text: abs(len(text.split()) - 18))], 50
     embed = infer.SIDES[f"unmask {name}"](place, 2)

@@ -32,7 +32,7 @@ from unmask.data.batch import Batch
 from unmask.evaluation.tasks import Labelled
 from unmask.infer.model import Model
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import make_network
 from unmask.model.network import Network

@@ -22,7 +22,7 @@ from benchmarks.measure import save
 from tests.shapes import bert_heads
 from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.start import finetune_files
 from unmask.model.config import sized
 from unmask.model.network import Network

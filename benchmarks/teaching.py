@@ -12,7 +12,7 @@ from tests.shapes import bert_heads
 from tests.stepping import take_step
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import Pair, find_folder, read_pairs
-from unmask.jobs.vocabularies import learned
+from unmask.jobs.inputs.vocabularies import learned
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import DecoderConfig, Shape

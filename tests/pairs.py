@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.data.labelled.parallel import Pair
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 
 WORDS = {
     "hund": "dog",

@@ -189,7 +189,7 @@ def test_training_names_no_job_no_task_and_no_objective(path):
         "import unmask.jobs.pretrain",
         "from unmask import jobs",
         "import unmask",
-        "from unmask.jobs.corpus_source import CorpusSource",
+        "from unmask.jobs.inputs.corpus import CorpusSource",
         "def later():\n    from unmask.jobs import scopes",
         "from unmask.tasks.ner import Ner",
         "from unmask.tasks import ner",

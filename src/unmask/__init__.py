@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unmask.infer.model import Model
-    from unmask.jobs.labelled_data import Rows
+    from unmask.jobs.inputs.labelled import Rows
     from unmask.system.plugins import Kind
 
 __all__ = ["__version__", "finetune", "load", "register"]
@@ -69,7 +69,7 @@ def finetune(
     from pathlib import Path
 
     from unmask.data.labelled.columns import Columns
-    from unmask.jobs.labelled_data import LabelledFiles
+    from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.start import finetune_files
     from unmask.train.run import Options
 

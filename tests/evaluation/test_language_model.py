@@ -13,7 +13,7 @@ from tests.train.conftest import LENGTH, Heard, metrics, recipe
 from unmask.data.corpus.examples import UNSAID, split_documents
 from unmask.data.corpus.stream import Stream
 from unmask.evaluation.language_model import SEED, Blanks, Evaluation, baselines
-from unmask.jobs.corpus_source import objective_for
+from unmask.jobs.inputs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.system.distributed import Processes

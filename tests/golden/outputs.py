@@ -14,7 +14,7 @@ import unmask
 from unmask.checkpoint.folder import load_folder
 from unmask.infer.model import Model
 from unmask.model.config import SearchSettings
-from unmask.model.parts import part_of
+from unmask.model.factory import part_of
 
 FOLDERS = Path(__file__).parent / "folders"  # what the earlier version wrote
 EXPECTED = Path(__file__).parent / "expected"  # inputs, and what that version answered

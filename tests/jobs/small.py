@@ -14,7 +14,7 @@ from unmask.evaluation.best_step import Exam, Scores
 from unmask.evaluation.report.answers import Scored
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network

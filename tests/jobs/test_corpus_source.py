@@ -6,7 +6,7 @@ import pytest
 
 from tests.corpora import chatter, corpus_of
 from tests.train.conftest import recipe
-from unmask.jobs.corpus_source import CorpusSource, check_corpus, objective_for
+from unmask.jobs.inputs.corpus import CorpusSource, check_corpus, objective_for
 from unmask.objectives.base import Joint
 from unmask.objectives.mlm import MaskedLM
 from unmask.train.preflight import PreflightError

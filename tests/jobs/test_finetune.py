@@ -28,7 +28,7 @@ from tests.shapes import bert_heads
 from tests.train.conftest import Heard, metrics, single_threaded, state
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled_data import LabelledFiles, window_source
+from unmask.jobs.inputs.labelled import LabelledFiles, window_source
 from unmask.jobs.seeds import run_seeds
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import freeze, make_network

@@ -9,7 +9,7 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import save_folder
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.jobs.start import finetune_files
 from unmask.system.errors import DataError, FolderError, SettingsError, Stopped

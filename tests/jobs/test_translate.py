@@ -15,12 +15,12 @@ from unmask.data.labelled.parallel import Pair
 from unmask.data.labelled.parallel_files import PairFiles
 from unmask.evaluation.tasks import Labelled
 from unmask.infer.translate import Translator
-from unmask.jobs import vocabularies as learning
 from unmask.jobs.compare import compare, read_comparison
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs import vocabularies as learning
+from unmask.jobs.inputs.labelled import LabelledFiles
+from unmask.jobs.inputs.vocabularies import Given
 from unmask.jobs.settings_read import TRANSLATE
-from unmask.jobs.vocabularies import Given
 from unmask.model.decoding.decoder import Decoder
 from unmask.objectives.next_token import PairTokens
 from unmask.system.distributed import Processes

@@ -12,9 +12,8 @@ from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.names import departures
 from unmask.model.config import Scheme
 from unmask.model.embeddings import listening_to_tokens
-from unmask.model.factory import make_network
+from unmask.model.factory import make_network, part_of
 from unmask.model.network import Network, count_parameters
-from unmask.model.parts import part_of
 from unmask.model.shape import (
     DecoderConfig,
     LabelsConfig,

@@ -14,10 +14,9 @@ from unmask.infer.compiled.export import export_onnx
 from unmask.infer.compiled.graph import Rows, write_onnx
 from unmask.infer.model import Model
 from unmask.inspect.attribution import answer
-from unmask.model.factory import freeze
+from unmask.model.factory import freeze, part_of
 from unmask.model.heads import VectorHead
 from unmask.model.network import Network, NextToken, PlainRows
-from unmask.model.parts import part_of
 from unmask.model.shape import (
     PAIRS,
     LabelsConfig,

@@ -16,7 +16,7 @@ from benchmarks import theirs, tuned
 from tests.conftest import tiny_config, tiny_network
 from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens

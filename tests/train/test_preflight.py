@@ -8,7 +8,7 @@ import torch
 
 from tests.corpora import corpus_of, tokenizer_for
 from tests.train.conftest import Heard, recipe
-from unmask.jobs.corpus_source import CorpusSource, objective_for
+from unmask.jobs.inputs.corpus import CorpusSource, objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Joint

@@ -11,8 +11,8 @@ from tests.train.conftest import LENGTH, recipe
 from unmask.data.corpus.config import ExampleSettings
 from unmask.evaluation.held_out import HeldOut
 from unmask.evaluation.tasks import Labelled
-from unmask.jobs.corpus_source import CorpusSource, objective_for
 from unmask.jobs.finetune import Finetune
+from unmask.jobs.inputs.corpus import CorpusSource, objective_for
 from unmask.jobs.multi_task import Several
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.settings_read import (

@@ -12,7 +12,7 @@ from tests.stepping import take_step
 from tests.train.conftest import LENGTH, recipe
 from unmask.data.corpus.examples import UNSAID
 from unmask.data.corpus.stream import Cursor, Stream
-from unmask.jobs.corpus_source import objective_for
+from unmask.jobs.inputs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import Objective

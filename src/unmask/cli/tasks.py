@@ -55,7 +55,7 @@ def finetune(
     columns, watcher = table.columns(label), table.watcher()  # refused before torch is imported
     for_one = table != options.DataOptions() or label is not None or seeds > 1 or trials > 0
     _check_arguments(task, arguments, train, dev, for_one=for_one)
-    from unmask.jobs.labelled_data import LabelledFiles
+    from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.multi_task import Several
     from unmask.jobs.start import finetune_files
     from unmask.train.compose import compose

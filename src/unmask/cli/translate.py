@@ -58,9 +58,9 @@ def train(
     # What is wrong with the paths is reported before torch is imported.
     learned, held_out = PairFiles(folder, source, target, train or [], dev or []).paths()
     from unmask.jobs.finetune import Finetune
-    from unmask.jobs.labelled_data import LabelledFiles
+    from unmask.jobs.inputs.labelled import LabelledFiles
+    from unmask.jobs.inputs.vocabularies import Given
     from unmask.jobs.settings_read import TRANSLATE
-    from unmask.jobs.vocabularies import Given
     from unmask.train.compose import compose
     from unmask.train.run import Run
 

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from unmask.evaluation.report.answers import Scored
+from unmask.model.factory import part_of
 from unmask.model.network import Network
-from unmask.model.parts import part_of
 from unmask.objectives.base import Companions, Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError

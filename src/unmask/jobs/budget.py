@@ -18,8 +18,8 @@ from unmask.data.batch import Batch, collate
 from unmask.data.corpus.corpus import Corpus
 from unmask.data.corpus.examples import UNSAID
 from unmask.data.corpus.stream import Drawn
-from unmask.jobs.corpus_source import objective_for
-from unmask.jobs.learner import learner_of
+from unmask.jobs.inputs.corpus import objective_for
+from unmask.jobs.inputs.learner import learner_of
 from unmask.model.config import SIZES
 from unmask.model.network import count_parameters
 from unmask.model.shape import Shape

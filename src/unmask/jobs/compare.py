@@ -14,7 +14,7 @@ from unmask.data.labelled.parallel_files import PairFiles
 from unmask.evaluation.report.charts import Chart, Line, column
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.seeds import go
 from unmask.jobs.settings_read import TRANSLATE
 from unmask.system.console import Console

@@ -12,10 +12,10 @@ from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.labelled.digest import digest_of
 from unmask.evaluation.best_step import Scores
 from unmask.evaluation.tasks import Answered, Labelled
-from unmask.jobs.labelled_data import LabelledFiles, window_source
-from unmask.jobs.learner import Learner, learner_of
+from unmask.jobs.inputs.labelled import LabelledFiles, window_source
+from unmask.jobs.inputs.learner import Learner, learner_of
+from unmask.jobs.inputs.vocabularies import Given, find_tokens
 from unmask.jobs.settings_read import FINETUNE
-from unmask.jobs.vocabularies import Given, find_tokens
 from unmask.model.factory import freeze, with_layers
 from unmask.model.network import Network
 from unmask.model.shape import POOLER, Mix, Shape

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.columns import Columns
 from unmask.jobs.finetune import opened, scored, task_ingredients
-from unmask.jobs.labelled_data import LabelledFiles
-from unmask.jobs.learner import learner_of
+from unmask.jobs.inputs.labelled import LabelledFiles
+from unmask.jobs.inputs.learner import learner_of
 from unmask.jobs.settings_read import SEVERAL
 from unmask.model.shape import USUAL, Shape
 from unmask.system.errors import SettingsError

@@ -6,8 +6,8 @@ from typing import ClassVar
 from unmask.data.corpus.corpus import Corpus, open_corpus
 from unmask.evaluation.held_out import HeldOut
 from unmask.jobs.budget import choose, settled
-from unmask.jobs.corpus_source import CorpusSource, CorpusStatistics, check_corpus, objective_for
-from unmask.jobs.learner import learner_of
+from unmask.jobs.inputs.corpus import CorpusSource, CorpusStatistics, check_corpus, objective_for
+from unmask.jobs.inputs.learner import learner_of
 from unmask.jobs.settings_read import PRETRAIN, check_network
 from unmask.model.shape import Shape
 from unmask.text.tokens import Tokens

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.labelled_data import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
 from unmask.jobs.settings_read import task_recipe

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.state import newest_state, prune, refuse_poison, write_state
 from unmask.checkpoint.weights import empty
+from unmask.model.factory import part_of
 from unmask.model.network import Network, count_parameters
-from unmask.model.parts import part_of
 from unmask.objectives.base import Objective
 from unmask.system.distributed import like, whole
 from unmask.system.errors import FolderError

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from unmask.model.factory import part_of
 from unmask.model.network import count_parameters
-from unmask.model.parts import part_of
 from unmask.system.console import Console
 from unmask.system.distributed import Processes, processes, restarts
 from unmask.system.errors import FolderError

@@ -14,7 +14,7 @@ from unmask.data.corpus.config import ExampleSettings
 from unmask.data.corpus.corpus import stream as module
 from unmask.data.corpus.examples import DIFFERS, FOLLOWS, UNSAID
 from unmask.data.corpus.stream import Cursor, Stream
-from unmask.jobs.corpus_source import CorpusSource
+from unmask.jobs.inputs.corpus import CorpusSource
 from unmask.jobs.pretrain import Pretrain
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.system.distributed import Processes

@@ -25,8 +25,8 @@ from unmask.infer.compiled.graph import (
     write_onnx,
 )
 from unmask.infer.pooling import mean_of_rows
+from unmask.model.factory import part_of
 from unmask.model.network import Network, PlainRows
-from unmask.model.parts import part_of
 from unmask.model.shape import PAIR, POOLER, TOKENS, USUAL
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import FolderError

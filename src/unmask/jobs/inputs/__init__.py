@@ -1,0 +1,1 @@
+"""What jobs are made of: corpora, labelled records, vocabularies, networks."""
