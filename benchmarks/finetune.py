@@ -30,6 +30,7 @@ from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.batch import Batch
 from unmask.evaluation.tasks import Labelled
+from unmask.infer.answers import answers
 from unmask.infer.model import Model
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles
@@ -40,9 +41,9 @@ from unmask.model.shape import Shape
 from unmask.system.console import Console
 from unmask.system.distributed import Processes
 from unmask.system.malloc import keep_freed_memory
-from unmask.tasks.base import Task, answers
+from unmask.tasks.base import Task
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.engine import Live
+from unmask.tasks.forward import Live
 from unmask.tasks.labels import LabelTask, LabelWindow, label_tasks
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose

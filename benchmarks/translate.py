@@ -27,6 +27,7 @@ from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import find_folder, read_pairs
+from unmask.infer import engine
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis, Marks, search
 from unmask.model.decoding.decoder import Decoder
@@ -34,7 +35,7 @@ from unmask.model.decoding.unpacking import texts_of
 from unmask.model.network import Network
 from unmask.model.shape import DECODER, DecoderConfig, Shape
 from unmask.objectives.next_token import PairTokens, Speaking
-from unmask.tasks import engine
+from unmask.tasks.forward import Live
 from unmask.tasks.translate import AT_ONCE, OF_WORKER
 from unmask.text.tokens import Tokens
 
@@ -158,7 +159,7 @@ class Ours:
         """What is said to each text."""
 
         def answer(some: list[PairTokens]) -> Sequence[Hypothesis]:
-            return self.task.run(engine.Live(self.network), some, self.words).values
+            return self.task.run(Live(self.network), some, self.words).values
 
         found = engine.run(
             self.tokens,

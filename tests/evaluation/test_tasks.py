@@ -12,13 +12,13 @@ import torch
 
 from tests.jobs.small import small_model
 from unmask.evaluation.tasks import Answered, Labelled, gathered
+from unmask.infer.answers import answers
 from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
 from unmask.system.distributed import Processes
-from unmask.tasks.base import answers
-from unmask.tasks.engine import Live
+from unmask.tasks.forward import Live
 from unmask.tasks.regress import Number
 from unmask.text.tokens import Tokens
 from unmask.train.compose import compose

@@ -12,11 +12,10 @@ import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
 from unmask.data.read.lines import Watcher
-from unmask.infer import embed_files
+from unmask.infer import embed_files, engine
 from unmask.infer.embed_files import embed_file, embed_lines
 from unmask.infer.vector_files import Rows
 from unmask.system.errors import DataError, FolderError, SettingsError
-from unmask.tasks import engine
 
 TEXTS = ["the cat sat", "", "a dog", "the mat", " "] * 4 + ["the dog"]  # some lines are blank
 

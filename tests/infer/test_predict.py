@@ -256,7 +256,7 @@ def test_an_empty_file_has_no_scores(model, tmp_path):
 
 
 def test_only_a_group_of_lines_is_held_at_a_time(model, tmp_path, monkeypatch):
-    from unmask.tasks import engine
+    from unmask.infer import engine
 
     monkeypatch.setattr(engine, "GROUP", 10)
     taken = 0

@@ -11,6 +11,7 @@ from tests.pairs import RECURRENT, TRANSFORMER, rows_of, toy_files, toy_pairs
 from tests.train.conftest import single_threaded
 from unmask.checkpoint.folder import load_folder
 from unmask.data.labelled.columns import Columns
+from unmask.infer import engine
 from unmask.infer.compiled.compile import compile_model
 from unmask.infer.compiled.export import export_onnx
 from unmask.infer.model import Model
@@ -23,7 +24,6 @@ from unmask.jobs.settings_read import TRANSLATE
 from unmask.model.config import SearchSettings
 from unmask.objectives.next_token import decoder_states
 from unmask.system.errors import DataError, FolderError, SettingsError
-from unmask.tasks import engine
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.train.compose import compose
 from unmask.train.run import Run

@@ -27,6 +27,7 @@ from tests.jobs.small import (
 from tests.shapes import bert_heads
 from tests.train.conftest import Heard, metrics, single_threaded, state
 from unmask.checkpoint.folder import Folder, load_folder
+from unmask.infer import engine
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles, window_source
 from unmask.jobs.seeds import run_seeds
@@ -37,7 +38,6 @@ from unmask.model.shape import Shape
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, FolderError, SettingsError, Stopped
 from unmask.system.signals import Wish
-from unmask.tasks import engine
 from unmask.tasks.classify import Classify
 from unmask.tasks.ner import Ner
 from unmask.tasks.qa import Qa

@@ -29,7 +29,7 @@ from unmask.objectives.mlm import ANSWERS, PLACES, MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.system.errors import SettingsError
 from unmask.system.settings import build
-from unmask.tasks.engine import READ, scores_of
+from unmask.tasks.forward import READ, scores_of
 from unmask.train.steps.base import Piece, TrainingModule
 
 TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15], [16, 17, 18])]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from unmask.data import packing
 from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.infer.model import Model
-from unmask.tasks import engine
 
 transformers = pytest.importorskip("transformers")
 
@@ -113,7 +113,7 @@ def test_embeddings_do_not_depend_on_company_order_or_rows(model, monkeypatch):
     together = model.embed(texts)
     for row in (16, 512):  # hardly any text shares a row; most of them do
         with monkeypatch.context() as changed:
-            changed.setattr(engine, "ROW_TOKENS", row)
+            changed.setattr(packing, "ROW_TOKENS", row)
             assert np.abs(together - model.embed(texts)).max() < 1e-6
     backwards = model.embed(texts[::-1])[::-1]
     alone = np.concatenate([model.embed([text]) for text in texts])

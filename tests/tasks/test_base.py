@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from unmask.data.labelled.columns import Sample
+from unmask.infer import answering
+from unmask.infer.answers import answers
 from unmask.system.errors import SettingsError, TextTooLong
-from unmask.tasks import base
-from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.engine import Live
+from unmask.tasks.forward import Live
 from unmask.tasks.results import Agreement, Detail, Mistake, Tally
 from unmask.text.tokens import Tokens
 
@@ -44,7 +44,7 @@ def test_or_refused_with_their_number_and_how_long_they_are(forward, task, words
 
 
 def test_few_records_are_held_where_they_are_long(forward, words, monkeypatch):
-    monkeypatch.setattr(base, "HELD", 30)
+    monkeypatch.setattr(answering, "HELD", 30)
     sizes = []
 
     class Counting(Classify):

@@ -8,12 +8,12 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config
 from unmask.data.labelled.columns import Columns, Sample
 from unmask.data.read.lines import REFUSE
+from unmask.infer.answers import answers
 from unmask.model.shape import Shape
 from unmask.system.errors import DataError
-from unmask.tasks.base import answers
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.engine import Live, scores_of
+from unmask.tasks.forward import Live, scores_of
 from unmask.tasks.results import Tally
 from unmask.text.tokens import Tokens
 

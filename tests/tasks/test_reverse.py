@@ -20,7 +20,7 @@ from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Context, DecoderConfig, Shape
 from unmask.objectives.next_token import PairTokens
-from unmask.tasks.engine import Live
+from unmask.tasks.forward import Live
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens

@@ -11,7 +11,7 @@ from tests.stepping import take_step
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
 from unmask.system.errors import SettingsError
-from unmask.tasks.engine import scores_of
+from unmask.tasks.forward import scores_of
 from unmask.tasks.labels import Supervised, heads_of, label_tasks
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokens import Tokens

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config, tiny_translator
 from tests.stepping import take_step
 from unmask.data.labelled.parallel import Pair
+from unmask.infer.answers import answers
 from unmask.model.config import SearchSettings
 from unmask.model.decoding.unpacking import texts_of
 from unmask.model.kernels import training as fast
@@ -26,9 +27,8 @@ from unmask.objectives.next_token import (
 from unmask.system.errors import DataError, SettingsError
 from unmask.system.settings import build
 from unmask.tasks import translate
-from unmask.tasks.base import answers
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.engine import Live
+from unmask.tasks.forward import Live
 from unmask.tasks.results import Tally
 from unmask.tasks.translate import (
     BLANK,

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from unmask.data.batch import lay_out
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, SettingsError
 from unmask.system.settings import Settings
-from unmask.tasks import engine
 from unmask.train.recipe import Recipe
 from unmask.train.sources import Deal, Mixture, Shuffled
 
@@ -35,7 +35,7 @@ def made(**loop) -> Recipe:
 
 
 def plain(texts):
-    return engine.lay_out(texts, pad_id=0)
+    return lay_out(texts, pad_id=0)
 
 
 def source(count, *, first=0, recipe=None, lay_out=plain, objective=None, **loop) -> Shuffled:

@@ -12,10 +12,10 @@ import torch
 
 from tests.train.conftest import STEPS, state
 from tests.train.test_loop import stopped
+from unmask.data.batch import lay_out
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.settings import Settings
-from unmask.tasks import engine
 from unmask.train.recipe import Recipe
 from unmask.train.sources import Ahead, Deal, Lazy, Mixture, Shuffled
 
@@ -40,7 +40,7 @@ PLAIN = Objective(Settings())  # takes batches as they are
 
 
 def plain(texts):
-    return engine.lay_out(texts, pad_id=-1)
+    return lay_out(texts, pad_id=-1)
 
 
 def items_of(groups, *, first=0, lengths=(2, 9, 4, 7)) -> list[list[Text]]:

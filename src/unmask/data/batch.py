@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.data.packing import Rows
+from unmask.data.packing import Rows, rows_of
 
 Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -147,3 +147,8 @@ def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
     inputs = {"tokens": torch.from_numpy(tokens), "segments": torch.from_numpy(segments)}
     places = (index, owner, row, start, np.array(lengths, dtype=np.int64))
     return Batch(inputs, *map(torch.from_numpy, places))  # type: ignore[arg-type]
+
+
+def lay_out(examples: Sequence[Example], *, pad_id: int) -> Batch:
+    """Pack examples into the rows that cost least."""
+    return collate(examples, rows_of([len(example.ids) for example in examples]), pad_id=pad_id)

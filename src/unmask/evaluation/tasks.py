@@ -14,14 +14,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from unmask.evaluation.report.answers import Scored
+from unmask.infer.answers import answers
 from unmask.model.factory import part_of
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError
-from unmask.tasks.base import Task, all_scores, answers
+from unmask.tasks.base import Task, all_scores
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.engine import Live
+from unmask.tasks.forward import Live
 from unmask.tasks.results import Tally
 from unmask.text.tokens import Tokens
 

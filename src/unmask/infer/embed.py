@@ -8,10 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from unmask.data.batch import lay_out
 from unmask.infer import POOLS, Pool
+from unmask.infer.engine import run
 from unmask.infer.pooling import first_of_texts, mean_of_texts
 from unmask.system.errors import SettingsError, unknown
-from unmask.tasks.engine import Forward, Live, lay_out, run
+from unmask.tasks.forward import Forward, Live
 from unmask.text.tokenizer import Encoded
 
 Layer = int | Literal["last4"]

@@ -9,12 +9,12 @@ from unmask.checkpoint.integrity import fingerprint
 from unmask.data.read.lines import REFUSE, Watcher
 from unmask.data.read.texts import Record, read_texts, refuse_empty
 from unmask.infer.embed import USUAL, EmbedOptions, width_of
+from unmask.infer.engine import GROUP
 from unmask.infer.model import Model
 from unmask.infer.vector_files import gathered, line_of, publish
 from unmask.system.console import Console
 from unmask.system.disk import check_output_file
 from unmask.system.errors import DataError, SettingsError, TextTooLong
-from unmask.tasks.engine import GROUP
 
 
 def embed_lines(

@@ -13,10 +13,11 @@ from torch import Tensor
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
-from unmask.data.batch import Batch
+from unmask.data.batch import Batch, lay_out
 from unmask.data.labelled.columns import Sample
 from unmask.data.labelled.conll import sentence_of
 from unmask.data.labelled.squad import Question
+from unmask.infer.answers import answers
 from unmask.infer.attention_maps import AttentionMaps, Table
 from unmask.infer.compiled.graph import COMPILED, Compiled, installed
 from unmask.infer.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
@@ -27,10 +28,10 @@ from unmask.model.shape import LABELS, PAIR, TOKENS
 from unmask.system.errors import DataError, FolderError, SettingsError, TextTooLong
 from unmask.system.malloc import keep_freed_memory
 from unmask.system.settings import build
-from unmask.tasks import engine
-from unmask.tasks.base import Task, answers
+from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify, Labels
 from unmask.tasks.criterion import Criterion
+from unmask.tasks.forward import Forward, Live
 from unmask.tasks.ner import Names, Ner
 from unmask.tasks.qa import Answer, Qa
 from unmask.tasks.regress import Regress
@@ -64,8 +65,8 @@ class Model:
         self.path = folder.path
         self.network = folder.network
         keep_freed_memory()
-        self.live = engine.Live(folder.network)
-        self.forward: engine.Forward = self.live
+        self.live = Live(folder.network)
+        self.forward: Forward = self.live
         self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
         if self.compiled and installed():
             self.forward = Compiled(folder.path / COMPILED)
@@ -275,7 +276,7 @@ class Model:
             return self.live.states(self._rows(example))
 
     def _rows(self, example: Encoded) -> Batch:
-        batch = engine.lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
+        batch = lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
         return batch.to(self.network.table().device)
 
     def examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:

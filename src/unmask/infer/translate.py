@@ -7,12 +7,12 @@ import numpy as np
 
 from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.parallel import Pair
+from unmask.infer.answers import answers
 from unmask.model.config import SearchSettings
 from unmask.system.errors import DataError, FolderError
 from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.alignment import Table, looked
-from unmask.tasks.base import answers
-from unmask.tasks.engine import Live
+from unmask.tasks.forward import Live
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokens

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from unmask.data.batch import lay_out
 from unmask.infer.attention_maps import AttentionMaps, Table
 from unmask.infer.compiled.graph import refuse_other_encoders
 from unmask.infer.model import Model
@@ -21,7 +22,6 @@ from unmask.model import masks
 from unmask.model.attention import listening, muting, recording
 from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
 from unmask.system.errors import SettingsError, need
-from unmask.tasks import engine
 from unmask.tasks.ner import OUTSIDE
 
 HABITS = ("previous", "next", "itself", "same word", "separators")
@@ -140,7 +140,7 @@ class Row:
         model.refuse_recurrent()
         self.model, self.network = model, model.network
         self.example = model.example(text, second, truncate=truncate)
-        self.batch = engine.lay_out([self.example], pad_id=model.tokenizer.vocabulary.pad)
+        self.batch = lay_out([self.example], pad_id=model.tokenizer.vocabulary.pad)
         self.input = self.embedded().requires_grad_()
         with torch.enable_grad(), recording(self.network.encoder) as weights:
             self.states = self.trace(self.input)

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.data.batch import Numbers
-from unmask.data.packing import Rows
+from unmask.data.packing import Rows, rows_of
 from unmask.model.attention import Heard, recording
 from unmask.model.config import SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis
@@ -17,7 +17,6 @@ from unmask.model.decoding.recurrent import RecurrentDecoder
 from unmask.model.network import Network
 from unmask.model.shape import DECODER
 from unmask.objectives.next_token import Decoding, PairTokens, batch_of_pairs, decoder_states
-from unmask.tasks.engine import rows_of
 from unmask.tasks.views import Looked
 from unmask.text.detokenize import join_pieces
 from unmask.text.tokenizer import Tokenizer

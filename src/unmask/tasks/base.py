@@ -10,33 +10,31 @@ the task, whoever asks: training, `evaluate`, `predict`, the server.
 A task has an objective, from which the network learns; it is none itself.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from unmask.data.batch import Batch, Tokenized
 from unmask.data.labelled.columns import Columns
+from unmask.data.packing import BATCH_TOKENS, WORKER_TOKENS
 from unmask.data.read.lines import Watcher
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
 from unmask.objectives.base import Objective
-from unmask.system.errors import SettingsError, TextTooLong
+from unmask.system.errors import SettingsError
 from unmask.system.plugins import registered
 from unmask.system.settings import Settings
-from unmask.tasks import asks, engine
+from unmask.tasks import asks
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.engine import Forward
+from unmask.tasks.forward import Forward
 from unmask.tasks.growing import Growing
-from unmask.tasks.results import Agreement, Detail, Mistake, Ran, Session, Tally
+from unmask.tasks.results import Agreement, Detail, Mistake, Ran, Session
 from unmask.tasks.views import View
 from unmask.text.tokens import Tokens
-
-HELD = 2**24  # characters of records that are answered together
 
 
 class Recorded(Protocol):
@@ -86,8 +84,8 @@ class Task(Generic[Record, Answer]):
     grouped: ClassVar[bool] = False  # windows of a record stay together when they are shuffled
     neighbours: ClassVar[int] = 1  # steps whose records are sorted by length together
     reads: ClassVar[Sequence[str]] = ()  # settings of a recipe that a run reads for it alone
-    batch_tokens: ClassVar[int] = engine.BATCH_TOKENS  # that are answered at once
-    worker_tokens: ClassVar[int] = engine.WORKER_TOKENS  # ... by each of several workers
+    batch_tokens: ClassVar[int] = BATCH_TOKENS  # that are answered at once
+    worker_tokens: ClassVar[int] = WORKER_TOKENS  # ... by each of several workers
 
     def __init__(self, config: Settings) -> None:
         self.config = config
@@ -284,65 +282,3 @@ def all_scores(
             raise SettingsError(f"metric '{name}': returned {value!r:.60}; need a finite number.")
         scores[name] = float(value)
     return scores
-
-
-def answers(
-    forward: Forward,
-    tokens: Tokens,
-    task: Task[Record, Answer],
-    records: Iterable[Record],
-    *,
-    known: Criterion | None = None,
-    tally: Tally | None = None,
-    numbers: Iterator[int] | None = None,
-    truncate: bool = True,
-) -> Iterator[tuple[Record, Answer]]:
-    """Every record with its answer, in order, in steady memory.
-
-    `tally` counts on the way; with `known`, losses too. Without `truncate` a text that is too long
-    is refused.
-    """
-    waiting: deque[tuple[Record, Sequence[Window]]] = deque()
-    held = 0  # characters of those that wait
-    tally = tally or Tally()
-
-    def windows() -> Iterator[Window]:
-        nonlocal held
-        numbered = enumerate(task.windows(records, tokens, numbers=numbers or count()), start=1)
-        for number, (record, found) in numbered:
-            waiting.append((record, found))
-            held += sum(map(len, record.key))
-            for window in found:
-                if window.cut and not truncate:
-                    raise TextTooLong(number, len(window.ids) + window.cut, tokens.max_length)
-                tally.cut_texts += window.cut > 0
-                tally.cut_tokens += window.cut
-            yield from found
-
-    def read(some: list[Window]) -> Sequence[object]:
-        ran = task.run(forward, some, tokens, known=known)
-        tally.losses.append(ran.loss)
-        tally.counts.append(ran.count)
-        return ran.values
-
-    scored = engine.run(
-        windows(),
-        read,
-        lambda: held > HELD,
-        workers=forward.workers,
-        tokens=task.batch_tokens,
-        worker_tokens=task.worker_tokens,
-    )
-
-    def answer(values: Sequence[object]) -> tuple[Record, Answer]:
-        nonlocal held
-        record, own = waiting.popleft()
-        held -= sum(map(len, record.key))
-        return record, task.decode(record, own, values, tokens)
-
-    for value in scored:
-        while not waiting[0][1]:  # records without a window, such as blank texts
-            yield answer([])
-        yield answer([value, *islice(scored, len(waiting[0][1]) - 1)])
-    while waiting:
-        yield answer([])

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.data.batch import Batch, Numbers
+from unmask.data.batch import Batch, Numbers, lay_out
 from unmask.data.labelled.columns import Columns, Sample, infer, read_samples
 from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import GLANCE, Watcher
@@ -25,11 +25,10 @@ from unmask.model.shape import LABELS, POOLER, Heads, LabelsConfig, PoolerConfig
 from unmask.objectives.base import Companions, Objective, Sums, Term, per_record
 from unmask.system.errors import DataError, SettingsError, unknown
 from unmask.system.settings import Settings
-from unmask.tasks import engine
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Answer, Record, Task
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.engine import READ, Forward, scores_of
+from unmask.tasks.forward import READ, Forward, scores_of
 from unmask.tasks.results import Ran
 from unmask.text.tokens import Tokens
 
@@ -121,7 +120,7 @@ class LabelTask(Task[Record, Answer]):
 
 def places_of(windows: LabelWindows, tokens: Tokens) -> Batch:
     """Windows in packed rows, with the places to read."""
-    batch = engine.lay_out(windows, pad_id=tokens.source.vocabulary.pad)
+    batch = lay_out(windows, pad_id=tokens.source.vocabulary.pad)
     begins: list[int] = batch.begins.tolist()
     places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
     return replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})

@@ -20,6 +20,7 @@ from pydantic import Field
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import Pair, inferred, read_pairs
+from unmask.data.packing import rows_of
 from unmask.data.read.lines import Watcher
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis
@@ -37,7 +38,7 @@ from unmask.system.settings import build
 from unmask.tasks.alignment import Aligned, Aligning
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
-from unmask.tasks.engine import Forward, network_of, rows_of
+from unmask.tasks.forward import Forward, network_of
 from unmask.tasks.results import Detail, Mistake, Session
 from unmask.tasks.views import Looked, TextView
 from unmask.text.detokenize import join_pieces, spaced

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from unmask.data import counter_rng
 from unmask.data.batch import Batch, Tokenized
+from unmask.data.packing import neighbours
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, SettingsError
-from unmask.tasks import engine
 from unmask.train.recipe import Recipe
 from unmask.train.steps.base import Piece
 
@@ -94,7 +94,7 @@ class Shuffled:
     def parts(self, numbers: Sequence[int]) -> list["_Part"]:
         """Chosen items, about loop.micro_tokens in each part, the shortest first."""
         lengths = [self.length(i) for i in numbers]
-        found = engine.neighbours(lengths, self.loop.micro_tokens)
+        found = neighbours(lengths, self.loop.micro_tokens)
         return [_Part(self, [numbers[i] for i in places]) for places in found]
 
     def sample(self, count: int) -> Batch:

@@ -12,6 +12,7 @@ from pydantic import Field
 import unmask
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
+from unmask.data.packing import rows_of
 from unmask.data.read.lines import Watcher, read_lines
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
@@ -20,7 +21,7 @@ from unmask.objectives.base import Objective
 from unmask.objectives.next_token import Decoding, PairTokens
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
-from unmask.tasks.engine import Forward, network_of, rows_of
+from unmask.tasks.forward import Forward, network_of
 from unmask.tasks.views import TextView
 from unmask.text.tokens import Tokens
 

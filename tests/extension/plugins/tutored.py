@@ -19,7 +19,7 @@ from unmask.model.shape import Shape
 from unmask.objectives.base import Companions, Objective, Statistics, Sums, Term
 from unmask.objectives.next_token import NextWord
 from unmask.tasks.base import Task
-from unmask.tasks.engine import Forward
+from unmask.tasks.forward import Forward
 from unmask.tasks.growing import Growing
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.text.tokens import Tokens

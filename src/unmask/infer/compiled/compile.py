@@ -32,7 +32,7 @@ from unmask.model.shape import LABELS
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import DataError, FolderError, SettingsError, need
-from unmask.tasks import engine
+from unmask.tasks.forward import Forward, Live
 
 FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
 VECTORS = 0.985  # the least cosine of a vector to what it was
@@ -145,7 +145,7 @@ def _compared(
     return Comparison(agreement.share, agreement.least, count, text)
 
 
-def _answers(model: Model, forward: engine.Forward, records: Sequence[Any]) -> list[Any]:
+def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any]:
     """What the model says if it computes in this way."""
     other = copy(model)
     other.forward = forward
@@ -154,7 +154,7 @@ def _answers(model: Model, forward: engine.Forward, records: Sequence[Any]) -> l
     return list(other.predict(records))
 
 
-class _Alone(engine.Live):
+class _Alone(Live):
     """A network whose batches are computed one after the other, as observers need it."""
 
     @property

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.data.batch import Batch
+from unmask.infer.engine import cores
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import MAIN
 from unmask.system.errors import FolderError, SettingsError, need
-from unmask.tasks.engine import READ, cores, scores_at
+from unmask.tasks.forward import READ, scores_at
 
 COMPILED = "compiled.onnx"  # in a model's folder
 SLOW = "SkipLayerNormFusion"  # takes eight times as long as what it fuses, on one core
