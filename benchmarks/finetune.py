@@ -30,7 +30,7 @@ from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.batch import Batch
 from unmask.evaluation.tasks import Labelled
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.infer.model import Model
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles

@@ -12,7 +12,7 @@ import torch
 
 from tests.jobs.small import small_model
 from unmask.evaluation.tasks import Answered, Labelled, gathered
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import make_network

@@ -5,7 +5,7 @@ import torch
 
 from unmask.data.labelled.columns import Sample
 from unmask.infer import answering
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.system.errors import SettingsError, TextTooLong
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.criterion import Criterion

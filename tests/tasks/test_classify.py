@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config
 from unmask.data.labelled.columns import Columns, Sample
 from unmask.data.read.lines import REFUSE
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.model.shape import Shape
 from unmask.system.errors import DataError
 from unmask.tasks.classify import Classify, ClassifySettings, Labels

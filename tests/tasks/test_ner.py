@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.conll import Entity, Sentence, sentence_of
 from unmask.data.read.lines import REFUSE
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.system.errors import DataError
 from unmask.tasks.forward import Live, scores_of
 from unmask.tasks.ner import Name, Names, Ner, NerSettings, spelled

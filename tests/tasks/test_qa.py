@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from unmask.data.labelled.squad import Question, Span
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.system.errors import DataError
 from unmask.tasks.forward import Live, scores_of
 from unmask.tasks.qa import Answer, Candidate, Qa, QaSettings, best_match, overlap, plain

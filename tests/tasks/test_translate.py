@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config, tiny_translator
 from tests.stepping import take_step
 from unmask.data.labelled.parallel import Pair
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.model.config import SearchSettings
 from unmask.model.decoding.unpacking import texts_of
 from unmask.model.kernels import training as fast

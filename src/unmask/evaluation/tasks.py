@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from unmask.evaluation.report.answers import Scored
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.model.factory import part_of
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective

@@ -17,7 +17,7 @@ from unmask.data.batch import Batch, lay_out
 from unmask.data.labelled.columns import Sample
 from unmask.data.labelled.conll import sentence_of
 from unmask.data.labelled.squad import Question
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.infer.attention_maps import AttentionMaps, Table
 from unmask.infer.compiled.graph import COMPILED, Compiled, installed
 from unmask.infer.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of

@@ -7,7 +7,7 @@ import numpy as np
 
 from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.parallel import Pair
-from unmask.infer.answers import answers
+from unmask.infer.answering import answers
 from unmask.model.config import SearchSettings
 from unmask.system.errors import DataError, FolderError
 from unmask.system.malloc import keep_freed_memory
