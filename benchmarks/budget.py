@@ -31,7 +31,7 @@ from unmask.data.corpus.corpus import open_corpus
 from unmask.data.corpus.examples import split_documents
 from unmask.data.corpus.stream import Cursor, Stream
 from unmask.evaluation.language_model import SEED, Evaluation
-from unmask.evaluation.report.charts import Chart, Line, column
+from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.model.config import sized
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.system.distributed import Processes
@@ -162,7 +162,7 @@ def summarise(path: Path, minutes: float) -> None:
         for faint in [name not in ("unmask", best)]
     ]
     figure = Chart("Loss on hidden tokens, held-out text", lines, across="minutes")
-    (path / "curves.svg").write_text(column([figure]))
+    (path / "curves.svg").write_text(stacked([figure]))
     for name, curve in curves.items():
         last = curve[-1]
         print(f"| {name} | {last['tokens']:,} | {last['mlm']:.3f} | {last['mlm_accuracy']:.1%} |")

@@ -12,10 +12,10 @@ from unmask.model.block import Block
 from unmask.model.decoding.decoder import Decoder
 from unmask.model.network import Network
 from unmask.model.shape import DECODER
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 
-def export_to_ctranslate2(network: Network, words: Tokens, folder: Path) -> None:
+def export_to_ctranslate2(network: Network, words: Tokenizers, folder: Path) -> None:
     """Write the folder anew; for networks like the recipe `transformer`: pre-norm, ReLU, waves."""
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation

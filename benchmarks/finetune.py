@@ -30,7 +30,7 @@ from unmask.checkpoint.fetch import get
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.batch import Batch
 from unmask.evaluation.tasks import Labelled
-from unmask.infer.answering import answers
+from unmask.infer.answering import answer_records
 from unmask.infer.model import Model
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles
@@ -43,14 +43,14 @@ from unmask.system.distributed import Processes
 from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.base import Task
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.forward import Live
+from unmask.tasks.forward import LiveForward
 from unmask.tasks.labels import LabelTask, LabelWindow, label_tasks
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.compose import compose
 from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.recipe import Recipe
 from unmask.train.run import Run
-from unmask.train.sources import Deal, Shuffled
+from unmask.train.sources import Dealer, ShuffledWindows
 from unmask.train.steps.base import TrainingModule
 
 THREADS, BATCH, STEPS, TEXTS = 2, 32, 16, 1000
@@ -176,7 +176,7 @@ def task_of(data: Labelled) -> LabelTask[Any, Any]:
     return label_tasks({"": data.task})[""]
 
 
-def windows_of(data: Labelled, tokens: Tokens) -> list[LabelWindow]:
+def windows_of(data: Labelled, tokens: Tokenizers) -> list[LabelWindow]:
     """What is learned from the training data."""
     found = task_of(data).windows(data.train, tokens, learn=True)
     return [window.compact() for _, windows in found for window in windows]
@@ -184,7 +184,7 @@ def windows_of(data: Labelled, tokens: Tokens) -> list[LabelWindow]:
 
 def _theirs(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
     assert recipe.tokenizer.max_length is not None
-    tokens = Tokens(load_folder(model).needed_tokenizer(), recipe.tokenizer.max_length)
+    tokens = Tokenizers(load_folder(model).needed_tokenizer(), recipe.tokenizer.max_length)
     task, windows = task_of(data), windows_of(data, tokens)
     network = tuned.network(task, model, recipe.seed)
     optimizer = theirs.adamw(network, recipe.optimizer)
@@ -203,13 +203,13 @@ def _theirs(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
 def _network(folder: Folder, task: Task[Any, Any]) -> Network:
     """The network of a folder with the head of a task."""
     config = folder.network.config
-    heads = task.heads(config, Tokens(folder.needed_tokenizer(), config.max_length), {})
+    heads = task.heads(config, Tokenizers(folder.needed_tokenizer(), config.max_length), {})
     return make_network(Shape.of(config, heads), 0, start=folder.network)
 
 
-def _tokens(folder: Folder) -> Tokens:
+def _tokens(folder: Folder) -> Tokenizers:
     """How its texts are read."""
-    return Tokens(folder.needed_tokenizer(), 128)
+    return Tokenizers(folder.needed_tokenizer(), 128)
 
 
 class Speed:
@@ -244,7 +244,7 @@ class Speed:
         def lay_out(some: Sequence[Any]) -> Batch:
             return task.batch(some, tokens)
 
-        deal = Deal(Shuffled(items, lay_out, objective, self.recipe), group)
+        deal = Dealer(ShuffledWindows(items, lay_out, objective, self.recipe), group)
 
         def steps() -> None:
             cursor: dict[str, int] = {}
@@ -268,7 +268,9 @@ class Speed:
         folder, task = load_folder(self.model), self.data.task
         network, tokens = _network(folder, task).eval(), _tokens(folder)
         known = Criterion(network, task.objective)
-        return lambda: list(answers(Live(network), tokens, task, self.data.dev, known=known))
+        return lambda: list(
+            answer_records(LiveForward(network), tokens, task, self.data.dev, known=known)
+        )
 
     def _evaluate_transformers(self) -> Callable[[], object]:
         tokens, task = _tokens(load_folder(self.model)), task_of(self.data)

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.measure import RESULTS, save
 from benchmarks.pretrain import THREADS, Case, measure
-from unmask.evaluation.report.charts import Chart, Line, column
+from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.model.config import SIZES
 
 PIECES, SIDES = 30_522, ("unmask", "transformers")
@@ -89,4 +89,4 @@ def main(rounds: int = 3) -> None:
                 f"{memory['transformers'] / 1e6:,.0f} and {memory['unmask'] / 1e6:,.0f} |"
             )
     save("growth", {"threads": THREADS, "axes": results})
-    (RESULTS / "growth.svg").write_text(column(charts))
+    (RESULTS / "growth.svg").write_text(stacked(charts))

@@ -23,7 +23,7 @@ from benchmarks import peers
 from benchmarks.embed import texts_of_known_length
 from benchmarks.measure import RESULTS, Apart, interleaved, ratio, save
 from unmask.checkpoint.fetch import get
-from unmask.evaluation.report.charts import Chart, Line, column
+from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.infer.compiled.compile import compile_model, records_for
 from unmask.infer.model import Model
 
@@ -196,7 +196,7 @@ def drawn(rates: dict[str, Any]) -> str:
         for precision in ("fp32", "int8")
         for cores in THREADS
     ]
-    return column(charts)
+    return stacked(charts)
 
 
 def _short(name: str) -> str:

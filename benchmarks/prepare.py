@@ -18,7 +18,7 @@ from benchmarks.measure import kilobytes, save
 from unmask.checkpoint.fetch import locate
 from unmask.data.corpus.layout import MANIFEST
 from unmask.data.read.texts import read_texts
-from unmask.system.disk import digest
+from unmask.system.disk import sha256_of_file
 
 CORPUS = Path("../shared/data/corpus/books.jsonl.gz")
 WORKERS, EVERY, SLICES = 2, 0.2, 10  # EVERY: seconds between two looks at the memory
@@ -134,7 +134,9 @@ def _killed(
 
 def _digests(out: Path) -> dict[str, str]:
     """The sha256 of every shard's files and of the manifest."""
-    return {path.name: digest(path) for path in [out / MANIFEST, *sorted(out.glob("shard-*"))]}
+    return {
+        path.name: sha256_of_file(path) for path in [out / MANIFEST, *sorted(out.glob("shard-*"))]
+    }
 
 
 def _refuse_failure(process: "subprocess.Popen[bytes]") -> None:

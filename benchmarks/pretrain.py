@@ -15,19 +15,19 @@ from benchmarks.measure import Apart, gflops, interleaved, matrix_products, rati
 from tests.shapes import bert_heads
 from tests.stepping import take_step
 from unmask.data.batch import Batch, collate
-from unmask.data.corpus.stream import Drawn
+from unmask.data.corpus.stream import CorpusExample
 from unmask.data.packing import pack
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
-from unmask.objectives.base import Joint
+from unmask.objectives.base import JointObjective
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.system.malloc import keep_freed_memory
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.optim.schedules import OptimizerSettings
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 THREADS, MICRO_TOKENS = 2, 2048
 RULES = OptimizerSettings(rate=1e-4)
@@ -78,7 +78,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def examples_of(case: Case, seed: int = 0) -> list[Drawn]:
+def examples_of(case: Case, seed: int = 0) -> list[CorpusExample]:
     """Pairs of made-up texts: [CLS] first [SEP] second [SEP]."""
     rng = np.random.default_rng(seed)
     found = []
@@ -90,7 +90,7 @@ def examples_of(case: Case, seed: int = 0) -> list[Drawn]:
         middle = length // 2
         ids[[0, middle, -1]] = SPECIALS.index("[CLS]"), *[SPECIALS.index("[SEP]")] * 2
         segments = (np.arange(length) > middle).astype(np.int64)
-        found.append(Drawn(ids, segments, continues=np.zeros(length, dtype=bool)))
+        found.append(CorpusExample(ids, segments, continues=np.zeros(length, dtype=bool)))
     return found
 
 
@@ -100,7 +100,7 @@ class Ours:
     def __init__(self, case: Case) -> None:
         words = [f"word{i}" for i in range(case.vocab_size - len(SPECIALS))]
         vocabulary = Vocabulary([*SPECIALS, *words])
-        objective = Joint(
+        objective = JointObjective(
             [MaskedLM(MaskSettings(), vocabulary), PairOrder(PairSettings(), vocabulary)]
         )
         torch.manual_seed(0)
@@ -108,7 +108,7 @@ class Ours:
         self.module = TrainingModule(self.network, objective)
         self.optimizer = make_optimizer(self.module, RULES)
         self.pieces = [
-            Piece(objective.prepare(batch, 0, 0.0), seed)
+            MicroBatch(objective.prepare(batch, 0, 0.0), seed)
             for seed, batch in enumerate(_batches(examples_of(case), case.length, vocabulary))
         ]
         self.tokens = sum(piece.batch.real for piece in self.pieces)
@@ -133,7 +133,7 @@ class Ours:
         return 6 * total
 
 
-def _batches(examples: list[Drawn], length: int, vocabulary: Vocabulary) -> list[Batch]:
+def _batches(examples: list[CorpusExample], length: int, vocabulary: Vocabulary) -> list[Batch]:
     rows = pack([len(example.ids) for example in examples], length)
     size = MICRO_TOKENS // length
     found = []

@@ -18,11 +18,11 @@ from unmask.model.network import Network
 from unmask.model.shape import DecoderConfig, Shape
 from unmask.objectives.next_token import PairTokens
 from unmask.tasks.translate import Translate, TranslateSettings
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.recipe import TokenizerSettings
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
 WIDTH, LONGEST = 384, 512
@@ -38,7 +38,7 @@ class Setting:
     model: Path | None
 
 
-def tokens_of(setting: Setting, count: int) -> tuple[Tokens, list[PairTokens]]:
+def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[PairTokens]]:
     """Pairs of the data, and the words that they teach."""
     paths = find_folder(setting.data, "de", "en")
     pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
@@ -47,7 +47,7 @@ def tokens_of(setting: Setting, count: int) -> tuple[Tokens, list[PairTokens]]:
     return words, learned_from(pairs[:count], words)
 
 
-def learned_from(pairs: list[Pair], words: Tokens) -> list[PairTokens]:
+def learned_from(pairs: list[Pair], words: Tokenizers) -> list[PairTokens]:
     """What is learned from each pair."""
     found = TASK.windows(pairs, words, learn=True)
     return [window for _, windows in found for window in windows]
@@ -91,7 +91,7 @@ class Fused:
     def __call__(self) -> None:
         """A round of steps."""
         for batch in self.batches:
-            take_step(self.module, [Piece(batch, 0)], self.optimizer, clip=1.0)
+            take_step(self.module, [MicroBatch(batch, 0)], self.optimizer, clip=1.0)
 
 
 class Loop(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batch import Batch
-from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.examples import NO_PAIR
 from unmask.model.config import ModelConfig
 from unmask.train.optim.schedules import OptimizerSettings
 
@@ -58,7 +58,7 @@ def apart(batches: Sequence[Batch], length: int, *, pairs: bool = True) -> dict[
     if not pairs:
         return rows
     order = torch.cat([batch.labels["pair"] for batch in batches])
-    return {**rows, "next_sentence_label": order.where(order != UNSAID, IGNORED)}
+    return {**rows, "next_sentence_label": order.where(order != NO_PAIR, IGNORED)}
 
 
 def trimmed(rows: dict[str, Tensor]) -> dict[str, Tensor]:

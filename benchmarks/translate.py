@@ -29,25 +29,27 @@ from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import find_folder, read_pairs
 from unmask.infer import engine
 from unmask.model.config import ModelConfig, SearchSettings
-from unmask.model.decoding.beam_search import Hypothesis, Marks, search
+from unmask.model.decoding.beam_search import Hypothesis, SpecialIds, search
 from unmask.model.decoding.decoder import Decoder
 from unmask.model.decoding.unpacking import texts_of
 from unmask.model.network import Network
 from unmask.model.shape import DECODER, DecoderConfig, Shape
-from unmask.objectives.next_token import PairTokens, Speaking
-from unmask.tasks.forward import Live
+from unmask.objectives.next_token import NetworkDecoder, PairTokens
+from unmask.tasks.forward import LiveForward
 from unmask.tasks.translate import AT_ONCE, OF_WORKER
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 WORDS, ROWS = 40, 32
 SENTENCES, THEIRS = 1014, 64  # translated in a round, and by CTranslate2 at a time
 
 
-def transformer(setting: Setting) -> tuple[Network, Tokens]:
+def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
     """The given model, or one of the recipe `transformer` that knows nothing."""
     if setting.model is not None:
         folder = load_folder(setting.model)
-        words = Tokens(folder.needed_tokenizer(), folder.network.config.max_length, folder.target)
+        words = Tokenizers(
+            folder.needed_tokenizer(), folder.network.config.max_length, folder.target
+        )
         return folder.network.eval(), words
     words, _ = tokens_of(setting, 1)
     words = replace(words, max_length=128)
@@ -72,7 +74,7 @@ class Endless:
     """A decoder that says no end, so that every side says as many words."""
 
     def __init__(self, network: Network, end: int, *, cached: bool) -> None:
-        self.inner = Speaking(network) if cached else Again(network)
+        self.inner = NetworkDecoder(network) if cached else Again(network)
         self.end = end
 
     def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
@@ -136,7 +138,7 @@ class Greedy:
                 state = _SoFar(states, texts.real(), nothing)
             begun, limits = (torch.full_like(texts.length, n) for n in (vocabulary.cls, WORDS))
             settings = SearchSettings(longest=WORDS)
-            found = search(speaker, state, begun, limits, Marks(vocabulary.sep), settings)
+            found = search(speaker, state, begun, limits, SpecialIds(vocabulary.sep), settings)
         return [own.words for own in found]
 
     def __call__(self) -> None:
@@ -159,9 +161,9 @@ class Ours:
         """What is said to each text."""
 
         def answer(some: list[PairTokens]) -> Sequence[Hypothesis]:
-            return self.task.run(Live(self.network), some, self.words).values
+            return self.task.run(LiveForward(self.network), some, self.words).values
 
-        found = engine.run(
+        found = engine.run_in_order(
             self.tokens,
             answer,
             workers=self.threads,
@@ -211,7 +213,7 @@ class CTranslate2:
         self.say()
 
 
-def sources(setting: Setting, words: Tokens) -> list[PairTokens]:
+def sources(setting: Setting, words: Tokenizers) -> list[PairTokens]:
     """Texts to translate, sorted by length."""
     paths = find_folder(setting.data, "de", "en")
     pairs = list(read_pairs(paths["dev"], Columns()))[:SENTENCES]

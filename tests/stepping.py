@@ -7,12 +7,12 @@ from torch.optim import Optimizer
 
 from unmask.system.distributed import Processes
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepResult, StepSite, TrainingModule
+from unmask.train.steps.base import MicroBatch, StepResult, StepSite, TrainingModule
 
 
 def take_step(
     module: TrainingModule,
-    pieces: Sequence[Piece],
+    pieces: Sequence[MicroBatch],
     optimizer: Optimizer,
     processes: Processes = Processes(),
     **site: Any,

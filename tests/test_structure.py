@@ -15,7 +15,7 @@ from tests.train.assembled import finetuning, finetuning_several, pretraining, t
 from unmask.jobs import settings_read
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective
-from unmask.system.plugins import find
+from unmask.system.plugins import find_class
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task
 from unmask.text.vocabulary import SPECIALS, Vocabulary
@@ -154,10 +154,13 @@ def concrete(dotted: str) -> bool:
 
 def known_names() -> set[str]:
     """The names and terms of all objectives, tasks and jobs."""
-    kinds, words = [find("objective", OBJECTIVES, n) for n in OBJECTIVES], Vocabulary(SPECIALS)
+    kinds, words = (
+        [find_class("objective", OBJECTIVES, n) for n in OBJECTIVES],
+        Vocabulary(SPECIALS),
+    )
     terms = {term for kind in kinds for term in kind(kind.Config(), words).terms}
     objectives = {*OBJECTIVES, *terms}
-    tasks = {*TASKS, *(find("task", TASKS, n).name for n in TASKS)}
+    tasks = {*TASKS, *(find_class("task", TASKS, n).name for n in TASKS)}
     jobs = {scope.job for scope in vars(settings_read).values() if isinstance(scope, Scope)}
     return objectives | tasks | jobs
 

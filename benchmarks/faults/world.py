@@ -20,7 +20,7 @@ from unmask.system.errors import Stopped, UserError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
-from unmask.train.run import Options, Run
+from unmask.train.run import Run, RunOptions
 
 WORDS = [a + b for a in "ba ce di fo gu ha ki lo mu ne".split() for b in "ra st tel mo n".split()]
 STEPS = 24
@@ -84,7 +84,7 @@ def run_here(
 ) -> None:
     """Start or resume a run in this process."""
     chosen = compose(Pretrain.scope, table or recipe())
-    Run(Pretrain(corpus), chosen, out, console, Options(resume=resume)).go()
+    Run(Pretrain(corpus), chosen, out, console, RunOptions(resume=resume)).go()
 
 
 def digest_of(run: Path) -> str:

@@ -71,7 +71,7 @@ def finetune(
     from unmask.data.labelled.columns import Columns
     from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.start import finetune_files
-    from unmask.train.run import Options
+    from unmask.train.run import RunOptions
 
     finetune_files(
         task,
@@ -80,6 +80,6 @@ def finetune(
         Path(out),
         changes=[f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()],
         seeds=seeds,
-        options=Options(resume=resume, overwrite=overwrite),
+        options=RunOptions(resume=resume, overwrite=overwrite),
     )
     return load(Path(out) / "model")

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.integrity import publish, verify
-from unmask.system.disk import check_output_folder, digest
+from unmask.system.disk import check_output_folder, sha256_of_file
 from unmask.system.errors import FolderError, UserError
 from unmask.system.manifest import MODEL_MANIFEST
 
@@ -44,14 +44,14 @@ def names(folder):
 def test_digest_is_sha256(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "abc").write_bytes(b"abc")
-    assert digest(tmp_path / "empty") == EMPTY
-    assert digest(tmp_path / "abc") == ABC
+    assert sha256_of_file(tmp_path / "empty") == EMPTY
+    assert sha256_of_file(tmp_path / "abc") == ABC
 
 
 def test_digest_of_a_file_longer_than_a_piece_is_that_of_its_bytes(tmp_path):
     raw = bytes(range(256)) * 5_000
     (tmp_path / "long").write_bytes(raw)
-    assert digest(tmp_path / "long") == hashlib.sha256(raw).hexdigest()
+    assert sha256_of_file(tmp_path / "long") == hashlib.sha256(raw).hexdigest()
 
 
 def test_a_manifest_lists_every_file_with_its_digest_and_size(tmp_path):

@@ -17,7 +17,7 @@ from unmask.checkpoint.state import load_state, newest_state, refuse_poison, wri
 from unmask.system.errors import FolderError
 from unmask.system.settings import Settings
 from unmask.train.compose import compose
-from unmask.train.run import Options, Run
+from unmask.train.run import Run, RunOptions
 
 OWN = {"temperature": torch.tensor([2.5]), "map.weight": torch.arange(6.0).reshape(2, 3)}
 MOMENTS = {"exp_avg/objective.temperature": torch.tensor([0.5])}
@@ -109,7 +109,7 @@ def run(out, *names, steps=6, console=None, **options):
         "loop": {"precision": "fp32", "save_steps": 2},
     }
     job = Heating(*names)
-    Run(job, compose(Count.scope, table), out, console, Options(**options)).go()
+    Run(job, compose(Count.scope, table), out, console, RunOptions(**options)).go()
     return out
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import WORDS
-from unmask.data.corpus.prepare import PrepareSettings, Task, prepare
+from unmask.data.corpus.prepare import PrepareSettings, PrepareTask, prepare
 
 Prepare = Callable[..., Path]
 
@@ -42,7 +42,7 @@ def prepared(tmp_path, tokenizer) -> Prepare:
         files: dict[str, bytes | str],
         out: str = "corpus",
         *,
-        task: Task | None = None,
+        task: PrepareTask | None = None,
         workers: int = 1,
         by=tokenizer,
         notice=lambda line: None,

@@ -3,13 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.data.packing import Rows, pack
+from unmask.data.packing import RowPlan, pack
 
 lengths = st.lists(st.integers(1, 40), max_size=60)
 limits = st.integers(1, 50)
 
 
-def used(rows: Rows, of: list[int]) -> list[int]:
+def used(rows: RowPlan, of: list[int]) -> list[int]:
     return [sum(of[text] for text in texts) for texts in rows]
 
 

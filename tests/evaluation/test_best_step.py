@@ -15,7 +15,7 @@ import pytest
 from tests.jobs.small import At, Examined, data, recipe, run, small_model
 from tests.train.conftest import Heard, metrics, state, steps_saved
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.evaluation.report.answers import Scored
+from unmask.evaluation.report.answers import TaskScores
 from unmask.model.network import Network
 from unmask.objectives.base import Objective
 from unmask.system.errors import Stopped
@@ -40,7 +40,7 @@ class Restless:
 
     def measure(
         self, network: Network, objective: Objective | None
-    ) -> tuple[dict[str, Scored], list[float]]:
+    ) -> tuple[dict[str, TaskScores], list[float]]:
         weights = network.heads["labels"].dense.weight.detach().numpy().tobytes()
         digest = hashlib.sha256(weights).hexdigest()
         known = self.seen.read_text().split() if self.seen.exists() else []
@@ -48,7 +48,9 @@ class Restless:
             known.append(digest)
             self.seen.write_text("\n".join(known))
         mark = MARKS[known.index(digest)]
-        scored = Scored("classify", "accuracy", ClassifySettings(), {"accuracy": mark}, Detail())
+        scored = TaskScores(
+            "classify", "accuracy", ClassifySettings(), {"accuracy": mark}, Detail()
+        )
         return {"": scored}, [0.0]
 
 

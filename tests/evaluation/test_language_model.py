@@ -10,9 +10,9 @@ import torch
 
 from tests.corpora import corpus_of
 from tests.train.conftest import LENGTH, Heard, metrics, recipe
-from unmask.data.corpus.examples import UNSAID, split_documents
+from unmask.data.corpus.examples import NO_PAIR, split_documents
 from unmask.data.corpus.stream import Stream
-from unmask.evaluation.language_model import SEED, Blanks, Evaluation, baselines
+from unmask.evaluation.language_model import SEED, Evaluation, MaskedTokens, baselines
 from unmask.jobs.inputs.corpus import objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
@@ -108,7 +108,7 @@ def test_scores_are_means_over_all_answers_spelled_out(held, objective, network)
 def test_pairs_are_scored_over_those_that_have_an_answer(held, objective, network):
     found = evaluation(held, objective)
     labels = torch.cat([batch.labels["pair"] for batch in found.batches])
-    asked = int((labels != UNSAID).sum())
+    asked = int((labels != NO_PAIR).sum())
     assert 0 < asked < len(labels)
     share = found(network, objective, {})["pair_accuracy"]
     assert share * asked == pytest.approx(round(share * asked))
@@ -232,7 +232,7 @@ def speaking(tmp_path, objective):
 
 def test_blanks_are_filled_with_the_three_best_guesses(speaking):
     corpus, found, network = speaking
-    blanks = Blanks(found, corpus, count=3)
+    blanks = MaskedTokens(found, corpus, count=3)
     cases = blanks(network, torch.device("cpu"))
     assert len(cases) == 3
     names, ids = corpus.tokenizer.vocabulary.tokens, corpus.tokenizer.vocabulary.ids
@@ -256,7 +256,7 @@ def test_a_blank_shows_the_true_neighbours(speaking):
     """Other hidden tokens of the text are shown as they were: one blank at a time."""
     corpus, found, _ = speaking
     sentences = " ".join(corpus.tokenizer.decode(corpus.tokens(0, corpus.size)).split())
-    for tokens, place, truth in Blanks(found, corpus).cases:
+    for tokens, place, truth in MaskedTokens(found, corpus).cases:
         whole = [truth if i == place else token for i, token in enumerate(tokens)]
         said = corpus.tokenizer.decode(whole[1:-1])
         assert said.split()[0] in sentences

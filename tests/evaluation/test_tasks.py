@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from tests.jobs.small import small_model
-from unmask.evaluation.tasks import Answered, Labelled, gathered
-from unmask.infer.answering import answers
+from unmask.evaluation.tasks import HeldOutRecords, Labelled, gathered
+from unmask.infer.answering import answer_records
 from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import make_network
 from unmask.model.shape import Shape
 from unmask.system.distributed import Processes
-from unmask.tasks.forward import Live
+from unmask.tasks.forward import LiveForward
 from unmask.tasks.regress import Number
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.compose import compose
 
 COUNT = 7  # records: one process has more than the other
@@ -104,7 +104,7 @@ def case(request, model, tmp_path):
     task = compose(FINETUNE, request.param.split()[0], changes).task
     part = LabelledFiles(path, path).read(task)
     assert len(part.dev) == COUNT
-    tokens = Tokens(model.tokenizer, 32)
+    tokens = Tokenizers(model.tokenizer, 32)
     network = make_network(
         Shape.of(model.network.config, part.task.heads(model.network.config, tokens, {})),
         0,
@@ -113,8 +113,8 @@ def case(request, model, tmp_path):
     return part, network, tokens
 
 
-def alone(part: Labelled, network, tokens: Tokens) -> list[Any]:
-    return [a for _, a in answers(Live(network), tokens, part.task, part.dev)]
+def alone(part: Labelled, network, tokens: Tokenizers) -> list[Any]:
+    return [a for _, a in answer_records(LiveForward(network), tokens, part.task, part.dev)]
 
 
 def test_answers_are_the_same_after_they_have_travelled(case):
@@ -155,7 +155,9 @@ def test_two_processes_come_to_the_scores_of_one(case):
     part, network, tokens = case
 
     def measured(side):
-        return Answered({"": part}, tokens, side, 1000, {}).measure(network, part.task.objective)
+        return HeldOutRecords({"": part}, tokens, side, 1000, {}).measure(
+            network, part.task.objective
+        )
 
     expected, (loss,) = measured(Processes())
     for found, (own,) in together(measured):

@@ -12,8 +12,8 @@ import pytest
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.lines import REFUSE
 from unmask.system.errors import DataError
-from unmask.system.plugins import find
-from unmask.system.settings import build
+from unmask.system.plugins import find_class
+from unmask.system.settings import validate
 from unmask.tasks import TASKS
 from unmask.tasks.check import examine
 
@@ -253,8 +253,8 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
 
 def read_all(task: str, path: Path) -> None:
     """As a run does: read everything, learn what it poses, check it."""
-    kind = find("task", TASKS, task)
-    config = build(kind.Config, {}, where="task")
+    kind = find_class("task", TASKS, task)
+    config = validate(kind.Config, {}, where="task")
     columns, _ = kind.noted([path], Columns())
     records = list(kind.read([path], columns, REFUSE, config))
     if not records:

@@ -14,7 +14,7 @@ import pytest
 from tests.data.read.test_texts import LINES, parquet
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import read_pairs
-from unmask.data.read.lines import Watcher
+from unmask.data.read.lines import ErrorPolicy
 from unmask.system.errors import DataError
 
 DE, EN = b"ein Hund\neine Katze\n", b"a dog\na cat\n"
@@ -181,7 +181,7 @@ CASES = {
 }  # fmt: skip
 
 
-class Collector(Watcher):
+class Collector(ErrorPolicy):
     """Writes down what is bad, and reads on."""
 
     def __init__(self):

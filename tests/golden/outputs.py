@@ -105,9 +105,9 @@ def translated(model: Model, inputs: Json) -> Json:
 def loss_of(model: Model, pairs: list[list[str]]) -> float:
     """The mean loss per target token, [SEP] included, of a source and its given translation."""
     from unmask.data.labelled.parallel import Pair
-    from unmask.tasks.results import Tally
+    from unmask.tasks.results import AnswerCounts
 
-    given, tally = [Pair(source, target, "given") for source, target in pairs], Tally()
+    given, tally = [Pair(source, target, "given") for source, target in pairs], AnswerCounts()
     list(model.predict(given, tally))
     return tally.mean
 

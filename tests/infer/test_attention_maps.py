@@ -5,7 +5,7 @@ import pytest
 
 from unmask.infer.attention_maps import AttentionMaps
 from unmask.system.errors import SettingsError
-from unmask.text.detokenize import join_pieces
+from unmask.text.detokenize import merge_word_pieces
 
 
 def maps(weights, tokens=("[CLS]", "un", "##mask", "[SEP]"), segments=None):
@@ -23,9 +23,9 @@ ROWS = [[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [0.4, 0.3, 0.3, 0.0], [1.0, 
 
 def test_pieces_go_on_with_the_word_before_them():
     pieces = ["[CLS]", "un", "##mask", "##ed", "it", "[SEP]"]
-    assert join_pieces(pieces) == (["[CLS]", "unmasked", "it", "[SEP]"], [0, 1, 1, 1, 2, 3])
-    assert join_pieces(["##s", "a"]) == (["s", "a"], [0, 1])
-    assert join_pieces(["中", "文", "。"]) == (["中", "文", "。"], [0, 1, 2])
+    assert merge_word_pieces(pieces) == (["[CLS]", "unmasked", "it", "[SEP]"], [0, 1, 1, 1, 2, 3])
+    assert merge_word_pieces(["##s", "a"]) == (["s", "a"], [0, 1])
+    assert merge_word_pieces(["中", "文", "。"]) == (["中", "文", "。"], [0, 1, 2])
 
 
 def test_a_word_is_looked_at_with_all_pieces_and_looks_as_their_mean():

@@ -11,10 +11,10 @@ import pytest
 import unmask
 from tests.conftest import tiny_network
 from unmask.checkpoint.folder import save_folder
-from unmask.data.read.lines import Watcher
+from unmask.data.read.lines import ErrorPolicy
 from unmask.infer import embed_files, engine
 from unmask.infer.embed_files import embed_file, embed_lines
-from unmask.infer.vector_files import Rows
+from unmask.infer.vector_files import VectorWriter
 from unmask.system.errors import DataError, FolderError, SettingsError
 
 TEXTS = ["the cat sat", "", "a dog", "the mat", " "] * 4 + ["the dog"]  # some lines are blank
@@ -86,7 +86,7 @@ def test_every_record_of_a_table_has_a_row_also_one_without_text(model, tmp_path
         path.write_text(contents)
     else:
         pq.write_table(pa.table({"text": contents}), path)
-    watcher, out = Watcher(), tmp_path / "v.parquet"
+    watcher, out = ErrorPolicy(), tmp_path / "v.parquet"
     assert embed_file(model, str(path), out, watcher=watcher) == 3
     assert watcher.blanks == 1
     found = pq.read_table(out)
@@ -96,7 +96,7 @@ def test_every_record_of_a_table_has_a_row_also_one_without_text(model, tmp_path
 
 
 def test_lines_on_the_way_have_a_row_each_too(model, source):
-    watcher = Watcher()
+    watcher = ErrorPolicy()
     found = [json.loads(line) for line in embed_lines(model, source, watcher=watcher)]
     np.testing.assert_allclose(found, model.embed(TEXTS), atol=1e-6)
     assert watcher.blanks == 8
@@ -148,7 +148,7 @@ def test_an_interrupted_file_is_gone_on_with_and_ends_with_the_same_bytes(
     with pytest.raises(KeyboardInterrupt):
         embed_file(model, source, broken, progress=stop_after(11))
     assert not broken.exists()
-    said, made, watcher = [], [], Watcher()
+    said, made, watcher = [], [], ErrorPolicy()
     how = {"say": said.append, "progress": made.append, "watcher": watcher}
     assert embed_file(model, source, broken, **how) == len(TEXTS)
     assert watcher.blanks == 8, "those before the interruption are counted too"
@@ -202,17 +202,17 @@ def test_a_planted_link_is_not_followed(model, source, tmp_path):
 
 @pytest.mark.usefixtures("small_groups")
 def test_on_a_full_disk_what_is_safe_stays_so(model, source, tmp_path, monkeypatch):
-    out, save = tmp_path / "v.npy", Rows.save
+    out, save = tmp_path / "v.npy", VectorWriter.save
 
     def full(rows):
         if rows.count > 8:
             raise OSError(errno.ENOSPC, "No space left on device")
         save(rows)
 
-    monkeypatch.setattr(Rows, "save", full)
+    monkeypatch.setattr(VectorWriter, "save", full)
     with pytest.raises(FolderError, match=r"\(No space left on device\); 8 vectors are safe"):
         embed_file(model, source, out)
-    monkeypatch.setattr(Rows, "save", save)
+    monkeypatch.setattr(VectorWriter, "save", save)
     made = []
     embed_file(model, source, out, progress=made.append)
     assert sum(made) == len(TEXTS) - 8

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import tiny_network
 from unmask.data.batch import lay_out
 from unmask.infer import engine
-from unmask.tasks.forward import Live
+from unmask.tasks.forward import LiveForward
 from unmask.text.tokenizer import Encoded
 
 
@@ -25,7 +25,7 @@ def lengths_and_sums(network):
 
     def read(some):
         batch = lay_out(some, pad_id=0)
-        last = Live(network).last(batch)
+        last = LiveForward(network).last(batch)
         places = zip(batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True)
         return [(n, last[row, start : start + n].sum().item()) for row, start, n in places]
 
@@ -34,7 +34,7 @@ def lengths_and_sums(network):
 
 def test_answers_come_in_the_order_of_the_texts():
     lengths = [7, 2, 31, 2, 19, 5, 5, 12] * 4
-    found = list(engine.run(examples(lengths), lengths_and_sums(tiny_network())))
+    found = list(engine.run_in_order(examples(lengths), lengths_and_sums(tiny_network())))
     assert [n for n, _ in found] == lengths
 
 
@@ -45,11 +45,11 @@ def test_answers_come_in_the_order_of_the_texts():
 def test_answers_do_not_depend_on_groups_batches_and_workers(monkeypatch, group, batch, workers):
     lengths = [7, 2, 31, 2, 19, 5, 5, 12] * 4
     network = tiny_network()
-    expected = list(engine.run(examples(lengths), lengths_and_sums(network)))
+    expected = list(engine.run_in_order(examples(lengths), lengths_and_sums(network)))
     monkeypatch.setattr(engine, "GROUP", group)
     monkeypatch.setattr(engine, "BATCH_TOKENS", batch)
     monkeypatch.setattr(engine, "WORKER_TOKENS", batch)
-    found = list(engine.run(examples(lengths), lengths_and_sums(network), workers=workers))
+    found = list(engine.run_in_order(examples(lengths), lengths_and_sums(network), workers=workers))
     assert [n for n, _ in found] == lengths
     assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=1e-4)
 
@@ -78,7 +78,7 @@ def test_only_one_group_is_taken_ahead_of_the_answers(monkeypatch):
             taken += 1
             yield one
 
-    answers = engine.run(counting(), lengths_and_sums(tiny_network()))
+    answers = engine.run_in_order(counting(), lengths_and_sums(tiny_network()))
     next(answers)
     assert taken == 10
 
@@ -91,7 +91,7 @@ def test_a_group_ends_when_memory_is_full(monkeypatch):
             taken.append(one)
             yield one
 
-    answers = engine.run(
+    answers = engine.run_in_order(
         counting(), lengths_and_sums(tiny_network()), full=lambda: len(taken) % 7 == 0
     )
     next(answers)
@@ -100,7 +100,7 @@ def test_a_group_ends_when_memory_is_full(monkeypatch):
 
 
 def test_no_text_gives_no_answer():
-    assert list(engine.run([], lengths_and_sums(tiny_network()))) == []
+    assert list(engine.run_in_order([], lengths_and_sums(tiny_network()))) == []
 
 
 def test_workers_are_side_by_side_with_a_core_each(monkeypatch):
@@ -112,7 +112,9 @@ def test_workers_are_side_by_side_with_a_core_each(monkeypatch):
         torch.ones(1000, 1000) @ torch.ones(1000, 1000)  # a thread's number is settled by its use
         return [(torch.get_num_threads(), engine.cores())] * len(some)
 
-    with_threads(3, lambda: list(engine.run(examples([5] * 8), meet, workers=2)), [(1, 1)] * 8)
+    with_threads(
+        3, lambda: list(engine.run_in_order(examples([5] * 8), meet, workers=2)), [(1, 1)] * 8
+    )
 
 
 def with_threads(count, run, expected):
@@ -137,7 +139,9 @@ def test_workers_leave_other_threads_what_they_had(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        answers = engine.run(examples([5] * 8), lengths_and_sums(tiny_network()), workers=2)
+        answers = engine.run_in_order(
+            examples([5] * 8), lengths_and_sums(tiny_network()), workers=2
+        )
         next(answers)
         assert threads_of_a_new_thread() == torch.get_num_threads() == 3, "at work"
         answers.close()
@@ -160,7 +164,9 @@ def test_few_texts_are_one_batch_on_all_cores(monkeypatch, texts, workers, passe
     monkeypatch.setattr(engine, "WORKER_TOKENS", 5)
     monkeypatch.setattr(engine, "BATCH_TOKENS", 1000)
     sizes = list(
-        engine.run(examples([5] * texts), lambda some: [len(some)] * len(some), workers=workers)
+        engine.run_in_order(
+            examples([5] * texts), lambda some: [len(some)] * len(some), workers=workers
+        )
     )
     assert set(sizes) == passes
 
@@ -172,4 +178,4 @@ def test_an_error_of_a_worker_is_an_error_of_the_run(monkeypatch):
         raise ArithmeticError("no")
 
     with pytest.raises(ArithmeticError, match="no"):
-        list(engine.run(examples([5] * 8), fail, workers=2))
+        list(engine.run_in_order(examples([5] * 8), fail, workers=2))

@@ -9,7 +9,7 @@ import unmask
 from tests.tasks.conftest import WORDS
 from unmask.checkpoint.folder import save_folder
 from unmask.data.labelled.columns import Columns
-from unmask.data.read.lines import Chooser
+from unmask.data.read.lines import StopOrSkip
 from unmask.infer.model import Model
 from unmask.infer.predict import evaluate_file, predict_lines
 from unmask.model.config import ModelConfig
@@ -21,7 +21,7 @@ from unmask.tasks.ner import Ner, NerSettings
 from unmask.tasks.qa import Qa, QaSettings
 from unmask.tasks.regress import Regress, RegressSettings
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 TASKS = {
@@ -57,7 +57,7 @@ def model(tmp_path):
         task = TASKS[name]
         save_folder(
             tmp_path / name,
-            Network(Shape.of(config, task.heads(config, Tokens(tokenizer, 32), {}))).eval(),
+            Network(Shape.of(config, task.heads(config, Tokenizers(tokenizer, 32), {}))).eval(),
             tokenizer,
             task={"name": name, **task.config.model_dump()},
         )
@@ -124,7 +124,7 @@ def test_python_and_the_file_give_the_same_answers(model, tmp_path):
 
 @pytest.mark.parametrize("name", ["classify", "regress", "ner"])
 def test_every_line_of_plain_text_has_an_answer_also_a_blank_one(model, tmp_path, name):
-    own, path, watcher = model(name), tmp_path / "lines.txt", Chooser(False, print)
+    own, path, watcher = model(name), tmp_path / "lines.txt", StopOrSkip(False, print)
     path.write_text('\njohn smith\n  \n{"text": "the cat"}\n\n')
     found = list(predict_lines(own, str(path), Columns(), watcher))
     path.write_text("john smith\nthe cat\n")
@@ -145,9 +145,9 @@ def test_a_blank_line_asks_no_question(model, tmp_path):
     path.write_text(f"{line}\n\n{line}\n")
     place = rf"{path}:2: the line is blank; need a JSON object with question and context\."
     with pytest.raises(DataError, match=f"{place} .*--on-bad skip"):
-        list(predict_lines(own, str(path), Columns(), Chooser(False, print)))
+        list(predict_lines(own, str(path), Columns(), StopOrSkip(False, print)))
     said = []
-    watcher = Chooser(True, said.append)
+    watcher = StopOrSkip(True, said.append)
     assert len(list(predict_lines(own, str(path), Columns(), watcher))) == 2
     assert watcher.skipped == 1
     assert [line.partition(": the line")[0] for line in said] == [f"skipped: {path}:2"]

@@ -16,7 +16,7 @@ from unmask.infer.compiled.compile import compile_model
 from unmask.infer.compiled.export import export_onnx
 from unmask.infer.model import Model
 from unmask.infer.predict import evaluate_file
-from unmask.infer.translate import Looked, Translator
+from unmask.infer.translate import Translator, WordAlignment
 from unmask.inspect.alignment import alignment_svg
 from unmask.inspect.attribution import gradient_times_input
 from unmask.jobs.finetune import Finetune
@@ -202,7 +202,7 @@ def test_the_picture_has_a_field_for_each_pair_of_words(folders):
 
 
 def test_words_in_the_picture_are_never_markup():
-    looked = Looked(["hund & rot"], ["<dog>"], np.ones((1, 1), np.float32))
+    looked = WordAlignment(["hund & rot"], ["<dog>"], np.ones((1, 1), np.float32))
     picture = alignment_svg(looked)
     assert "<dog>" not in picture
     assert "&lt;dog&gt;" in picture

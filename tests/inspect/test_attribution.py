@@ -10,9 +10,15 @@ import unmask
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.inspect.attribution import HABITS, Habit, answer, gradient_times_input, habits
+from unmask.inspect.attribution import (
+    PATTERNS,
+    HeadStatistic,
+    answer,
+    gradient_times_input,
+    head_statistics,
+)
 from unmask.inspect.html import WINDOW, payload, self_contained
-from unmask.model.attention import listening, muting
+from unmask.model.attention import ablating, listening
 from unmask.model.encoder import Encoder
 from unmask.system.errors import SettingsError
 
@@ -62,18 +68,18 @@ def test_a_mute_head_changes_the_answer_as_silencing_it_by_hand_does(model):
     assert said.without != said.values
     labels = model.network.shape.labels
     if labels and labels.on == "text" and labels.mix == "last":
-        with listening(model.network, muting({1: [0]})):
+        with listening(model.network, ablating({1: [0]})):
             again = answer(model, TEXT)
         np.testing.assert_allclose(said.without, again.values, atol=1e-6)
 
 
 def test_gradient_times_input_is_the_slope_towards_the_token(model):
     """Shrink one token's embedding a little: the score moves by that share of its importance."""
-    from unmask.inspect.attribution import Row
+    from unmask.inspect.attribution import AttributedText
 
     importance = gradient_times_input(model, TEXT)
     assert all(weight.grad is None for weight in model.network.parameters())
-    row = Row(model, TEXT, None)
+    row = AttributedText(model, TEXT, None)
     asked, embedded = row.asked, row.embedded()
     with torch.no_grad():
         for place in (0, 2, len(importance) - 1):
@@ -88,9 +94,9 @@ def test_gradient_times_input_is_the_slope_towards_the_token(model):
 
 def test_integrated_gradients_sum_to_what_the_words_change(model):
     pytest.importorskip("captum")
-    from unmask.inspect.attribution import Row, integrated_gradients
+    from unmask.inspect.attribution import AttributedText, integrated_gradients
 
-    row = Row(model, TEXT, None)
+    row = AttributedText(model, TEXT, None)
     asked = row.asked
     with torch.no_grad():
         full, empty = (
@@ -102,20 +108,20 @@ def test_integrated_gradients_sum_to_what_the_words_change(model):
 
 
 def test_habits_are_shares_of_all_attention(model):
-    found = habits(model, ["the cat sat on the mat", "a dog", ""])
+    found = head_statistics(model, ["the cat sat on the mat", "a dog", ""])
     config = model.network.config
     assert [(h.layer, h.head) for h in found] == [
         (layer, head) for layer in range(config.layers) for head in range(config.heads)
     ]
     for habit in found:
-        assert tuple(habit.shares) == HABITS
+        assert tuple(habit.shares) == PATTERNS
         assert all(0.0 <= share <= 1.0 for share in habit.shares.values())
         assert 0.0 <= habit.entropy <= habit.even
 
 
 def test_a_head_is_named_after_what_it_does():
     def habit(entropy=1.0, **shares):
-        return Habit(0, 0, {**dict.fromkeys(HABITS, 0.0), **shares}, entropy, 3.0).name
+        return HeadStatistic(0, 0, {**dict.fromkeys(PATTERNS, 0.0), **shares}, entropy, 3.0).name
 
     assert habit(previous=0.7) == "previous"
     assert habit(separators=0.5, previous=0.3) == "separators"
@@ -130,7 +136,7 @@ def test_habits_by_hand(tokenizer, tmp_path):
         torch.nn.init.zeros_(block.attention.qkv.weight)
         torch.nn.init.zeros_(block.attention.qkv.bias)
     save_folder(tmp_path / "even", network, tokenizer)
-    even = habits(unmask.load(tmp_path / "even"), ["the cat"])[0]
+    even = head_statistics(unmask.load(tmp_path / "even"), ["the cat"])[0]
     assert even.shares == pytest.approx(
         {"previous": 3 / 16, "next": 3 / 16, "itself": 1 / 4, "same word": 0, "separators": 1 / 2}
     )

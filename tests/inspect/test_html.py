@@ -8,7 +8,7 @@ from tests.browser import barriers, browser, page_of, wait_for_count, wait_for_t
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.inspect.attribution import habits
+from unmask.inspect.attribution import head_statistics
 from unmask.inspect.html import payload, self_contained
 
 FIRST, SECOND = "the cats sat on the mat", "a dog"
@@ -22,7 +22,7 @@ def look(tmp_path_factory, tokenizer):
     save_folder(place / "one", tiny_network(heads), tokenizer)
     save_folder(place / "two", tiny_network(heads, layers=3), tokenizer)
     models = [unmask.load(place / name) for name in ("one", "two")]
-    known = [habits(model, ["the cat sat"]) for model in models]
+    known = [head_statistics(model, ["the cat sat"]) for model in models]
     data = [
         payload(model, FIRST, SECOND, each_head=True, habits=own)
         for model, own in zip(models, known, strict=True)

@@ -10,8 +10,8 @@ from tests.shapes import bert_heads
 from tests.train.conftest import Heard
 from unmask.checkpoint.folder import Folder, load_folder, save_folder
 from unmask.data.labelled.columns import Sample
-from unmask.evaluation.best_step import Exam, Scores
-from unmask.evaluation.report.answers import Scored
+from unmask.evaluation.best_step import BestStep, TaskScorer
+from unmask.evaluation.report.answers import TaskScores
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles
@@ -28,7 +28,7 @@ from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
 from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
-from unmask.train.run import Job, Options, Outcome, Run
+from unmask.train.run import Job, Outcome, Run, RunOptions
 from unmask.train.site import Site
 
 WORDS = "red green blue six seven is was it the a john paris lives in . who where".split()
@@ -108,7 +108,7 @@ def run(
     console: Console | None = None,
     **options: Any,
 ) -> Outcome:
-    return Run(job, recipe, out, console or Heard(said), Options(**options)).go()
+    return Run(job, recipe, out, console or Heard(said), RunOptions(**options)).go()
 
 
 def finetune(
@@ -138,20 +138,20 @@ class Marks:
 
     def measure(
         self, network: Network, objective: Objective | None
-    ) -> tuple[dict[str, Scored], list[float]]:
+    ) -> tuple[dict[str, TaskScores], list[float]]:
         scores = {"accuracy": next(self.marks)}
-        return {"": Scored("classify", "accuracy", ClassifySettings(), scores, Detail())}, [0.0]
+        return {"": TaskScores("classify", "accuracy", ClassifySettings(), scores, Detail())}, [0.0]
 
 
 class Examined(Finetune):
     """Fine-tuning that is scored by another exam."""
 
-    def __init__(self, model: Folder, data: Labelled, exam: Exam) -> None:
+    def __init__(self, model: Folder, data: Labelled, exam: TaskScorer) -> None:
         super().__init__(model, data)
         self.exam = exam
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         given = super().build(recipe, site)
-        assert isinstance(given.evaluator, Scores)
+        assert isinstance(given.evaluator, BestStep)
         given.evaluator.exam = self.exam
         return given

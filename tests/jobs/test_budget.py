@@ -11,7 +11,7 @@ from unmask.jobs.pretrain import Pretrain
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
 from unmask.system.settings import read_toml
-from unmask.system.signals import Wish
+from unmask.system.signals import StopRequest
 from unmask.train.compose import compose
 from unmask.train.run_folder import RunFolder
 from unmask.train.site import Site
@@ -38,7 +38,7 @@ def site(tmp_path):
     def make(said=None, processes=Processes(), stored=None):
         console = Heard(said)
         folder = RunFolder(tmp_path, console, writes=processes.first)
-        return Site(processes, folder, console, Wish(), 0.0, stored)
+        return Site(processes, folder, console, StopRequest(), 0.0, stored)
 
     return make
 

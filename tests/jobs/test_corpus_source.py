@@ -7,7 +7,7 @@ import pytest
 from tests.corpora import chatter, corpus_of
 from tests.train.conftest import recipe
 from unmask.jobs.inputs.corpus import CorpusSource, check_corpus, objective_for
-from unmask.objectives.base import Joint
+from unmask.objectives.base import JointObjective
 from unmask.objectives.mlm import MaskedLM
 from unmask.train.preflight import PreflightError
 
@@ -78,7 +78,7 @@ def test_special_tokens_that_are_masked_are_refused(corpus):
     broken = [r for r in usual.readers if isinstance(r, MaskedLM)][0]
     broken.special[:] = False
     with pytest.raises(PreflightError, match="preflight: special tokens are masked: a defect of"):
-        checked(corpus, broken=Joint(list(usual.readers)))
+        checked(corpus, broken=JointObjective(list(usual.readers)))
 
 
 def test_where_no_tokens_are_predicted_there_is_nothing_to_report(corpus):

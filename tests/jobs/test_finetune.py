@@ -37,19 +37,19 @@ from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, FolderError, SettingsError, Stopped
-from unmask.system.signals import Wish
+from unmask.system.signals import StopRequest
 from unmask.tasks.classify import Classify
 from unmask.tasks.ner import Ner
 from unmask.tasks.qa import Qa
 from unmask.tasks.regress import Regress
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.compose import compose
 from unmask.train.optim.optimizers import place_parameters
 from unmask.train.optim.schedules import OptimizerSettings
-from unmask.train.run import Options
+from unmask.train.run import RunOptions
 from unmask.train.run_folder import RunFolder
 from unmask.train.site import Site
-from unmask.train.sources import Deal
+from unmask.train.sources import Dealer
 from unmask.train.steps.base import TrainingModule
 
 
@@ -60,7 +60,7 @@ def model(tmp_path_factory) -> Folder:
 
 def network_for(config, seed=0, *, start=None) -> Network:
     """A network with the heads of the task."""
-    heads = data().task.heads(config, Tokens(None, 32), {})
+    heads = data().task.heads(config, Tokenizers(None, 32), {})
     return make_network(Shape.of(config, heads), seed, start=start)
 
 
@@ -157,8 +157,8 @@ def test_other_data_is_another_run(model, tmp_path):
 def windows_and_source(model, tmp_path, count, **changes):
     """The windows of some samples, and where a run takes them from."""
     folder = RunFolder(tmp_path, Heard())
-    site = Site(Processes(), folder, folder.console, Wish(), 0.0)
-    tokens = Tokens(model.tokenizer, 32)
+    site = Site(Processes(), folder, folder.console, StopRequest(), 0.0)
+    tokens = Tokenizers(model.tokenizer, 32)
     task = data().task
     windows = [own for _, found in task.windows(samples(count), tokens) for own in found]
     part, objective = data(train=count), task.objective
@@ -257,7 +257,7 @@ def test_names_are_learned_and_transformers_reads_them(model, tmp_path):
 
 def test_several_seeds_have_a_mean_and_a_deviation(model, tmp_path):
     job, settings = Finetune(model, data()), recipe(schedule={"steps": 4})
-    found = run_seeds(job, settings, tmp_path / "runs", 3, Heard(), Options())
+    found = run_seeds(job, settings, tmp_path / "runs", 3, Heard(), RunOptions())
     each = [scores["accuracy"] for scores in found["seeds"].values()]
     assert found["mean"]["accuracy"] == pytest.approx(np.mean(each))
     assert found["deviation"]["accuracy"] == pytest.approx(np.std(each, ddof=1))
@@ -370,7 +370,7 @@ def test_processes_share_a_step_in_as_many_parts_each(model, tmp_path):
     """However long the windows of a step happen to be."""
     loop = {"batch_size": 21, "micro_tokens": 27, "micro_batches": 2}
     windows, source = windows_and_source(model, tmp_path, 60, loop=loop)
-    deals = [Deal(source, Processes(rank, 2)) for rank in range(2)]
+    deals = [Dealer(source, Processes(rank, 2)) for rank in range(2)]
     cursor, uneven = {}, 0
     for step in range(12):
         chosen, _ = source.take(cursor, 21)

@@ -10,10 +10,10 @@ from transformers import AutoModelForTokenClassification
 from tests.jobs.small import At, run, samples, small_model, written
 from tests.train.conftest import single_threaded, state
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.jobs.multi_task import Several
+from unmask.jobs.multi_task import MultiTask
 from unmask.model.shape import LABELS
 from unmask.system.errors import SettingsError, Stopped
-from unmask.tasks.labels import Supervised
+from unmask.tasks.labels import SupervisedObjective
 from unmask.tasks.ner import Ner
 from unmask.train.compose import compose
 from unmask.train.recipe import Recipe
@@ -42,12 +42,12 @@ def several(tmp_path, *, steps=80, **changes) -> Recipe:
         "evaluate": {"times": 4},
         **changes,
     }
-    return compose(Several.scope, table)
+    return compose(MultiTask.scope, table)
 
 
 def finetune_several(model, recipe, out, **how):
     """The scores of the best step."""
-    return run(Several(model), out, recipe, **how).summary
+    return run(MultiTask(model), out, recipe, **how).summary
 
 
 def test_several_tasks_share_an_encoder_and_end_as_models_of_their_own(model, tmp_path):
@@ -87,7 +87,7 @@ def test_a_name_that_means_something_else_is_refused(model, tmp_path, name):
 
 
 def test_a_task_with_an_objective_of_its_own_is_refused(model, tmp_path, monkeypatch):
-    class More(Supervised):
+    class More(SupervisedObjective):
         pass
 
     more = property(lambda task: More({task.name: task}, {task.name: LABELS}))

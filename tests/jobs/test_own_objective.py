@@ -12,21 +12,21 @@ from torch import nn
 from tests.jobs.small import data, finetune, recipe, small_model
 from tests.train.conftest import metrics, single_threaded
 from unmask.checkpoint.folder import Folder, load_folder
-from unmask.evaluation.tasks import Answered
+from unmask.evaluation.tasks import HeldOutRecords
 from unmask.model.shape import LABELS, VectorConfig
 from unmask.objectives.base import Term
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.labels import Supervised
-from unmask.text.tokens import Tokens
+from unmask.tasks.labels import SupervisedObjective
+from unmask.text.tokens import Tokenizers
 
 EXTRA = 5.0  # on the loss, in training alone
 BEGUN = 3.0
 
 
-class Scaled(Supervised):
+class Scaled(SupervisedObjective):
     """A learned factor on the loss, which is also larger in training."""
 
     extra = EXTRA
@@ -98,7 +98,7 @@ def test_the_held_out_loss_is_that_of_the_trained_objective_in_its_standard_form
     scale = load_file(checkpoint / "objective.safetensors")["scale"]
     assert float(scale) != 0.5
     folder, plain = load_folder(checkpoint), data()
-    exam = Answered({"": plain}, Tokens(folder.tokenizer, 32), Processes(), 1000, {})
+    exam = HeldOutRecords({"": plain}, Tokenizers(folder.tokenizer, 32), Processes(), 1000, {})
     _, (loss,) = exam.measure(folder.network.eval(), plain.task.objective)
     assert entry["loss"] == pytest.approx(loss * float(scale) ** 2, rel=1e-5)
     assert metrics(place, "train")[0]["classify"] > EXTRA

@@ -19,19 +19,19 @@ from unmask.jobs.compare import compare, read_comparison
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs import vocabularies as learning
 from unmask.jobs.inputs.labelled import LabelledFiles
-from unmask.jobs.inputs.vocabularies import Given
+from unmask.jobs.inputs.vocabularies import GivenVocabularies
 from unmask.jobs.settings_read import TRANSLATE
 from unmask.model.decoding.decoder import Decoder
 from unmask.objectives.next_token import PairTokens
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, FolderError, SettingsError
 from unmask.tasks.translate import Translate, TranslateSettings, written
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.compose import compose, recipes_folder
 from unmask.train.recipe import TokenizerSettings
-from unmask.train.run import Options, Run
+from unmask.train.run import Run, RunOptions
 from unmask.train.run_folder import read_metrics
-from unmask.train.sources import Deal, Shuffled
+from unmask.train.sources import Dealer, ShuffledWindows
 
 TRAIN, DEV = toy_pairs(200), toy_pairs(20, seed=1)
 TASK = Translate(TranslateSettings())
@@ -46,7 +46,7 @@ def trained(
     data=(TRAIN, DEV),
     console=None,
     model=None,
-    given=Given(),
+    given=GivenVocabularies(),
     **how,
 ):
     """The scores of the best step."""
@@ -56,14 +56,14 @@ def trained(
         task = Translate(settings) if isinstance(settings, TranslateSettings) else TASK
         data = Labelled(task, *data)
     job = Finetune(model, data, given, scope=TRANSLATE)
-    return Run(job, chosen, out, console, Options(**how)).go().summary
+    return Run(job, chosen, out, console, RunOptions(**how)).go().summary
 
 
 def recipe_of(name, changes):
     return compose(TRANSLATE, name, changes)
 
 
-def learned(pairs, settings) -> Tokens:
+def learned(pairs, settings) -> Tokenizers:
     """Vocabularies of both sides."""
     return learning.learned(TASK, pairs, settings)
 
@@ -190,7 +190,7 @@ def shuffled(tokens, changes, **how):
         return TASK.batch(some, words)
 
     items, objective = [[own] for own in tokens], TASK.objective
-    return Shuffled(items, lay_out, objective, recipe_of("gru", changes), **how)
+    return ShuffledWindows(items, lay_out, objective, recipe_of("gru", changes), **how)
 
 
 def test_processes_compute_as_many_parts_and_none_is_empty():
@@ -198,7 +198,7 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
     tokens, _ = fitting(TRAIN[:3], words, 32)
     changes = ["loop.batch_size=3", "loop.micro_tokens=1", "loop.micro_batches=2"]
     source = shuffled(tokens, [*RECURRENT, *changes])
-    dealt = [Deal(source, Processes(rank, 2)).take({}, 0, 0.0) for rank in range(2)]
+    dealt = [Dealer(source, Processes(rank, 2)).take({}, 0, 0.0) for rank in range(2)]
     parts = [[piece.batch.number.tolist() for piece in own.pieces] for own in dealt]
     assert len(parts[0]) == len(parts[1]) == dealt[0].rounds == dealt[1].rounds
     assert all(some for own in parts for some in own)
@@ -309,12 +309,12 @@ def test_variants_need_names_of_their_own(tmp_path):
 
 def test_given_words_are_used_as_they_are(tmp_path):
     words = learned(TRAIN, TokenizerSettings(size=50, joint=False))
-    trained(tmp_path / "run", changes=BRIEF, given=Given(vocabulary=words))
+    trained(tmp_path / "run", changes=BRIEF, given=GivenVocabularies(vocabulary=words))
     made = load_folder(tmp_path / "run" / "model")
     assert made.tokenizer.digest() == words.source.digest()
     assert made.target.digest() == words.target.digest()
     with pytest.raises(SettingsError, match="without --vocabulary"):
-        trained(tmp_path / "no", given=Given(target=tmp_path))
+        trained(tmp_path / "no", given=GivenVocabularies(target=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,20 @@ import torch
 
 from tests.conftest import tiny_config
 from unmask.model import masks, positions
-from unmask.model.attention import Attention, listening, muting, recording
+from unmask.model.attention import Attention, ablating, listening, recording
 from unmask.model.config import Scheme
-from unmask.model.decoding.cache import Kept, Room
-from unmask.model.init import start
+from unmask.model.decoding.cache import GrowingTensor, KVCache
+from unmask.model.init import init_weights
 
 SCHEMES = get_args(Scheme)
 
 
 def attention_and_input(scheme="none", **changes):
     config = tiny_config(positions=scheme, **changes)
-    where = positions.build(config)
+    where = positions.make_positions(config)
     attention = Attention(config).eval()
     for module in (*where.modules(), *attention.modules()):
-        start(module, 0.5)
+        init_weights(module, 0.5)
     x = torch.randn(2, 6, config.width)
     index = torch.arange(6).expand(2, -1)
     return attention, where, x, index
@@ -96,7 +96,7 @@ def test_going_on_token_by_token_is_causal_attention(scheme):
     added = masks.as_scores(masks.causal(index), where.bias(index, index), x.dtype)
     expected = attention(x, added=added, positions=where.at(0), index=index)
     nothing = torch.empty(2, 2, 0, 8)
-    kept = Kept(Room(nothing, nothing))
+    kept = KVCache(GrowingTensor(nothing, nothing))
     for at in range(6):
         now = index[:, at : at + 1]
         added = where.bias(now, index[:, : at + 1])
@@ -125,7 +125,7 @@ def test_a_query_that_may_see_nothing_reads_zero_and_never_nan():
 def test_a_listener_may_change_what_it_hears_and_is_gone_afterwards():
     attention, where, x, index = attention_and_input()
     before = attention(x, added=None, positions=where, index=index)
-    with listening(attention, muting({0: [0, 1]})):
+    with listening(attention, ablating({0: [0, 1]})):
         silent = attention(x, added=None, positions=where, index=index)
     torch.testing.assert_close(silent, attention.output.bias.expand_as(silent))
     torch.testing.assert_close(attention(x, added=None, positions=where, index=index), before)

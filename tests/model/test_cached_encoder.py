@@ -10,8 +10,8 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.model.attention import recording
 from unmask.model.config import Scheme, SearchSettings
-from unmask.model.decoding.beam_search import Marks, search
-from unmask.model.network import Network, NextToken
+from unmask.model.decoding.beam_search import SpecialIds, search
+from unmask.model.network import CausalGenerator, Network
 from unmask.model.shape import Shape, TokensConfig
 from unmask.system.errors import SettingsError
 
@@ -224,7 +224,7 @@ class Heard:
 
 
 PROMPTS = [[5, 9, 7, 12], [6], [8, 20], [21, 5, 5, 14, 9, 10]]
-MARKS = Marks(end=3, never=(0, 1, 2))
+MARKS = SpecialIds(end=3, never=(0, 1, 2))
 SEARCHES = {
     "greedy": {},
     "beams": {"beams": 3},
@@ -244,7 +244,7 @@ def padded(prompts):
 def generated(network, prompts, settings, *, cached, limits=None, numbers=None, head="tokens"):
     """What follows each prompt, with the cache or without it."""
     tokens, lengths = padded(prompts)
-    speaker = NextToken(network, head)
+    speaker = CausalGenerator(network, head)
     most = speaker.limits(lengths, 6) if limits is None else torch.tensor(limits)
     if cached:
         prefix, last = speaker.begin(tokens, lengths)
@@ -316,14 +316,14 @@ def test_another_encoder_generates_with_the_tokens_that_it_borrows():
 
 @pytest.mark.parametrize("scheme", ["learned", "sinusoidal", "rotary"])
 def test_a_prompt_and_what_follows_fit_into_the_positions(scheme):
-    limits = NextToken(causal(scheme)).limits(torch.tensor([4, 30, 32, 31]), 9)
+    limits = CausalGenerator(causal(scheme)).limits(torch.tensor([4, 30, 32, 31]), 9)
     assert limits.tolist() == [9, 2, 0, 1]
 
 
 @pytest.mark.parametrize("scheme", ["t5", "shaw", "none"])
 def test_without_a_table_of_positions_there_is_no_end(scheme):
     network = causal(scheme)
-    assert NextToken(network).limits(torch.tensor([4, 99]), 9).tolist() == [9, 9]
+    assert CausalGenerator(network).limits(torch.tensor([4, 99]), 9).tolist() == [9, 9]
     (found,) = generated(network, [[5] * (LONGEST + 3)], SearchSettings(), cached=True)
     assert found.words
 

@@ -8,7 +8,7 @@ from unmask.model.config import ModelConfig, sized
 from unmask.model.network import Network, count_parameters
 from unmask.model.shape import DecoderConfig, LabelsConfig, PoolerConfig, Shape
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,19 @@ def table(**changes):
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(changes, message):
     with pytest.raises(SettingsError, match=message):
-        build(ModelConfig, table(**changes), where="mini.toml")
+        validate(ModelConfig, table(**changes), where="mini.toml")
 
 
 def test_a_missing_setting_is_named():
     given = table()
     del given["layers"]
     with pytest.raises(SettingsError, match="mini.toml: 'layers' is missing"):
-        build(ModelConfig, given, where="mini.toml")
+        validate(ModelConfig, given, where="mini.toml")
 
 
 @pytest.mark.parametrize("name", ["pair", "labels", "mood"])
 def test_heads_that_read_the_pooler_need_one(name):
-    config, own = build(ModelConfig, table(), where="model"), LabelsConfig(names=("a", "b"))
+    config, own = validate(ModelConfig, table(), where="model"), LabelsConfig(names=("a", "b"))
     with pytest.raises(SettingsError, match=f"'{name}' reads the pooler; need one of the same"):
         Shape.of(config, {name: own})
     assert Shape.of(config, {**bert_heads(), name: own}).heads[name] == own
@@ -89,10 +89,10 @@ def test_heads_that_read_the_pooler_need_one(name):
 )
 def test_each_of_several_heads_is_checked_as_one_alone(own, message):
     with pytest.raises(SettingsError, match=message.format("names")):
-        build(LabelsConfig, own, where="labels")
+        validate(LabelsConfig, own, where="labels")
     heads = {"pooler": {"kind": "pooler"}, "mood": {"kind": "labels", **own}}
     with pytest.raises(SettingsError, match=message.format("heads.mood.names")):
-        build(Shape, {"encoders": {"main": table()}, "heads": heads}, where="network")
+        validate(Shape, {"encoders": {"main": table()}, "heads": heads}, where="network")
 
 
 def labels(**changes):
@@ -157,7 +157,7 @@ WAVES = {"width": 64, "heads": 1, "max_length": 2**17, "positions": "sinusoidal"
 def test_what_does_not_fit_together_in_a_network_is_named(encoders, heads, message):
     tables = {name: table(**changes) for name, changes in encoders.items()}
     with pytest.raises(SettingsError, match=message):
-        build(Shape, {"encoders": tables, "heads": heads}, where="network")
+        validate(Shape, {"encoders": tables, "heads": heads}, where="network")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_does_not_fit_together_in_a_network_is_named(encoders, heads, messa
     ],
 )
 def test_a_name_that_a_part_of_a_network_cannot_have_is_refused(name, message):
-    config = build(ModelConfig, table(), where="model")
+    config = validate(ModelConfig, table(), where="model")
     with pytest.raises(SettingsError, match=message):
         Shape.of(config, {name: PoolerConfig()})
 
@@ -198,11 +198,11 @@ def recurrent(**changes):
 )
 def test_a_setting_that_a_recurrent_layer_does_not_have_is_refused(changes, message):
     with pytest.raises(SettingsError, match=message):
-        build(ModelConfig, recurrent(**changes), where="mini.toml")
+        validate(ModelConfig, recurrent(**changes), where="mini.toml")
 
 
 def test_one_direction_may_have_an_odd_width():
-    assert build(ModelConfig, recurrent(width=9, inner_width=9, causal=True), where="it").causal
+    assert validate(ModelConfig, recurrent(width=9, inner_width=9, causal=True), where="it").causal
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,6 @@ def test_one_direction_may_have_an_odd_width():
 )
 def test_a_wrong_setting_of_a_decoder_is_named_with_what_it_should_be(changes, message):
     with pytest.raises(SettingsError, match=message):
-        build(DecoderConfig, {"vocab_size": 10, "layers": 1, **changes}, where="recipe [decoder]")
+        validate(
+            DecoderConfig, {"vocab_size": 10, "layers": 1, **changes}, where="recipe [decoder]"
+        )

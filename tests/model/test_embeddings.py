@@ -23,7 +23,7 @@ from unmask.model.shape import (
     VectorConfig,
 )
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 
 SCHEMES = get_args(Scheme)
 
@@ -194,7 +194,7 @@ def two_shapes(**generator):
 
 def two_encoders(**generator):
     torch.manual_seed(0)
-    return Network(build(Shape, two_shapes(**generator), where="network")).eval()
+    return Network(validate(Shape, two_shapes(**generator), where="network")).eval()
 
 
 def test_a_table_that_is_borrowed_exists_once():
@@ -232,7 +232,7 @@ def test_both_encoders_train_the_one_table():
 
 
 def test_the_values_of_a_part_do_not_depend_on_what_borrows_from_it():
-    shape = build(Shape, two_shapes(), where="network")
+    shape = validate(Shape, two_shapes(), where="network")
     alone = make_network(Shape.of(shape.main), seed=1)
     both = make_network(shape, seed=1)
     for name, tensor in alone.encoder.state_dict().items():
@@ -328,7 +328,7 @@ def test_what_is_borrowed_is_not_lent_again():
     third = table["encoders"]["generator"].model_copy(update={"borrows": "generator"})
     table["encoders"] = {**table["encoders"], "third": third}
     with pytest.raises(SettingsError, match="'third' borrows the tokens of 'generator', which has"):
-        build(Shape, table, where="network")
+        validate(Shape, table, where="network")
 
 
 def test_a_decoder_cannot_share_narrow_tokens():
@@ -342,9 +342,9 @@ def test_heads_find_their_encoder_by_its_name():
     table = two_shapes()
     labels = LabelsConfig(on="token", names=("a", "b", "c"), encoder="generator")
     table["heads"] = {"labels": labels, "vectors": VectorConfig(width=5, encoder="generator")}
-    network = Network(build(Shape, table, where="network"))
+    network = Network(validate(Shape, table, where="network"))
     assert network.heads["labels"].dense.weight.shape == (3, 8)
     assert network.heads["vectors"].dense.weight.shape == (5, 8)
     table["heads"] = {"labels": labels.model_copy(update={"encoder": "teacher"})}
     with pytest.raises(SettingsError, match="'labels' reads the encoder 'teacher'; there is none"):
-        build(Shape, table, where="network")
+        validate(Shape, table, where="network")

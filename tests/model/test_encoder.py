@@ -10,7 +10,7 @@ from unmask.data.batch import collate
 from unmask.data.packing import pack
 from unmask.model.config import READ_BY_SCHEME, Scheme
 from unmask.model.encoder import Encoder
-from unmask.model.init import start
+from unmask.model.init import init_weights
 from unmask.text.tokenizer import Encoded
 
 SCHEMES = get_args(Scheme)
@@ -121,7 +121,7 @@ def test_every_parameter_gets_a_gradient():
     for scheme in SCHEMES:
         encoder = tiny_network(positions=scheme, **far(scheme)).encoder.train()
         for module in encoder.modules():
-            start(module, 0.2)
+            init_weights(module, 0.2)
         batch = collate(random_examples([7, 6]), [[0, 1]], pad_id=0)
         hidden = encoder(batch.tokens, batch.segments, batch.index, batch.owner)
         (hidden * torch.randn_like(hidden)).sum().backward()

@@ -10,14 +10,14 @@ from tests.conftest import tiny_config, tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.model import masks
-from unmask.model.attention import listening, muting, recording
+from unmask.model.attention import ablating, listening, recording
 from unmask.model.config import LayerConfig, ModelConfig, Scheme
 from unmask.model.factory import freeze
 from unmask.model.network import Network, count_parameters
 from unmask.model.positions import Rotary
 from unmask.model.shape import DecoderConfig, LabelsConfig, Shape
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 from unmask.train.optim.optimizers import place_parameters
 
 SCHEMES = get_args(Scheme)
@@ -134,7 +134,7 @@ def test_modern_bert_in_four_entries():
     assert all((own.rotary_base == 160_000.0) == (own.window is None) for own in layers)
     assert [n for n, own in enumerate(layers) if not own.attention_norm] == [0]
     assert config.rotary_bases == [10_000.0, 160_000.0]
-    each = build(ModelConfig, {**config.model_dump(), "layer_settings": layers}, where="it")
+    each = validate(ModelConfig, {**config.model_dump(), "layer_settings": layers}, where="it")
     assert [each.layer(number) for number in range(22)] == layers
 
 
@@ -407,7 +407,7 @@ def test_a_listener_hears_the_number_of_the_layer_and_not_that_of_the_block():
         states_of(encoder, rows)
     assert numbers == [0, 1, 2, 3, 4]
     other = unshared(encoder)
-    with listening(encoder, muting({1: [0]})), listening(other, muting({1: [0]})):
+    with listening(encoder, ablating({1: [0]})), listening(other, ablating({1: [0]})):
         torch.testing.assert_close(states_of(encoder, rows), states_of(other, rows))
 
 
@@ -516,4 +516,4 @@ def test_it_comes_back_from_a_folder_bit_for_bit(changes, tokenizer, tmp_path):
 )
 def test_what_does_not_fit_together_is_refused_by_name(changes, message):
     with pytest.raises(SettingsError, match=message):
-        build(ModelConfig, tiny_config().model_dump() | changes, where="mini.toml")
+        validate(ModelConfig, tiny_config().model_dump() | changes, where="mini.toml")

@@ -9,7 +9,7 @@ from tests.conftest import tiny_config, tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.names import departures
 from unmask.model.factory import freeze, make_network, with_layers
-from unmask.model.heads import Chosen, WeightedMix, mixed_layers, mixed_width
+from unmask.model.heads import ChosenLayers, WeightedMix, mixed_layers, mixed_width
 from unmask.model.network import Network
 from unmask.model.shape import (
     PAIRS,
@@ -21,7 +21,7 @@ from unmask.model.shape import (
     VectorConfig,
 )
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 
 # The states of three layers (the embeddings and two blocks), for two tokens of width 2.
 LAYERS = [
@@ -68,7 +68,7 @@ def test_the_last_layer_is_the_last():
 )
 def test_some_layers_stand_side_by_side_in_the_order_of_their_numbers(numbers, expected):
     mix = mixed_layers(tiny_config(), numbers)
-    assert isinstance(mix, Chosen)
+    assert isinstance(mix, ChosenLayers)
     assert mix(LAYERS).tolist() == expected
     assert mixed_width(tiny_config(), numbers) == 16 * len(numbers)
 
@@ -229,7 +229,7 @@ def test_a_head_that_reads_other_layers_is_not_in_a_bert(name):
 def test_layers_that_a_head_cannot_read_are_refused(head, message):
     table = {"encoders": {"main": tiny_config()}, "heads": {"own": head}}
     with pytest.raises(SettingsError, match=message):
-        build(Shape, table, where="network")
+        validate(Shape, table, where="network")
 
 
 def test_layers_in_a_recipe_are_those_of_the_labels():

@@ -22,13 +22,13 @@ from unmask.model.block import FeedForward, norm_of
 from unmask.model.config import ModelConfig
 from unmask.model.decoding.unpacking import texts_of
 from unmask.model.encoder import Encoder
-from unmask.model.init import start
+from unmask.model.init import init_weights
 from unmask.model.kernels.int8 import Int8Linear, observing, quantized
 from unmask.model.network import Network, count_parameters
 from unmask.model.positions import Positions
 from unmask.model.shape import DecoderConfig, Shape
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build, write_toml
+from unmask.system.settings import validate, write_toml
 from unmask.train.recipe import ModelSettings
 
 TORCH = ".".join(torch.__version__.split(".")[:2])
@@ -251,7 +251,7 @@ def test_attention_that_is_listened_to_is_the_same(changes):
 @every_variant
 def test_reading_a_text_that_is_itself_is_self_attention(changes):
     attention = Attention(tiny_config(**changes)).eval()
-    start(attention.qkv, 0.5)
+    init_weights(attention.qkv, 0.5)
     x, index = torch.randn(2, 6, 16), torch.arange(6).expand(2, -1)
     own = attention(x, added=None, positions=Positions(), index=index)
     torch.testing.assert_close(attention.read(x, attention.keep(x), None), own)
@@ -318,7 +318,7 @@ def test_heads_have_their_own_width_inside_and_the_models_outside():
 
 def test_heads_of_a_width_of_their_own_need_not_share_the_models():
     with pytest.raises(SettingsError, match="not a multiple of heads 3.*or set head_size"):
-        build(ModelConfig, tiny_config().model_dump() | {"heads": 3}, where="it")
+        validate(ModelConfig, tiny_config().model_dump() | {"heads": 3}, where="it")
     assert tiny_config(heads=3, head_size=4).head_width == 4
 
 
@@ -351,7 +351,7 @@ def test_an_absent_attention_norm_is_left_out_of_the_formula():
 
 def test_without_biases_the_channels_of_a_feed_forward_part_still_add_up():
     feed = FeedForward(tiny_config(bias=False, gated=True))
-    start(feed.inner, 0.5)
+    init_weights(feed.inner, 0.5)
     x, some = torch.randn(3, 16), torch.tensor([0, 5, 31])
     others = torch.tensor([n for n in range(32) if n not in some])
     torch.testing.assert_close(feed.part(some)(x) + feed.part(others)(x), feed(x))
@@ -386,7 +386,7 @@ def test_in_8_bits_it_is_nearly_the_same(changes):
 )
 def test_a_setting_that_does_not_fit_is_refused_by_name(changes, message):
     with pytest.raises(SettingsError, match=message):
-        build(ModelConfig, tiny_config().model_dump() | changes, where="mini.toml")
+        validate(ModelConfig, tiny_config().model_dump() | changes, where="mini.toml")
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_setting_that_does_not_fit_is_refused_by_name(changes, message):
 )
 def test_a_recurrent_layer_has_no_heads_and_always_biases(changes, message):
     with pytest.raises(SettingsError, match=message):
-        build(ModelConfig, tiny_config(cell="gru").model_dump() | changes, where="mini.toml")
+        validate(ModelConfig, tiny_config(cell="gru").model_dump() | changes, where="mini.toml")
 
 
 def test_the_embeddings_of_a_recurrent_encoder_may_have_another_norm():
@@ -469,20 +469,20 @@ def test_a_recipe_that_is_spelled_out_is_the_same_model(group):
     own = {"head_size": 12, "bias": False, "norm_bias": False, "positions": "rotary", **group}
     own |= {"layer_settings": [{"window": 3}, {"rotary_base": 500.0}, {}], "layer_cycle": 2}
     sizes = {"width": 16, "layers": 6, "heads": 2, "inner_width": 32}
-    settings = build(ModelSettings, sizes | own, where="recipe [model]")
+    settings = validate(ModelSettings, sizes | own, where="recipe [model]")
     config = settings.config(23)
     assert [config.layer(n).window for n in range(6)] == [3, None, None, None, None, None]
     assert [config.layer(n).rotary_base for n in range(4)] == [None, 500.0, None, 500.0]
     spelled_out = settings.spelled_out(config)
     text = write_toml({"model": spelled_out.model_dump(exclude_none=True)})
-    again = build(ModelSettings, tomllib.loads(text)["model"], where="recipe [model]")
+    again = validate(ModelSettings, tomllib.loads(text)["model"], where="recipe [model]")
     assert again.config(23) == spelled_out.config(23) == config
 
 
 def test_a_wrong_setting_of_a_layer_is_named_in_a_recipe():
     table = {"size": "tiny", "layer_settings": [{"windo": 3}]}
     with pytest.raises(SettingsError, match="layer_settings.*unknown key 'windo'.*'window'"):
-        build(ModelSettings, table, where="recipe [model]")
+        validate(ModelSettings, table, where="recipe [model]")
 
 
 def test_a_network_of_a_shape_without_weights_has_the_same_parameters():

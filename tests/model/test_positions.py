@@ -11,7 +11,7 @@ from tests.conftest import tiny_config
 from unmask.model import positions
 from unmask.model.attention import Attention
 from unmask.model.config import Scheme
-from unmask.model.init import start
+from unmask.model.init import init_weights
 from unmask.model.positions import Bucketed, Rotary, ShawLayer, Sinusoidal
 
 
@@ -91,9 +91,9 @@ def test_shaw_adds_a_vector_per_distance_to_keys_and_to_values():
 def test_shaw_attention_equals_the_sum_of_the_paper():
     """Softmax over q (k + a) / sqrt(d), then weights times (v + b), token by token."""
     config = tiny_config(positions="shaw", reach=2, width=8, heads=2)
-    where, attention = positions.build(config), Attention(config).eval()
+    where, attention = positions.make_positions(config), Attention(config).eval()
     for module in (*where.modules(), *attention.modules()):
-        start(module, 0.5)
+        init_weights(module, 0.5)
     x, index = torch.randn(1, 5, 8), torch.arange(5)[None]
     own = where.at(0)
     q, k, v = attention.qkv(x).unflatten(-1, (3, 2, 4))[0].unbind(1)  # each [5, 2, 4]

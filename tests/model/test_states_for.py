@@ -9,14 +9,14 @@ from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
 from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.data.corpus.examples import DIFFERS, FOLLOWS
+from unmask.data.corpus.examples import IS_NEXT, NOT_NEXT
 from unmask.infer.compiled.export import export_onnx
-from unmask.infer.compiled.graph import Rows, write_onnx
+from unmask.infer.compiled.graph import EngineGraph, write_onnx
 from unmask.infer.model import Model
 from unmask.inspect.attribution import answer
 from unmask.model.factory import freeze, part_of
 from unmask.model.heads import VectorHead
-from unmask.model.network import Network, NextToken, PlainRows
+from unmask.model.network import CausalGenerator, Network, PlainRows
 from unmask.model.shape import (
     PAIRS,
     LabelsConfig,
@@ -28,9 +28,9 @@ from unmask.model.shape import (
 from unmask.objectives.mlm import ANSWERS, PLACES, MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 from unmask.tasks.forward import READ, scores_of
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15], [16, 17, 18])]
 TAGS = LabelsConfig(on="token", names=("a", "b"))
@@ -42,7 +42,7 @@ def masked_lm():
 
 
 def batch_for(objective):
-    plain = batch_of(TEXTS, pair=[FOLLOWS, DIFFERS, FOLLOWS], row_length=16)
+    plain = batch_of(TEXTS, pair=[IS_NEXT, NOT_NEXT, IS_NEXT], row_length=16)
     return objective.prepare(plain, 3, 0.0)
 
 
@@ -52,7 +52,7 @@ def two_encoders(heads):
     sizes = {"width": 8, "inner_width": 16, "embedding_width": 16, "layers": 1, "borrows": "main"}
     encoders = {"main": main, "gen": main.model_copy(update=sizes)}
     torch.manual_seed(0)
-    return Network(build(Shape, {"encoders": encoders, "heads": heads}, where="network")).eval()
+    return Network(validate(Shape, {"encoders": encoders, "heads": heads}, where="network")).eval()
 
 
 def trace_of(network, batch, encoder="main"):
@@ -83,7 +83,7 @@ def test_masked_tokens_are_learned_from_the_layers_of_their_head(mix):
 def test_masked_language_modelling_learns_the_weights_of_its_mix():
     network = tiny_network({"tokens": TokensConfig(mix="weighted")}, **STILL).train()
     module = TrainingModule(network, masked_lm())
-    piece = Piece(batch_for(module.objective), 0)
+    piece = MicroBatch(batch_for(module.objective), 0)
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
     losses = [take_step(module, [piece], optimizer).loss for _ in range(10)]
     assert losses[-1] < 0.9 * losses[0]
@@ -95,7 +95,7 @@ def test_masked_language_modelling_learns_the_weights_of_its_mix():
 def test_text_is_generated_from_the_layers_that_were_trained(mix):
     network = tiny_network({"tokens": TokensConfig(mix=mix)}, causal=True, **STILL)
     module = TrainingModule(network.train(), masked_lm())
-    piece = Piece(batch_for(module.objective), 0)
+    piece = MicroBatch(batch_for(module.objective), 0)
     assert take_step(module, [piece], torch.optim.SGD(module.parameters(), lr=0.1)).taken
     network.eval()
     ids = torch.tensor([[2, 7, 8, 9]])
@@ -104,7 +104,7 @@ def test_text_is_generated_from_the_layers_that_were_trained(mix):
     with torch.no_grad():
         states = network.states_for("tokens", rows)
         expected = network.token_scores(states[:, -1])
-        decoder = NextToken(network)
+        decoder = CausalGenerator(network)
         found, _ = decoder.step(*decoder.begin(ids, torch.tensor([4])))
     torch.testing.assert_close(found, expected)
 
@@ -189,7 +189,7 @@ def test_labels_on_a_second_encoder_are_scored_and_published(mix, tokenizer, tmp
         expected = head(head.mix(flat(trace_of(network, batch, "gen"), batch.labels[READ])))
         torch.testing.assert_close(scores_of(network, batch), expected)
         inputs = batch.tokens, batch.segments, batch.index, batch.owner
-        torch.testing.assert_close(Rows(network)(*inputs, batch.labels[READ]), expected)
+        torch.testing.assert_close(EngineGraph(network)(*inputs, batch.labels[READ]), expected)
     for name, published in (("whole", network), ("part", part_of(network, ["gen", "labels"]))):
         save_folder(tmp_path / name, published, tokenizer)
         loaded = load_folder(tmp_path / name).network
@@ -205,7 +205,7 @@ def test_a_graph_of_labels_on_a_second_encoder_has_their_scores(tmp_path):
     batch = batch_of(TEXTS, row_length=16)
     given = batch.tokens, batch.segments, batch.index, batch.owner, batch.begins
     inputs = dict(zip(("tokens", "segments", "index", "owner", "places"), given, strict=True))
-    write_onnx(Rows(network), inputs, ["scores"], tmp_path / "graph.onnx")
+    write_onnx(EngineGraph(network), inputs, ["scores"], tmp_path / "graph.onnx")
     session = runtime.InferenceSession(tmp_path / "graph.onnx")
     (found,) = session.run(["scores"], {name: value.numpy() for name, value in inputs.items()})
     with torch.no_grad():

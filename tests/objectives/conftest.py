@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from unmask.data.batch import Batch, collate
-from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.examples import NO_PAIR
 from unmask.data.packing import pack
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -45,5 +45,5 @@ def batch_of(
         told[batch.row[i], start : start + len(flags)] = torch.tensor(flags)
     draw = torch.Generator().manual_seed(seed)
     number = torch.randint(-(2**63), 2**63 - 1, (len(texts),), generator=draw)
-    label = torch.tensor(list(pair) if pair is not None else [UNSAID] * len(texts))
+    label = torch.tensor(list(pair) if pair is not None else [NO_PAIR] * len(texts))
     return batch.with_examples(number=number, pair=label, continues=told)

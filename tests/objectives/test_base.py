@@ -10,14 +10,14 @@ from torch import nn
 from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
 from tests.shapes import bert_heads
-from unmask.data.corpus.examples import DIFFERS, FOLLOWS, UNSAID
+from unmask.data.corpus.examples import IS_NEXT, NO_PAIR, NOT_NEXT
 from unmask.model.heads import VectorHead
 from unmask.model.shape import Shape, VectorConfig
 from unmask.objectives.base import (
-    Joint,
+    JointObjective,
     Objective,
-    Statistics,
     Term,
+    TextStatistics,
     per_record,
     with_zero_gradients,
 )
@@ -49,7 +49,7 @@ def network(request):
 
 @pytest.fixture
 def batch(joint):
-    plain = batch_of(TEXTS, pair=[FOLLOWS, DIFFERS, FOLLOWS], row_length=16)
+    plain = batch_of(TEXTS, pair=[IS_NEXT, NOT_NEXT, IS_NEXT], row_length=16)
     assert len(plain.tokens) < len(TEXTS), "rows hold several texts"
     return joint.prepare(plain, 3, 0.0)
 
@@ -99,7 +99,7 @@ def test_one_pass_for_all_gives_what_a_pass_for_each_gives(
 
 
 def test_a_batch_is_prepared_by_each_in_turn(readers, joint, batch):
-    plain = batch_of(TEXTS, pair=[FOLLOWS, DIFFERS, FOLLOWS], row_length=16)
+    plain = batch_of(TEXTS, pair=[IS_NEXT, NOT_NEXT, IS_NEXT], row_length=16)
     expected = plain
     for reader in readers:
         expected = reader.prepare(expected, 3, 0.0)
@@ -115,7 +115,7 @@ def test_the_main_question_comes_first_and_the_standard_form_is_at_fifteen_perce
     assert joint.terms == ["mlm", "pair"]
     assert joint.chance == pytest.approx(math.log(23))
     standard = joint.standard()
-    assert isinstance(standard, Joint)
+    assert isinstance(standard, JointObjective)
     assert standard.readers[0].config == MaskSettings()
     assert standard.readers[1] is readers[1]
     assert joint.readers[0].config.rate == 0.5, "what is trained stays as it is"
@@ -232,7 +232,7 @@ def test_the_losses_of_single_records_add_up_to_the_loss_of_the_batch(
 ):
     network.train(training)
     objective = {"mlm": readers[0], "pair": readers[1], "both": joint}[which]
-    pairs = [FOLLOWS, UNSAID, DIFFERS]
+    pairs = [IS_NEXT, NO_PAIR, NOT_NEXT]
     batch = objective.prepare(batch_of(TEXTS, pair=pairs, row_length=16), 3, 0.0)
     apart = objective(network, batch, {}, each=True)
     assert list(apart) == objective.terms, "no counts of right answers"
@@ -248,7 +248,7 @@ def test_the_losses_of_single_records_add_up_to_the_loss_of_the_batch(
 
 
 def test_texts_of_one_record_have_one_loss_together(network, joint):
-    batch = batch_of(TEXTS, pair=[FOLLOWS, DIFFERS, FOLLOWS], row_length=16)
+    batch = batch_of(TEXTS, pair=[IS_NEXT, NOT_NEXT, IS_NEXT], row_length=16)
     single = joint(network, joint.prepare(batch, 3, 0.0), {}, each=True)
     joined = joint.prepare(batch, 3, 0.0)
     joined = type(joined)(**{**vars(joined), "record": torch.tensor([0, 0, 1])})
@@ -322,7 +322,7 @@ def test_a_parameter_without_a_dimension_is_refused_and_named(readers):
         TrainingModule(network, readers[0].joined([lone])).refuse_scalars()
 
 
-class Known(Statistics):
+class Known(TextStatistics):
     """A text in which the last words are the rarest; counts how often it was asked."""
 
     asked = 0
@@ -348,7 +348,7 @@ def test_only_who_wants_the_statistics_of_a_text_asks_for_them(network, readers)
 def test_without_a_corpus_nothing_is_known_of_words(network):
     wants = MaskedLM(MaskSettings(frequencies=True), letters(23))
     with pytest.raises(SettingsError, match="learns from no corpus, whose word frequencies"):
-        wants.begin(network, Statistics())
+        wants.begin(network, TextStatistics())
 
 
 def test_what_is_left_out_has_a_meaning():

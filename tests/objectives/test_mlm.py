@@ -13,7 +13,7 @@ from tests.shapes import bert_heads
 from unmask.data.corpus.config import ExampleSettings
 from unmask.data.corpus.stream import Cursor, Stream
 from unmask.objectives.mlm import MaskedLM, MaskSettings
-from unmask.system.settings import build
+from unmask.system.settings import validate
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -423,7 +423,7 @@ def test_encoder_and_token_head_get_gradient_and_the_pooler_none(scored):
 )
 def test_a_wrong_setting_is_named(table, says):
     with pytest.raises(ValueError) as error:
-        build(MaskSettings, table, where="recipe [objective]")
+        validate(MaskSettings, table, where="recipe [objective]")
     assert str(error.value).startswith("recipe [objective]: " + says)
 
 

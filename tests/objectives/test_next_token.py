@@ -5,8 +5,8 @@ import torch
 
 from tests.conftest import tiny_translator
 from unmask.model.config import SearchSettings
-from unmask.objectives.next_token import Decoding, PairTokens
-from unmask.text.tokens import Tokens
+from unmask.objectives.next_token import DecodingSession, PairTokens
+from unmask.text.tokens import Tokenizers
 
 
 def endless(longest):
@@ -23,7 +23,9 @@ def said(network, tokenizer, lengths, settings, numbers=None):
     pairs = [PairTokens([7] * n, number=i) for n, i in zip(lengths, numbers, strict=True)]
     rows = [[i] for i in range(len(pairs))]
     with torch.inference_mode():
-        decoding = Decoding(network, pairs, rows, Tokens(tokenizer, 32, tokenizer), settings)
+        decoding = DecodingSession(
+            network, pairs, rows, Tokenizers(tokenizer, 32, tokenizer), settings
+        )
     while not decoding.done:
         decoding.step()
     return [own.words for own in decoding.values()]

@@ -8,12 +8,12 @@ import torch
 from tests.conftest import tiny_config, tiny_network
 from tests.objectives.conftest import around, batch_of, letters
 from tests.shapes import bert_heads
-from unmask.data.corpus.examples import DIFFERS, FOLLOWS, UNSAID
+from unmask.data.corpus.examples import IS_NEXT, NO_PAIR, NOT_NEXT
 from unmask.model.shape import PAIRS, PoolerConfig, Shape
 from unmask.objectives.pairs import PairOrder, PairSettings
 
 TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15]), around([16], [17])]
-LABELS = [FOLLOWS, DIFFERS, UNSAID, FOLLOWS]
+LABELS = [IS_NEXT, NOT_NEXT, NO_PAIR, IS_NEXT]
 
 
 @pytest.fixture(scope="module")
@@ -42,28 +42,28 @@ def read(order, network, texts, labels):
 def cost(network, text, label):
     """By hand: minus the logarithm of the share that the right answer gets."""
     yes, no = (math.exp(value) for value in scores(network, text).tolist())
-    return -math.log((yes if label == FOLLOWS else no) / (yes + no))
+    return -math.log((yes if label == IS_NEXT else no) / (yes + no))
 
 
 def test_the_loss_is_the_sum_over_the_pairs_with_an_answer_by_hand(order, network):
     sums, batch = read(order, network, TEXTS, LABELS)
-    labelled = [(t, y) for t, y in zip(TEXTS, LABELS, strict=True) if y != UNSAID]
+    labelled = [(t, y) for t, y in zip(TEXTS, LABELS, strict=True) if y != NO_PAIR]
     expected = sum(cost(network, text, label) for text, label in labelled)
     assert sums["pair"].item() == pytest.approx(expected, rel=1e-5)
     assert batch.counts == {"pair": 3}
 
 
 def test_follows_is_not_ignored_though_it_is_zero(order, network):
-    sums, batch = read(order, network, TEXTS[:1], [FOLLOWS])
-    assert FOLLOWS == 0
+    sums, batch = read(order, network, TEXTS[:1], [IS_NEXT])
+    assert IS_NEXT == 0
     assert batch.counts["pair"] == 1
-    assert sums["pair"].item() == pytest.approx(cost(network, TEXTS[0], FOLLOWS), rel=1e-5)
+    assert sums["pair"].item() == pytest.approx(cost(network, TEXTS[0], IS_NEXT), rel=1e-5)
     assert sums["pair"].item() > 0.01
 
 
 def test_the_two_answers_cost_differently(order, network):
     follows, differs = (
-        read(order, network, TEXTS[:1], [label])[0]["pair"] for label in (FOLLOWS, DIFFERS)
+        read(order, network, TEXTS[:1], [label])[0]["pair"] for label in (IS_NEXT, NOT_NEXT)
     )
     gap = (scores(network, TEXTS[0])[0] - scores(network, TEXTS[0])[1]).item()
     assert (differs - follows).item() == pytest.approx(gap, abs=1e-5)
@@ -71,7 +71,7 @@ def test_the_two_answers_cost_differently(order, network):
 
 def test_an_example_of_which_nothing_is_said_costs_and_teaches_nothing(order, network):
     network.zero_grad()
-    sums, batch = read(order, network, TEXTS, [UNSAID] * 4)
+    sums, batch = read(order, network, TEXTS, [NO_PAIR] * 4)
     assert batch.counts == {"pair": 0}
     assert sums["pair"].item() == 0.0
     sums["pair"].backward()
@@ -89,7 +89,7 @@ def test_right_answers_are_counted_in_evaluation_only(order, network):
     assert int(read(order, network, TEXTS, best)[0]["pair_right"]) == 4
     wrong = [1 - answer for answer in best]
     assert int(read(order, network, TEXTS, wrong)[0]["pair_right"]) == 0
-    assert int(read(order, network, TEXTS, [UNSAID] * 4)[0]["pair_right"]) == 0
+    assert int(read(order, network, TEXTS, [NO_PAIR] * 4)[0]["pair_right"]) == 0
     try:
         assert set(read(order, network.train(), TEXTS, LABELS)[0]) == {"pair"}
     finally:
@@ -97,8 +97,8 @@ def test_right_answers_are_counted_in_evaluation_only(order, network):
 
 
 def test_pairs_of_one_row_are_answered_apart(order, network):
-    alone = [read(order, network, [t], [FOLLOWS])[0]["pair"].item() for t in TEXTS]
-    sums, batch = read(order, network, TEXTS, [FOLLOWS] * 4)
+    alone = [read(order, network, [t], [IS_NEXT])[0]["pair"].item() for t in TEXTS]
+    sums, batch = read(order, network, TEXTS, [IS_NEXT] * 4)
     assert len(batch.tokens) < 4
     assert sums["pair"].item() == pytest.approx(sum(alone), rel=1e-5)
 

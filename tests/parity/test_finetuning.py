@@ -19,12 +19,12 @@ from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
 from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.optim.schedules import OptimizerSettings
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 pytest.importorskip("transformers")
 
@@ -96,7 +96,7 @@ class WithoutPadding(nn.Module):
 def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path):
     task, tokenizer = data.task, Tokenizer(Vocabulary([*SPECIALS, *WORDS]))
     sizes = {"vocab_size": len(tokenizer.vocabulary), "max_length": LENGTH, "width": 32}
-    tokens = Tokens(tokenizer, LENGTH)
+    tokens = Tokenizers(tokenizer, LENGTH)
     heads = task.heads(tiny_config(**sizes), tokens, {})
     heads["labels"] = task.head.model_copy(update={"dropout": 0.0})
     ours = tiny_network(heads, **sizes, dropout=0.0, attention_dropout=0.0)
@@ -115,7 +115,7 @@ def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path
         parts = some[:2], some[2:]  # which changes nothing
         batches = [task.batch(part, tokens) for part in parts]
         shared += sum(len(batch.row) > len(batch.tokens) for batch in batches)
-        pieces = [Piece(batch, 0) for batch in batches]
+        pieces = [MicroBatch(batch, 0) for batch in batches]
         result = take_step(module, pieces, optimizer, clip=RULES.clip)
         assert result.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
         theirs.step(wrapped, their_optimizer, [tuned.rows_of(task, some)], RULES.clip)

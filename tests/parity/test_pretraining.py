@@ -16,14 +16,14 @@ from tests.stepping import take_step
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.data.batch import Batch
 from unmask.data.corpus.config import ExampleSettings
-from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.examples import NO_PAIR
 from unmask.data.corpus.stream import Cursor, Stream
-from unmask.objectives.base import Joint
+from unmask.objectives.base import JointObjective
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.optim.schedules import OptimizerSettings
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 transformers = pytest.importorskip("transformers")
 
@@ -40,7 +40,7 @@ def corpus(tmp_path_factory):
 def objective(corpus):
     vocabulary = corpus.tokenizer.vocabulary
     mlm = MaskedLM(MaskSettings(), vocabulary)
-    return Joint([mlm, PairOrder(PairSettings(), vocabulary)])
+    return JointObjective([mlm, PairOrder(PairSettings(), vocabulary)])
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def batches(corpus, objective) -> list[Batch]:
         for i in range(STEPS)
     ]
     labels = torch.cat([batch.labels["pair"] for batch in found])
-    assert set(labels.tolist()) == {0, 1, UNSAID}
+    assert set(labels.tolist()) == {0, 1, NO_PAIR}
     assert any(len(batch.row) > len(batch.tokens) for batch in found), "rows hold several texts"
     return found
 
@@ -90,7 +90,7 @@ def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, ob
     module = TrainingModule(ours, objective)
     optimizer, other = make_optimizer(module, RULES), adamw(theirs, RULES)
     for seed, batch in enumerate(batches):
-        result = take_step(module, [Piece(batch, seed)], optimizer, clip=RULES.clip)
+        result = take_step(module, [MicroBatch(batch, seed)], optimizer, clip=RULES.clip)
         other.zero_grad()
         answer = theirs(**apart([batch], LENGTH))
         answer.loss.backward()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import DATA
-from unmask.text.tokenizer import Casing, Pieces, Tokenizer
+from unmask.text.tokenizer import Casing, TokenizedText, Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import clean, is_chinese, is_punctuation, normalize, tokenize
 
@@ -78,7 +78,7 @@ def assert_equal(ours: Tokenizer, theirs, texts) -> None:
     assert [e.offsets for e in encoded] == answer["offset_mapping"]
 
 
-def assert_plain_equal(ours: Tokenizer, text: str, pieces: Pieces, lower: bool) -> None:
+def assert_plain_equal(ours: Tokenizer, text: str, pieces: TokenizedText, lower: bool) -> None:
     plain = tokenize(text, ours.vocabulary, lowercase=lower)
     assert [ours.vocabulary.ids[t.text] for t in plain] == pieces.ids, ascii(text)[:2000]
     assert [(t.start, t.end) for t in plain] == pieces.offsets, ascii(text)[:2000]

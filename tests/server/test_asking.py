@@ -10,7 +10,7 @@ from unmask.server.limits import Limits
 from unmask.server.service import guessed_tokens
 from unmask.system.errors import DataError
 from unmask.tasks.asks import Ask, AskText
-from unmask.tasks.growing import Growing
+from unmask.tasks.growing import GrowingAnswers
 from unmask.tasks.views import LabelsView, NumberView, SpansView, TextView
 
 TEXT = "the cat sat on the mat"
@@ -118,7 +118,7 @@ def test_what_goes_wrong_in_a_stream_is_its_last_event(server, monkeypatch):
     def step(self):
         raise DataError("the text is too odd.")
 
-    monkeypatch.setattr(Growing, "step", step)
+    monkeypatch.setattr(GrowingAnswers, "step", step)
     body = {"items": [{"text": TEXT}], "stream": True}
     with server.client() as client:
         response = client.post("/ask/translate", json=body)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.server.conftest import running
-from unmask.tasks.growing import Growing
+from unmask.tasks.growing import GrowingAnswers
 
 TEXT = "the cat sat on the mat"
 PATIENCE = 10.0  # seconds; the machine may be busy with the other tests
@@ -21,8 +21,8 @@ def endless(served, monkeypatch):
         steps.append(self)
         time.sleep(0.01)
 
-    monkeypatch.setattr(Growing, "step", step)
-    monkeypatch.setattr(Growing, "done", False)
+    monkeypatch.setattr(GrowingAnswers, "step", step)
+    monkeypatch.setattr(GrowingAnswers, "done", False)
     with running(served) as found:
         yield found, steps
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from unmask.server.batching import Batcher, Work
-from unmask.server.limits import Limits, Refused
+from unmask.server.batching import Batcher, PendingRequest
+from unmask.server.limits import Limits, RequestError
 from unmask.server.metrics import Metrics
 
 
@@ -56,21 +56,21 @@ class Thread:
         self.batcher.stop()
         assert not self.batcher.thread.is_alive()
 
-    def counting(self, *items: int, key: str = "count") -> Work:
+    def counting(self, *items: int, key: str = "count") -> PendingRequest:
         def begin(some) -> Counting:
             self.sessions.append(Counting(list(some), self.log, self.seconds))
             return self.sessions[-1]
 
-        return Work(key, begin, items, 1, grows=True)
+        return PendingRequest(key, begin, items, 1, grows=True)
 
-    def doubling(self, *items: int) -> Work:
+    def doubling(self, *items: int) -> PendingRequest:
         def run(some) -> list[int]:
             self.log.append("batch")
             return [2 * item for item in some]
 
-        return Work("double", run, items, 1)
+        return PendingRequest("double", run, items, 1)
 
-    def ask(self, *works: Work) -> list:
+    def ask(self, *works: PendingRequest) -> list:
         """The answers to works that are asked at the same time."""
 
         async def all_of_them() -> list:
@@ -141,7 +141,7 @@ def test_the_deadline_of_a_session_is_checked_between_two_steps():
     with Thread(request_seconds=0.2) as thread:
         thread.seconds = 0.05
         (found,) = thread.ask(thread.counting(1000))
-        assert isinstance(found, Refused)
+        assert isinstance(found, RequestError)
         assert found.status == 503
         assert thread.sessions[0].at < 20
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_one_session_is_not_answered_to_its_neighbour():
                 raise ValueError("thirteen")
             return Counting(list(some), thread.log)
 
-        works = [Work("count", begin, (item,), 1, grows=True) for item in (2, 13)]
+        works = [PendingRequest("count", begin, (item,), 1, grows=True) for item in (2, 13)]
         first, good, bad = thread.ask(thread.counting(1, key="other"), *works)
         assert first == [[1]]
         assert good == [[1, 2]]
@@ -193,9 +193,9 @@ def test_what_a_client_has_seen_does_not_shrink_when_its_neighbour_fails():
             first = asyncio.create_task(thread.batcher.ask(thread.counting(1, key="other")))
             await asyncio.sleep(0.01)  # it holds the thread while the next two come
             bad = asyncio.create_task(
-                thread.batcher.ask(Work("count", begin, (13,), 1, grows=True))
+                thread.batcher.ask(PendingRequest("count", begin, (13,), 1, grows=True))
             )
-            works = thread.batcher.stream(Work("count", begin, (6,), 1, grows=True))
+            works = thread.batcher.stream(PendingRequest("count", begin, (6,), 1, grows=True))
             found = [answer async for answer in works]
             await first
             (problem,) = await asyncio.gather(bad, return_exceptions=True)
@@ -218,7 +218,7 @@ def test_what_is_wrong_with_one_text_of_a_batch_is_not_answered_to_the_others():
                 raise ValueError("thirteen")
             return list(some)
 
-        works = [Work("same", run, (item,), 1) for item in (1, 13, 2)]
+        works = [PendingRequest("same", run, (item,), 1) for item in (1, 13, 2)]
         held, first, bad, second = thread.ask(thread.counting(1, key="other"), *works)
         assert (held, first, second) == ([[1]], [1], [2])
         assert isinstance(bad, RuntimeError)
@@ -237,11 +237,11 @@ def test_sessions_step_for_as_long_as_the_batch_before_them_took():
             return Counting(list(some), thread.log, 0.001, name=f"step {some[0]}")
 
         async def both() -> None:
-            counts = [Work(n, begin, (100_000 + n,), 1, grows=True) for n in range(4)]
+            counts = [PendingRequest(n, begin, (100_000 + n,), 1, grows=True) for n in range(4)]
             growing = [asyncio.create_task(thread.batcher.ask(work)) for work in counts]
             await asyncio.sleep(0.1)
             await asyncio.gather(
-                *(thread.batcher.ask(Work(n, slowly, (n,), 1)) for n in range(10, 16))
+                *(thread.batcher.ask(PendingRequest(n, slowly, (n,), 1)) for n in range(10, 16))
             )
             for own in growing:
                 own.cancel()

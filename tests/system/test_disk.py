@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from unmask.system.disk import (
-    digest,
     disk_error,
-    held,
+    file_lock,
     open_like_others,
-    sweep,
-    unfinished,
+    remove_leftovers,
+    sha256_of_file,
+    temporary_folder,
     write_file,
 )
 from unmask.system.errors import FolderError
@@ -154,7 +154,7 @@ def test_an_error_that_has_nothing_to_do_with_space_does_not_speak_of_it(tmp_pat
 def test_a_digest_is_the_sha256_of_the_file(tmp_path):
     raw = bytes(range(256)) * 9999
     (tmp_path / "a").write_bytes(raw)
-    assert digest(tmp_path / "a") == hashlib.sha256(raw).hexdigest()
+    assert sha256_of_file(tmp_path / "a") == hashlib.sha256(raw).hexdigest()
 
 
 @pytest.fixture(params=[0o077, 0o027, 0o022, 0o002], ids="{:03o}".format)
@@ -166,7 +166,7 @@ def umask(request):
 
 def test_files_folders_and_locks_have_the_permissions_that_the_umask_leaves(tmp_path, umask):
     write_file(tmp_path / "file", b"x")
-    with held(tmp_path / ".lock", what="it"), unfinished(tmp_path / "model") as folder:
+    with file_lock(tmp_path / ".lock", what="it"), temporary_folder(tmp_path / "model") as folder:
         (tmp_path / "private").touch(mode=0o600)
         open_like_others(tmp_path / "private")
         assert sorted(path.name for path in tmp_path.iterdir() if path != folder) == [
@@ -180,14 +180,14 @@ def test_files_folders_and_locks_have_the_permissions_that_the_umask_leaves(tmp_
 
 
 def test_an_unfinished_folder_lies_beside_its_place_and_is_gone_when_the_block_ends(tmp_path):
-    with unfinished(tmp_path / "model") as folder:
+    with temporary_folder(tmp_path / "model") as folder:
         assert folder.parent == tmp_path
         (folder / "weights").write_bytes(b"half")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unfinished_folder_is_gone_when_the_block_fails(tmp_path):
-    with pytest.raises(ZeroDivisionError), unfinished(tmp_path / "model"):
+    with pytest.raises(ZeroDivisionError), temporary_folder(tmp_path / "model"):
         1 / 0  # noqa: B018
     assert list(tmp_path.iterdir()) == []
 
@@ -195,13 +195,13 @@ def test_an_unfinished_folder_is_gone_when_the_block_fails(tmp_path):
 def test_a_sweep_leaves_the_folder_of_a_living_writer_and_takes_that_of_a_killed_one(tmp_path):
     with another_process(MAKE, tmp_path / "model") as process:
         (folder,) = tmp_path.iterdir()
-        sweep(tmp_path, ".model.tmp-*")
+        remove_leftovers(tmp_path, ".model.tmp-*")
         assert folder.is_dir()
         process.kill()
         process.wait()
-        sweep(tmp_path, ".other.tmp-*")
+        remove_leftovers(tmp_path, ".other.tmp-*")
         assert folder.is_dir()
-        sweep(tmp_path, ".model.tmp-*")
+        remove_leftovers(tmp_path, ".model.tmp-*")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -212,7 +212,7 @@ def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
             pytest.raises(
                 FolderError, match=f"^{tmp_path}: process {process.pid} on .* at work on"
             ) as error,
-            held(path, what="this corpus"),
+            file_lock(path, what="this corpus"),
         ):
             pass
         assert str(error.value).endswith(
@@ -225,21 +225,21 @@ def test_a_lock_dies_with_the_process_that_held_it(tmp_path):
     with another_process(HOLD, path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with held(path, what="it"):
+        with file_lock(path, what="it"):
             assert path.read_text().startswith(f"{os.getpid()} on ")
 
 
 def test_a_lock_is_free_again_after_the_block(tmp_path):
     for _ in range(2):
-        with held(tmp_path / ".lock", what="it"):
+        with file_lock(tmp_path / ".lock", what="it"):
             pass
 
 
 def test_a_lock_that_is_held_is_refused_within_the_same_process_too(tmp_path):
     with (
-        held(tmp_path / ".lock", what="it"),
+        file_lock(tmp_path / ".lock", what="it"),
         pytest.raises(FolderError, match=f"process {os.getpid()} on "),
-        held(tmp_path / ".lock", what="it"),
+        file_lock(tmp_path / ".lock", what="it"),
     ):
         pass
 

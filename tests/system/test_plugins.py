@@ -9,7 +9,7 @@ from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective
 from unmask.system import plugins
 from unmask.system.errors import DataError, SettingsError
-from unmask.system.plugins import find, known, load_plugin, loaded_plugins, registered
+from unmask.system.plugins import find_class, known_names, load_plugin, loaded_plugins, registered
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task, all_scores
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
@@ -67,8 +67,8 @@ def test_what_is_registered_is_found_by_its_name(kind):
     thing = OWN[kind]
     unmask.register(kind, "mine", thing)
     assert registered(kind) == {"mine": thing}
-    assert find(kind, {}, "mine") is thing
-    assert known(kind, {"built_in": "somewhere:Thing"}) == ["built_in", "mine"]
+    assert find_class(kind, {}, "mine") is thing
+    assert known_names(kind, {"built_in": "somewhere:Thing"}) == ["built_in", "mine"]
     assert not any(registered(other) for other in KINDS if other != kind)
 
 
@@ -127,7 +127,7 @@ def test_names_of_different_kinds_do_not_meet():
     unmask.register("metric", "mlm", len)
     unmask.register("callback", "qa", print)
     unmask.register("task", "mlm", MyTask)
-    assert find("task", TASKS, "mlm") is MyTask
+    assert find_class("task", TASKS, "mlm") is MyTask
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_names_of_different_kinds_do_not_meet():
 )
 def test_built_in_names_are_found_where_their_table_says(kind, table):
     for name, place in table.items():
-        found = find(kind, table, name)
+        found = find_class(kind, table, name)
         assert f"{found.__module__}:{found.__qualname__}" == place
 
 
 def test_a_near_miss_is_offered_and_a_plugin_thought_of():
     with pytest.raises(SettingsError) as error:
-        find("task", TASKS, "clasify")
+        find_class("task", TASKS, "clasify")
     assert str(error.value) == (
         "unknown task 'clasify'; did you mean 'classify'? The tasks are classify, ner, qa, "
         "regress, translate. One of your own needs --plugin FILE.py."
@@ -151,7 +151,7 @@ def test_a_near_miss_is_offered_and_a_plugin_thought_of():
 def test_with_a_plugin_its_names_are_offered_too_and_no_other_one_is_asked_for(write):
     load_plugin(write("mine.py", *CLASS, "unmask.register('task', 'highlight', T)"))
     with pytest.raises(SettingsError) as error:
-        find("task", TASKS, "highlite")
+        find_class("task", TASKS, "highlite")
     assert "did you mean 'highlight'? The tasks are classify, highlight, ner" in str(error.value)
     assert "--plugin" not in str(error.value)
 

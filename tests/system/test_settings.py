@@ -9,11 +9,11 @@ from pydantic import Field
 from unmask.system.errors import FolderError, SettingsError
 from unmask.system.settings import (
     Settings,
-    build,
-    override,
+    apply_overrides,
     parse_json,
     read_json,
     read_toml,
+    validate,
     write_toml,
 )
 
@@ -96,7 +96,7 @@ class Outer(Settings):
 )
 def test_a_wrong_key_is_named_however_deep_it_is(table, says):
     with pytest.raises(SettingsError) as error:
-        build(Outer, table, where="x")
+        validate(Outer, table, where="x")
     assert str(error.value).startswith(says)
 
 
@@ -134,12 +134,12 @@ def test_what_is_none_is_left_out_of_a_file():
     ],
 )
 def test_an_assignment_sets_a_value_as_toml_writes_it(assignment, expected):
-    assert override({}, [assignment]) == expected
+    assert apply_overrides({}, [assignment]) == expected
 
 
 def test_an_assignment_replaces_one_value_and_leaves_the_rest_and_the_table_itself():
     table = {"model": {"size": "base", "layers": 3}, "phases": [{"length": 1}, {"length": 2}]}
-    found = override(table, ["model.size=mini", "phases.1.length=9"])
+    found = apply_overrides(table, ["model.size=mini", "phases.1.length=9"])
     assert found == {
         "model": {"size": "mini", "layers": 3},
         "phases": [{"length": 1}, {"length": 9}],
@@ -164,7 +164,7 @@ def test_an_assignment_replaces_one_value_and_leaves_the_rest_and_the_table_itse
 def test_an_assignment_that_cannot_be_made_is_named(assignment):
     table = {"seed": 1, "phases": [{"length": 1}, {"length": 2}]}
     with pytest.raises(SettingsError, match=f"^--set {assignment}: "):
-        override(table, [assignment])
+        apply_overrides(table, [assignment])
 
 
 LISTS, TABLES = "[" * 4000 + "]" * 4000, ".".join(["a"] * 4000)
@@ -182,7 +182,7 @@ DEEP = {
 def test_a_value_that_is_nested_too_deep_is_refused_by_its_name(case, tmp_path):
     assignment, name = DEEP[case]
     with pytest.raises(SettingsError) as error:
-        override({}, [assignment, "seed=1"])
+        apply_overrides({}, [assignment, "seed=1"])
     assert str(error.value) == (
         f"--set {name}: nested more than 50 levels deep; no setting is. Remove the levels."
     )
@@ -193,7 +193,7 @@ def test_a_value_that_is_nested_too_deep_is_refused_by_its_name(case, tmp_path):
 
 
 def test_a_value_that_is_nested_a_little_is_none_of_that():
-    assert override({}, [f"{'a.' * 20}b=[[[1]]]"])
+    assert apply_overrides({}, [f"{'a.' * 20}b=[[[1]]]"])
 
 
 def test_tables_inside_lists_of_tables_are_written_so_that_they_can_be_read(tmp_path):

@@ -7,7 +7,7 @@ from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 WORDS = (
@@ -36,7 +36,7 @@ def network_for(words):
             max_length=64,
             init_std=0.3,
         )
-        heads = task.heads(config, Tokens(words, config.max_length), {})
+        heads = task.heads(config, Tokenizers(words, config.max_length), {})
         return Network(Shape.of(config, heads)).eval()
 
     return make

@@ -9,9 +9,9 @@ import pytest
 from pydantic import Field, ValidationError
 
 from unmask.data.labelled.columns import Columns
-from unmask.data.read.lines import REFUSE, Watcher
+from unmask.data.read.lines import REFUSE, ErrorPolicy
 from unmask.system.errors import DataError, SettingsError
-from unmask.system.plugins import find
+from unmask.system.plugins import find_class
 from unmask.tasks import TASKS
 from unmask.tasks.asks import Ask, AskText, rows
 from unmask.tasks.ner import AskSentence
@@ -19,7 +19,7 @@ from unmask.tasks.qa import AskPassage
 from unmask.tasks.translate import AskTranslation
 
 
-class Keeping(Watcher):
+class Keeping(ErrorPolicy):
     """Writes down what is bad, and what stands there."""
 
     def __init__(self):
@@ -197,7 +197,7 @@ def test_an_example_is_a_question_with_the_fields_that_are_needed():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_field_of_a_built_in_task_has_a_description_and_its_example_is_a_question(name):
-    ask = find("task", TASKS, name).Ask
+    ask = find_class("task", TASKS, name).Ask
     for field, schema in ask.model_json_schema()["properties"].items():
         assert schema.get("description", "").endswith("."), field
     ask.of_line(json.dumps(ask.example()), "here:1")

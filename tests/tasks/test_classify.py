@@ -8,14 +8,14 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config
 from unmask.data.labelled.columns import Columns, Sample
 from unmask.data.read.lines import REFUSE
-from unmask.infer.answering import answers
+from unmask.infer.answering import answer_records
 from unmask.model.shape import Shape
 from unmask.system.errors import DataError
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.forward import Live, scores_of
-from unmask.tasks.results import Tally
-from unmask.text.tokens import Tokens
+from unmask.tasks.forward import LiveForward, scores_of
+from unmask.tasks.results import AnswerCounts
+from unmask.text.tokens import Tokenizers
 
 NAMES = ("bad", "good", "very")
 
@@ -36,11 +36,13 @@ def task():
 
 @pytest.fixture
 def tokens(words):
-    return Tokens(words, 32)
+    return Tokenizers(words, 32)
 
 
 def windows_of(task, some, tokenizer, limit=32):
-    return [window for _, found in task.windows(some, Tokens(tokenizer, limit)) for window in found]
+    return [
+        window for _, found in task.windows(some, Tokenizers(tokenizer, limit)) for window in found
+    ]
 
 
 def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network_for, words, tokens):
@@ -59,7 +61,7 @@ def test_the_loss_is_the_cross_entropy_of_each_text_by_itself(task, network_for,
 
 def test_answers_come_in_order_with_their_probabilities(task, network_for, words, tokens):
     network = network_for(task)
-    found = list(answers(Live(network), tokens, task, records()))
+    found = list(answer_records(LiveForward(network), tokens, task, records()))
     assert [record.text for record, _ in found] == [record.text for record in records()]
     for record, answer in found:
         (window,) = windows_of(task, [record], words)
@@ -72,10 +74,10 @@ def test_answers_come_in_order_with_their_probabilities(task, network_for, words
 
 def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words, tokens):
     network = network_for(task)
-    tally = Tally()
+    tally = AnswerCounts()
     list(
-        answers(
-            Live(network),
+        answer_records(
+            LiveForward(network),
             tokens,
             task,
             records(),

@@ -14,12 +14,12 @@ from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.system.errors import SettingsError
 from unmask.tasks.classify import Classify, ClassifySettings
-from unmask.tasks.labels import LabelTask, LabelWindow, Supervised, heads_of
+from unmask.tasks.labels import LabelTask, LabelWindow, SupervisedObjective, heads_of
 from unmask.tasks.ner import Ner, NerSettings
 from unmask.tasks.qa import Qa, QaSettings
 from unmask.tasks.regress import Regress, RegressSettings
 from unmask.tasks.translate import Translate, TranslateSettings
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 NAMES = ("bad", "good", "very")
 TEXTS = ["the cat sat on the mat", "a dog", "good film .", "unaffable", "bad very good films"]
@@ -71,7 +71,7 @@ CASES = {
 
 def batches(task, records, words, limit=24):
     """The windows of each record, and the batch of all of them."""
-    tokens = Tokens(words, limit)
+    tokens = Tokenizers(words, limit)
     groups = [found for _, found in task.windows(records, tokens)]
     return groups, task.batch([window for group in groups for window in group], tokens), tokens
 
@@ -103,7 +103,7 @@ def test_the_losses_of_windows_and_of_records_add_up_to_the_loss(case, network_f
 def test_a_record_of_a_translation_has_the_loss_of_its_words(network_for, words):
     task = Translate(TranslateSettings())
     pairs = [Pair(a, b, "here") for a, b in zip(TEXTS, reversed(TEXTS), strict=True)]
-    tokens = Tokens(words, 24, words)
+    tokens = Tokenizers(words, 24, words)
     torch.manual_seed(0)
     shape = network_for(CASES["regress"][0]).shape
     network = Network(Shape.of(shape.main, task.heads(shape.main, tokens, {}))).eval()
@@ -120,7 +120,7 @@ def test_each_of_several_tasks_has_losses_of_single_records(name, network_for, w
     tasks = {"number": CASES["classify"][0], "tags": CASES["ner"][0]}
     records = {"number": CASES["classify"][1], "tags": CASES["ner"][1]}[name]
     network = Network(Shape.of(network_for(tasks["number"]).shape.main, heads_of(tasks)))
-    objective = Supervised(tasks, {own: own for own in tasks})
+    objective = SupervisedObjective(tasks, {own: own for own in tasks})
     _, batch, _ = batches(tasks[name], records, words)
     batch = replace(batch, counts={name: len(records)})
     network.eval()
@@ -133,11 +133,11 @@ def test_each_of_several_tasks_has_losses_of_single_records(name, network_for, w
 def test_the_losses_of_single_windows_by_hand(words):
     regress = Regress(RegressSettings())
     windows = [LabelWindow([2, 3], [0, 0], [0], truth) for truth in (1.0, -2.0)]
-    batch = regress.batch(windows, Tokens(words, 16))
+    batch = regress.batch(windows, Tokenizers(words, 16))
     assert regress.losses(torch.tensor([[1.5], [1.0]]), batch).tolist() == [0.25, 9.0]
     classify = Classify(ClassifySettings(), ("a", "b"))
     windows = [LabelWindow([2, 3], [0, 0], [0], truth) for truth in ([0], [1])]
-    batch = classify.batch(windows, Tokens(words, 16))
+    batch = classify.batch(windows, Tokenizers(words, 16))
     found = classify.losses(torch.tensor([[0.0, 0.0], [math.log(3), 0.0]]), batch)
     assert found.tolist() == pytest.approx([math.log(2), math.log(4)])
 

@@ -7,25 +7,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from unmask.tasks.metrics import Hits, confusion, hits, matthews, pearson, ranks, spearman
+from unmask.tasks.metrics import (
+    LabelCounts,
+    confusion,
+    count_labels,
+    matthews,
+    pearson,
+    ranks,
+    spearman,
+)
 
 NAMES = ("a", "b", "c")
 
 
 def test_hits_by_hand():
     """Three were said, four are true, two are both."""
-    found = Hits(said=3, true=4, both=2)
+    found = LabelCounts(said=3, true=4, both=2)
     assert (found.precision, found.recall) == (2 / 3, 0.5)
     assert found.f1 == pytest.approx(4 / 7)
 
 
 def test_what_is_neither_said_nor_true_has_no_score():
-    assert (Hits().precision, Hits().recall, Hits().f1) == (0.0, 0.0, 0.0)
+    assert (LabelCounts().precision, LabelCounts().recall, LabelCounts().f1) == (0.0, 0.0, 0.0)
 
 
 def test_hits_of_sets_by_hand():
-    found = hits([{"a", "b"}, {"a"}, set()], [{"a"}, {"b"}, {"b"}])
-    assert found == {"a": Hits(1, 2, 1), "b": Hits(2, 1, 0)}
+    found = count_labels([{"a", "b"}, {"a"}, set()], [{"a"}, {"b"}, {"b"}])
+    assert found == {"a": LabelCounts(1, 2, 1), "b": LabelCounts(2, 1, 0)}
 
 
 def test_a_confusion_has_the_truth_in_rows():
@@ -48,9 +56,9 @@ def test_labels_score_as_with_scikit_learn(pairs):
     assert matthews(table) == pytest.approx(
         sklearn.metrics.matthews_corrcoef(truth, said), abs=1e-12
     )
-    found = hits([{t} for t in truth], [{s} for s in said])
+    found = count_labels([{t} for t in truth], [{s} for s in said])
     expected = sklearn.metrics.f1_score(truth, said, labels=NAMES, average=None, zero_division=0)
-    assert [found.get(name, Hits()).f1 for name in NAMES] == pytest.approx(list(expected))
+    assert [found.get(name, LabelCounts()).f1 for name in NAMES] == pytest.approx(list(expected))
 
 
 def test_ranks_share_their_places_by_hand():

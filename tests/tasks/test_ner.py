@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.conll import Entity, Sentence, sentence_of
 from unmask.data.read.lines import REFUSE
-from unmask.infer.answering import answers
+from unmask.infer.answering import answer_records
 from unmask.system.errors import DataError
-from unmask.tasks.forward import Live, scores_of
-from unmask.tasks.ner import Name, Names, Ner, NerSettings, spelled
-from unmask.text.tokens import Tokens
+from unmask.tasks.forward import LiveForward, scores_of
+from unmask.tasks.ner import FoundEntities, FoundEntity, Ner, NerSettings, spelled
+from unmask.text.tokens import Tokenizers
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
@@ -39,7 +39,7 @@ def task():
 
 
 def windows_of(task, some, tokenizer, limit=32):
-    return [found for _, found in task.windows(some, Tokens(tokenizer, limit))]
+    return [found for _, found in task.windows(some, Tokenizers(tokenizer, limit))]
 
 
 def test_a_word_is_judged_by_its_first_piece(task, words):
@@ -104,7 +104,7 @@ def test_neighbours_of_a_document_are_shown_and_not_judged(words):
 def test_the_loss_is_over_words_and_not_over_pieces(task, network_for, words):
     network = network_for(task)
     ((window,),) = windows_of(task, [sentence("unaffable john", ("PER", 1, 2))], words)
-    batch = task.batch([window], Tokens(words, 32))
+    batch = task.batch([window], Tokenizers(words, 32))
     scores = scores_of(network, batch)
     assert batch.counts == {"ner": 2}
     expected = F.cross_entropy(scores, torch.tensor([0, 3]), reduction="sum")
@@ -115,7 +115,9 @@ def test_names_are_stretches_of_the_text(task, words):
     scores = np.full((6, 5), -5.0, np.float32)
     for word, tag in enumerate([3, 4, 0, 0, 1, 0]):
         scores[word, tag] = 5.0
-    answer = task.decode(JOHN, [type("W", (), {"about": range(6)})], [scores], Tokens(words, 32))
+    answer = task.decode(
+        JOHN, [type("W", (), {"about": range(6)})], [scores], Tokenizers(words, 32)
+    )
     assert [(e.label, e.text, e.start, e.end) for e in answer.entities] == [
         ("PER", "john smith", 0, 10),
         ("LOC", "paris", 20, 25),
@@ -127,7 +129,7 @@ def test_names_are_stretches_of_the_text(task, words):
 def test_the_answer_to_a_long_sentence_has_a_tag_for_every_word(task, network_for, words):
     long = sentence("john smith lives in paris . " * 20)
     network = network_for(task)
-    ((_, whole),) = answers(Live(network), Tokens(words, 16), task, [long])
+    ((_, whole),) = answer_records(LiveForward(network), Tokenizers(words, 16), task, [long])
     assert len(whole.tags) == 120
 
 
@@ -152,10 +154,10 @@ def test_names_are_scored_as_seqeval_does(pairs):
         own = sentence(" ".join("w" for _ in right), *((b, a, c) for a, c, b in spelled(right)))
         records.append(own)
         names = [
-            Name(label, "", own.words[a][0], own.words[b - 1][1], 1.0)
+            FoundEntity(label, "", own.words[a][0], own.words[b - 1][1], 1.0)
             for a, b, label in spelled(claimed)
         ]
-        found.append(Names(tuple(names), tuple(claimed)))
+        found.append(FoundEntities(tuple(names), tuple(claimed)))
     scores = task.score(records, found)
     for name, metric in (
         ("f1", seqeval.metrics.f1_score),

@@ -6,11 +6,11 @@ import torch
 from torch.nn import functional as F
 
 from unmask.data.labelled.squad import Question, Span
-from unmask.infer.answering import answers
+from unmask.infer.answering import answer_records
 from unmask.system.errors import DataError
-from unmask.tasks.forward import Live, scores_of
-from unmask.tasks.qa import Answer, Candidate, Qa, QaSettings, best_match, overlap, plain
-from unmask.text.tokens import Tokens
+from unmask.tasks.forward import LiveForward, scores_of
+from unmask.tasks.qa import Candidate, Qa, QaAnswer, QaSettings, best_match, overlap, plain
+from unmask.text.tokens import Tokenizers
 
 CONTEXT = "it began in october 1973 . the cat sat on the mat in paris ."
 
@@ -26,7 +26,7 @@ def task():
 
 
 def windows_of(task, some, tokenizer, limit=64):
-    return [found for _, found in task.windows(some, Tokens(tokenizer, limit))]
+    return [found for _, found in task.windows(some, Tokenizers(tokenizer, limit))]
 
 
 def test_the_truth_is_the_first_and_the_last_token_of_the_answer(task, words):
@@ -70,7 +70,7 @@ def test_a_long_question_leaves_room_for_the_passage(task, words):
 
 
 def test_the_loss_is_over_the_tokens_of_each_window(task, network_for, words):
-    network, tokens = network_for(task), Tokens(words, 64)
+    network, tokens = network_for(task), Tokenizers(words, 64)
     some = [question("october 1973"), question("paris", context="paris .", number=2)]
     windows = [w for found in windows_of(task, some, words) for w in found]
     batch = task.batch(windows, tokens)
@@ -95,7 +95,7 @@ def scored(window, first, last, value=5.0):
 def test_an_answer_is_a_stretch_of_the_passage_letter_by_letter(task, words):
     record = question("October\t1973", context="It  began in October\t1973.")
     ((window,),) = windows_of(task, [record], words)
-    found = task.decode(record, [window], [scored(window, 3, 4)], Tokens(words, 64))
+    found = task.decode(record, [window], [scored(window, 3, 4)], Tokenizers(words, 64))
     assert found.text == "October\t1973"
     assert record.context[found.start : found.end] == found.text
     assert found.candidates[0].probability == found.probability > 0.9
@@ -106,7 +106,7 @@ def test_an_answer_does_not_end_before_it_begins_nor_in_the_question(task, words
     ((window,),) = windows_of(task, [record], words)
     table = scored(window, 5, 2)
     table[1] = 9.0  # the question
-    found = task.decode(record, [window], [table], Tokens(words, 64))
+    found = task.decode(record, [window], [table], Tokenizers(words, 64))
     assert all(c.start < c.end for c in found.candidates)
     assert "when" not in found.text
 
@@ -115,7 +115,7 @@ def test_an_answer_is_no_longer_than_allowed(words):
     task = Qa(QaSettings(longest_answer=2))
     record = question("october 1973")
     ((window,),) = windows_of(task, [record], words)
-    found = task.decode(record, [window], [scored(window, 0, 5)], Tokens(words, 64))
+    found = task.decode(record, [window], [scored(window, 0, 5)], Tokenizers(words, 64))
     assert max(len(c.text.split()) for c in found.candidates) == 2
 
 
@@ -124,7 +124,7 @@ def test_the_best_stretch_over_all_windows_wins(task, words):
     (windows,) = windows_of(task, [record], words, limit=16)
     tables = [scored(w, 0, 0, value=1.0 + i) for i, w in enumerate(windows)]
     best = windows[-1].about[0]
-    found = task.decode(record, windows, tables, Tokens(words, 64))
+    found = task.decode(record, windows, tables, Tokenizers(words, 64))
     assert (found.start, found.end) == best
 
 
@@ -134,14 +134,14 @@ def test_nothing_is_the_answer_where_it_is_better_by_more_than_the_threshold(wor
     ((window,),) = windows_of(Qa(how), [record], words)
     table = scored(window, 3, 4)  # 10 together
     table[0] = 5.5  # [CLS]: 11
-    assert Qa(how).decode(record, [window], [table], Tokens(words, 64)).text == ""
+    assert Qa(how).decode(record, [window], [table], Tokenizers(words, 64)).text == ""
     generous = Qa(how.model_copy(update={"threshold": 1.5}))
-    assert generous.decode(record, [window], [table], Tokens(words, 64)).text == "october 1973"
+    assert generous.decode(record, [window], [table], Tokenizers(words, 64)).text == "october 1973"
 
 
 def made(text, nothing):
     candidate = Candidate(text, 0, len(text), 1.0, 0.9)
-    return Answer(text, 0, len(text), 0.9, nothing, (candidate,))
+    return QaAnswer(text, 0, len(text), 0.9, nothing, (candidate,))
 
 
 def test_the_threshold_that_is_settled_is_the_best_of_all():
@@ -185,7 +185,7 @@ def test_of_several_true_answers_the_best_counts():
 
 def test_every_question_has_an_answer_in_order(task, network_for, words):
     some = [question("cat", number=i, context=CONTEXT * (1 + i % 3)) for i in range(7)]
-    found = list(answers(Live(network_for(task)), Tokens(words, 24), task, some))
+    found = list(answer_records(LiveForward(network_for(task)), Tokenizers(words, 24), task, some))
     assert [record.id for record, _ in found] == [record.id for record in some]
     for record, answer in found:
         assert record.context[answer.start : answer.end] == answer.text

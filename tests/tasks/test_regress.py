@@ -10,14 +10,14 @@ from unmask.objectives.base import Objective
 from unmask.system.errors import DataError
 from unmask.tasks.labels import TRUTH, LabelWindow
 from unmask.tasks.regress import Number, Regress, RegressSettings
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 TASK = Regress(RegressSettings())
 
 
 @pytest.fixture
-def tokens(words) -> Tokens:
-    return Tokens(words, 16)
+def tokens(words) -> Tokenizers:
+    return Tokenizers(words, 16)
 
 
 def told(label: object) -> Sample:

@@ -20,17 +20,17 @@ from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Context, DecoderConfig, Shape
 from unmask.objectives.next_token import PairTokens
-from unmask.tasks.forward import Live
+from unmask.tasks.forward import LiveForward
 from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim.optimizers import make_optimizer, set_rate
 from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 WORDS = Tokenizer(Vocabulary([*SPECIALS, *"abcde"]))
-BOTH = Tokens(WORDS, 16, WORDS)
+BOTH = Tokenizers(WORDS, 16, WORDS)
 TASK = Translate(TranslateSettings(smoothing=0.0))
 WIDTH, BATCH, UNSEEN = 64, 128, 400
 RATE = 2e-2
@@ -66,7 +66,7 @@ def learned(feeds, context, pairs, steps, rate):
     batches = [TASK.batch(pairs[i : i + BATCH], BOTH) for i in starts]
     for step in range(steps):
         set_rate(optimizer, rate * course.factor(step / steps))
-        piece = Piece(batches[step % len(batches)], step)
+        piece = MicroBatch(batches[step % len(batches)], step)
         take_step(learner, [piece], optimizer, clip=1.0)
     return network.eval()
 
@@ -76,7 +76,7 @@ def right(feeds, context, steps, rate):
     pairs = sequences()
     unseen, seen = pairs[:UNSEEN], pairs[UNSEEN:]
     network = learned(feeds, context, seen, steps, rate)
-    said = TASK.run(Live(network), unseen, BOTH).values
+    said = TASK.run(LiveForward(network), unseen, BOTH).values
     return (
         sum(one.words == own.answers[:-1] for one, own in zip(said, unseen, strict=True)) / UNSEEN
     )

@@ -12,18 +12,18 @@ from unmask.model.factory import make_network
 from unmask.model.shape import Shape
 from unmask.system.errors import SettingsError
 from unmask.tasks.forward import scores_of
-from unmask.tasks.labels import Supervised, heads_of, label_tasks
+from unmask.tasks.labels import SupervisedObjective, heads_of, label_tasks
 from unmask.tasks.translate import Translate, TranslateSettings
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.optim.optimizers import make_optimizer, read_moments
 from unmask.train.optim.schedules import OptimizerSettings
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 RULES = OptimizerSettings(rate=1e-2, decay=0.1)
 TURNS = ["number", "names", "names", "number", "names", "number"]
 
 
-class AddingZeros(Supervised):
+class AddingZeros(SupervisedObjective):
     """The same with the usual trick: zero times the parameters of all heads is added to a loss."""
 
     def forward(self, network, batch, companions, each=False):
@@ -40,7 +40,7 @@ def made(tmp_path_factory):
     place = tmp_path_factory.mktemp("several")
     model, parts = small_model(place / "model"), {"number": data(), "names": names(place)}
     tasks = label_tasks({name: part.task for name, part in parts.items()})
-    batches, tokens = {}, Tokens(model.tokenizer, 32)
+    batches, tokens = {}, Tokenizers(model.tokenizer, 32)
     for name, part in parts.items():
         found = part.task.windows(part.train[:8], tokens, learn=True)
         windows = [window.compact() for _, some in found for window in some]
@@ -49,7 +49,7 @@ def made(tmp_path_factory):
     return tasks, batches, network.train()
 
 
-def trained(made, turns, objective=Supervised, spoil=None):
+def trained(made, turns, objective=SupervisedObjective, spoil=None):
     """The weights and moments after steps of these tasks, and the last result."""
     tasks, batches, network = made
     network = copy.deepcopy(network)
@@ -59,7 +59,7 @@ def trained(made, turns, objective=Supervised, spoil=None):
     module = TrainingModule(network, objective(tasks, {name: name for name in tasks}))
     optimizer, result = make_optimizer(module, RULES), None
     for turn, name in enumerate(turns):
-        result = take_step(module, [Piece(batches[name], turn)], optimizer, clip=RULES.clip)
+        result = take_step(module, [MicroBatch(batches[name], turn)], optimizer, clip=RULES.clip)
         assert result is not None
     return network.state_dict(), read_moments({"": network}, optimizer), result
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from tests.conftest import tiny_config, tiny_translator
 from tests.stepping import take_step
 from unmask.data.labelled.parallel import Pair
-from unmask.infer.answering import answers
+from unmask.infer.answering import answer_records
 from unmask.model.config import SearchSettings
 from unmask.model.decoding.unpacking import texts_of
 from unmask.model.kernels import training as fast
@@ -20,16 +20,16 @@ from unmask.objectives.next_token import (
     FORCED,
     PLACES,
     TARGET,
-    NextWord,
+    NextToken,
     PairTokens,
     decoder_states,
 )
 from unmask.system.errors import DataError, SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 from unmask.tasks import translate
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.forward import Live
-from unmask.tasks.results import Tally
+from unmask.tasks.forward import LiveForward
+from unmask.tasks.results import AnswerCounts
 from unmask.tasks.translate import (
     BLANK,
     AskTranslation,
@@ -40,11 +40,11 @@ from unmask.tasks.translate import (
     written,
 )
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.optim.schedules import OptimizerSettings
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 NAME = "translate"
 SOURCE = "ein eine mann frau hund katze sitzt steht auf der matte ##n . , -".split()
@@ -69,7 +69,7 @@ KINDS = {
 @pytest.fixture(scope="module")
 def both():
     source = Tokenizer(Vocabulary([*SPECIALS, *SOURCE]))
-    return Tokens(source, 32, Tokenizer(Vocabulary([*SPECIALS, *WORDS])))
+    return Tokenizers(source, 32, Tokenizer(Vocabulary([*SPECIALS, *WORDS])))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def loss_of(task, network, batch):
 
 
 def with_forcing(batch, settings, progress, seed):
-    objective = NextWord(settings, term=NAME)
+    objective = NextToken(settings, term=NAME)
     return objective.prepare(replace(batch, seed=seed), 0, progress)
 
 
@@ -120,7 +120,7 @@ def texts_heard(batch):
 def searching(network, both, settings, some):
     """A search for what a network says to texts, which has not begun."""
     task = Translate(TranslateSettings()).searching(settings)
-    return task.session(Live(network), some, both)
+    return task.session(LiveForward(network), some, both)
 
 
 def said_of(network, both, settings, some):
@@ -224,8 +224,8 @@ def test_the_loss_is_summed_over_all_words_whatever_the_batches(both, tokens, mo
     pairs = [Pair(source, target, "here") for source, target in PAIRS]
 
     def measured(some):
-        tally, known = Tally(), Criterion(network, task.objective)
-        list(answers(Live(network), both, task, some, known=known, tally=tally))
+        tally, known = AnswerCounts(), Criterion(network, task.objective)
+        list(answer_records(LiveForward(network), both, task, some, known=known, tally=tally))
         return tally
 
     whole = measured(pairs)
@@ -248,7 +248,7 @@ def test_a_loss_is_measured_with_every_word_heard_as_it_should_be(both, tokens):
     network = translator("gru both", both)
     found = []
     for settings in ({}, {"forcing": 0.3, "forcing_end": 0.0, "forcing_by": "sentence"}):
-        objective = NextWord(TranslateSettings(**settings), term=NAME)
+        objective = NextToken(TranslateSettings(**settings), term=NAME)
         with torch.no_grad():
             found.append(Criterion(network, objective.standard())(batch_of(both, tokens)))
         assert objective.config.always == (not settings)
@@ -261,8 +261,12 @@ def test_the_loss_of_a_text_without_a_translation_is_unknown_and_that_of_others_
     known, unknown = Pair(*PAIRS[0], "here"), Pair("der hund", None, "here")
     tallies, criterion = [], Criterion(network, task.objective)
     for some in ([known], [known, unknown]):
-        tallies.append(Tally())
-        list(answers(Live(network), both, task, some, known=criterion, tally=tallies[-1]))
+        tallies.append(AnswerCounts())
+        list(
+            answer_records(
+                LiveForward(network), both, task, some, known=criterion, tally=tallies[-1]
+            )
+        )
     assert tallies[0].counts == tallies[1].counts == [5]
     assert tallies[0].mean == pytest.approx(tallies[1].mean, rel=1e-5)
 
@@ -274,7 +278,7 @@ RECURRENT = [kind for kind in KINDS if "transformer" not in kind.split()[:1]]
 def test_forcing_every_word_step_by_step_is_forcing_all_at_once(kind, both, tokens):
     network = translator(kind, both)
     batch = batch_of(both, tokens)
-    assert NextWord(TranslateSettings(), term=NAME).prepare(batch, 1, 0.5) is batch
+    assert NextToken(TranslateSettings(), term=NAME).prepare(batch, 1, 0.5) is batch
     how = TranslateSettings(forcing=1.0, forcing_end=0.0)
     forced = with_forcing(batch, how, 0.0, seed=1)
     assert forced_of(forced).all()
@@ -356,7 +360,7 @@ def test_forcing_moves_evenly_to_its_end():
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):
     with pytest.raises(SettingsError, match=message):
-        build(TranslateSettings, settings, where="recipe [task]")
+        validate(TranslateSettings, settings, where="recipe [task]")
 
 
 @pytest.mark.parametrize(
@@ -453,7 +457,7 @@ def test_windows_are_numbered_through_all_texts(both):
 def test_blank_texts_are_not_asked_and_stay_in_their_place(both):
     network, task = translator("gru both", both), Translate(TranslateSettings())
     pairs = [Pair(text, None, "here") for text in ("", "hund", " ", "", "katze", "")]
-    found = list(answers(Live(network), both, task, pairs))
+    found = list(answer_records(LiveForward(network), both, task, pairs))
     assert [pair for pair, _ in found] == pairs
     assert [answer == BLANK for _, answer in found] == [True, False, True, True, False, True]
 
@@ -479,8 +483,8 @@ def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
     network = translator("gru attention", both, init_std=0.5)
     task = Translate(TranslateSettings()).searching(SearchSettings(longest=5, **how))
     pairs = [Pair(source, None, "here") for source, _ in PAIRS] + [Pair("", None, "here")]
-    whole = [answer for _, answer in answers(Live(network), both, task, pairs)]
-    growing, steps = task.stream(Live(network), pairs, both), 0
+    whole = [answer for _, answer in answer_records(LiveForward(network), both, task, pairs)]
+    growing, steps = task.stream(LiveForward(network), pairs, both), 0
     while not growing.done:
         growing.step()
         steps += 1
@@ -489,14 +493,14 @@ def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
     found = growing.answers()
     assert [own.words for own in found] == [own.words for own in whole]
     assert [own.score for own in found] == pytest.approx([own.score for own in whole], abs=1e-4)
-    assert task.stream(Live(network), pairs[-1:], both).done
+    assert task.stream(LiveForward(network), pairs[-1:], both).done
 
 
 def test_greedy_words_only_ever_grow(both):
     network = translator("gru attention", both, init_std=0.5)
     task = Translate(TranslateSettings()).searching(SearchSettings(longest=6))
     asked = [Pair(PAIRS[1][0], None, "here")]
-    growing, seen = task.stream(Live(network), asked, both), []
+    growing, seen = task.stream(LiveForward(network), asked, both), []
     while not growing.done:
         growing.step()
         seen += [own.words for own in growing.answers()]
@@ -518,7 +522,7 @@ def test_the_decoder_is_shaped_like_the_encoder_where_nothing_else_is_given(both
     (own,) = task.heads(config, both, {}).values()
     size = len(both.target.vocabulary)
     assert own == DecoderConfig(vocab_size=size, layers=3, max_length=20)
-    shared = task.heads(config, Tokens(both.source, 32, both.source), {})["decoder"]
+    shared = task.heads(config, Tokenizers(both.source, 32, both.source), {})["decoder"]
     assert shared.shared
     assert shared.vocab_size == len(both.source.vocabulary)
     given = {"cell": "gru", "layers": 1, "feeds": "word"}
@@ -612,7 +616,7 @@ def test_four_pairs_are_learned_by_heart(kind, both, tokens):
     batch = batch_of(both, tokens[:4])
     for step in itertools.count():
         assert step < 300, "it does not learn"
-        piece = Piece(batch, step)
+        piece = MicroBatch(batch, step)
         result = take_step(learner, [piece], optimizer, clip=1.0)
         if result.loss < 0.05:
             break

@@ -9,16 +9,16 @@ from unmask.data.labelled.columns import Sample
 from unmask.data.labelled.conll import sentence_of
 from unmask.data.labelled.parallel import Pair
 from unmask.data.labelled.squad import Question
-from unmask.system.plugins import find
+from unmask.system.plugins import find_class
 from unmask.tasks import TASKS
 from unmask.tasks.classify import Classify, ClassifySettings, Labels
-from unmask.tasks.ner import Name, Names, Ner, NerSettings
-from unmask.tasks.qa import Answer, Candidate, Qa, QaSettings
+from unmask.tasks.ner import FoundEntities, FoundEntity, Ner, NerSettings
+from unmask.tasks.qa import Candidate, Qa, QaAnswer, QaSettings
 from unmask.tasks.regress import Number, Regress, RegressSettings
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.tasks.views import (
+    AlignmentView,
     LabelsView,
-    Looked,
     Marked,
     NumberView,
     Ranked,
@@ -56,7 +56,7 @@ CASES = {
     "an answer": (
         Qa(QaSettings()),
         PASSAGE,
-        Answer("Ada", 15, 18, 0.75, -3.0, (ADA,)),
+        QaAnswer("Ada", 15, 18, 0.75, -3.0, (ADA,)),
         SpansView(
             text="the book is by Ada .",
             spans=[Marked(start=15, end=18, label="answer", share=0.75)],
@@ -65,14 +65,14 @@ CASES = {
     "no answer": (
         Qa(QaSettings(unanswerable=True)),
         PASSAGE,
-        Answer("", -1, -1, 0.9, 3.0, (ADA,)),
+        QaAnswer("", -1, -1, 0.9, 3.0, (ADA,)),
         SpansView(text="the book is by Ada .", spans=[], note="The passage does not answer it."),
     ),
     "names": (
         Ner(NerSettings(), ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]),
         SENTENCE,
-        Names(
-            (Name("PER", "Ada", 0, 3, 0.9), Name("LOC", "London", 19, 25, 0.8)),
+        FoundEntities(
+            (FoundEntity("PER", "Ada", 0, 3, 0.9), FoundEntity("LOC", "London", 19, 25, 0.8)),
             ("B-PER", "O", "O", "O", "B-LOC", "O"),
         ),
         SpansView(
@@ -86,7 +86,7 @@ CASES = {
     "no names": (
         Ner(NerSettings(), ["O", "B-PER", "I-PER"]),
         SENTENCE,
-        Names((), ("O",) * 6),
+        FoundEntities((), ("O",) * 6),
         SpansView(text="Ada met Charles in London.", spans=[]),
     ),
     "a translation": (
@@ -106,7 +106,9 @@ def test_an_answer_as_a_person_looks_at_it(case):
 
 def test_every_task_has_a_case():
     assert {case[0].name for case in CASES.values()} == set(TASKS)
-    assert {type(case[0]) for case in CASES.values()} == {find("task", TASKS, n) for n in TASKS}
+    assert {type(case[0]) for case in CASES.values()} == {
+        find_class("task", TASKS, n) for n in TASKS
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -122,7 +124,7 @@ OTHERS = [
     RankingView(items=[Ranked(text="first", score=2.0), Ranked(text="second", score=1.0)]),
     TextView(
         text="a dog",
-        alignment=Looked(source=["ein", "hund"], target=["dog"], weights=[[0.25, 0.75]]),
+        alignment=AlignmentView(source=["ein", "hund"], target=["dog"], weights=[[0.25, 0.75]]),
     ),
 ]
 

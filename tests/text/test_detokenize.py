@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.text.detokenize import spaced
+from unmask.text.detokenize import with_spaces
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ from unmask.text.detokenize import spaced
     ],
 )
 def test_words_are_joined_as_they_are_written(words, text):
-    assert spaced(words.split()) == text
+    assert with_spaces(words.split()) == text
 
 
 def test_no_character_is_lost_or_changed():
     words = "« a - / ' s \" 3 , 4 中 „ b “ ( ) ' n ' ”".split()
-    assert spaced(words).replace(" ", "") == "".join(words)
+    assert with_spaces(words).replace(" ", "") == "".join(words)

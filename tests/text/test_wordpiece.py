@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.text.wordpiece import Token, is_chinese, is_punctuation, tokenize
+from unmask.text.wordpiece import PlainToken, is_chinese, is_punctuation, tokenize
 
 VOCABULARY = {
     "un",
@@ -65,12 +65,12 @@ def test_tokens_point_at_the_text_they_stand_for():
     text = "  UNAFF\u0301ABLE, 我[MASK]"
     tokens = tokenize(text, VOCABULARY | {",", "[MASK]"}, lowercase=True)
     assert tokens == [
-        Token("un", 2, 4),
-        Token("##aff", 4, 7),
-        Token("##able", 8, 12),
-        Token(",", 12, 13),
-        Token("我", 14, 15),
-        Token("[MASK]", 15, 21),
+        PlainToken("un", 2, 4),
+        PlainToken("##aff", 4, 7),
+        PlainToken("##able", 8, 12),
+        PlainToken(",", 12, 13),
+        PlainToken("我", 14, 15),
+        PlainToken("[MASK]", 15, 21),
     ]
 
 

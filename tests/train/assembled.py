@@ -21,7 +21,7 @@ from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.multi_task import Several
+from unmask.jobs.multi_task import MultiTask
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.settings_read import TRANSLATE
 from unmask.model.config import ModelConfig
@@ -34,7 +34,7 @@ from unmask.train.compose import compose
 from unmask.train.loop import Loop
 from unmask.train.optim.optimizers import average, set_rate
 from unmask.train.run import Run
-from unmask.train.steps.base import Piece, StepSite
+from unmask.train.steps.base import MicroBatch, StepSite
 
 WORDS = "red green blue six seven is it the john paris lives in . who where".split()
 SHAPE = {"width": 32, "layers": 2, "heads": 2, "inner_width": 64, "max_length": 64}
@@ -89,7 +89,7 @@ def assembled(start: Callable[[], object], *, term: str | None = None) -> Assemb
     )
 
 
-def _pieces(loop: Loop, term: str | None) -> Sequence[Piece]:
+def _pieces(loop: Loop, term: str | None) -> Sequence[MicroBatch]:
     """The micro-batches of the first step, or of the first that trains the task `term`."""
     for step in range(100):
         pieces = loop.deal.take({}, step, 0.0).pieces
@@ -130,7 +130,7 @@ def finetuning_several(place: Path, *, term: str | None = None, **rates: float) 
         "optimizer": rates,
         "loop": {"batch_size": RECORDS, "precision": PRECISION},
     }
-    job, recipe = Several(small_bert(place / "bert")), compose(Several.scope, table)
+    job, recipe = MultiTask(small_bert(place / "bert")), compose(MultiTask.scope, table)
     return assembled(Run(job, recipe, place / "run").go, term=term)
 
 

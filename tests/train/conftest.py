@@ -17,7 +17,7 @@ from unmask.jobs.pretrain import Pretrain
 from unmask.system.console import Console
 from unmask.train.compose import compose
 from unmask.train.recipe import Recipe
-from unmask.train.run import Options, Outcome, Run
+from unmask.train.run import Outcome, Run, RunOptions
 
 LENGTH, STEPS = 32, 8
 TABLE: dict[str, Any] = {
@@ -88,7 +88,7 @@ def pretrain(
 ) -> Outcome:
     """Pre-train by a table, or by the stored recipe where there is none."""
     chosen = None if given is None else compose(Pretrain.scope, given)
-    return Run(Pretrain(corpus), chosen, out, console or Heard(said), Options(**options)).go()
+    return Run(Pretrain(corpus), chosen, out, console or Heard(said), RunOptions(**options)).go()
 
 
 def runner(corpus: Corpus, place: Path) -> Start:

@@ -18,10 +18,10 @@ from tests.conftest import tiny_network
 from tests.objectives.conftest import around, batch_of
 from unmask.model.shape import VectorConfig
 from unmask.objectives.base import Objective, Term
-from unmask.system.distributed import processes, whole
+from unmask.system.distributed import full_tensor, join_processes
 from unmask.system.settings import Settings
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepSite, TrainingModule
+from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule
 
 TEXTS = [around([7 + i, 8 + i], [9 + i] * (1 + i % 4)) for i in range(12)]
 
@@ -79,7 +79,7 @@ CASES = {
 }
 
 
-def pieces(sizes: Sequence[int]) -> list[Piece]:
+def pieces(sizes: Sequence[int]) -> list[MicroBatch]:
     """Batches of so many records, each of two texts."""
     found, at = [], 0
     for number, size in enumerate(sizes):
@@ -90,7 +90,7 @@ def pieces(sizes: Sequence[int]) -> list[Piece]:
             record=count // 2,
             counts={"turns": size},
         )
-        found.append(Piece(batch, seed=number))
+        found.append(MicroBatch(batch, seed=number))
         at += size
     return found
 
@@ -102,7 +102,7 @@ def main(case: str, sizes: str, how: str, out: Path) -> None:
     network = tiny_network(config, dropout=0.0, attention_dropout=0.0)
     module = TrainingModule(network, make()).train()
     parts = pieces([int(size) for size in sizes.split(",")])
-    with processes() as own:
+    with join_processes() as own:
         shard = how == "SHARD" and own.world > 1
         wrapped = own.wrap(module, list(network.blocks()), shard=shard)
         step = step_for(module.objective, shard=shard)
@@ -114,7 +114,7 @@ def main(case: str, sizes: str, how: str, out: Path) -> None:
         found = {}
         for name, parameter in module.named_parameters():
             assert parameter.grad is not None, f"{name} has no gradient"
-            found[name] = whole(parameter.grad).contiguous()
+            found[name] = full_tensor(parameter.grad).contiguous()
         found["loss"] = torch.tensor(result.loss)
         found["norm"] = torch.tensor(result.norm)
         if own.first:

@@ -20,7 +20,7 @@ from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
 from unmask.system.settings import Settings
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepSite, TrainingModule
+from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule
 from unmask.train.steps.coupled import Coupled
 
 
@@ -75,7 +75,7 @@ def pieces(sizes, texts=TEXTS):
             record=torch.tensor([place // 2 for place in range(2 * size)]),
             counts={"pairs": size},
         )
-        found.append(Piece(batch, seed=number))
+        found.append(MicroBatch(batch, seed=number))
         at += size
     return found
 

@@ -8,7 +8,7 @@ import pytest
 import unmask
 from tests.train.conftest import STEPS, state
 from unmask.system import plugins
-from unmask.train.listeners import Observer
+from unmask.train.listeners import CallbackListener
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def callback(monkeypatch):
 
 def test_a_callback_gets_each_entry_as_it_is():
     seen, entry = [], {"step": 1, "blanks": [{"guesses": ["a"]}]}
-    observer = Observer("mine", seen.append, print)
+    observer = CallbackListener("mine", seen.append, print)
     observer(entry)
     assert dict(seen[0]) == entry
     assert seen[0] is not entry
@@ -36,14 +36,14 @@ def test_it_cannot_change_what_is_recorded():
         given["blanks"].clear()
 
     said = []
-    Observer("meddle", meddle, said.append)(entry)
+    CallbackListener("meddle", meddle, said.append)(entry)
     assert json.dumps(entry) == told
     assert said == [], "it has a copy of its own"
 
     def replace(given):
         given["step"] = 2
 
-    Observer("replace", replace, said.append)(entry)
+    CallbackListener("replace", replace, said.append)(entry)
     assert json.dumps(entry) == told
     assert "does not support item assignment" in said[0]
 
@@ -55,7 +55,7 @@ def test_one_that_fails_is_told_once_and_not_called_again():
         calls.append(given["step"])
         raise ValueError("no\nfile")
 
-    observer = Observer("fragile", fail, said.append)
+    observer = CallbackListener("fragile", fail, said.append)
     for step in range(3):
         observer({"step": step})
     assert calls == [0]
@@ -66,8 +66,10 @@ def test_one_that_fails_is_told_once_and_not_called_again():
 
 def test_one_that_works_is_called_every_time_beside_one_that_fails():
     seen, said = [], []
-    observers = [Observer("fails", lambda given: 1 / 0, said.append)]
-    observers.append(Observer("works", lambda given: seen.append(given["step"]), said.append))
+    observers = [CallbackListener("fails", lambda given: 1 / 0, said.append)]
+    observers.append(
+        CallbackListener("works", lambda given: seen.append(given["step"]), said.append)
+    )
     for step in range(3):
         for observer in observers:
             observer({"step": step})
@@ -80,7 +82,7 @@ def test_a_wish_to_stop_is_not_held_up():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Observer("mine", interrupted, print)({"step": 1})
+        CallbackListener("mine", interrupted, print)({"step": 1})
 
 
 def test_a_run_shows_its_metrics_to_every_callback_and_learns_the_same(run, whole, callback):

@@ -28,7 +28,7 @@ from tests.train.conftest import (
 )
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state, newest_state
-from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.held_out import HeldOutText
 from unmask.jobs.pretrain import Pretrain
 from unmask.objectives.mlm import MaskedLM
 from unmask.system.errors import FolderError, Stopped, UserError
@@ -394,13 +394,13 @@ def test_a_run_of_minutes_ends_in_time_with_its_rate_at_the_end(run, clock):
 
 def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatch, clock):
     """Half a second before, of three; of a shorter run at most half counts, and that is said."""
-    planned = HeldOut.__init__
+    planned = HeldOutText.__init__
 
     def slow(*arguments):
         clock.now += 0.5
         planned(*arguments)
 
-    monkeypatch.setattr(HeldOut, "__init__", slow)
+    monkeypatch.setattr(HeldOutText, "__init__", slow)
     for minutes, least in ((0.05, 0.5), (0.01, 0.5 * 0.6)):
         said = []
         timed = {"steps": None, "minutes": minutes, "warmup": 0.9}
@@ -415,14 +415,14 @@ def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatc
 
 def test_an_evaluation_that_falls_due_during_another_is_made_up_for(run, monkeypatch, clock):
     """Each takes as long as the time between two of them, and a little longer."""
-    evaluate = HeldOut.evaluate
+    evaluate = HeldOutText.evaluate
 
     def slow(*arguments):
         clock.now += 0.35
         return evaluate(*arguments)
 
-    monkeypatch.setattr(HeldOut, "evaluate", slow)
-    monkeypatch.setattr(HeldOut, "_affordable", lambda self, network: (LENGTH, 4))
+    monkeypatch.setattr(HeldOutText, "evaluate", slow)
+    monkeypatch.setattr(HeldOutText, "_affordable", lambda self, network: (LENGTH, 4))
     clock.tick = 0.005
     folder = run(schedule={"steps": None, "minutes": 0.02})  # 1.2 s, one every 0.3 s
     assert len(metrics(folder, "eval")) == 4  # at 0, 0.35, 0.7 and 1.05, and a little later each

@@ -10,7 +10,7 @@ from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, SettingsError
 from unmask.system.settings import Settings
 from unmask.train.recipe import Recipe
-from unmask.train.sources import Deal, Mixture, Shuffled
+from unmask.train.sources import Dealer, Mixture, ShuffledWindows
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,13 @@ def plain(texts):
     return lay_out(texts, pad_id=0)
 
 
-def source(count, *, first=0, recipe=None, lay_out=plain, objective=None, **loop) -> Shuffled:
+def source(
+    count, *, first=0, recipe=None, lay_out=plain, objective=None, **loop
+) -> ShuffledWindows:
     """Texts whose tokens are their numbers, from `first` on."""
     items = [[Text(first + i)] for i in range(count)]
     objective = objective or Objective(Settings())  # takes batches as they are
-    return Shuffled(items, lay_out, objective, recipe or made(**loop))
+    return ShuffledWindows(items, lay_out, objective, recipe or made(**loop))
 
 
 def texts_of(pieces) -> list[int]:
@@ -90,7 +92,7 @@ def test_each_process_is_dealt_its_own_and_builds_no_other():
     some = source(24, micro_tokens=8, lay_out=lay_out)  # four batches of two
     whole = [tuple(texts_of([piece])) for piece in some.pieces({}, 0, 0.0)[0]]
     built.clear()
-    dealt = [Deal(some, Processes(rank, 3)).take({}, 0, 0.0) for rank in range(3)]
+    dealt = [Dealer(some, Processes(rank, 3)).take({}, 0, 0.0) for rank in range(3)]
     assert len(built) == 4
     assert [len(own.pieces) for own in dealt] == [2, 1, 1]
     assert {own.rounds for own in dealt} == {2}

@@ -16,9 +16,9 @@ from unmask.jobs.finetune import Finetune
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
 from unmask.system.errors import FolderError, SettingsError
-from unmask.system.manifest import MODEL_MANIFEST, sealed
-from unmask.system.written import members
-from unmask.train.run import Options
+from unmask.system.manifest import MODEL_MANIFEST, with_digest
+from unmask.system.written import files_of_folder
+from unmask.train.run import RunOptions
 from unmask.train.run_folder import RunFolder, open_run
 
 LIST = ".written"
@@ -238,8 +238,8 @@ def test_a_list_that_leads_out_of_the_folder_deletes_nothing_there(finished, nam
 
 def test_a_manifest_that_leads_out_of_the_folder_names_nothing_there(tmp_path):
     about = {"format": 1, "files": {"a": {}, "../precious": {}, "/etc/passwd": {}, "b/../../c": {}}}
-    put(tmp_path / "model" / MODEL_MANIFEST, sealed(about).decode())
-    assert members(tmp_path / "model") == {"a", MODEL_MANIFEST}
+    put(tmp_path / "model" / MODEL_MANIFEST, with_digest(about).decode())
+    assert files_of_folder(tmp_path / "model") == {"a", MODEL_MANIFEST}
 
 
 def test_a_process_that_is_killed_while_it_deletes_can_do_it_again(finished, tmp_path, monkeypatch):
@@ -329,7 +329,7 @@ def short():
 
 
 def seeds(model, out, **options):
-    return run_seeds(Finetune(model, data()), short(), out, 2, Heard(), Options(**options))
+    return run_seeds(Finetune(model, data()), short(), out, 2, Heard(), RunOptions(**options))
 
 
 def never(*given, **how):
@@ -395,7 +395,7 @@ def test_a_search_is_overwritten_unless_a_trial_holds_files_of_the_user(
     out = tmp_path / "runs"
 
     def trials():
-        search(Finetune(model, data()), short(), out, 2, Heard(), Options(overwrite=True))
+        search(Finetune(model, data()), short(), out, 2, Heard(), RunOptions(overwrite=True))
 
     trials()
     trials()

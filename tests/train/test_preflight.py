@@ -11,10 +11,10 @@ from tests.train.conftest import Heard, recipe
 from unmask.jobs.inputs.corpus import CorpusSource, objective_for
 from unmask.model.network import Network
 from unmask.model.shape import Shape
-from unmask.objectives.base import Joint
+from unmask.objectives.base import JointObjective
 from unmask.system.distributed import Processes
-from unmask.system.signals import Wish
-from unmask.text.tokens import Tokens
+from unmask.system.signals import StopRequest
+from unmask.text.tokens import Tokenizers
 from unmask.train import preflight as module
 from unmask.train.evaluator import Evaluator
 from unmask.train.ingredients import Digest, Ingredients
@@ -23,7 +23,7 @@ from unmask.train.run_folder import RunFolder
 from unmask.train.site import Site
 
 
-class ByLabels(Joint):
+class ByLabels(JointObjective):
     """An objective whose first loss depends on labels, so that it cannot be known before."""
 
     chance = None
@@ -46,7 +46,7 @@ def checked(
     evaluator = Evaluator()
     evaluator.plain_loss = plain
     given = Ingredients(
-        Tokens(corpus.tokenizer, config.max_length),
+        Tokenizers(corpus.tokenizer, config.max_length),
         network,
         objective,
         CorpusSource(corpus, made, objective),
@@ -54,7 +54,7 @@ def checked(
         Digest("corpus", corpus.digest),
     )
     console = Heard()
-    site = Site(Processes(), RunFolder(place, console), console, Wish(), 0.0)
+    site = Site(Processes(), RunFolder(place, console), console, StopRequest(), 0.0)
     preflight(given, site)
     assert all(torch.equal(before[n], t) for n, t in network.state_dict().items()), "not touched"
     return console.said

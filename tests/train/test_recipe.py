@@ -9,11 +9,11 @@ import pytest
 
 from tests.train.conftest import LENGTH, recipe
 from unmask.data.corpus.config import ExampleSettings
-from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.held_out import HeldOutText
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.corpus import CorpusSource, objective_for
-from unmask.jobs.multi_task import Several
+from unmask.jobs.multi_task import MultiTask
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.settings_read import (
     FINETUNE,
@@ -24,12 +24,12 @@ from unmask.jobs.settings_read import (
     task_recipe,
 )
 from unmask.model.config import LayerConfig, ModelConfig
-from unmask.model.shape import DecoderConfig, Reads, Shape
+from unmask.model.shape import DecoderConfig, HeadInput, Shape
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.mlm import MaskedLM
 from unmask.objectives.pairs import PairOrder
 from unmask.system.errors import SettingsError
-from unmask.system.plugins import find
+from unmask.system.plugins import find_class
 from unmask.system.settings import Settings
 from unmask.tasks import TASKS
 from unmask.text.vocabulary import SPECIALS, Vocabulary
@@ -126,9 +126,9 @@ def test_without_pairs_there_is_neither_pooler_nor_pair_head():
     assert objective.heads(Shape.of(made.model.config(len(WORDS)))).keys() == {"tokens"}
 
 
-def held_out(made: Recipe) -> HeldOut:
+def held_out(made: Recipe) -> HeldOutText:
     """What evaluates a run, as far as its recipe decides."""
-    found = HeldOut.__new__(HeldOut)
+    found = HeldOutText.__new__(HeldOutText)
     found.recipe = made
     return found
 
@@ -273,7 +273,7 @@ def test_all_leaves_are_found():
 
 
 def test_a_job_reads_what_its_scope_says():
-    assert (Pretrain.scope, Several.scope) == (PRETRAIN, SEVERAL)
+    assert (Pretrain.scope, MultiTask.scope) == (PRETRAIN, SEVERAL)
     assert Finetune("model", Labelled(None, [], [])).scope == FINETUNE
 
 
@@ -295,7 +295,7 @@ def test_the_shape_of_a_network_is_set_by_the_same_names_as_in_its_config():
     own = {"size", "decoder", "frozen", "head_layers"}
     assert not shape & own
     assert set(ModelSettings.model_fields) == shape | own
-    reading = {"kind", *Reads.model_fields}  # a decoder reads the last layer of that encoder
+    reading = {"kind", *HeadInput.model_fields}  # a decoder reads the last layer of that encoder
     decoder = set(DecoderConfig.model_fields) - {"vocab_size", "shared"} - reading
     assert set(DecoderSettings.model_fields) == decoder
 
@@ -339,14 +339,14 @@ def test_every_setting_is_used_somewhere(name):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_setting_of_an_objective_is_used(name):
-    config = find("objective", OBJECTIVES, name).Config
+    config = find_class("objective", OBJECTIVES, name).Config
     assert set(config.model_fields) <= attributes("objectives")
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_setting_of_a_task_is_used(name):
     found = attributes("tasks") | attributes("objectives")
-    assert set(find("task", TASKS, name).Config.model_fields) <= found
+    assert set(find_class("task", TASKS, name).Config.model_fields) <= found
 
 
 def test_a_setting_that_nobody_uses_is_found():

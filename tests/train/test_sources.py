@@ -17,7 +17,7 @@ from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.settings import Settings
 from unmask.train.recipe import Recipe
-from unmask.train.sources import Ahead, Deal, Lazy, Mixture, Shuffled
+from unmask.train.sources import Dealer, LazyMicroBatch, Mixture, Prefetch, ShuffledWindows
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def items_of(groups, *, first=0, lengths=(2, 9, 4, 7)) -> list[list[Text]]:
     return found
 
 
-def shuffled(items, batch_size, *, neighbours=1, objective=PLAIN, **loop) -> Shuffled:
+def shuffled(items, batch_size, *, neighbours=1, objective=PLAIN, **loop) -> ShuffledWindows:
     how = {"batch_size": batch_size, "micro_tokens": 16, **loop}
     recipe = Recipe(schedule={"steps": 10}, loop=how)
-    return Shuffled(items, plain, objective, recipe, neighbours=neighbours)
+    return ShuffledWindows(items, plain, objective, recipe, neighbours=neighbours)
 
 
 def texts_in(batch) -> list[int]:
@@ -268,8 +268,8 @@ def test_micro_batches_do_not_depend_on_the_number_of_processes(world):
     def some():
         return shuffled(items_of([1, 2, 3] * 7), 9, micro_batches=4)
 
-    alone, cursor = Deal(some(), Processes()), {}
-    deals, cursors = [Deal(some(), Processes(rank, world)) for rank in range(world)], [{}] * world
+    alone, cursor = Dealer(some(), Processes()), {}
+    deals, cursors = [Dealer(some(), Processes(rank, world)) for rank in range(world)], [{}] * world
     for step in range(10):
         whole = alone.take(cursor, step, step / 10)
         shares = [d.take(c, step, step / 10) for d, c in zip(deals, cursors, strict=True)]
@@ -364,11 +364,11 @@ class Counting:
 
     def pieces(self, cursor, step, progress):
         self.asked.append((cursor["row"], step, progress, threading.current_thread().name))
-        return [Lazy(lambda: f"batch {step}", seed=step)], {"row": cursor["row"] + 10}
+        return [LazyMicroBatch(lambda: f"batch {step}", seed=step)], {"row": cursor["row"] + 10}
 
 
 def ahead(some):
-    return Ahead(Deal(some, Processes()), lambda step: step / 100)
+    return Prefetch(Dealer(some, Processes()), lambda step: step / 100)
 
 
 def batches_of(dealt):

@@ -10,7 +10,7 @@ import torch
 
 from tests.stepping import take_step
 from tests.train.conftest import LENGTH, recipe
-from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.examples import NO_PAIR
 from unmask.data.corpus.stream import Cursor, Stream
 from unmask.jobs.inputs.corpus import objective_for
 from unmask.model.network import Network
@@ -18,7 +18,7 @@ from unmask.model.shape import Shape
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.train.optim.optimizers import make_optimizer, read_moments
-from unmask.train.steps.base import Piece, TrainingModule
+from unmask.train.steps.base import MicroBatch, TrainingModule
 
 ROWS = 8
 
@@ -48,7 +48,7 @@ def pieces(stream, objective, sizes, first=0):
     found, at = [], first
     for number, size in enumerate(sizes):
         rows = [Cursor(0, at + i) for i in range(size)]
-        found.append(Piece(objective.prepare(stream.batch(rows), 1, 0.0), seed=number))
+        found.append(MicroBatch(objective.prepare(stream.batch(rows), 1, 0.0), seed=number))
         at += size
     return found
 
@@ -194,7 +194,7 @@ def test_dropout_is_a_function_of_the_seed_of_the_batch(corpus, stream, objectiv
     def loss(seed, before):
         module = with_dropout(corpus, objective)
         torch.manual_seed(before)  # whatever was drawn earlier
-        result = step(module, [Piece(part.batch, seed)])
+        result = step(module, [MicroBatch(part.batch, seed)])
         return result.losses, result.norm
 
     assert loss(5, before=1) == loss(5, before=2)
@@ -218,10 +218,10 @@ def test_dropout_of_a_batch_does_not_depend_on_its_mates(corpus, stream, objecti
 
 def test_a_step_without_one_pair_to_answer_is_taken(corpus, stream, objective):
     unlabelled = stream.batch([Cursor(0, row) for row in range(4)])
-    unlabelled.labels["pair"].fill_(UNSAID)
+    unlabelled.labels["pair"].fill_(NO_PAIR)
     batch = objective.prepare(unlabelled, 1, 0.0)
     assert batch.counts["pair"] == 0
-    result = step(trainee(corpus, objective), [Piece(batch, 0)])
+    result = step(trainee(corpus, objective), [MicroBatch(batch, 0)])
     assert result.taken
     assert result.losses["pair"] == 0.0
     assert result.losses["mlm"] > 0.0

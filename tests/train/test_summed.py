@@ -14,7 +14,7 @@ from unmask.objectives.base import Objective, Term
 from unmask.system.distributed import Processes
 from unmask.system.settings import Settings
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepSite, TrainingModule, unreached
+from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule, unreached
 from unmask.train.steps.coupled import Coupled
 from unmask.train.steps.summed import Summed
 
@@ -48,7 +48,7 @@ def piece(texts, values=None):
     batch = replace(batch_of([around([7])] * texts), counts={"square": texts})
     if values is not None:
         batch = batch.with_labels(len(values), "line", values=torch.tensor(values))
-    return Piece(batch, 0)
+    return MicroBatch(batch, 0)
 
 
 PIECES = [piece(1, [1.0]), piece(3, [2.0, 4.0, 1.0])]  # the mean of all values is 2

@@ -26,13 +26,13 @@ from unmask.objectives.base import Objective, Term
 from unmask.system.errors import FolderError, Stopped
 from unmask.system.settings import Settings
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import Scope, compose
 from unmask.train.evaluator import Evaluator
 from unmask.train.ingredients import Digest, Ingredients
-from unmask.train.run import Options, Run
-from unmask.train.sources import Lazy
+from unmask.train.run import Run, RunOptions
+from unmask.train.sources import LazyMicroBatch
 
 
 class NextNumber(Objective):  # after each number, predict the next
@@ -49,7 +49,7 @@ class Counting:  # the source: rows that count by one, two or three, modulo ten
 
     def pieces(self, cursor, step, progress):
         first = cursor.get("piece", 0)
-        lazy = [Lazy(partial(self.sample, 8, i), i) for i in range(first, first + 4)]
+        lazy = [LazyMicroBatch(partial(self.sample, 8, i), i) for i in range(first, first + 4)]
         return lazy, {"piece": first + 4}
 
     def sample(self, count, number=0):
@@ -73,7 +73,7 @@ class Count:  # the job
         shape = {"width": 32, "layers": 2, "heads": 2, "inner_width": 64, "max_length": 8}
         config = ModelConfig(vocab_size=15, causal=True, init_std=0.1, **shape)
         network = make_network(Shape.of(config, bert_heads(pooler=False, tokens=True)), recipe.seed)
-        told, tokens = Digest("numbers", "1 2 3"), Tokens(tokenizer, 8)
+        told, tokens = Digest("numbers", "1 2 3"), Tokenizers(tokenizer, 8)
         return Ingredients(tokens, network, NextNumber(Settings()), Counting(), Evaluator(), told)
 
 
@@ -88,7 +88,7 @@ CLOSE = 1e-4
 
 def count(out: Path, *, console=None, schedule=None, **options) -> Path:
     table = TABLE if schedule is None else {**TABLE, "schedule": schedule}
-    Run(Count(), compose(Count.scope, table), out, console, Options(**options)).go()
+    Run(Count(), compose(Count.scope, table), out, console, RunOptions(**options)).go()
     return out
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from unmask.checkpoint.folder import load_folder, save_folder
 from unmask.checkpoint.pickled import unpickle
 from unmask.checkpoint.weights import INDEX, PICKLED, WEIGHTS
-from unmask.system.disk import check_output_folder, digest
+from unmask.system.disk import check_output_folder, sha256_of_file
 from unmask.system.errors import FolderError
 
 
@@ -25,6 +25,6 @@ def convert(source: Path, target: Path) -> None:
             except FolderError as error:  # names the file that the user knows
                 message = str(error).replace(str(unpickled), str(source / PICKLED))
                 raise FolderError(message) from None
-    provenance = {"converted from": source.resolve().name, there[0].name: digest(there[0])}
+    provenance = {"converted from": source.resolve().name, there[0].name: sha256_of_file(there[0])}
     tokenizer = folder.needed_tokenizer()
     save_folder(target, folder.network, tokenizer, provenance=provenance, target=folder.target)

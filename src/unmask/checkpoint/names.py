@@ -30,8 +30,8 @@ from unmask.model.shape import (
     Shape,
     TokensConfig,
 )
-from unmask.system.errors import FolderError, SettingsError, unknown
-from unmask.system.settings import Settings, build
+from unmask.system.errors import FolderError, SettingsError, unknown_name
+from unmask.system.settings import Settings, validate
 
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")
@@ -180,7 +180,7 @@ def our_encoders(table: Table, path: Path) -> dict[str, ModelConfig]:
 def _checked(kind: type[S], own: Table, keys: Mapping[str, str], where: Path | str) -> S:
     """Build settings of ours; errors name the keys of config.json instead of ours."""
     try:
-        return build(kind, own, where=str(where))
+        return validate(kind, own, where=str(where))
     except SettingsError as error:
         message = str(error)
         for ours, theirs in keys.items():
@@ -192,7 +192,7 @@ def _checked(kind: type[S], own: Table, keys: Mapping[str, str], where: Path | s
 def _known(what: str, said: object, table: Mapping[str, T], path: Path) -> T:
     """Translate a name in config.json, or refuse one that the table does not have."""
     if not isinstance(said, str) or said not in table:
-        raise FolderError(f"{path}: {unknown(what, str(said), table)}")
+        raise FolderError(f"{path}: {unknown_name(what, str(said), table)}")
     return table[said]
 
 

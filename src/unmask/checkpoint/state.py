@@ -27,7 +27,7 @@ from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.old_names import tensor_name
 from unmask.checkpoint.weights import write_tensors
 from unmask.model.network import Network
-from unmask.system.disk import sweep
+from unmask.system.disk import remove_leftovers
 from unmask.system.errors import FolderError
 from unmask.system.settings import read_json
 
@@ -89,7 +89,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
     """The newest state that is intact; None where no state has been published yet."""
-    sweep(folder, ".step-*.tmp-*")
+    remove_leftovers(folder, ".step-*.tmp-*")
     last: FolderError | OSError | None = None
     found = checkpoints(folder)
     for damaged, path in enumerate(found):

@@ -8,7 +8,7 @@ from unmask.checkpoint.integrity import publish, verify
 from unmask.data.read.texts import read_texts, refuse_empty
 from unmask.system.disk import check_output_folder
 from unmask.text.count import count_words
-from unmask.text.learn import LearnSettings, Report, learn, report
+from unmask.text.learn import LearnSettings, VocabularyReport, learn, report
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.tokenizer_files import read_tokenizer, write_tokenizer
 
@@ -31,7 +31,7 @@ def learn_folder(
     workers: int = 1,
     counting: Callable[[int], None] | None = None,
     learning: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> VocabularyReport:
     """Learn a vocabulary from text files and write it as a folder; say how well it fits."""
     check_output_folder(out, renamed=True)
     casing = Casing(lowercase=not cased)

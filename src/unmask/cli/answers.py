@@ -15,8 +15,8 @@ from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress
 from unmask.infer import ENDINGS, POOLS
 from unmask.system.disk import check_output_file
-from unmask.system.errors import SettingsError, plural, unknown
-from unmask.text.vocabulary import refuse_unmasked
+from unmask.system.errors import SettingsError, plural, unknown_name
+from unmask.text.vocabulary import require_mask_token
 
 if TYPE_CHECKING:
     from unmask.infer.model import Model
@@ -41,7 +41,7 @@ def embed(
     truncate: Truncate = True,
 ) -> None:
     """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
-    from unmask.data.read.lines import Watcher
+    from unmask.data.read.lines import ErrorPolicy
     from unmask.data.read.texts import read_texts
 
     if out is not None and out.suffix not in ENDINGS:
@@ -51,14 +51,14 @@ def embed(
     if out is not None:
         check_output_file(out)
     if pool not in POOLS:
-        raise SettingsError(unknown("pool", pool, POOLS))
+        raise SettingsError(unknown_name("pool", pool, POOLS))
     if layer != "last4" and not re.fullmatch("-?[0-9]+", layer):
         raise SettingsError(f"--layer {layer}: need a number or last4.")
     read_texts(file, column=column)  # says what is wrong with the path before torch is imported
     loaded = load(model)
     from unmask.infer.embed_files import embed_file, embed_lines
 
-    watcher = Watcher()
+    watcher = ErrorPolicy()
     how: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     how |= {"normalize": normalize, "truncate": truncate, "column": column, "watcher": watcher}
     with saying_what_is_faster(loaded), progress("embedding", "texts") as job:
@@ -81,7 +81,7 @@ def fill(
     truncate: Truncate = True,
 ) -> None:
     """Guess the hidden tokens of a text."""
-    refuse_unmasked(text)
+    require_mask_token(text)
     loaded = load(model)
     places = loaded.fill(text, top=top, truncate=truncate)
     if as_json:
@@ -132,9 +132,9 @@ def say_what_was_cut(
 
 def say_counts(source: str, row: str, written: int, *, skipped: int = 0, blanks: int = 0) -> None:
     """Say how many lines or records were read, and what became of them."""
-    from unmask.data.read.lines import ending_of
+    from unmask.data.read.lines import file_ending
 
-    unit, read = "line" if ending_of(source) == ".txt" else "record", written + skipped
+    unit, read = "line" if file_ending(source) == ".txt" else "record", written + skipped
     note = f"; {blanks:,} blank {plural(unit, blanks)} read as empty text" if blanks else ""
     notice(
         f"{'standard input' if source == '-' else source}: {read:,} {plural(unit, read)} read, "

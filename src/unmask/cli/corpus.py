@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.progress import notice, progress, terminal
-from unmask.system.errors import SettingsError, unknown
+from unmask.system.errors import SettingsError, unknown_name
 
 ENGINES = ("processes", "ray")
 
@@ -32,20 +32,20 @@ def prepare(
     """Turn text into a corpus to pre-train on; a killed preparation goes on where it was."""
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.vocabulary import load_tokenizer
-    from unmask.data.corpus.prepare import PrepareSettings, Task, check_corpus_folder
+    from unmask.data.corpus.prepare import PrepareSettings, PrepareTask, check_corpus_folder
     from unmask.data.corpus.prepare import prepare as run
-    from unmask.data.read.lines import kind_of
-    from unmask.system.settings import build
+    from unmask.data.read.lines import file_format
+    from unmask.system.settings import validate
 
     if engine not in ENGINES:
-        raise SettingsError(unknown("engine", engine, ENGINES))
+        raise SettingsError(unknown_name("engine", engine, ENGINES))
     if engine == "ray" and (task_id or workers):
         raise SettingsError("--engine ray: Ray decides who works; leave out --task-id, --workers.")
     table = {"column": column, "lines": lines, "words": words, "on_bad": on_bad}
-    settings = build(PrepareSettings, table, where="prepare")
+    settings = validate(PrepareSettings, table, where="prepare")
     check_corpus_folder(out)
     for file in files:
-        kind_of(file)  # says what is wrong with a path at once
+        file_format(file)  # says what is wrong with a path at once
     made_by = load_tokenizer(locate(tokenizer))
     cores = workers or os.cpu_count() or 1
     if engine == "ray":
@@ -53,7 +53,7 @@ def prepare(
 
         manifest = prepare_on_ray(files, made_by, out, settings, tasks=num_tasks)
     else:
-        task = Task(number=task_id, tasks=num_tasks)
+        task = PrepareTask(number=task_id, tasks=num_tasks)
         with progress("preparing", "bytes"):
             manifest = run(
                 files,
@@ -74,9 +74,9 @@ def prepare(
 
 def show(manifest: dict[str, Any]) -> None:
     """What the corpus is like, and what to look at before training on it."""
-    from unmask.data.corpus.statistics import Statistics
+    from unmask.data.corpus.statistics import CorpusReport
 
-    statistics = Statistics(**manifest["statistics"])
+    statistics = CorpusReport(**manifest["statistics"])
     report = statistics.report()
     often: list[tuple[str, int]] = report["often"]
     records: dict[str, int] = manifest["records"]

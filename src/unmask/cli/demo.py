@@ -18,7 +18,7 @@ import torch
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
 from unmask.data.corpus.prepare import PrepareSettings, prepare
-from unmask.data.corpus.statistics import Statistics
+from unmask.data.corpus.statistics import CorpusReport
 from unmask.data.labelled.columns import Sample
 from unmask.data.read.docstrings import LIBRARIES, Module, read_library
 from unmask.evaluation.report.charts import Chart, Line
@@ -37,7 +37,7 @@ from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.compose import compose
 from unmask.train.recipe import Recipe
-from unmask.train.run import Options, Run
+from unmask.train.run import Run, RunOptions
 from unmask.train.run_folder import of_kind, read_metrics
 
 Say = Callable[[str], None]
@@ -45,7 +45,7 @@ KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen i
 
 
 @dataclass(frozen=True)
-class Size:
+class DemoSize:
     """How much of everything: as much as the minutes deserve."""
 
     characters: int  # of each library
@@ -55,8 +55,8 @@ class Size:
     steps: int  # of fine-tuning
 
 
-FULL = Size(characters=600_000, vocabulary=4096, minutes=2.0, labelled=150, steps=120)
-FAST = Size(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, steps=30)
+FULL = DemoSize(characters=600_000, vocabulary=4096, minutes=2.0, labelled=150, steps=120)
+FAST = DemoSize(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, steps=30)
 
 
 def tell(
@@ -98,7 +98,7 @@ def tell(
     step("Text to tokens: sentences, documents, shards")
     manifest = prepare(files, tokenizer, out / "corpus", PrepareSettings())
     assert manifest is not None
-    facts = Statistics(**manifest["statistics"])
+    facts = CorpusReport(**manifest["statistics"])
     say(f"   {facts.documents:,} documents, {facts.sentences:,} sentences")
     done("prepare", f"{facts.tokens:,} tokens")
 
@@ -141,7 +141,7 @@ def write_texts(modules: Sequence[Module], out: Path) -> list[str]:
     return [str(path)]
 
 
-def recipe(size: Size) -> dict[str, Any]:
+def recipe(size: DemoSize) -> dict[str, Any]:
     """A BERT as small as the minutes deserve.
 
     Many small steps, no dropout, and weights that start as wide as a narrow network wants them:
@@ -161,7 +161,7 @@ def recipe(size: Size) -> dict[str, Any]:
     }
 
 
-class Indented(Console):
+class IndentedConsole(Console):
     """Prints the lines of a run as part of the demo, and passes its progress on."""
 
     def __init__(self, console: Console, say: Say) -> None:
@@ -180,14 +180,14 @@ class Indented(Console):
         self.console.finish()
 
 
-def learn(out: Path, size: Size, console: Console, say: Say) -> Path:
+def learn(out: Path, size: DemoSize, console: Console, say: Say) -> Path:
     """Pre-train, with a bar for as long as it takes."""
     job, chosen = Pretrain(out / "corpus"), compose(Pretrain.scope, recipe(size))
-    run = Run(job, chosen, out / "pretrain", Indented(console, say), Options(check=True))
+    run = Run(job, chosen, out / "pretrain", IndentedConsole(console, say), RunOptions(check=True))
     return run.go().model
 
 
-def compare(model: Path, data: Labelled, size: Size, out: Path, say: Say) -> dict[str, float]:
+def compare(model: Path, data: Labelled, size: DemoSize, out: Path, say: Say) -> dict[str, float]:
     """Fine-tune the pre-trained network and the same one untrained; accuracy on unseen modules."""
     train, dev = len(data.train), len(data.dev)
     trained = load_folder(model)
@@ -206,7 +206,7 @@ def compare(model: Path, data: Labelled, size: Size, out: Path, say: Say) -> dic
     return accuracies
 
 
-def tuning(size: Size) -> Recipe:
+def tuning(size: DemoSize) -> Recipe:
     """A few short epochs with a high rate: the network is small, and so is the data."""
     table = {
         "task": {"name": "classify"},
@@ -218,7 +218,7 @@ def tuning(size: Size) -> Recipe:
     return compose(FINETUNE, table)
 
 
-def label(seen: Sequence[Module], unseen: Sequence[Module], size: Size) -> Labelled:
+def label(seen: Sequence[Module], unseen: Sequence[Module], size: DemoSize) -> Labelled:
     """Sentences to learn the labels from, and those of unseen modules for the test."""
     train, dev = label_sentences(seen, size.labelled), label_sentences(unseen, 100)
     return Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)

@@ -41,7 +41,7 @@ def look(
     from unmask.data.read.docstrings import read_library
     from unmask.data.read.texts import read_texts
     from unmask.infer.model import Model
-    from unmask.inspect.attribution import habits
+    from unmask.inspect.attribution import head_statistics
     from unmask.inspect.html import payload, self_contained
 
     if texts is None:
@@ -52,7 +52,7 @@ def look(
     for path in paths:
         loaded = Model.load(path)
         with progress(f"watching the heads of {loaded.path.name}", "texts", len(some)) as job:
-            known = habits(loaded, some, progress=job.advance)
+            known = head_statistics(loaded, some, progress=job.advance)
         notice("muting each head in turn")
         payloads.append(
             payload(

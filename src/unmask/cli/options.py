@@ -16,12 +16,12 @@ import typer
 from unmask.cli.progress import answer, terminal
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder
-from unmask.system.errors import SettingsError, UserError, unknown
+from unmask.system.errors import SettingsError, UserError, unknown_name
 
 if TYPE_CHECKING:
     from unmask.data.labelled.columns import Columns
-    from unmask.data.read.lines import Chooser
-    from unmask.train.run import Options
+    from unmask.data.read.lines import StopOrSkip
+    from unmask.train.run import RunOptions
 
 ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
 TextFiles = Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")]
@@ -53,7 +53,7 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class TableOptions:
+class TableFlags:
     """Which columns of a table are texts."""
 
     text: Annotated[str | None, typer.Option(help="The column of the text, or the source.")] = None
@@ -88,22 +88,22 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
-class DataOptions(TableOptions):
+class DataFlags(TableFlags):
     """The same, and what becomes of records that cannot be used."""
 
     on_bad: Annotated[str, typer.Option(help="stop at a bad record, or skip it.")] = "stop"
 
-    def watcher(self) -> "Chooser":
+    def watcher(self) -> "StopOrSkip":
         """What bad records are reported to."""
-        from unmask.data.read.lines import Chooser
+        from unmask.data.read.lines import StopOrSkip
 
         if self.on_bad not in (known := ("stop", "skip")):
-            raise SettingsError(unknown("choice", self.on_bad, known))
-        return Chooser(self.on_bad == "skip", terminal.say)
+            raise SettingsError(unknown_name("choice", self.on_bad, known))
+        return StopOrSkip(self.on_bad == "skip", terminal.say)
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunFlags:
     """What every verb that starts a run has."""
 
     out: Annotated[Path, typer.Option(help="The run's folder.")]
@@ -139,11 +139,11 @@ class RunOptions:
         given = [f"{name}={value}" for name, value in flags.items() if value is not None]
         return given + (self.set_ or [])
 
-    def how(self) -> "Options":
+    def how(self) -> "RunOptions":
         """How the run is carried out. Imports torch."""
-        from unmask.train.run import Options
+        from unmask.train.run import RunOptions
 
-        return Options(
+        return RunOptions(
             resume=self.resume,
             overwrite=self.overwrite,
             shard=self.shard,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unmask.cli.streams import Guarded, guarded
+from unmask.cli.streams import GuardedStream, guarded
 from unmask.system.console import Console
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Terminal(Console):
         """
         if self.drawn and sys.stdout.isatty():  # the same screen: the bar comes back below
             self._erase()
-        if isinstance(sys.stdout, Guarded):
+        if isinstance(sys.stdout, GuardedStream):
             sys.stdout.need()
         print(line, flush=flush)
 
@@ -142,7 +142,7 @@ class Terminal(Console):
         self._stream.flush()
 
     @property
-    def _stream(self) -> Guarded:
+    def _stream(self) -> GuardedStream:
         """Standard error as it is now, behind a guard."""
         return guarded(sys.stderr)
 
@@ -151,7 +151,7 @@ terminal = Terminal()  # of this process: it has one standard error
 notice, answer = terminal.say, terminal.answer
 
 
-class Job:
+class ProgressBar:
     """How much of a job of one stage is done, shown on the terminal."""
 
     def __init__(self, what: str, unit: str, total: int | None) -> None:
@@ -164,9 +164,9 @@ class Job:
 
 
 @contextmanager
-def progress(what: str, unit: str, total: int | None = None) -> Iterator[Job]:
+def progress(what: str, unit: str, total: int | None = None) -> Iterator[ProgressBar]:
     """Show a job's progress on standard error while the block runs."""
-    job = Job(what, unit, total)
+    job = ProgressBar(what, unit, total)
     job.advance(0)
     try:
         yield job

@@ -19,7 +19,7 @@ class OutputLost(Exception):
         self.exit_code = 0 if getattr(cause, "errno", None) == errno.EPIPE else 1  # 0: `| head`
 
 
-class Guarded:
+class GuardedStream:
     """A standard stream whose loss ends no job, unless the stream carries the answer."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -69,9 +69,9 @@ class Guarded:
             raise self.error
 
 
-def guarded(stream: TextIO) -> Guarded:
+def guarded(stream: TextIO) -> GuardedStream:
     """The stream behind a guard; one that has a guard is left as it is."""
-    return stream if isinstance(stream, Guarded) else Guarded(stream)
+    return stream if isinstance(stream, GuardedStream) else GuardedStream(stream)
 
 
 def guard_streams() -> None:

@@ -11,7 +11,7 @@ from unmask.cli import options
 from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
 from unmask.cli.progress import answer, notice, progress
 from unmask.system.errors import UserError, plural
-from unmask.system.plugins import known
+from unmask.system.plugins import known_names
 from unmask.tasks import TASKS
 
 TASK = typer.Argument()
@@ -21,7 +21,7 @@ Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
 def name_tasks() -> None:
     """Put the names of all tasks into the help. Call it again when plugins have been loaded."""
-    names = ", ".join(known("task", TASKS))
+    names = ", ".join(known_names("task", TASKS))
     TASK.help = f"{names}, or multi RECIPE.toml for several."
     TASK_OF_FILE.help = f"What it is for: {names}. Recognised by its contents if left out."
 
@@ -39,32 +39,32 @@ def finetune(
         list[Path] | None, typer.Option(help="Data to learn from; any number of files.")
     ] = None,
     dev: Annotated[list[Path] | None, typer.Option(help="Data to be scored on, likewise.")] = None,
-    table: options.DataOptions,
+    table: options.DataFlags,
     label: Label = None,
     epochs: options.Epochs = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples a step.")] = None,
     length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window at most.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
     trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
-    run: options.RunOptions,
+    run: options.RunFlags,
 ) -> None:
     """Train a model for a task, or for several, on labelled data of your own."""
     flags = {"schedule.epochs": epochs, "loop.batch_size": batch, "tokenizer.max_length": length}
     changes = run.changes(flags)
     run.check()
     columns, watcher = table.columns(label), table.watcher()  # refused before torch is imported
-    for_one = table != options.DataOptions() or label is not None or seeds > 1 or trials > 0
+    for_one = table != options.DataFlags() or label is not None or seeds > 1 or trials > 0
     _check_arguments(task, arguments, train, dev, for_one=for_one)
     from unmask.jobs.inputs.labelled import LabelledFiles
-    from unmask.jobs.multi_task import Several
+    from unmask.jobs.multi_task import MultiTask
     from unmask.jobs.start import finetune_files
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
     console, how = options.console_of_run(), run.how()
     if task == "multi":
-        recipe = compose(Several.scope, arguments[0], changes, console=console)
-        found = Run(Several(arguments[1]), recipe, run.out, console, how).go().summary
+        recipe = compose(MultiTask.scope, arguments[0], changes, console=console)
+        found = Run(MultiTask(arguments[1]), recipe, run.out, console, how).go().summary
     else:
         files = LabelledFiles(train or [], dev or [], columns, watcher)
         found = finetune_files(
@@ -104,7 +104,7 @@ def _check_arguments(
 def evaluate(
     model: options.ModelName,
     files: Annotated[list[str], typer.Argument(help="Labelled data; two are parallel files.")],
-    table: options.DataOptions = options.DataOptions(),
+    table: options.DataFlags = options.DataFlags(),
     label: Label = None,
 ) -> None:
     """Score a fine-tuned model on labelled data."""
@@ -124,7 +124,7 @@ def evaluate(
 def predict(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
-    table: options.DataOptions = options.DataOptions(),
+    table: options.DataFlags = options.DataFlags(),
 ) -> None:
     """Answer every line: a text or a JSON object in, a JSON object out.
 
@@ -146,16 +146,16 @@ def check(
     file: Annotated[Path, typer.Argument(help="Labelled data.")],
     task: Annotated[str | None, TASK_OF_FILE] = None,
     train: Annotated[Path | None, typer.Option(help="The training data it goes with.")] = None,
-    table: options.TableOptions = options.TableOptions(),
+    table: options.TableFlags = options.TableFlags(),
     label: Label = None,
     set_: options.Set = None,
 ) -> None:
     """Read a data file and say everything that is wrong with it, with its lines."""
-    from unmask.system.settings import override
+    from unmask.system.settings import apply_overrides
     from unmask.tasks.check import examine
 
     columns = table.columns(label)
-    own = override({}, set_ or []).get("task", {})
+    own = apply_overrides({}, set_ or []).get("task", {})
     found = examine(file, task=task, columns=columns, train=train, settings=own)
     for fact in found.facts:
         answer(f"{file}: {fact}")

@@ -10,7 +10,7 @@ import typer
 from unmask.cli import options
 from unmask.cli.progress import answer, notice, progress, terminal
 from unmask.system.disk import check_output_folder
-from unmask.system.errors import SettingsError, UserError, unknown
+from unmask.system.errors import SettingsError, UserError, unknown_name
 from unmask.text import CRITERIA
 
 if TYPE_CHECKING:
@@ -82,16 +82,16 @@ def vocab_learn(
     from unmask.data.read.texts import read_texts
 
     if criterion not in CRITERIA:
-        raise SettingsError(unknown("criterion", criterion, CRITERIA))
+        raise SettingsError(unknown_name("criterion", criterion, CRITERIA))
     check_output_folder(out, renamed=True)
     for file in files:
         read_texts(file, column=column)  # says what is wrong with a path before numpy is imported
     from unmask.checkpoint.vocabulary import learn_folder
-    from unmask.system.settings import build
+    from unmask.system.settings import validate
     from unmask.text.learn import LearnSettings
 
     table = {"size": size, "criterion": criterion, "coverage": coverage}
-    settings = build(LearnSettings, table, where="vocab learn")
+    settings = validate(LearnSettings, table, where="vocab learn")
     with progress("counting words", "characters") as job:
         result = learn_folder(
             files,

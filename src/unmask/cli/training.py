@@ -32,7 +32,7 @@ def pretrain(
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens a step.")] = None,
     warmup: Annotated[float | None, typer.Option(help="Share of the run until then.")] = None,
     pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
-    run: options.RunOptions,
+    run: options.RunFlags,
 ) -> None:
     """Train a BERT on a corpus of your own: hidden words and next sentences.
 
@@ -56,7 +56,7 @@ def pretrain(
 
 
 def _recipe(
-    arguments: list[str], changes: list[str], phase: dict[str, int], run: options.RunOptions
+    arguments: list[str], changes: list[str], phase: dict[str, int], run: options.RunFlags
 ) -> "Recipe | None":
     """The recipe that was asked for; None if a run that is resumed has its own and nothing was.
 

@@ -41,11 +41,11 @@ def train(
     model: Annotated[str | None, typer.Option(help="A BERT to be the encoder.")] = None,
     vocabulary: Annotated[Path | None, typer.Option(help="Words that were learned before.")] = None,
     target_vocabulary: Annotated[Path | None, typer.Option(help="Of the target alone.")] = None,
-    table: options.DataOptions,
+    table: options.DataFlags,
     epochs: options.Epochs = None,
     minutes: Annotated[float | None, typer.Option(help="How long, instead of epochs.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Pairs a step.")] = None,
-    run: options.RunOptions,
+    run: options.RunFlags,
 ) -> None:
     """Train a translator on pairs of texts of your own."""
     flags = {"schedule.epochs": epochs, "schedule.minutes": minutes, "loop.batch_size": batch}
@@ -59,14 +59,14 @@ def train(
     learned, held_out = PairFiles(folder, source, target, train or [], dev or []).paths()
     from unmask.jobs.finetune import Finetune
     from unmask.jobs.inputs.labelled import LabelledFiles
-    from unmask.jobs.inputs.vocabularies import Given
+    from unmask.jobs.inputs.vocabularies import GivenVocabularies
     from unmask.jobs.settings_read import TRANSLATE
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
     console = options.console_of_run()
     files = LabelledFiles(learned, held_out, table.columns(), table.watcher())
-    job = Finetune(model, files, Given(vocabulary, target_vocabulary), scope=TRANSLATE)
+    job = Finetune(model, files, GivenVocabularies(vocabulary, target_vocabulary), scope=TRANSLATE)
     composed = compose(TRANSLATE, recipe, changes, console=console)
     found = Run(job, composed, run.out, console, run.how()).go().summary
     options.answer_of_run(json.dumps(found))
@@ -109,7 +109,7 @@ def evaluate(
     files: Annotated[list[Path], typer.Argument(help="A table of pairs, or two parallel files.")],
     beams: Beams = 1,
     penalty: Penalty = 1.0,
-    table: options.DataOptions = options.DataOptions(),
+    table: options.DataFlags = options.DataFlags(),
     out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
 ) -> None:
     """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
@@ -180,9 +180,9 @@ def look(
 def _settings(asked: dict[str, float | None]) -> "SearchSettings":
     """How to search, checked before torch is imported."""
     from unmask.model.config import SearchSettings
-    from unmask.system.settings import build
+    from unmask.system.settings import validate
 
-    return build(SearchSettings, asked, where="translate")
+    return validate(SearchSettings, asked, where="translate")
 
 
 def _say_what_was_split(limit: int, count: int) -> None:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.data.packing import Rows, rows_of
+from unmask.data.packing import RowPlan, rows_of
 
 Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -126,7 +126,7 @@ class Batch:
         return int(self.length.sum())
 
 
-def collate(examples: Sequence[Example], rows: Rows, *, pad_id: int) -> Batch:
+def collate(examples: Sequence[Example], rows: RowPlan, *, pad_id: int) -> Batch:
     """Lay examples out in rows as planned; each example is in exactly one row."""
     lengths = [len(example.ids) for example in examples]
     width = max((sum(lengths[text] for text in texts) for texts in rows), default=0)

@@ -11,16 +11,16 @@ WORKER_TOKENS = 512  # of a worker that has a core, and its cache, for itself
 ROW_TOKENS = 128  # short texts may share rows of this length
 ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
 
-Rows = list[list[int]]  # the numbers of the texts in each row
+RowPlan = list[list[int]]  # the numbers of the texts in each row
 
 
-def pack(lengths: Sequence[int], row_length: int) -> Rows:
+def pack(lengths: Sequence[int], row_length: int) -> RowPlan:
     """Put texts into rows of at most `row_length` tokens; a longer text has a row of its own.
 
     >>> pack([3, 7, 2, 5], 10)
     [[1, 0], [3, 2]]
     """
-    rows: Rows = []
+    rows: RowPlan = []
     by_room: list[tuple[int, int]] = []  # (room left, row), smallest room first
     for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         length = lengths[text]
@@ -50,7 +50,7 @@ def neighbours(lengths: Sequence[int], most: int | None = None) -> Iterator[list
         yield batch
 
 
-def rows_of(lengths: Sequence[int]) -> Rows:
+def rows_of(lengths: Sequence[int]) -> RowPlan:
     """Which texts share a row: short rows, unless long ones are fuller."""
     longest = max(lengths)
     widths = [*range(longest, ROW_TOKENS, longest), max(longest, ROW_TOKENS)]

@@ -14,12 +14,12 @@ from statistics import mean
 from typing import Any, Protocol
 
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.evaluation.report.answers import Scored
+from unmask.evaluation.report.answers import TaskScores
 from unmask.evaluation.report.html import write_report
 from unmask.model.network import Network
 from unmask.objectives.base import Objective
-from unmask.system.disk import sweep
-from unmask.text.tokens import Tokens
+from unmask.system.disk import remove_leftovers
+from unmask.text.tokens import Tokenizers
 from unmask.train.evaluator import METRIC, Best, Entry, Evaluator, Position, metric_name
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
@@ -27,29 +27,34 @@ from unmask.train.site import Site
 BEST = "best"
 
 
-class Exam(Protocol):
+class TaskScorer(Protocol):
     """Held-out data that a network can be measured on, with the help of all processes."""
 
     def measure(
         self, network: Network, objective: Objective | None
-    ) -> tuple[dict[str, Scored], list[float]]:
+    ) -> tuple[dict[str, TaskScores], list[float]]:
         """Scores of each task by its name, "" where there is one, and the loss of each.
 
         Without the objective the losses are unknown, and so are scores that follow from them.
         """
 
 
-class Scores(Evaluator):
+class BestStep(Evaluator):
     """The evaluations of a run; the model of the best step is kept on disk."""
 
     def __init__(
-        self, exam: Exam, recipe: Recipe, site: Site, tokens: Tokens, provenance: dict[str, Any]
+        self,
+        exam: TaskScorer,
+        recipe: Recipe,
+        site: Site,
+        tokens: Tokenizers,
+        provenance: dict[str, Any],
     ) -> None:
         self.exam, self.site, self.tokens, self.provenance = exam, site, tokens, provenance
         self.folder, self.group = site.folder, site.processes
         self.times, self.patience = recipe.evaluate.times, recipe.evaluate.patience
         self.history: list[Entry] = []  # evaluations, as they are in the metrics
-        self.shown: dict[str, Scored] | None = None  # of the best one, for the report
+        self.shown: dict[str, TaskScores] | None = None  # of the best one, for the report
 
     def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
         """Measure, report, and keep the model if it is the best."""
@@ -100,7 +105,7 @@ class Scores(Evaluator):
         """Remember what was measured before; forget what will be measured again."""
         self.history = list(entries)
         if self.folder.writes:
-            sweep(self.folder.path / BEST, ".step-*.tmp-*")
+            remove_leftovers(self.folder.path / BEST, ".step-*.tmp-*")
             self._remove_others()  # a run that was killed may not have come to it
         self.group.wait()
 
@@ -129,7 +134,7 @@ class Scores(Evaluator):
         """The first of the highest; step 0 counts only if there is no other."""
         return max(among or self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
-    def _settings_of(self, scored: Scored) -> dict[str, Any]:
+    def _settings_of(self, scored: TaskScores) -> dict[str, Any]:
         """What a model folder keeps of a task."""
         settings = scored.settings.model_dump()
         return {"name": scored.name, "length": self.tokens.max_length, **settings}
@@ -151,7 +156,7 @@ class Scores(Evaluator):
         self.group.wait()
 
 
-def _stored(name: str, scored: Scored, entry: Entry) -> Scored:
+def _stored(name: str, scored: TaskScores, entry: Entry) -> TaskScores:
     """With the scores of an entry, of which some needed the objective."""
     found = {what: entry.get(metric_name(name, what), v) for what, v in scored.scores.items()}
     return replace(scored, scores=found)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from unmask.data.corpus.corpus import Corpus
 from unmask.data.corpus.examples import split_documents
 from unmask.data.corpus.stream import Stream
-from unmask.evaluation.language_model import SEED, Blanks, Evaluation, baselines
-from unmask.evaluation.report.diagnostics import Watch
+from unmask.evaluation.language_model import SEED, Evaluation, MaskedTokens, baselines
+from unmask.evaluation.report.diagnostics import Diagnostics
 from unmask.evaluation.report.html import write_report
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
@@ -22,7 +22,7 @@ EVALUATING = 0.1  # of a run by the clock may be evaluation
 PROBED = 2048  # tokens that the speed is measured with
 
 
-class HeldOut(Evaluator):
+class HeldOutText(Evaluator):
     """Scores on held-out documents, with baselines, blanks, warnings and pictures."""
 
     def __init__(
@@ -38,7 +38,7 @@ class HeldOut(Evaluator):
         self.objective, self.companions = objective.standard(), companions
         self.terms = self.objective.describe()
         self.asks = {term.name: term.asks for term in self.terms}
-        self.watch = Watch(self.folder.say, self.asks)
+        self.watch = Diagnostics(self.folder.say, self.asks)
         if not recipe.data.held_out or not recipe.evaluate.times:
             return
         _, held = split_documents(len(corpus.documents) - 1, recipe.data.held_out)
@@ -55,7 +55,7 @@ class HeldOut(Evaluator):
         choices = self.terms[0].choices
         self.baselines = baselines(corpus, self.evaluation.answers(), self.group, choices=choices)
         self.plain_loss = self.baselines.get("unigram_loss")
-        self.blanks = Blanks(self.evaluation, corpus)
+        self.blanks = MaskedTokens(self.evaluation, corpus)
 
     def _phase(self) -> Phase:
         """The phase whose sequences are evaluated on: the last one of the run, if it can be.

@@ -18,14 +18,14 @@ from unmask.data.corpus.corpus import Corpus
 from unmask.data.corpus.stream import Cursor, Stream
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import TOKENS
-from unmask.objectives.base import RIGHT, Companions, Objective, Sums
+from unmask.objectives.base import CORRECT, Companions, Objective, Sums
 from unmask.system.distributed import Processes
-from unmask.text.vocabulary import CONTINUES
+from unmask.text.vocabulary import CONTINUATION
 
 SEED = 20181011  # of the examples that are evaluated on, in every run
 
 
-class Blank(TypedDict):
+class MaskedToken(TypedDict):
     """A hidden word among its neighbours, and what was guessed for it."""
 
     text: str
@@ -67,7 +67,7 @@ class Evaluation:
                 sums.update({f"count {name}": count for name, count in batch.counts.items()})
         scores: dict[str, float] = {}
         for term in self.terms:
-            names = (term.name, term.name + RIGHT, f"count {term.name}")
+            names = (term.name, term.name + CORRECT, f"count {term.name}")
             own = [*(sums[name] for name in names), float(names[1] in sums)]
             loss, right, count, judged = self.processes.total(own)
             scores[term.name] = loss / max(count, 1.0)
@@ -100,7 +100,7 @@ def baselines(
     return {**found, "unigram_loss": loss / count, "unigram_accuracy": right / count}
 
 
-class Blanks:
+class MaskedTokens:
     """A few held-out sentences with one word hidden, guessed again and again."""
 
     def __init__(self, evaluation: Evaluation, corpus: Corpus, count: int = 6) -> None:
@@ -108,9 +108,9 @@ class Blanks:
         cases = map(self._case, evaluation.batches[:40])
         self.cases = [case for case in cases if case is not None][:count]
 
-    def __call__(self, network: Network, device: torch.device) -> list[Blank]:
+    def __call__(self, network: Network, device: torch.device) -> list[MaskedToken]:
         """The three best guesses for each blank."""
-        found: list[Blank] = []
+        found: list[MaskedToken] = []
         names = self.tokenizer.vocabulary.tokens
         for ids, place, truth in self.cases:
             tokens = torch.tensor([ids], device=device)
@@ -145,7 +145,7 @@ class Blanks:
             around = [hidden.get(i, tokens[i]) for i in range(begin, end)]
             around[at - begin] = vocabulary.mask
             whole = word.isalpha() and not any(
-                vocabulary.tokens[around[i]].startswith(CONTINUES) for i in (0, at - begin + 1)
+                vocabulary.tokens[around[i]].startswith(CONTINUATION) for i in (0, at - begin + 1)
             )
             if whole and not {vocabulary.cls, vocabulary.sep, vocabulary.pad} & set(around):
                 return [vocabulary.cls, *around, vocabulary.sep], at - begin + 1, truth

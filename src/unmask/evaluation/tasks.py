@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from unmask.evaluation.report.answers import Scored
-from unmask.infer.answering import answers
+from unmask.evaluation.report.answers import TaskScores
+from unmask.infer.answering import answer_records
 from unmask.model.factory import part_of
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
@@ -22,11 +22,11 @@ from unmask.system.distributed import Processes
 from unmask.system.errors import DataError
 from unmask.tasks.base import Task, all_scores
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.forward import Live
-from unmask.tasks.results import Tally
-from unmask.text.tokens import Tokens
+from unmask.tasks.forward import LiveForward
+from unmask.tasks.results import AnswerCounts
+from unmask.text.tokens import Tokenizers
 
-Measured = tuple[dict[str, Scored], list[float]]
+Measured = tuple[dict[str, TaskScores], list[float]]
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Labelled:
     notes: Sequence[str] = ()  # what was inferred about the files
 
 
-class Answered:
+class HeldOutRecords:
     """The answers of one task, or of several by their names, with the tasks' own metrics."""
 
     def __init__(
         self,
         parts: Mapping[str, Labelled],
-        tokens: Tokens,
+        tokens: Tokenizers,
         processes: Processes,
         most: int,
         companions: Companions,
@@ -67,10 +67,10 @@ class Answered:
 
     def _scored(
         self, part: Labelled, records: Sequence[Any], network: Network, known: Criterion | None
-    ) -> tuple[Scored, float]:
-        tally, rank, world = Tally(), self.processes.rank, self.processes.world
-        own = answers(
-            Live(network),
+    ) -> tuple[TaskScores, float]:
+        tally, rank, world = AnswerCounts(), self.processes.rank, self.processes.world
+        own = answer_records(
+            LiveForward(network),
             self.tokens,
             part.task,
             records[rank::world],
@@ -83,10 +83,10 @@ class Answered:
         task, said = part.task.settle(records, given)
         loss = total / max(number, 1)
         scores, detail = all_scores(task, records, said, loss), task.detail(records, said)
-        return Scored(task.name, task.metric, task.config, scores, detail), loss
+        return TaskScores(task.name, task.metric, task.config, scores, detail), loss
 
 
-def chosen(part: Labelled, tokens: Tokens, most: int) -> Sequence[Any]:
+def chosen(part: Labelled, tokens: Tokenizers, most: int) -> Sequence[Any]:
     """The held-out records that are asked: all, or as many as are worth their time."""
     if not part.task.generates:
         return part.dev

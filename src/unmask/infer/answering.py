@@ -9,20 +9,20 @@ from unmask.system.errors import TextTooLong
 from unmask.tasks.base import Answer, Record, Task, Window
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.forward import Forward
-from unmask.tasks.results import Tally
-from unmask.text.tokens import Tokens
+from unmask.tasks.results import AnswerCounts
+from unmask.text.tokens import Tokenizers
 
 HELD = 2**24  # characters of records that are answered together
 
 
-def answers(
+def answer_records(
     forward: Forward,
-    tokens: Tokens,
+    tokens: Tokenizers,
     task: Task[Record, Answer],
     records: Iterable[Record],
     *,
     known: Criterion | None = None,
-    tally: Tally | None = None,
+    tally: AnswerCounts | None = None,
     numbers: Iterator[int] | None = None,
     truncate: bool = True,
 ) -> Iterator[tuple[Record, Answer]]:
@@ -33,7 +33,7 @@ def answers(
     """
     waiting: deque[tuple[Record, Sequence[Window]]] = deque()
     held = 0  # characters of those that wait
-    tally = tally or Tally()
+    tally = tally or AnswerCounts()
 
     def windows() -> Iterator[Window]:
         nonlocal held
@@ -54,7 +54,7 @@ def answers(
         tally.counts.append(ran.count)
         return ran.values
 
-    scored = engine.run(
+    scored = engine.run_in_order(
         windows(),
         read,
         lambda: held > HELD,

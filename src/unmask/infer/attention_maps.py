@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.system.errors import SettingsError, unknown
+from unmask.system.errors import SettingsError, unknown_name
 from unmask.tasks.alignment import merged_weights
-from unmask.text.detokenize import join_pieces
+from unmask.text.detokenize import merge_word_pieces
 
 Table = NDArray[np.float32]
 BETWEEN = {"all": (None, None), "first to second": (0, 1), "second to first": (1, 0)}
@@ -32,7 +32,7 @@ class AttentionMaps:
     @property
     def words(self) -> list[int]:
         """The word that each token is a piece of, counted from 0."""
-        return join_pieces(self.tokens)[1]
+        return merge_word_pieces(self.tokens)[1]
 
     def hidden(self) -> "AttentionMaps":
         """Without [CLS] and [SEP], as if nobody could have looked there."""
@@ -48,7 +48,7 @@ class AttentionMaps:
 
     def merged(self) -> "AttentionMaps":
         """Of words: a word is looked at with all its pieces together, and looks as their mean."""
-        tokens, words = join_pieces(self.tokens)
+        tokens, words = merge_word_pieces(self.tokens)
         first = [words.index(word) for word in range(len(tokens))]
         return replace(
             self,
@@ -61,7 +61,7 @@ class AttentionMaps:
     def between(self, which: str) -> Table:
         """The weights from one text to the other, [L, H, from, to]; nothing is made to sum to 1."""
         if which not in BETWEEN:
-            raise SettingsError(unknown("texts", which, tuple(BETWEEN)))
+            raise SettingsError(unknown_name("texts", which, tuple(BETWEEN)))
         source, target = (
             np.array([part is None or segment == part for segment in self.segments])
             for part in BETWEEN[which]

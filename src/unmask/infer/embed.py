@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from unmask.data.batch import lay_out
 from unmask.infer import POOLS, Pool
-from unmask.infer.engine import run
+from unmask.infer.engine import run_in_order
 from unmask.infer.pooling import first_of_texts, mean_of_texts
-from unmask.system.errors import SettingsError, unknown
-from unmask.tasks.forward import Forward, Live
+from unmask.system.errors import SettingsError, unknown_name
+from unmask.tasks.forward import Forward, LiveForward
 from unmask.text.tokenizer import Encoded
 
 Layer = int | Literal["last4"]
@@ -33,12 +33,12 @@ USUAL: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "truncate
 
 
 def vectors_of(
-    examples: Iterable[Encoded], live: Live, forward: Forward, pad_id: int, how: EmbedOptions
+    examples: Iterable[Encoded], live: LiveForward, forward: Forward, pad_id: int, how: EmbedOptions
 ) -> Iterator[Vector]:
     """Yield one vector per example, in order; a compiled pass knows the last states only."""
     pool, layers = how["pool"], live.network.config.layers
     if pool not in POOLS:
-        raise SettingsError(unknown("pool", pool, POOLS))
+        raise SettingsError(unknown_name("pool", pool, POOLS))
     chosen = _layers(how["layer"], layers)
     pooled = mean_of_texts if pool == "mean" else first_of_texts
 
@@ -54,7 +54,7 @@ def vectors_of(
             vectors = F.normalize(vectors, dim=-1)
         return list(vectors.float().cpu().numpy())
 
-    return run(examples, read, workers=forward.workers)
+    return run_in_order(examples, read, workers=forward.workers)
 
 
 def width_of(options: EmbedOptions, width: int) -> int:

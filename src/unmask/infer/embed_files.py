@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Unpack
 
 from unmask.checkpoint.integrity import fingerprint
-from unmask.data.read.lines import REFUSE, Watcher
+from unmask.data.read.lines import REFUSE, ErrorPolicy
 from unmask.data.read.texts import Record, read_texts, refuse_empty
 from unmask.infer.embed import USUAL, EmbedOptions, width_of
 from unmask.infer.engine import GROUP
 from unmask.infer.model import Model
-from unmask.infer.vector_files import gathered, line_of, publish
+from unmask.infer.vector_files import line_of, open_vectors, publish
 from unmask.system.console import Console
 from unmask.system.disk import check_output_file
 from unmask.system.errors import DataError, SettingsError, TextTooLong
@@ -22,7 +22,7 @@ def embed_lines(
     source: str,
     *,
     column: str | None = None,
-    watcher: Watcher = REFUSE,
+    watcher: ErrorPolicy = REFUSE,
     **options: Unpack[EmbedOptions],
 ) -> Iterator[str]:
     """Yield one vector per line or record, blank ones included, as a line of JSON."""
@@ -37,7 +37,7 @@ def embed_file(
     column: str | None = None,
     progress: Callable[[int], None] = lambda texts: None,
     say: Callable[[str], None] = Console().say,
-    watcher: Watcher = REFUSE,
+    watcher: ErrorPolicy = REFUSE,
     **options: Unpack[EmbedOptions],
 ) -> int:
     """Write one vector per line or record to a .npy, .parquet or .jsonl; return their number.
@@ -53,7 +53,7 @@ def embed_file(
     read_texts(source, column=column)  # says what is wrong with the path
     about = _about(model, source, column, options)
     width = width_of(options, model.network.config.width)
-    with gathered(out, width, about) as rows:
+    with open_vectors(out, width, about) as rows:
         begun = rows.safe
         if begun:
             say(f"{out}: {begun:,} vectors are there already; going on behind them")
@@ -76,11 +76,11 @@ def embed_file(
         return rows.count
 
 
-def _texts(source: str, column: str | None, watcher: Watcher = REFUSE) -> Iterator[str]:
+def _texts(source: str, column: str | None, watcher: ErrorPolicy = REFUSE) -> Iterator[str]:
     return (record.text for record in _records(source, column, watcher))
 
 
-def _records(source: str, column: str | None, watcher: Watcher = REFUSE) -> Iterator[Record]:
+def _records(source: str, column: str | None, watcher: ErrorPolicy = REFUSE) -> Iterator[Record]:
     """Every line or record, blank ones too, so that rows and lines have the same numbers."""
     records = read_texts(source, column=column, watcher=watcher, blanks=True)
     return refuse_empty(source, records)

@@ -34,7 +34,7 @@ class _Map(Protocol):
     def __call__(self, fn: Callable[[P], A], parts: Iterable[P], /) -> Iterable[A]: ...
 
 
-def run(
+def run_in_order(
     examples: Iterable[E],
     read: Callable[[list[E]], Sequence[A]],
     full: Callable[[], bool] = lambda: False,

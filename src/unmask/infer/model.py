@@ -17,9 +17,9 @@ from unmask.data.batch import Batch, lay_out
 from unmask.data.labelled.columns import Sample
 from unmask.data.labelled.conll import sentence_of
 from unmask.data.labelled.squad import Question
-from unmask.infer.answering import answers
+from unmask.infer.answering import answer_records
 from unmask.infer.attention_maps import AttentionMaps, Table
-from unmask.infer.compiled.graph import COMPILED, Compiled, installed
+from unmask.infer.compiled.graph import COMPILED, CompiledForward, installed
 from unmask.infer.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
 from unmask.infer.translate import Translator
 from unmask.model.attention import recording
@@ -27,26 +27,26 @@ from unmask.model.config import SearchSettings
 from unmask.model.shape import LABELS, PAIR, TOKENS
 from unmask.system.errors import DataError, FolderError, SettingsError, TextTooLong
 from unmask.system.malloc import keep_freed_memory
-from unmask.system.settings import build
+from unmask.system.settings import validate
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify, Labels
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.forward import Forward, Live
-from unmask.tasks.ner import Names, Ner
-from unmask.tasks.qa import Answer, Qa
+from unmask.tasks.forward import Forward, LiveForward
+from unmask.tasks.ner import FoundEntities, Ner
+from unmask.tasks.qa import Qa, QaAnswer
 from unmask.tasks.regress import Regress
 from unmask.tasks.restore import task_of
-from unmask.tasks.results import Tally
+from unmask.tasks.results import AnswerCounts
 from unmask.text.tokenizer import Encoded
-from unmask.text.tokens import Tokens
-from unmask.text.vocabulary import MASK, refuse_unmasked
+from unmask.text.tokens import Tokenizers
+from unmask.text.vocabulary import MASK, require_mask_token
 
 T = TypeVar("T")
 SHORTEST = 8  # tokens that a task may read at once
 
 
 @dataclass(frozen=True)
-class Guess:
+class TokenPrediction:
     """A token that may stand in a hidden place."""
 
     token: str
@@ -65,11 +65,11 @@ class Model:
         self.path = folder.path
         self.network = folder.network
         keep_freed_memory()
-        self.live = Live(folder.network)
+        self.live = LiveForward(folder.network)
         self.forward: Forward = self.live
         self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
         if self.compiled and installed():
-            self.forward = Compiled(folder.path / COMPILED)
+            self.forward = CompiledForward(folder.path / COMPILED)
         self.tokenizer = folder.needed_tokenizer()
         self.manifest = folder.manifest
         self.settings = (folder.manifest or {}).get("task")
@@ -98,10 +98,12 @@ class Model:
         forward = self.live if self.network.shape.labels else self.forward  # compiled for labels
         return vectors_of(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
 
-    def fill(self, text: str, *, top: int = 5, truncate: bool = True) -> list[list[Guess]]:
+    def fill(
+        self, text: str, *, top: int = 5, truncate: bool = True
+    ) -> list[list[TokenPrediction]]:
         """The likeliest tokens for each [MASK] of a text, best first."""
         self._need(TOKENS, "guess hidden tokens", f"{MASKED} or {PRETRAINING}")
-        refuse_unmasked(text)
+        require_mask_token(text)
         example = self.example(text, truncate=truncate)
         places = [i for i, id in enumerate(example.ids) if id == self.tokenizer.vocabulary.mask]
         if not places:
@@ -116,7 +118,7 @@ class Model:
         rows: list[list[int]] = best.indices.tolist()
         shares: list[list[float]] = best.values.tolist()
         return [
-            [Guess(self.token(id), share) for id, share in zip(*own, strict=True)]
+            [TokenPrediction(self.token(id), share) for id, share in zip(*own, strict=True)]
             for own in zip(rows, shares, strict=True)
         ]
 
@@ -163,14 +165,14 @@ class Model:
         return min(length, most)
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> Tokenizers:
         """How texts become tokens, for a task."""
-        return Tokens(self.tokenizer, self.limit, self.folder.target)
+        return Tokenizers(self.tokenizer, self.limit, self.folder.target)
 
     def predict(
         self,
         records: Iterable[Any],
-        tally: Tally | None = None,
+        tally: AnswerCounts | None = None,
         task: Task[Any, Any] | None = None,
         *,
         truncate: bool = True,
@@ -182,8 +184,8 @@ class Model:
         """
         task = task or self.task
         known = None if tally is None else Criterion.of(self.network, task.objective)
-        tally = tally or Tally()
-        found = answers(
+        tally = tally or AnswerCounts()
+        found = answer_records(
             self.forward,
             self.tokens,
             task,
@@ -205,12 +207,12 @@ class Model:
         """The number that belongs to each text or pair."""
         return [number.score for number in self._ask(Regress, _samples(texts))]
 
-    def answer(self, question: str, context: str) -> Answer:
+    def answer(self, question: str, context: str) -> QaAnswer:
         """The stretch of a passage that answers a question; text "" if there is none."""
         asked = Question("the question", question, context, None, "the question")
         return self._ask(Qa, [asked])[0]
 
-    def entities(self, text: str) -> Names:
+    def entities(self, text: str) -> FoundEntities:
         """The names in a text."""
         return self._ask(Ner, [sentence_of(text, "the text")])[0]
 
@@ -230,7 +232,7 @@ class Model:
 
     def translate(self, texts: Iterable[str], **search: Any) -> list[str]:
         """Each text in the other language; `search` as in SearchSettings: beams=4."""
-        settings = build(SearchSettings, search, where="translate")
+        settings = validate(SearchSettings, search, where="translate")
         return [found.text for found in self.translator.translate(listed(texts), settings)]
 
     def attention(

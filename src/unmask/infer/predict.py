@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.labelled.columns import Columns
-from unmask.data.read.lines import REFUSE, Watcher, kind_of, read_lines
+from unmask.data.read.lines import REFUSE, ErrorPolicy, file_format, read_lines
 from unmask.infer.model import Model
 from unmask.system.console import Console
 from unmask.system.errors import DataError
 from unmask.tasks.base import Task, all_scores
-from unmask.tasks.results import Detail, Tally
+from unmask.tasks.results import AnswerCounts, Detail
 
 Say = Callable[[str], None]
 
 
 def predict_lines(
-    model: Model, source: str, columns: Columns, watcher: Watcher = REFUSE, say: Say = Console().say
+    model: Model,
+    source: str,
+    columns: Columns,
+    watcher: ErrorPolicy = REFUSE,
+    say: Say = Console().say,
 ) -> Iterator[dict[str, Any]]:
     """The answers to a file, or to the lines of standard input ("-") or of a .txt."""
     task = model.task
@@ -31,12 +35,12 @@ def asked(
     task: Task[Any, Any],
     source: str | Path,
     columns: Columns,
-    watcher: Watcher = REFUSE,
+    watcher: ErrorPolicy = REFUSE,
     say: Say = Console().say,
 ) -> Iterator[Any]:
     """What a file asks a task about."""
     task.Ask.check_columns(columns, labelled=False)
-    if kind_of(source, None) == ".txt":  # standard input, too
+    if file_format(source, None) == ".txt":  # standard input, too
         return _from_lines(task, str(source), columns, watcher)
     columns, notes = task.noted([source], columns, labelled=False)
     for note in notes:
@@ -45,7 +49,7 @@ def asked(
 
 
 def _from_lines(
-    task: Task[Any, Any], source: str, columns: Columns, watcher: Watcher
+    task: Task[Any, Any], source: str, columns: Columns, watcher: ErrorPolicy
 ) -> Iterator[Any]:
     """One record for every line, blank ones included, so that answer N belongs to line N."""
     for number, line in read_lines(source, watcher):
@@ -64,7 +68,7 @@ def evaluate_file(
     model: Model,
     sources: Sequence[str | Path],
     columns: Columns,
-    watcher: Watcher = REFUSE,
+    watcher: ErrorPolicy = REFUSE,
     say: Say = Console().say,
     task: Task[Any, Any] | None = None,
 ) -> tuple[dict[str, float], Detail, Sequence[Any]]:
@@ -81,7 +85,7 @@ def evaluate_file(
     if not records:
         raise DataError(f"{sources[0]}: nothing to score in it. Is it the right file?")
     task.check(records)
-    tally = Tally()
+    tally = AnswerCounts()
     said = list(model.predict(records, tally, task))
     loss = tally.mean if sum(tally.counts) else None
     if loss is None:

@@ -7,19 +7,19 @@ import numpy as np
 
 from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.parallel import Pair
-from unmask.infer.answering import answers
+from unmask.infer.answering import answer_records
 from unmask.model.config import SearchSettings
 from unmask.system.errors import DataError, FolderError
 from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.alignment import Table, looked
-from unmask.tasks.forward import Live
+from unmask.tasks.forward import LiveForward
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 
 @dataclass(frozen=True)
-class Looked:
+class WordAlignment:
     """Where each word that is said looked in the source: rows of shares that make 1."""
 
     source: list[str]
@@ -40,7 +40,7 @@ class Translator:
             )
         keep_freed_memory()
         limit = limit or folder.network.config.max_length
-        self.tokens = Tokens(folder.needed_tokenizer(), limit, folder.target)
+        self.tokens = Tokenizers(folder.needed_tokenizer(), limit, folder.target)
         self.limit, self.most = limit, decoder.max_length
         self.split_texts = 0  # how many were too long and were translated in parts
 
@@ -59,11 +59,11 @@ class Translator:
         search = settings or SearchSettings()
         task = Translate(TranslateSettings(search=search), split=split, alignment=alignment)
         pairs = (Pair(text, None, f"text {number}") for number, text in enumerate(texts, 1))
-        for _, found in answers(Live(self.network), self.tokens, task, pairs):
+        for _, found in answer_records(LiveForward(self.network), self.tokens, task, pairs):
             yield found
         self.split_texts += task.split_texts
 
-    def looked(self, source: str, target: str | None = None) -> Looked:
+    def looked(self, source: str, target: str | None = None) -> WordAlignment:
         """Where each word of a translation looked: of the model's own, unless one is given."""
         if target is None:
             (found,) = self.translate([source], split=False)
@@ -76,14 +76,14 @@ class Translator:
             )
         return self._looked(source, words)
 
-    def _looked(self, source: str, words: Sequence[int]) -> Looked:
+    def _looked(self, source: str, words: Sequence[int]) -> WordAlignment:
         found = looked(self.network, self.tokens, self.tokens.source.encode(source).ids, words)
         if found is None:
             raise DataError(
                 f"{self.path}: its decoder has one context for the whole source, and looks at no "
                 "word of it. Take a model with attention."
             )
-        return Looked(found.source, found.target, np.array(found.weights, np.float32))
+        return WordAlignment(found.source, found.target, np.array(found.weights, np.float32))
 
     @property
     def _said(self) -> Tokenizer:

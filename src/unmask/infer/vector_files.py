@@ -17,7 +17,7 @@ import numpy as np
 
 from unmask.infer.attention_maps import Table
 from unmask.infer.embed import Vector
-from unmask.system.disk import check_output_file, disk_error, held, sync, write_file
+from unmask.system.disk import check_output_file, disk_error, file_lock, fsync, write_file
 from unmask.system.errors import DataError, FolderError
 from unmask.system.settings import read_json
 
@@ -25,7 +25,7 @@ LOCK, RECORD = "lock", "record.json"
 BLOCK = 4096  # rows that are read back at once
 
 
-class Rows:
+class VectorWriter:
     """The rows of a file that is being made."""
 
     def __init__(self, folder: Path, width: int, about: dict[str, object]) -> None:
@@ -73,7 +73,7 @@ class Rows:
         self.save()
         self._write_header(self.count)
         self.file.close()
-        sync(self.path)
+        fsync(self.path)
 
     def _recorded(self) -> int:
         """How many rows an earlier command has left; refused if it was about something else."""
@@ -98,21 +98,21 @@ class Rows:
 
 
 @contextmanager
-def gathered(out: Path, width: int, about: dict[str, object] | None) -> Iterator[Rows]:
+def open_vectors(out: Path, width: int, about: dict[str, object] | None) -> Iterator[VectorWriter]:
     """Rows to add to, for a file that does not exist yet; None: they cannot be gone on with.
 
     The folder stays if the process is killed or interrupted, or the disk is full. It goes if the
     data is at fault: what has to be mended changes what the rows were made of.
     """
     folder = out.with_name(f".{out.name}.unfinished")
-    rows: Rows | None = None
+    rows: VectorWriter | None = None
     try:
         folder.mkdir(exist_ok=True)
-        with held(folder / LOCK, what="these vectors"):
+        with file_lock(folder / LOCK, what="these vectors"):
             check_output_file(out)  # somebody else may have written it meanwhile
             if about is None:
                 (folder / RECORD).unlink(missing_ok=True)
-            rows = Rows(folder, width, about or {})
+            rows = VectorWriter(folder, width, about or {})
             try:
                 yield rows
             except Exception as error:
@@ -127,7 +127,7 @@ def gathered(out: Path, width: int, about: dict[str, object] | None) -> Iterator
         raise disk_error(out, error, left=left) from error
 
 
-def publish(rows: Rows, out: Path, texts: Iterator[str]) -> None:
+def publish(rows: VectorWriter, out: Path, texts: Iterator[str]) -> None:
     """Put the file in its place, whole; `texts` are read for a table, which has them too."""
     rows.finish()
     made = rows.path
@@ -135,9 +135,9 @@ def publish(rows: Rows, out: Path, texts: Iterator[str]) -> None:
         made = rows.folder / f"whole{out.suffix}"
         write = _write_parquet if out.suffix == ".parquet" else _write_lines
         write(rows, made, texts)
-        sync(made)
+        fsync(made)
     made.replace(out)
-    sync(out.parent)
+    fsync(out.parent)
     shutil.rmtree(rows.folder, ignore_errors=True)
 
 
@@ -147,13 +147,13 @@ def line_of(vector: Vector) -> str:
     return json.dumps([round(x, 7) for x in numbers])
 
 
-def _write_lines(rows: Rows, path: Path, texts: Iterator[str]) -> None:
+def _write_lines(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for block in rows.blocks():
             file.writelines(f"{line_of(vector)}\n" for vector in block)
 
 
-def _write_parquet(rows: Rows, path: Path, texts: Iterator[str]) -> None:
+def _write_parquet(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None:
     """Each text with its vector."""
     from pyarrow import float32, list_, record_batch, schema, string
     from pyarrow.parquet import ParquetWriter

@@ -2,13 +2,13 @@
 
 from html import escape
 
-from unmask.infer.translate import Looked
+from unmask.infer.translate import WordAlignment
 
 CELL, LETTER = 26, 7.2  # pixels: of a field, and of a letter of a label
 EDGE = 12
 
 
-def alignment_svg(looked: Looked) -> str:
+def alignment_svg(looked: WordAlignment) -> str:
     """The matrix as one SVG; a field says its number when the pointer rests on it."""
     left = round(max((len(word) for word in looked.target), default=0) * LETTER) + 2 * EDGE
     slant = max((len(word) for word in looked.source), default=0) * LETTER * 0.75

@@ -19,22 +19,22 @@ from unmask.infer.compiled.graph import refuse_other_encoders
 from unmask.infer.model import Model
 from unmask.infer.pooling import mean_of_texts
 from unmask.model import masks
-from unmask.model.attention import listening, muting, recording
+from unmask.model.attention import ablating, listening, recording
 from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
-from unmask.system.errors import SettingsError, need
+from unmask.system.errors import SettingsError, require
 from unmask.tasks.ner import OUTSIDE
 
-HABITS = ("previous", "next", "itself", "same word", "separators")
+PATTERNS = ("previous", "next", "itself", "same word", "separators")
 CLEAR = 0.4  # of its attention, on average: then a head has a habit
 STEPS = 32  # of integrated gradients
 TOP = 5  # values of an answer, where there are many
-Mute = dict[int, list[int]]  # layer -> its mute heads
+Ablated = dict[int, list[int]]  # layer -> its mute heads
 Trace = list[Tensor]  # the states of all layers
 Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """What the model says of a text, as numbers with names."""
 
     about: str  # what they are
@@ -44,7 +44,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Habit:
+class HeadStatistic:
     """What a head tends to do, over a corpus."""
 
     layer: int
@@ -64,24 +64,24 @@ class Habit:
 
 def gradient_times_input(model: Model, text: str, second: str | None = None) -> Table:
     """How much each token's embedding, as it is, moves the answer.  -> [S]"""
-    return Row(model, text, second).gradient_times_input()
+    return AttributedText(model, text, second).gradient_times_input()
 
 
 def integrated_gradients(model: Model, text: str, second: str | None = None) -> Table:
     """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
-    return Row(model, text, second).integrated_gradients()
+    return AttributedText(model, text, second).integrated_gradients()
 
 
 def answer(
-    model: Model, text: str, second: str | None = None, *, mute: Mute | None = None
-) -> Answer:
+    model: Model, text: str, second: str | None = None, *, mute: Ablated | None = None
+) -> Prediction:
     """What the model says, of itself and, with mute heads, without them."""
-    return Row(model, text, second).answer(mute)
+    return AttributedText(model, text, second).answer(mute)
 
 
-def habits(
+def head_statistics(
     model: Model, texts: Iterable[str], *, progress: Callable[[], object] = lambda: None
-) -> list[Habit]:
+) -> list[HeadStatistic]:
     """What each head does over some texts, layer by layer."""
     total: Sums = np.zeros(())  # [habits + 1, L, H]
     even, rows = 0.0, 0
@@ -102,7 +102,7 @@ def habits(
         raise SettingsError("no text with a word in it. Give texts to watch the heads read.")
     means: list[list[list[float]]] = (total / rows).transpose(1, 2, 0).tolist()
     return [
-        Habit(layer, head, dict(zip(HABITS, shares, strict=True)), entropy, even / rows)
+        HeadStatistic(layer, head, dict(zip(PATTERNS, shares, strict=True)), entropy, even / rows)
         for layer, heads in enumerate(means)
         for head, (*shares, entropy) in enumerate(heads)
     ]
@@ -119,7 +119,7 @@ def _kinds(maps: AttentionMaps) -> list[Table]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProbedAnswer:
     """A question whose answer can be computed again: from the states of all layers."""
 
     about: str
@@ -128,7 +128,7 @@ class Asked:
     score: Callable[[Trace], Tensor]  # -> [], the first of them before it is a share
 
 
-class Row:
+class AttributedText:
     """One text or a pair on its way through the network, and what the network is best asked.
 
     The text is tokenised once, and one pass gives attention, answer and gradient.
@@ -172,14 +172,14 @@ class Row:
         self.network.encoder.run(embedded, allowed, self.batch.index, trace=trace)
         return trace
 
-    def answer(self, mute: Mute | None = None) -> Answer:
+    def answer(self, mute: Ablated | None = None) -> Prediction:
         """What the model says, of itself and without the heads that are mute."""
         with torch.no_grad():
             values: list[float] = self.asked.values(self.states).tolist()
         without = self.without(mute) if mute else values
-        return Answer(self.asked.about, self.asked.names, values, without)
+        return Prediction(self.asked.about, self.asked.names, values, without)
 
-    def without(self, mute: Mute) -> list[float]:
+    def without(self, mute: Ablated) -> list[float]:
         """The values of the answer without the heads that are mute."""
         config = self.network.config
         for layer, own in mute.items():
@@ -188,7 +188,7 @@ class Row:
                     f"layer {layer}, heads {own}: the model has layers 0 to {config.layers - 1} "
                     f"with heads 0 to {config.heads - 1}."
                 )
-        with torch.no_grad(), listening(self.network, muting(mute)):
+        with torch.no_grad(), listening(self.network, ablating(mute)):
             values: list[float] = self.asked.values(self.trace(self.input)).tolist()
         return values
 
@@ -202,7 +202,7 @@ class Row:
 
     def integrated_gradients(self) -> Table:
         """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
-        need("--integrated", "captum", extra="explain")
+        require("--integrated", "captum", extra="explain")
         from captum.attr import IntegratedGradients
 
         def score(embedded: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class Row:
             )
         return _per_token(found.detach())
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> ProbedAnswer:
         """What this model is best asked about this text."""
         ids, mask = self.example.ids, self.model.tokenizer.vocabulary.mask
         if labels := self.network.shape.labels:
@@ -228,17 +228,17 @@ class Row:
     def _refuse_another(self, head: str) -> None:
         refuse_other_encoders(self.network, self.model.path, [head], "explanations follow")
 
-    def _label(self, labels: LabelsConfig) -> Asked:
+    def _label(self, labels: LabelsConfig) -> ProbedAnswer:
         shares = SHARES[labels.answer]
         best = self._scores(self.states).argmax()
-        return Asked(
+        return ProbedAnswer(
             "labels",
             list(labels.names),
             lambda trace: shares(self._scores(trace)),
             lambda trace: self._scores(trace)[best],
         )
 
-    def _places(self, labels: LabelsConfig) -> Asked:
+    def _places(self, labels: LabelsConfig) -> ProbedAnswer:
         """Tags of tokens, or where an answer begins and ends: the surest of all."""
         tokens = self.model.tokens_of(self.example)
         dim = 0 if labels.on == "span" else 1
@@ -251,31 +251,31 @@ class Row:
             found[:, labels.names.index(OUTSIDE)] = 0.0
         best = found.flatten().topk(min(TOP, found.numel())).indices
         names = [f"{label}: {token}" for token in tokens for label in labels.names]
-        return Asked(
+        return ProbedAnswer(
             "tokens",
             [names[i] for i in best.tolist()],
             lambda trace: shares(trace).flatten()[best],
             lambda trace: self._scores(trace).flatten()[best[0]],
         )
 
-    def _hidden(self, place: int) -> Asked:
+    def _hidden(self, place: int) -> ProbedAnswer:
         def scores(trace: Trace) -> Tensor:
             return self.network.token_scores(self.network.mixed(trace, TOKENS)[:, place])[0]
 
         best = scores(self.states).topk(TOP).indices
-        return Asked(
+        return ProbedAnswer(
             "the hidden token",
             [self.model.token(i) for i in best.tolist()],
             lambda trace: scores(trace).softmax(dim=-1)[best],
             lambda trace: scores(trace)[best[0]],
         )
 
-    def _vector(self) -> Asked:
+    def _vector(self) -> ProbedAnswer:
         def mean(trace: Trace) -> Tensor:
             return mean_of_texts(trace[-1], self.batch)[0]
 
         truth = F.normalize(mean(self.states), dim=0)
-        return Asked(
+        return ProbedAnswer(
             "the vector",
             ["cosine to what it is"],
             lambda trace: F.normalize(mean(trace), dim=0)[None] @ truth,

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.infer.model import Model
 from unmask.inspect import attribution
-from unmask.inspect.attribution import Habit
+from unmask.inspect.attribution import HeadStatistic
 from unmask.system.errors import SettingsError
 
 WINDOW = 128  # tokens of a long text that are shown at a time
@@ -25,14 +25,14 @@ def payload(
     second: str | None = None,
     *,
     start: int = 0,
-    mute: attribution.Mute | None = None,
+    mute: attribution.Ablated | None = None,
     truncate: bool = True,
     each_head: bool = False,
     integrated: bool = False,
-    habits: Sequence[Habit] = (),
+    habits: Sequence[HeadStatistic] = (),
 ) -> dict[str, Any]:
     """All that the page draws, as JSON. `each_head` also mutes every head by itself."""
-    row = attribution.Row(model, text, second, truncate=truncate)
+    row = attribution.AttributedText(model, text, second, truncate=truncate)
     maps = row.maps
     count = len(maps.tokens)
     if not 0 <= start < count:

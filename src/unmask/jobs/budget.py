@@ -16,8 +16,8 @@ import torch
 
 from unmask.data.batch import Batch, collate
 from unmask.data.corpus.corpus import Corpus
-from unmask.data.corpus.examples import UNSAID
-from unmask.data.corpus.stream import Drawn
+from unmask.data.corpus.examples import NO_PAIR
+from unmask.data.corpus.stream import CorpusExample
 from unmask.jobs.inputs.corpus import objective_for
 from unmask.jobs.inputs.learner import learner_of
 from unmask.model.config import SIZES
@@ -30,7 +30,7 @@ from unmask.train.optim.precision import choose_precision
 from unmask.train.recipe import AUTO, Recipe
 from unmask.train.site import Site
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepSite, TrainingModule
+from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule
 
 # BERT's sizes, and one between the two smallest, which are far apart.
 LADDER: dict[str, dict[str, Any]] = {
@@ -140,7 +140,7 @@ def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> T
     take, site = step_for(objective), StepSite(alone, precision, clip=1.0)
 
     def step() -> None:
-        take(module, [Piece(batch, 0)], site)
+        take(module, [MicroBatch(batch, 0)], site)
         optimizer.step()
 
     seconds = [_seconds(step, alone.device) for _ in range(3)]  # the first is slow
@@ -166,10 +166,10 @@ def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
     rng = np.random.default_rng(0)
     first = len(SPECIALS) if len(vocabulary) > len(SPECIALS) else 0
     tokens = rng.integers(first, len(vocabulary), (rows, length))
-    texts = [Drawn(row, np.zeros_like(row), np.zeros(length, dtype=bool)) for row in tokens]
+    texts = [CorpusExample(row, np.zeros_like(row), np.zeros(length, dtype=bool)) for row in tokens]
     batch = collate(texts, [[row] for row in range(rows)], pad_id=vocabulary.pad)
     return batch.with_examples(
         number=torch.arange(rows) * 2**20,
-        pair=torch.full((rows,), UNSAID),
+        pair=torch.full((rows,), NO_PAIR),
         continues=torch.zeros_like(batch.tokens, dtype=torch.bool),
     )

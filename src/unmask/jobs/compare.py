@@ -11,17 +11,17 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from unmask.data.labelled.parallel_files import PairFiles
-from unmask.evaluation.report.charts import Chart, Line, column
+from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles
-from unmask.jobs.seeds import go
+from unmask.jobs.seeds import run_one
 from unmask.jobs.settings_read import TRANSLATE
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder, write_file
-from unmask.system.settings import Settings, build, read_toml
+from unmask.system.settings import Settings, read_toml, validate
 from unmask.train.compose import compose
-from unmask.train.run import Options
+from unmask.train.run import RunOptions
 from unmask.train.run_folder import MODEL, of_kind, read_metrics
 
 FIGURE = "compare.svg"
@@ -35,7 +35,7 @@ class Variant(Settings):
     set: list[str] = Field(default_factory=list)
 
 
-class Comparison(Settings):
+class ComparisonRecipe(Settings):
     """Several ways to learn the same."""
 
     out: str
@@ -48,7 +48,7 @@ class Comparison(Settings):
     variants: list[Variant]
 
     @model_validator(mode="after")
-    def _names_differ(self) -> "Comparison":
+    def _names_differ(self) -> "ComparisonRecipe":
         names = [variant.name for variant in self.variants]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"variants are called {names!r}; need one at least, and other names.")
@@ -67,7 +67,7 @@ class Comparison(Settings):
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """What a variant came to: its best held-out score, and what it took."""
 
     variant: str
@@ -77,7 +77,9 @@ class Row:
     minutes: float
 
 
-def compare(asked: Comparison, console: Console, *, threads: int | None = None) -> list[Row]:
+def compare(
+    asked: ComparisonRecipe, console: Console, *, threads: int | None = None
+) -> list[ComparisonRow]:
     """Train every variant, draw their curves in one figure, and return a row for each."""
     out = Path(asked.out)
     runs = {variant.name: out / variant.name for variant in asked.variants}
@@ -95,24 +97,24 @@ def compare(asked: Comparison, console: Console, *, threads: int | None = None) 
         recipe = compose(TRANSLATE, variant.recipe, changes, console=console)
         job = Finetune(None, data, scope=TRANSLATE)
         data = job.read(recipe)
-        go(job, recipe, place, console, Options(threads=threads), resume=True)
+        run_one(job, recipe, place, console, RunOptions(threads=threads), resume=True)
     write_file(out / FIGURE, drawn(runs).encode("utf-8"))
     return [row_of(name, run) for name, run in runs.items()]
 
 
-def read_comparison(path: Path) -> Comparison:
+def read_comparison(path: Path) -> ComparisonRecipe:
     """Read and check the file of a comparison."""
-    return build(Comparison, read_toml(path), where=str(path))
+    return validate(ComparisonRecipe, read_toml(path), where=str(path))
 
 
-def row_of(name: str, run: Path) -> Row:
+def row_of(name: str, run: Path) -> ComparisonRow:
     """The row of a run."""
     metrics = read_metrics(run)
     held = [entry for entry in of_kind(metrics, "eval") if entry["step"] > 0]
     best = max(held, key=lambda entry: float(entry["bleu"]))
     scores: dict[str, float] = {key: best[key] for key in ("bleu", "chrf", "perplexity")}
     seconds: float = of_kind(metrics, "train")[-1]["seconds"]
-    return Row(name, **scores, minutes=seconds / 60)
+    return ComparisonRow(name, **scores, minutes=seconds / 60)
 
 
 def drawn(runs: dict[str, Path]) -> str:
@@ -128,4 +130,4 @@ def drawn(runs: dict[str, Path]) -> str:
             for name, own in held.items()
         ]
         charts.append(Chart(title, lines, across="million words learned from"))
-    return column(charts)
+    return stacked(charts)

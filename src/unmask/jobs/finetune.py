@@ -10,20 +10,20 @@ from pathlib import Path
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.data.labelled.digest import digest_of
-from unmask.evaluation.best_step import Scores
-from unmask.evaluation.tasks import Answered, Labelled
+from unmask.evaluation.best_step import BestStep
+from unmask.evaluation.tasks import HeldOutRecords, Labelled
 from unmask.jobs.inputs.labelled import LabelledFiles, window_source
 from unmask.jobs.inputs.learner import Learner, learner_of
-from unmask.jobs.inputs.vocabularies import Given, find_tokens
+from unmask.jobs.inputs.vocabularies import GivenVocabularies, find_tokens
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import freeze, with_layers
 from unmask.model.network import Network
 from unmask.model.shape import POOLER, Mix, Shape
 from unmask.objectives.base import Objective
 from unmask.system.errors import SettingsError
-from unmask.system.plugins import find
+from unmask.system.plugins import find_class
 from unmask.tasks import TASKS
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import ModelSettings, Recipe
@@ -39,7 +39,7 @@ class Finetune:
         self,
         model: str | Path | Folder | None,
         data: LabelledFiles | Labelled,
-        given: Given = Given(),
+        given: GivenVocabularies = GivenVocabularies(),
         *,
         scope: Scope = FINETUNE,
     ) -> None:
@@ -70,7 +70,7 @@ class Finetune:
     def _refuse_without_model(self, recipe: Recipe) -> None:
         """Refuse to begin from scratch with a task that has no decoder."""
         assert recipe.task is not None
-        if not find("task", TASKS, recipe.task.name).decodes:
+        if not find_class("task", TASKS, recipe.task.name).decodes:
             raise SettingsError(
                 f"recipe [task]: {recipe.task.name} begins with a model; give one, or another task."
             )
@@ -96,7 +96,7 @@ def task_ingredients(
     parts: Mapping[str, Labelled],
     objective: Objective,
     learner: Learner,
-    tokens: Tokens,
+    tokens: Tokenizers,
     start: Folder | None,
     recipe: Recipe,
     site: Site,
@@ -116,13 +116,13 @@ def task_ingredients(
     provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
     records = [record for part in parts.values() for record in (*part.train, *part.dev)]
     digest = "".join([digest_of(records), *learner.digests.values()])
-    exam = Answered(parts, tokens, site.processes, recipe.evaluate.tokens, learner.companions)
+    exam = HeldOutRecords(parts, tokens, site.processes, recipe.evaluate.tokens, learner.companions)
     return Ingredients(
         tokens=tokens,
         network=network,
         objective=objective,
         source=sources[""] if one else Mixture(sources, recipe.data.temperature, recipe.seed),
-        evaluator=Scores(exam, recipe, site, tokens, provenance),
+        evaluator=BestStep(exam, recipe, site, tokens, provenance),
         digest=Digest("data set", digest, provenance),
         companions=learner.companions,
         publish={**objective.publish(), **{f"{MODELS}/{name}": (name,) for name in parts if name}},

@@ -16,8 +16,8 @@ from unmask.jobs.inputs.learner import learner_of
 from unmask.jobs.settings_read import SEVERAL
 from unmask.model.shape import USUAL, Shape
 from unmask.system.errors import SettingsError
-from unmask.tasks.labels import LabelTask, Supervised, heads_of, label_tasks
-from unmask.text.tokens import Tokens
+from unmask.tasks.labels import LabelTask, SupervisedObjective, heads_of, label_tasks
+from unmask.text.tokens import Tokenizers
 from unmask.train.compose import Scope
 from unmask.train.evaluator import METRIC
 from unmask.train.ingredients import Ingredients
@@ -29,7 +29,7 @@ TAKEN = {"kind", "step", "loss", "norm", "rate", "tokens", "seconds", "tokens_a_
 TAKEN.add("training")
 
 
-class Several:
+class MultiTask:
     """Train the heads of several tasks, and the encoder below them."""
 
     scope: ClassVar[Scope] = SEVERAL
@@ -51,16 +51,16 @@ class Several:
         _refuse_own_objectives(tasks)
         start = opened(self.model)
         shape = Shape.of(start.network.config, heads_of(tasks))
-        objective = Supervised(tasks, {name: name for name in tasks})
+        objective = SupervisedObjective(tasks, {name: name for name in tasks})
         learner = learner_of(objective, shape, recipe.seed, start=start.network)
-        tokens = Tokens(start.needed_tokenizer(), 0)
+        tokens = Tokenizers(start.needed_tokenizer(), 0)
         return task_ingredients(parts, objective, learner, tokens, start, recipe, site)
 
 
 def _refuse_own_objectives(tasks: Mapping[str, LabelTask[Any, Any]]) -> None:
     """Refuse tasks that learn more than their loss, which is all that they are trained on here."""
     for name, task in tasks.items():
-        if type(task.objective) is not Supervised:
+        if type(task.objective) is not SupervisedObjective:
             raise SettingsError(
                 f"recipe [[tasks]]: '{name}' ({task.name}) has an objective of its own, and "
                 "several tasks are trained on their losses alone. Define `loss` instead of "

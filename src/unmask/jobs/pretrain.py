@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from unmask.data.corpus.corpus import Corpus, open_corpus
-from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.held_out import HeldOutText
 from unmask.jobs.budget import choose, settled
 from unmask.jobs.inputs.corpus import CorpusSource, CorpusStatistics, check_corpus, objective_for
 from unmask.jobs.inputs.learner import learner_of
 from unmask.jobs.settings_read import PRETRAIN, check_network
 from unmask.model.shape import Shape
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import Recipe
@@ -55,12 +55,12 @@ class Pretrain:
         if site.check and site.stored is None and site.processes.first:
             check_corpus(source, site.folder.say)
         return Ingredients(
-            tokens=Tokens(corpus.tokenizer, network.config.max_length),
+            tokens=Tokenizers(corpus.tokenizer, network.config.max_length),
             network=network,
             objective=objective,
             source=source,
             companions=learner.companions,
-            evaluator=HeldOut(site, corpus, recipe, objective, network, learner.companions),
+            evaluator=HeldOutText(site, corpus, recipe, objective, network, learner.companions),
             digest=Digest("corpus", digest, provenance),
             publish=objective.publish(),
         )

@@ -11,18 +11,18 @@ from typing import NotRequired, Protocol, TypedDict
 
 from unmask.data.labelled.digest import digest_of
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.seeds import go, publish_best, put, refuse_other
+from unmask.jobs.seeds import publish_best, put, refuse_other, run_one
 from unmask.system.console import Console
-from unmask.system.errors import FolderError, UserError, need
+from unmask.system.errors import FolderError, UserError, require
 from unmask.train.evaluator import METRIC
 from unmask.train.recipe import Recipe
-from unmask.train.run import Options
+from unmask.train.run import RunOptions
 
 RATES, BATCHES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
 RESULT, SUMMARY = "result.json", "search.json"
 
 
-class Chosen(TypedDict):
+class TrialSettings(TypedDict):
     """The settings of a trial."""
 
     rate: float
@@ -30,10 +30,10 @@ class Chosen(TypedDict):
     epochs: int
 
 
-class Result(TypedDict):
+class TrialResult(TypedDict):
     """What a trial was of, and what it came to: scores, or why it failed."""
 
-    settings: Chosen
+    settings: TrialSettings
     data: str
     model: str
     scores: NotRequired[dict[str, float]]
@@ -64,10 +64,10 @@ class Study(Protocol):
 
 
 def search(
-    job: Finetune, recipe: Recipe, out: Path, trials: int, console: Console, options: Options
+    job: Finetune, recipe: Recipe, out: Path, trials: int, console: Console, options: RunOptions
 ) -> dict[str, object]:
     """Try settings a number of times; returns the settings of the best trial and its scores."""
-    need("--search", "optuna", extra="search")
+    require("--search", "optuna", extra="search")
     from optuna import TrialPruned, create_study
     from optuna.logging import WARNING, set_verbosity
     from optuna.samplers import TPESampler
@@ -81,20 +81,20 @@ def search(
     model = started.path.name if started else "from scratch"
 
     def objective(trial: Trial) -> float:
-        chosen: Chosen = {
+        chosen: TrialSettings = {
             "rate": trial.suggest_float("rate", *RATES, log=True),
             "batch": trial.suggest_categorical("batch", BATCHES),
             "epochs": trial.suggest_categorical("epochs", EPOCHS),
         }
         place = out / f"trial-{trial.number}"
-        entry: Result = {"settings": chosen, "data": digest, "model": model}
+        entry: TrialResult = {"settings": chosen, "data": digest, "model": model}
         if not anew and (place / RESULT).exists():
             entry = _finished(place / RESULT, entry)
         else:
             console.say(f"trial {trial.number}: {chosen}")
             own = tried(recipe, chosen)
             try:
-                entry["scores"] = go(job, own, place, console, options, resume=not anew)
+                entry["scores"] = run_one(job, own, place, console, options, resume=not anew)
             except UserError as error:  # such as a rate that is too high
                 console.say(f"trial {trial.number} failed: {error}")
                 entry["failed"] = str(error)
@@ -116,12 +116,12 @@ def search(
     return summary
 
 
-def _read(path: Path) -> Result:
-    found: Result = json.loads(path.read_text("utf-8"))
+def _read(path: Path) -> TrialResult:
+    found: TrialResult = json.loads(path.read_text("utf-8"))
     return found
 
 
-def _finished(path: Path, asked: Result) -> Result:
+def _finished(path: Path, asked: TrialResult) -> TrialResult:
     """What a trial has found before; refused if it was another one."""
     found = _read(path)
     if any(found.get(key) != value for key, value in asked.items()):
@@ -132,7 +132,7 @@ def _finished(path: Path, asked: Result) -> Result:
     return found
 
 
-def tried(recipe: Recipe, chosen: Chosen) -> Recipe:
+def tried(recipe: Recipe, chosen: TrialSettings) -> Recipe:
     """A recipe with the settings of a trial."""
     return recipe.changed(
         optimizer={"rate": chosen["rate"]},

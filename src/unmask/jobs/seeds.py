@@ -13,19 +13,19 @@ from statistics import mean, stdev
 
 from unmask.system import written
 from unmask.system.console import Console
-from unmask.system.disk import check_output_folder, sweep, unfinished, write_file
+from unmask.system.disk import check_output_folder, remove_leftovers, temporary_folder, write_file
 from unmask.system.errors import FolderError
 from unmask.system.written import RECIPE
 from unmask.train.evaluator import METRIC
 from unmask.train.recipe import Recipe
-from unmask.train.run import Job, Options, Run
+from unmask.train.run import Job, Run, RunOptions
 from unmask.train.run_folder import MODEL, refuse_foreign_files
 
 SUMMARY = "summary.json"
 
 
 def run_seeds(
-    job: Job, recipe: Recipe, out: Path, count: int, console: Console, options: Options
+    job: Job, recipe: Recipe, out: Path, count: int, console: Console, options: RunOptions
 ) -> dict[str, object]:
     """Run in OUT/seed-N, from the recipe's seed on; the best model is copied to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
@@ -34,7 +34,7 @@ def run_seeds(
     for seed, name in enumerate(names, start=recipe.seed):
         console.say(f"{name}:")
         run = recipe.model_copy(update={"seed": seed})
-        found[name] = go(job, run, out / name, console, options, resume=options.resume)
+        found[name] = run_one(job, run, out / name, console, options, resume=options.resume)
     metrics = [name for name in next(iter(found.values())) if name != "step"]
     values = {name: [scores[name] for scores in found.values()] for name in metrics}
     means = {name: mean(some) for name, some in values.items()}
@@ -47,15 +47,15 @@ def run_seeds(
     return summary
 
 
-def go(
-    job: Job, recipe: Recipe, out: Path, console: Console, options: Options, *, resume: bool
+def run_one(
+    job: Job, recipe: Recipe, out: Path, console: Console, options: RunOptions, *, resume: bool
 ) -> dict[str, float]:
     """Carry out one of several runs, and return its scores; `resume` continues it if it exists."""
     own = replace(options, resume=resume and (out / RECIPE).exists())
     return Run(job, recipe, out, console, own).go().summary
 
 
-def refuse_other(out: Path, summary: str, names: Sequence[str], options: Options) -> None:
+def refuse_other(out: Path, summary: str, names: Sequence[str], options: RunOptions) -> None:
     """Refuse a folder that is not for several runs, and one where files of the user would be lost.
 
     `names` are the folders of the runs.
@@ -74,7 +74,7 @@ def refuse_other(out: Path, summary: str, names: Sequence[str], options: Options
             refuse_foreign_files(out / name)
 
 
-def _old_model(out: Path, summary: str) -> written.Contents:
+def _old_model(out: Path, summary: str) -> written.FolderContents:
     """Return what an earlier command left in OUT/model; anything else there is refused.
 
     Version 0.1 kept no list; it had always written a summary before the model.
@@ -94,10 +94,10 @@ def publish_best(
     """Put the model of the best run where a single run has its model, and write the summary."""
     place, source = out / MODEL, out / best / MODEL
     written.delete(_old_model(out, name))
-    written.claim(out, MODEL)
-    sweep(out, f".{MODEL}.tmp-*")
-    with unfinished(place) as temporary:
-        for member in sorted(written.members(source)):
+    written.add_to_list(out, MODEL)
+    remove_leftovers(out, f".{MODEL}.tmp-*")
+    with temporary_folder(place) as temporary:
+        for member in sorted(written.files_of_folder(source)):
             if (source / member).is_file():  # members of a damaged folder are only guessed
                 (temporary / member).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / member, temporary / member)
@@ -108,5 +108,5 @@ def publish_best(
 
 def put(folder: Path, name: str, table: Mapping[str, object]) -> None:
     """Write a JSON file that belongs to the runs."""
-    written.claim(folder, name)
+    written.add_to_list(folder, name)
     write_file(folder / name, (json.dumps(table, indent=1) + "\n").encode())

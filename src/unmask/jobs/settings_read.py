@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.system.errors import SettingsError
-from unmask.system.plugins import find, known
+from unmask.system.plugins import find_class, known_names
 from unmask.system.settings import Settings, read_toml
 from unmask.tasks import TASKS
 from unmask.train.compose import Scope, known_recipes
@@ -74,9 +74,9 @@ def task_recipe(given: str) -> tuple[Scope, str | dict[str, Any]]:
     name = given
     if given.endswith(".toml"):
         name = str(read_toml(Path(given)).get("task", {}).get("name"))
-    if name not in known("task", TASKS):
+    if name not in known_names("task", TASKS):
         return FINETUNE, given  # whoever composes it says what is wrong
-    kind: type[Task[Any, Any]] = find("task", TASKS, name)
+    kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
     own = TRANSLATE.reads if kind.decodes else FINETUNE.reads
     scope = replace(FINETUNE, reads=[*own, *kind.reads])
     if given == name and name not in known_recipes(FINETUNE.folder):

@@ -12,7 +12,7 @@ from unmask.jobs.settings_read import task_recipe
 from unmask.system.console import Console
 from unmask.system.errors import SettingsError
 from unmask.train.compose import compose
-from unmask.train.run import Options, Run
+from unmask.train.run import Run, RunOptions
 
 
 def finetune_files(
@@ -22,7 +22,7 @@ def finetune_files(
     out: Path,
     changes: Sequence[str] = (),
     console: Console | None = None,
-    options: Options = Options(),
+    options: RunOptions = RunOptions(),
     *,
     seeds: int = 1,
     trials: int = 0,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.cache import Kept
+from unmask.model.decoding.cache import KVCache
 from unmask.model.kernels import training
 from unmask.model.positions import Positions
 from unmask.model.shape import Scoring
@@ -25,7 +25,7 @@ L = TypeVar("L")
 Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> weights
 
 
-class Joined(nn.Linear):
+class JointLinear(nn.Linear):
     """Several layers of one input, computed as one product."""
 
     def __init__(self, width: int, each: int, *, parts: int, bias: bool = True) -> None:
@@ -33,7 +33,7 @@ class Joined(nn.Linear):
         self.parts = parts
 
 
-class Heard(nn.Module):
+class Observable(nn.Module):
     """Whatever has weights that somebody may listen to."""
 
     def __init__(self, layer: int = 0) -> None:
@@ -42,14 +42,14 @@ class Heard(nn.Module):
         self.listener: Listener | None = None
 
 
-class Attention(Heard):
+class Attention(Observable):
     """Scaled dot-product attention with H heads (Vaswani et al. 2017, section 3.2)."""
 
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         super().__init__(layer)
         self.heads = config.heads
         self.inner_width = config.heads * config.head_width  # of all heads: H * d
-        self.qkv = Joined(config.width, self.inner_width, parts=3, bias=config.bias)
+        self.qkv = JointLinear(config.width, self.inner_width, parts=3, bias=config.bias)
         self.output = nn.Linear(self.inner_width, config.width, bias=config.bias)
         self.dropout = config.attention_dropout
 
@@ -61,7 +61,8 @@ class Attention(Heard):
         positions: Positions,
         index: Tensor,  # [B, Q] position of each token
         places: Tensor | None = None,  # [N] of all B x Q queries, those whose answer is wanted
-        kept: Kept | None = None,  # the tokens before x, which are read too; x is put behind them
+        kept: KVCache
+        | None = None,  # the tokens before x, which are read too; x is put behind them
         memory_index: Tensor | None = None,  # [B or 1, K] positions of those tokens and of x
         layer: int | None = None,  # its number, where several layers share these weights
     ) -> Tensor:  # [B, Q, D], or [N, D] where places are given
@@ -87,7 +88,7 @@ class Attention(Heard):
             values = partial(positions.values, index=index, memory_index=memory_index)
             more = values if positions.reads_weights else None
             mixed = self._mixed(q, k, v, added, more, layer).flatten(2)
-        output: Tensor = self.output(chosen(mixed, places))
+        output: Tensor = self.output(select_places(mixed, places))
         return output
 
     def keep(self, states: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ class Attention(Heard):
         return F.dropout(weights, self.dropout, self.training)
 
 
-class Alignment(Heard):
+class Alignment(Observable):
     """How much a recurrent decoder's state has to do with each state of the encoder.
 
     additive: Bahdanau et al. 2015; dot and general: Luong et al. 2015.
@@ -182,7 +183,7 @@ class Alignment(Heard):
         return out
 
 
-def chosen(x: Tensor, places: Tensor | None) -> Tensor:
+def select_places(x: Tensor, places: Tensor | None) -> Tensor:
     """The states in some places of all rows; all of them, as they are, without places.
 
     [B, S, D], [N] -> [N, D]
@@ -190,14 +191,14 @@ def chosen(x: Tensor, places: Tensor | None) -> Tensor:
     return x if places is None else x.flatten(0, 1)[places]
 
 
-class Hears(Protocol[L]):
+class HasListener(Protocol[L]):
     """A module with something to listen to."""
 
     listener: L | None
 
 
 @contextmanager
-def heard_by(modules: Sequence[Hears[L]], listener: L) -> Iterator[None]:
+def set_listener(modules: Sequence[HasListener[L]], listener: L) -> Iterator[None]:
     """Inside the block, the modules have this listener."""
     before = [module.listener for module in modules]
     for module in modules:
@@ -216,7 +217,7 @@ def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
     The listener gets the layer's number and its weights [B, H, Q, K], and returns the weights to
     go on with: the same to look, others to change them.
     """
-    with heard_by([own for own in model.modules() if isinstance(own, Heard)], listener):
+    with set_listener([own for own in model.modules() if isinstance(own, Observable)], listener):
         yield
 
 
@@ -234,13 +235,13 @@ def recording(model: nn.Module) -> Iterator[list[Tensor]]:
 
     with ExitStack() as stack:
         for own in model.modules():
-            if isinstance(own, Heard):
+            if isinstance(own, Observable):
                 listener: Listener = partial(keep, own.listener)
-                stack.enter_context(heard_by([own], listener))
+                stack.enter_context(set_listener([own], listener))
         yield weights
 
 
-def muting(heads: dict[int, list[int]]) -> Listener:
+def ablating(heads: dict[int, list[int]]) -> Listener:
     """Return a listener that silences heads: layer -> the numbers of its mute heads."""
 
     def mute(layer: int, weights: Tensor) -> Tensor:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.model.attention import Attention, Joined, chosen
+from unmask.model.attention import Attention, JointLinear, select_places
 from unmask.model.config import Activation, ModelConfig
-from unmask.model.decoding.cache import Kept
+from unmask.model.decoding.cache import KVCache
 from unmask.model.kernels import training
 from unmask.model.positions import Positions
 
-Look = Callable[[Attention, Tensor], Tensor]  # how tokens read another text
+ReadSource = Callable[[Attention, Tensor], Tensor]  # how tokens read another text
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -56,7 +56,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = config.gated
         halves = 2 if config.gated else 1
-        self.inner = Joined(config.width, config.inner_width, parts=halves, bias=config.bias)
+        self.inner = JointLinear(config.width, config.inner_width, parts=halves, bias=config.bias)
         self.outer = nn.Linear(config.inner_width, config.width, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
 
@@ -111,9 +111,9 @@ class Block(nn.Module):
         positions: Positions,
         index: Tensor,
         places: Tensor | None = None,
-        kept: Kept | None = None,
+        kept: KVCache | None = None,
         memory_index: Tensor | None = None,
-        look: Look | None = None,
+        look: ReadSource | None = None,
         layer: int | None = None,
     ) -> Tensor:  # [B, S, D]
         """All tokens read each other; with places, only the states there go on.  -> [N, D]
@@ -137,6 +137,6 @@ class Block(nn.Module):
         places: Tensor | None = None,
     ) -> Tensor:
         if self.pre:
-            return training.plus_dropped(chosen(x, places), part(norm(x)), self.dropout)
-        out: Tensor = norm(training.plus_dropped(chosen(x, places), part(x), self.dropout))
+            return training.plus_dropped(select_places(x, places), part(norm(x)), self.dropout)
+        out: Tensor = norm(training.plus_dropped(select_places(x, places), part(x), self.dropout))
         return out

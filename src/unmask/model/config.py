@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unmask.system.errors import SettingsError, unknown
+from unmask.system.errors import SettingsError, unknown_name
 from unmask.system.settings import Settings
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
@@ -273,7 +273,7 @@ SIZES = {
 def sized(name: str, vocab_size: int = 30_522) -> ModelConfig:
     """Return the config of a named size."""
     if name not in SIZES:
-        raise SettingsError(unknown("size", name, SIZES))
+        raise SettingsError(unknown_name("size", name, SIZES))
     layers, width = SIZES[name]
     return ModelConfig(
         vocab_size=vocab_size, width=width, layers=layers, heads=width // 64, inner_width=4 * width

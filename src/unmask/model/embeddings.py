@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model import positions
-from unmask.model.attention import heard_by
+from unmask.model.attention import set_listener
 from unmask.model.block import dropout_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.init import table
+from unmask.model.init import embedding_table
 from unmask.model.kernels import training
 
 TokenListener = Callable[[Tensor], Tensor]  # token vectors [B, S, E] -> token vectors
@@ -26,9 +26,9 @@ class Embeddings(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.table_width
-        self.tokens = None if config.borrows else table(config.vocab_size, width)
-        self.segments = table(config.segments, width)
-        self.positions = positions.build(config)
+        self.tokens = None if config.borrows else embedding_table(config.vocab_size, width)
+        self.segments = embedding_table(config.segments, width)
+        self.positions = positions.make_positions(config)
         self.norm = norm_of(config, width)
         self.dropout = dropout_of(config.dropout)
         factorised = width != config.width
@@ -58,5 +58,5 @@ class Embeddings(nn.Module):
 @contextmanager
 def listening_to_tokens(model: nn.Module, listener: TokenListener) -> Iterator[None]:
     """Inside the block, the embeddings in `model` pass their token vectors through `listener`."""
-    with heard_by([own for own in model.modules() if isinstance(own, Embeddings)], listener):
+    with set_listener([own for own in model.modules() if isinstance(own, Embeddings)], listener):
         yield

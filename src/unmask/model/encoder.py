@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from unmask.model import masks
-from unmask.model.attention import chosen
+from unmask.model.attention import select_places
 from unmask.model.block import Block, last_norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.cache import Kept, Prefix, Room
+from unmask.model.decoding.cache import EncoderCache, GrowingTensor, KVCache
 from unmask.model.decoding.recurrent import RecurrentLayer
-from unmask.model.decoding.unpacking import Texts, texts_of
+from unmask.model.decoding.unpacking import TextPlaces, texts_of
 from unmask.model.embeddings import Embeddings
-from unmask.model.init import start
+from unmask.model.init import init_weights
 from unmask.model.kernels import training
 from unmask.model.positions import Positions
 from unmask.system.errors import SettingsError
@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         kind = Block if config.cell == "attention" else RecurrentLayer
         self.blocks = nn.ModuleList(kind(config, layer) for layer in highest.values())
         self.last_norm = last_norm_of(config)
-        self.apply(partial(start, std=config.init_std))
+        self.apply(partial(init_weights, std=config.init_std))
 
     def forward(
         self,
@@ -79,7 +79,7 @@ class Encoder(nn.Module):
         *,
         trace: list[Tensor] | None = None,
         places: Tensor | None = None,  # [N] of all B x S tokens
-        kept: Sequence[Kept] | None = None,  # the cache of each layer, to which x is added
+        kept: Sequence[KVCache] | None = None,  # the cache of each layer, to which x is added
         memory_index: Tensor | None = None,  # [B or 1, K] positions of the cached tokens and of x
     ) -> Tensor:  # [B, S, D], or [N, D] where places are given
         """Run any embedded sequence under any mask; `trace` collects x and each layer's output.
@@ -113,7 +113,7 @@ class Encoder(nn.Module):
         return x
 
     def read(
-        self, x: Tensor, texts: Texts, trace: list[Tensor] | None, places: Tensor | None
+        self, x: Tensor, texts: TextPlaces, trace: list[Tensor] | None, places: Tensor | None
     ) -> Tensor:
         """Read each text of the rows by itself; as `run` for layers of another kind.
 
@@ -129,7 +129,7 @@ class Encoder(nn.Module):
         out = texts.together(states)
         if trace is not None:
             trace.append(out)
-        return chosen(out, places)
+        return select_places(out, places)
 
     @property
     def longest(self) -> int | None:
@@ -137,7 +137,7 @@ class Encoder(nn.Module):
         ends = self.config.positions in ("learned", "sinusoidal", "rotary")
         return self.config.max_length if ends else None
 
-    def begin(self, rows: int) -> Prefix:
+    def begin(self, rows: int) -> EncoderCache:
         """Start with an empty cache for so many texts; `step` reads their tokens."""
         if self.config.cell != "attention":
             raise SettingsError(
@@ -152,19 +152,19 @@ class Encoder(nn.Module):
         shape = (rows, self.config.heads, 0, self.config.head_width)
         table = self.embeddings.segments.weight
         nothing = table.new_empty(shape)
-        layers = tuple(Kept(Room(nothing, nothing)) for _ in self.which)
-        return Prefix(layers, torch.zeros(1, 0, dtype=torch.long, device=table.device))
+        layers = tuple(KVCache(GrowingTensor(nothing, nothing)) for _ in self.which)
+        return EncoderCache(layers, torch.zeros(1, 0, dtype=torch.long, device=table.device))
 
     def step(
         self,
-        prefix: Prefix,
+        prefix: EncoderCache,
         tokens: Tensor,  # [N, T]
         *,
         lengths: Tensor | None = None,  # [N] how many are real, the rest is padding; None: all
         segments: Tensor | None = None,  # [N, T]; None: the first one
         trace: list[Tensor] | None = None,
         lent: Tensor | None = None,
-    ) -> tuple[Tensor, Prefix]:  # [N, T, D]
+    ) -> tuple[Tensor, EncoderCache]:  # [N, T, D]
         """Read more tokens of each text; their states are those of the ordinary pass.
 
         A whole prompt may be read in one step. See `Prefix` for texts of different lengths. A text

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unmask.model.config import ModelConfig
 from unmask.model.encoder import Encoder
-from unmask.model.network import Named, Network
+from unmask.model.network import NamedModules, Network
 from unmask.model.shape import (
     LABELS,
     MAIN,
@@ -77,7 +77,7 @@ def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
     for name, head in network.shape.heads.items():
         std, module = network.shape.encoders[head.encoder].init_std, network.heads[name]
         if name in several:
-            yield SEVERAL, Named({name: module}), std
+            yield SEVERAL, NamedModules({name: module}), std
         else:
             yield PARTS.get(name, name), module, std
 

@@ -9,7 +9,7 @@ from unmask.model.block import ACTIVATIONS, dropout_of, norm_of
 from unmask.model.config import ModelConfig
 from unmask.model.decoding.decoder import Decoder
 from unmask.model.decoding.recurrent import RecurrentDecoder
-from unmask.model.init import start
+from unmask.model.init import init_weights
 from unmask.model.shape import (
     DecoderConfig,
     HeadConfig,
@@ -36,7 +36,7 @@ class WeightedMix(nn.Module):
         return self.scale * mixed
 
 
-class Chosen(nn.Module):
+class ChosenLayers(nn.Module):
     """Some layers side by side; the last one alone, if no numbers are given."""
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
@@ -50,11 +50,11 @@ class Chosen(nn.Module):
         return torch.cat([layers[number] for number in self.numbers], dim=-1)
 
 
-def mixed_layers(config: ModelConfig, mix: Mix) -> WeightedMix | Chosen:
+def mixed_layers(config: ModelConfig, mix: Mix) -> WeightedMix | ChosenLayers:
     """Make what joins the layers of an encoder for a head."""
     if mix == "weighted":
         return WeightedMix(config.layers + 1)
-    return Chosen(() if mix == "last" else mix)
+    return ChosenLayers(() if mix == "last" else mix)
 
 
 def mixed_width(config: ModelConfig, mix: Mix) -> int:
@@ -69,7 +69,7 @@ class Head(nn.Module):
         super().__init__()
         self.mix = mixed_layers(config, mix)
         self.dense = nn.Linear(mixed_width(config, mix), width, bias=bias)
-        start(self.dense, config.init_std)
+        init_weights(self.dense, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, D] -> [N, width]"""
@@ -139,4 +139,4 @@ def make_head(config: ModelConfig, head: HeadConfig) -> nn.Module:
             return VectorHead(config, head)
         case DecoderConfig():
             kind = Decoder if head.cell == "attention" else RecurrentDecoder
-            return kind(config, head).apply(partial(start, std=config.init_std))
+            return kind(config, head).apply(partial(init_weights, std=config.init_std))

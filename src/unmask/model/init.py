@@ -4,13 +4,13 @@ import torch
 from torch import nn
 
 
-def table(count: int, width: int) -> nn.Embedding:
+def embedding_table(count: int, width: int) -> nn.Embedding:
     """Trained vectors, looked up by number; `start` fills them, so nothing else needs to."""
     vectors: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
     return vectors
 
 
-def start(module: nn.Module, std: float) -> None:
+def init_weights(module: nn.Module, std: float) -> None:
     """Draw weights from a normal distribution cut at two deviations; biases are zero.
 
     A norm starts neutral by itself. Weights without memory (meta) are about to be read from disk.

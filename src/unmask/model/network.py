@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.cache import Prefix
+from unmask.model.decoding.cache import EncoderCache
 from unmask.model.decoding.decoder import Decoder
 from unmask.model.decoding.recurrent import RecurrentDecoder
 from unmask.model.encoder import Encoder
@@ -22,10 +22,10 @@ from unmask.model.kernels import training
 from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS, Shape
 
 M = TypeVar("M", bound=nn.Module)
-Compares = TokenHead | Decoder | RecurrentDecoder  # what has a score for each token
+TokenPredictor = TokenHead | Decoder | RecurrentDecoder  # what has a score for each token
 
 
-class Rows(Protocol):
+class PackedRows(Protocol):
     """A batch of packed rows."""
 
     @property
@@ -55,7 +55,7 @@ class PlainRows:
     owner: Tensor
 
 
-class Named(nn.ModuleDict):
+class NamedModules(nn.ModuleDict):
     """Modules by any names, also those of methods such as `half`, which torch would refuse."""
 
     def __setitem__(self, key: str, module: nn.Module) -> None:
@@ -68,8 +68,8 @@ class Network(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.encoders = Named({n: Encoder(own) for n, own in shape.encoders.items()})
-        self.heads = Named(
+        self.encoders = NamedModules({n: Encoder(own) for n, own in shape.encoders.items()})
+        self.heads = NamedModules(
             {n: make_head(shape.encoders[own.encoder], own) for n, own in shape.heads.items()}
         )
 
@@ -107,7 +107,7 @@ class Network(nn.Module):
 
     def encode(
         self,
-        rows: Rows,
+        rows: PackedRows,
         *,
         encoder: str = MAIN,
         places: Tensor | None = None,
@@ -121,7 +121,12 @@ class Network(nn.Module):
         return states
 
     def states_for(
-        self, name: str | None, rows: Rows, *, places: Tensor | None = None, shared: bool = False
+        self,
+        name: str | None,
+        rows: PackedRows,
+        *,
+        places: Tensor | None = None,
+        shared: bool = False,
     ) -> Tensor:
         """The states that a head reads, of its encoder and its layers; see `Shape.reads`.
 
@@ -137,7 +142,7 @@ class Network(nn.Module):
         return self.mixed(trace, name)
 
     def states_for_each(
-        self, names: Sequence[str | None], rows: Rows, places: Sequence[Tensor]
+        self, names: Sequence[str | None], rows: PackedRows, places: Sequence[Tensor]
     ) -> list[Tensor]:
         """The states that several heads read in their places, in one pass of each encoder.
 
@@ -216,11 +221,11 @@ class Network(nn.Module):
         head = self.heads[name]
         if isinstance(head, TokenHead):
             states = head(states)
-        assert isinstance(head, Compares), f"{name} predicts no tokens"
+        assert isinstance(head, TokenPredictor), f"{name} predicts no tokens"
         return states, self.words(name), head.bias
 
 
-class NextToken:
+class CausalGenerator:
     """A causal encoder that generates text: the decoder that `search` asks for the next token.
 
     Its token head compares states with the token embeddings. A prompt and what is generated must
@@ -232,7 +237,7 @@ class NextToken:
         self.reads = network.shape.heads[name].encoder
         self.encoder, self.lent = network.encoder_of(self.reads), network.lent(self.reads)
 
-    def begin(self, prompts: Tensor, lengths: Tensor) -> tuple[Prefix, Tensor]:
+    def begin(self, prompts: Tensor, lengths: Tensor) -> tuple[EncoderCache, Tensor]:
         """Read the prompts except for their last tokens, which the search reads first.
 
         prompts [N, T], padded at the end, lengths [N] from 1 to T -> the cache, last tokens [N]
@@ -244,7 +249,7 @@ class NextToken:
             _, prefix = self.encoder.step(prefix, before, lengths=lengths - 1, lent=self.lent)
         return prefix, last
 
-    def step(self, prefix: Prefix, words: Tensor) -> tuple[Tensor, Prefix]:
+    def step(self, prefix: EncoderCache, words: Tensor) -> tuple[Tensor, EncoderCache]:
         """Read one more token of each text, and score all tokens as the next.  [N] -> [N, V]"""
         trace: list[Tensor] = []
         _, prefix = self.encoder.step(prefix, words[:, None], trace=trace, lent=self.lent)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.model.config import ModelConfig, Scheme
-from unmask.model.init import table
+from unmask.model.init import embedding_table
 
 
 class Positions(nn.Module):
@@ -62,7 +62,7 @@ class Learned(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = table(config.max_length, config.table_width)
+        self.table = embedding_table(config.max_length, config.table_width)
 
     def embed(self, index: Tensor) -> Tensor:
         """[B, S] -> [B, S, D]"""
@@ -154,7 +154,7 @@ class Bucketed(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = table(config.buckets, config.heads)
+        self.table = embedding_table(config.buckets, config.heads)
         self.reach = config.reach
         self.sides = 1 if config.causal else 2  # a causal model has nothing after the query
 
@@ -195,8 +195,8 @@ class ShawLayer(Positions):
     def __init__(self, reach: int, head_width: int) -> None:
         super().__init__()
         self.reach = reach
-        self.keys = table(2 * reach + 1, head_width)
-        self.between = table(2 * reach + 1, head_width)  # added to the values
+        self.keys = embedding_table(2 * reach + 1, head_width)
+        self.between = embedding_table(2 * reach + 1, head_width)  # added to the values
 
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
         """[B, H, Q, d] -> [B, H, Q, K]"""
@@ -243,6 +243,6 @@ SCHEMES: dict[Scheme, Callable[[ModelConfig], Positions]] = {
 }
 
 
-def build(config: ModelConfig) -> Positions:
+def make_positions(config: ModelConfig) -> Positions:
     """Return the positions that a config names."""
     return SCHEMES[config.positions](config)

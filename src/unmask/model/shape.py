@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from unmask.model.config import TABLE_LIMIT, Cell, Count, ModelConfig, ModuleName, Share, refuse_set
-from unmask.system.settings import Settings, build
+from unmask.system.settings import Settings, validate
 
 LabelKind = Literal["text", "token", "span"]
 LabelAnswer = Literal["one", "several", "number"]  # of labels on a text
@@ -33,26 +33,26 @@ MOST_LAYERS = 1024  # of all encoders and decoders together: two of the deepest
 MOST_COMPUTED = 4 * TABLE_LIMIT  # numbers of tables of positions that are computed, not read
 
 
-class Reads(Settings):
+class HeadInput(Settings):
     """What a head reads: the states of an encoder."""
 
     encoder: ModuleName = MAIN
     mix: Mix = "last"  # 0 is the embeddings, -1 the last layer
 
 
-class PoolerConfig(Reads):
+class PoolerConfig(HeadInput):
     """A tanh layer on [CLS]."""
 
     kind: Literal["pooler"] = "pooler"
 
 
-class TokensConfig(Reads):
+class TokensConfig(HeadInput):
     """Predicts masked tokens, by comparing states with the token embeddings of its encoder."""
 
     kind: Literal["tokens"] = "tokens"
 
 
-class LabelsConfig(Reads):
+class LabelsConfig(HeadInput):
     """A linear layer on the pooled text, on each token, or on each token as an end of a span."""
 
     kind: Literal["labels"] = "labels"
@@ -75,7 +75,7 @@ class LabelsConfig(Reads):
         return self
 
 
-class VectorConfig(Reads):
+class VectorConfig(HeadInput):
     """A linear map to vectors of another width."""
 
     kind: Literal["vector"] = "vector"
@@ -83,7 +83,7 @@ class VectorConfig(Reads):
     bias: bool = True
 
 
-class DecoderConfig(Reads):
+class DecoderConfig(HeadInput):
     """What says a text word by word, having read the states of another.
 
     Its width, heads and positions are the encoder's. The last four are of recurrent ones: a context
@@ -138,7 +138,7 @@ class Shape(Settings):
     def of(cls, config: ModelConfig, heads: Mapping[str, HeadConfig] | None = None) -> "Shape":
         """One encoder with heads."""
         table = {"encoders": {MAIN: config}, "heads": dict(heads or {})}
-        return build(cls, table, where="network")
+        return validate(cls, table, where="network")
 
     @property
     def main(self) -> ModelConfig:
@@ -162,9 +162,9 @@ class Shape(Settings):
         head = self.heads[name]
         return POOLER if isinstance(head, LabelsConfig) and head.pooled else name
 
-    def reads(self, name: str | None) -> Reads:
+    def reads(self, name: str | None) -> HeadInput:
         """The encoder and the layers that a head reads; None: the last layer of the main one."""
-        return Reads() if name is None else self.heads[self.reader(name)]
+        return HeadInput() if name is None else self.heads[self.reader(name)]
 
     def several(self) -> dict[str, LabelsConfig]:
         """The labels of each of several tasks, by their names."""

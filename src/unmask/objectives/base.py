@@ -28,7 +28,7 @@ from unmask.text.vocabulary import Vocabulary
 
 Sums = dict[str, Tensor]  # loss term -> [] summed loss, or [R] one for each record
 Companions = Mapping[str, Network]  # frozen networks, by the names that the objective gives them
-RIGHT = "_right"  # in evaluation also `term_right`: [] how many answers were right
+CORRECT = "_right"  # in evaluation also `term_right`: [] how many answers were right
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Term:
     places: str | None = None  # ... and the one with their places in the flat batch
 
 
-class Statistics:
+class TextStatistics:
     """What is known of the text before training; computed when it is asked for."""
 
     @property
@@ -91,7 +91,7 @@ class Objective(nn.Module):
     def build(self, shape: Shape, companions: Companions) -> None:
         """Make parameters of its own; linear layers and tables are drawn by the run's seed."""
 
-    def begin(self, network: Network, statistics: Statistics) -> None:
+    def begin(self, network: Network, statistics: TextStatistics) -> None:
         """Give a network that is to be trained whatever need not be learned."""
 
     def standard(self) -> "Objective":
@@ -156,7 +156,7 @@ class Objective(nn.Module):
         )
 
 
-class Reader(Objective):
+class PlaceObjective(Objective):
     """An objective that is content with the states of the ordinary pass in some places."""
 
     # The head whose encoder and layers it reads; None: the last states of the main encoder.
@@ -179,28 +179,31 @@ class Reader(Objective):
 
     def joined(self, others: Sequence[Objective]) -> Objective:
         """Readers share a pass, unless one of them runs the encoder in its own way after all."""
-        if type(self).forward is not Reader.forward:
+        if type(self).forward is not PlaceObjective.forward:
             return super().joined(others)
-        readers: list[Reader] = [self]
+        readers: list[PlaceObjective] = [self]
         for other in others:
-            if not isinstance(other, Reader) or type(other).forward is not Reader.forward:
+            if (
+                not isinstance(other, PlaceObjective)
+                or type(other).forward is not PlaceObjective.forward
+            ):
                 raise SettingsError(
                     f"{type(other).__name__} runs the encoder in its own way, so that it cannot be "
                     f"learned beside {type(self).__name__}. Train it in a run of its own."
                 )
             readers.append(other)
-        return Joint(readers)
+        return JointObjective(readers)
 
 
-class Joint(Objective):
+class JointObjective(Objective):
     """Several readers on one pass of the encoder: masked tokens and next sentences are BERT."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+    def __init__(self, readers: Sequence[PlaceObjective]) -> None:
         super().__init__(readers[0].config, readers[0].vocabulary)
         self.readers = nn.ModuleList(readers)
 
-    def _each(self) -> list[Reader]:
-        return [reader for reader in self.readers if isinstance(reader, Reader)]
+    def _each(self) -> list[PlaceObjective]:
+        return [reader for reader in self.readers if isinstance(reader, PlaceObjective)]
 
     def describe(self) -> list[Term]:
         """The terms of all."""
@@ -233,14 +236,16 @@ class Joint(Objective):
         """The companions of all."""
         return {name: path for reader in self._each() for name, path in reader.companions().items()}
 
-    def begin(self, network: Network, statistics: Statistics) -> None:
+    def begin(self, network: Network, statistics: TextStatistics) -> None:
         """Let each give what it can."""
         for reader in self._each():
             reader.begin(network, statistics)
 
     def standard(self) -> Self:
         """Each as it is evaluated."""
-        return type(self)([r for each in self._each() if isinstance(r := each.standard(), Reader)])
+        return type(self)(
+            [r for each in self._each() if isinstance(r := each.standard(), PlaceObjective)]
+        )
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Let each mask and label in turn."""

@@ -22,7 +22,7 @@ from unmask.data.batch import Batch
 from unmask.model.heads import TokenHead
 from unmask.model.network import Network
 from unmask.model.shape import TOKENS, Heads, Shape, TokensConfig
-from unmask.objectives.base import RIGHT, Reader, Statistics, Sums, Term, per_record
+from unmask.objectives.base import CORRECT, PlaceObjective, Sums, Term, TextStatistics, per_record
 from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -49,7 +49,7 @@ class MaskSettings(Settings):
         return self
 
 
-class MaskedLM(Reader):
+class MaskedLM(PlaceObjective):
     """Predict the masked tokens from their contexts, on both sides.
 
     Needs: labels PLACES, where in the batch they are, and ANSWERS, what they were.
@@ -83,7 +83,7 @@ class MaskedLM(Reader):
         first, last = self.config.rate, self.config.last_rate
         return first if last is None else first + progress * (last - first)
 
-    def begin(self, network: Network, statistics: Statistics) -> None:
+    def begin(self, network: Network, statistics: TextStatistics) -> None:
         """Let every token be predicted as often as it occurs, whatever is around it."""
         if self.config.frequencies:
             with torch.no_grad():
@@ -135,7 +135,7 @@ class MaskedLM(Reader):
         losses = F.cross_entropy(scores, answers, reduction="none" if each else "sum")
         if each:
             return {TERM: per_record(losses, batch.texts().flatten()[self.places(batch)], batch)}
-        return {TERM: losses, TERM + RIGHT: (scores.argmax(dim=-1) == answers).sum()}
+        return {TERM: losses, TERM + CORRECT: (scores.argmax(dim=-1) == answers).sum()}
 
     def _words(self, batch: Batch, ordinary: NDArray[np.int64]) -> NDArray[np.int64]:
         """For each ordinary token the first of its word; itself, if words are not kept whole."""

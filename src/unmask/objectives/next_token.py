@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batch import Batch, Numbers, collate
-from unmask.data.packing import Rows
+from unmask.data.packing import RowPlan
 from unmask.model.config import SearchSettings, Share
-from unmask.model.decoding.beam_search import Hypothesis, Marks, begin
+from unmask.model.decoding.beam_search import Hypothesis, SpecialIds, begin
 from unmask.model.decoding.decoder import Decoder
 from unmask.model.decoding.recurrent import RecurrentDecoder
 from unmask.model.decoding.unpacking import texts_of
@@ -26,7 +26,7 @@ from unmask.model.network import Network
 from unmask.model.shape import DECODER
 from unmask.objectives.base import Companions, Objective, Sums, Term, per_record
 from unmask.system.settings import Settings
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS
 
 TARGET = "target"  # the batch of what the decoder hears
@@ -34,7 +34,7 @@ ANSWERS, PLACES, FORCED = "answers", "places", "forced"  # its labels
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class NextWordSettings(Settings):
+class NextTokenSettings(Settings):
     """What a decoder hears while it learns."""
 
     forcing: Fraction = 1.0  # share of words heard as they should be, not as they were said
@@ -43,7 +43,7 @@ class NextWordSettings(Settings):
     smoothing: Share = 0.1  # of each answer, spread over all words
 
     @model_validator(mode="after")
-    def _ends(self) -> "NextWordSettings":
+    def _ends(self) -> "NextTokenSettings":
         if self.forcing_by != "step" and self.always:
             raise ValueError("forcing_by is set, but every word is forced; lower forcing.")
         return self
@@ -95,7 +95,7 @@ class PairTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class OneSide:
     """The tokens of one side, all of one segment."""
 
     ids: Numbers
@@ -106,12 +106,12 @@ class Side:
         return [0] * len(self.ids)
 
 
-def batch_of_pairs(pairs: Sequence[PairTokens], rows: Rows, *, pad_id: int, term: str) -> Batch:
+def batch_of_pairs(pairs: Sequence[PairTokens], rows: RowPlan, *, pad_id: int, term: str) -> Batch:
     """Pairs in rows: both sides of a pair in the same row, with the same owner."""
-    batch = collate([Side(pair.source) for pair in pairs], rows, pad_id=pad_id)
+    batch = collate([OneSide(pair.source) for pair in pairs], rows, pad_id=pad_id)
     if not all(len(pair.target) for pair in pairs):
         return batch
-    heard = collate([Side(pair.heard) for pair in pairs], rows, pad_id=pad_id)
+    heard = collate([OneSide(pair.heard) for pair in pairs], rows, pad_id=pad_id)
     (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
     order: list[int] = heard.begins.argsort().tolist()
     answers = torch.from_numpy(np.concatenate([pairs[i].answers for i in order]).astype(np.int64))
@@ -119,13 +119,13 @@ def batch_of_pairs(pairs: Sequence[PairTokens], rows: Rows, *, pad_id: int, term
     return replace(batch, also={TARGET: target}, counts={term: len(answers)})
 
 
-class NextWord(Objective):
+class NextToken(Objective):
     """The cross-entropy of every next word, with what came before it heard."""
 
-    Config = NextWordSettings
-    config: NextWordSettings
+    Config = NextTokenSettings
+    config: NextTokenSettings
 
-    def __init__(self, config: NextWordSettings, *, term: str) -> None:
+    def __init__(self, config: NextTokenSettings, *, term: str) -> None:
         super().__init__(config)
         self.term = term
 
@@ -192,7 +192,7 @@ def decoder_states(network: Network, batch: Batch) -> Tensor:
     return states.flatten(0, 1)[target.labels[PLACES]]
 
 
-class Speaking:
+class NetworkDecoder:
     """A network's decoder, as a search asks it."""
 
     def __init__(self, network: Network) -> None:
@@ -214,23 +214,23 @@ def limits_of(length: Tensor, settings: SearchSettings, most: int) -> Tensor:
     return limits.clamp(max=most)
 
 
-class Decoding:
+class DecodingSession:
     """Texts that a decoder says, searched together."""
 
     def __init__(
         self,
         network: Network,
         pairs: Sequence[PairTokens],
-        rows: Rows,
-        tokens: Tokens,
+        rows: RowPlan,
+        tokens: Tokenizers,
         settings: SearchSettings,
     ) -> None:
         config, vocabulary = network.shape.decoder, (tokens.target or tokens.source).vocabulary
         assert config is not None, "this network has no decoder"
         batch = collate(
-            [Side(pair.source) for pair in pairs], rows, pad_id=tokens.source.vocabulary.pad
+            [OneSide(pair.source) for pair in pairs], rows, pad_id=tokens.source.vocabulary.pad
         ).to(network.table().device)
-        texts, speaking = texts_of(batch.owner, batch.index), Speaking(network)
+        texts, speaking = texts_of(batch.owner, batch.index), NetworkDecoder(network)
         state = speaking.decoder.begin(texts.apart(network.states_for(DECODER, batch)), texts)
         self.order: list[int] = batch.begins.argsort().tolist()
         limits = limits_of(texts.length, settings, config.max_length)
@@ -240,7 +240,7 @@ class Decoding:
             state,
             torch.full_like(limits, vocabulary.cls),
             limits,
-            Marks(vocabulary.sep, never),
+            SpecialIds(vocabulary.sep, never),
             settings,
             [pairs[i].number for i in self.order],
         )

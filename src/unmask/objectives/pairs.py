@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batch import Batch
-from unmask.data.corpus.examples import UNSAID
+from unmask.data.corpus.examples import NO_PAIR
 from unmask.model.network import Network
 from unmask.model.shape import PAIR, PAIRS, POOLER, Heads, PoolerConfig, Shape
-from unmask.objectives.base import RIGHT, Reader, Sums, Term, per_record
+from unmask.objectives.base import CORRECT, PlaceObjective, Sums, Term, per_record
 from unmask.system.settings import Settings
 
 TERM = LABEL = "pair"
@@ -22,7 +22,7 @@ class PairSettings(Settings):
     """Nothing to choose: the examples decide what is asked."""
 
 
-class PairOrder(Reader):
+class PairOrder(PlaceObjective):
     """A yes or no from the pooled [CLS].
 
     Needs: labels LABEL [N], FOLLOWS, DIFFERS or UNSAID for an example of one segment.
@@ -43,7 +43,7 @@ class PairOrder(Reader):
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Count the pairs that have an answer; the examples bring it."""
-        return batch.with_labels(int((batch.labels[LABEL] != UNSAID).sum()), TERM)
+        return batch.with_labels(int((batch.labels[LABEL] != NO_PAIR).sum()), TERM)
 
     def places(self, batch: Batch) -> Tensor:
         """The first token of each text.  -> [N]"""
@@ -54,10 +54,10 @@ class PairOrder(Reader):
         scores = network.pair_scores(states)  # [N, 2]
         answers = batch.labels[LABEL]  # [N]
         if each:
-            losses = F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="none")
+            losses = F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="none")
             texts = torch.arange(len(answers), device=answers.device)
             return {TERM: per_record(losses, texts, batch)}
-        sums = {TERM: F.cross_entropy(scores, answers, ignore_index=UNSAID, reduction="sum")}
+        sums = {TERM: F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="sum")}
         if not network.training:
-            sums[TERM + RIGHT] = ((scores.argmax(dim=-1) == answers) & (answers != UNSAID)).sum()
+            sums[TERM + CORRECT] = ((scores.argmax(dim=-1) == answers) & (answers != NO_PAIR)).sum()
         return sums

@@ -18,15 +18,16 @@ from starlette.types import ASGIApp
 
 from unmask.infer.model import Model
 from unmask.server.guard import LOCAL, Guard
-from unmask.server.limits import Limits, Refused, internal, invalid
+from unmask.server.limits import Limits, RequestError, internal, invalid
 from unmask.server.routes import compatible, tasks, unmask
-from unmask.server.schemas import Problem
-from unmask.server.service import Desk
+from unmask.server.schemas import ErrorResponse
+from unmask.server.service import Service
 from unmask.version import VERSION
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 SAID: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
+    code: {"model": ErrorResponse}
+    for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
 }
 
 
@@ -39,7 +40,7 @@ def create_app(
     runs: dict[str, Path] | None = None,
 ) -> ASGIApp:
     """The whole server as an ASGI app; it answers between its start-up and its shut-down."""
-    desk = Desk(models, limits or Limits(), runs or {})
+    desk = Service(models, limits or Limits(), runs or {})
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -96,8 +97,8 @@ def _page(app: FastAPI) -> None:
 def _errors(app: FastAPI) -> None:
     """Every error in the words of `Refused`."""
 
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> JSONResponse:
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> JSONResponse:
         return error.response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
@@ -117,4 +118,4 @@ def _errors(app: FastAPI) -> None:
         said = str(error.detail)
         if error.status_code == 404:
             said = f"{request.url.path[:80]}: there is no such route; /docs lists those there are."
-        return await refused(request, Refused(error.status_code, said, "http", error.headers))
+        return await refused(request, RequestError(error.status_code, said, "http", error.headers))

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any, Protocol
 
-from unmask.server.limits import Limits, Refused, busy, invalid, too_large, too_late
+from unmask.server.limits import Limits, RequestError, busy, invalid, too_large, too_late
 from unmask.server.metrics import Metrics
 from unmask.system.errors import DataError, SettingsError, TextTooLong
 
 Grown = Callable[[object], None]  # is given what there is of an answer, after each step
 
 
-class Session(Protocol):
+class GenerationSession(Protocol):
     """Answers to items that grow together."""
 
     @property
@@ -40,7 +40,7 @@ class Session(Protocol):
 
 
 @dataclass
-class Work:
+class PendingRequest:
     """The items of one request, all of which want the same."""
 
     key: object  # works with an equal one are done together; it is compared, never hashed
@@ -56,11 +56,11 @@ class Work:
 
 
 @dataclass
-class Running:
+class RunningSession:
     """A session and the works that it answers."""
 
-    session: Session
-    works: list[Work]
+    session: GenerationSession
+    works: list[PendingRequest]
     steps: int = 0  # taken
 
 
@@ -69,8 +69,8 @@ class Batcher:
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
-        self.works: deque[Work] = deque()
-        self.sessions: deque[Running] = deque()  # of the thread alone
+        self.works: deque[PendingRequest] = deque()
+        self.sessions: deque[RunningSession] = deque()  # of the thread alone
         self.waiting = 0  # texts in the queue
         self.changed = Condition()
         self.stopped = False
@@ -89,7 +89,7 @@ class Batcher:
         if self.thread.is_alive():
             self.thread.join(timeout=self.limits.drain_seconds)
 
-    def full(self, more: int = 1) -> Refused | None:
+    def full(self, more: int = 1) -> RequestError | None:
         """Why so many more texts may not wait, if they may not."""
         waiting, most = self.waiting, self.limits.queue
         if self.stopped:
@@ -98,7 +98,7 @@ class Batcher:
             return None
         return busy(f"{waiting} texts wait already, and {most} may. Try again in a second.")
 
-    async def ask(self, work: Work) -> list[Any]:
+    async def ask(self, work: PendingRequest) -> list[Any]:
         """Wait for the answers to a work's items, in order."""
         if not work.items:
             return []
@@ -113,7 +113,7 @@ class Batcher:
         finally:
             work.left = True  # matters only where it was not answered yet
 
-    async def stream(self, work: Work) -> AsyncIterator[Any]:
+    async def stream(self, work: PendingRequest) -> AsyncIterator[Any]:
         """The answer to a single item as it grows; the last one is complete."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[object] = asyncio.Queue()
@@ -144,7 +144,7 @@ class Batcher:
                 if time.monotonic() >= until:
                     break
 
-    def _next(self) -> list[Work] | None:
+    def _next(self) -> list[PendingRequest] | None:
         """The oldest work and its like, or nothing if a session waits; None when all is over."""
         with self.changed:
             while not self.works:
@@ -153,8 +153,8 @@ class Batcher:
                 if self.stopped:
                     return None
                 self.changed.wait()
-            batch: list[Work] = []
-            others: deque[Work] = deque()
+            batch: list[PendingRequest] = []
+            others: deque[PendingRequest] = deque()
             for work in self.works:
                 expired = self._expired(work)
                 if not (work.left or expired or self._fits(batch, work)):
@@ -170,10 +170,10 @@ class Batcher:
             self.works = others
         return batch
 
-    def _expired(self, work: Work) -> bool:
+    def _expired(self, work: PendingRequest) -> bool:
         return time.monotonic() - work.since > self.limits.request_seconds
 
-    def _fits(self, batch: list[Work], work: Work) -> bool:
+    def _fits(self, batch: list[PendingRequest], work: PendingRequest) -> bool:
         if work.grows and len(self.sessions) >= self.limits.sessions:
             return False
         if not batch:
@@ -181,14 +181,14 @@ class Batcher:
         tokens = sum(own.tokens for own in batch) + work.tokens
         return work.key == batch[0].key and tokens <= self.limits.batch_tokens
 
-    def _start(self, batch: list[Work]) -> None:
+    def _start(self, batch: list[PendingRequest]) -> None:
         """Give each work its answers, begin a session for all, or say what is wrong."""
         items = [item for work in batch for item in work.items]
         try:
             found = batch[0].run(items)
             self.metrics.batch(len(items), sum(work.tokens for work in batch))
             if batch[0].grows:
-                self.sessions.append(Running(found, batch))
+                self.sessions.append(RunningSession(found, batch))
                 return
             answers = _dealt(found, batch)
         except BaseException as error:  # a panic of the tokenizer's engine is no Exception
@@ -226,7 +226,7 @@ class Batcher:
         if not session.done:
             self.sessions.append(running)
 
-    def _failed(self, batch: list[Work], error: BaseException) -> None:
+    def _failed(self, batch: list[PendingRequest], error: BaseException) -> None:
         """What is wrong with one work is not answered to its neighbours: each goes on alone.
 
         They wait in front of the others, so that as few sessions run at once as ever.
@@ -246,7 +246,7 @@ def _begun(future: Future[list[object]]) -> bool:
     return future.running() or future.set_running_or_notify_cancel()
 
 
-def _dealt(answers: Sequence[object], works: Sequence[Work]) -> list[list[object]]:
+def _dealt(answers: Sequence[object], works: Sequence[PendingRequest]) -> list[list[object]]:
     """Those of each work."""
     found = iter(answers)
     return [[next(found) for _ in work.items] for work in works]

@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.server.limits import Refused, internal, too_late
-from unmask.server.service import Desk
+from unmask.server.limits import RequestError, internal, too_late
+from unmask.server.service import Service
 
 OPEN = {"/health"}  # without a token; those of the page ask for it themselves
 PAGE = "/page/"
@@ -43,7 +43,7 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        desk: Desk,
+        desk: Service,
         queued: Mapping[str, Route],
         *,
         token: str | None,
@@ -79,7 +79,7 @@ class Guard:
             self._check(scope)
             body = await self._body(scope, receive)
             await self._answered(scope, body, receive, reply)
-        except Refused as refused:
+        except RequestError as refused:
             if status == GONE:  # else the answer is half sent: it ends with the connection
                 await refused.response(path)(scope, receive, reply)
         except Exception:
@@ -95,7 +95,7 @@ class Guard:
         host = headers.get("host", "").lower()
         if "*" not in self.hosts and _name(host) not in self.hosts:
             message = f"host '{host[:80]}' is not served here. Allow it (--allow-host)."
-            raise Refused(421, message, "host")
+            raise RequestError(421, message, "host")
         path, method = str(scope["path"]), scope["method"]
         public = path in OPEN or (method == "GET" and (path == "/" or path.startswith(PAGE)))
         if self.token and not public:
@@ -103,22 +103,22 @@ class Guard:
             right = hmac.compare_digest(given.strip().encode(), self.token.encode())
             if kind.lower() != "bearer" or not right:
                 message = "need the header Authorization: Bearer TOKEN."
-                raise Refused(401, message, "token", {"www-authenticate": "Bearer"})
+                raise RequestError(401, message, "token", {"www-authenticate": "Bearer"})
         if method in ("POST", "PUT", "PATCH"):
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 message = f"content-type '{kind[:80]}'; need application/json."
-                raise Refused(415, message, "content_type")
+                raise RequestError(415, message, "content_type")
             if headers.get("content-encoding", "identity") != "identity":
                 message = "the body is compressed; send it as it is."
-                raise Refused(415, message, "content_encoding")
+                raise RequestError(415, message, "content_encoding")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdecimal() or int(length[:20]) > self.limits.body:
             raise self._large()
 
-    def _large(self) -> Refused:
+    def _large(self) -> RequestError:
         message = f"the body is over {self.limits.body:,} bytes. Send less at a time."
-        return Refused(413, message, "too_large", UNREAD)
+        return RequestError(413, message, "too_large", UNREAD)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """All of it, or a refusal as soon as it is too much or too slow."""
@@ -130,9 +130,9 @@ class Guard:
                     if len(body) > self.limits.body:
                         raise self._large()
         except TimeoutError:
-            raise Refused(408, "the body came too slowly.", "timeout", UNREAD) from None
+            raise RequestError(408, "the body came too slowly.", "timeout", UNREAD) from None
         except ClientDisconnect:
-            raise Refused(400, "the body ended early.", "body") from None
+            raise RequestError(400, "the body ended early.", "body") from None
         return bytes(body)
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:

@@ -24,7 +24,7 @@ class Limits:
     drain_seconds: float = 30.0  # for what is under way, when the server is told to stop
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """A request that gets no answer: the status, what is wrong, and a name that a program knows."""
 
     def __init__(
@@ -51,27 +51,27 @@ class Refused(Exception):
         return {"error": self.message, "error_type": self.kind}
 
 
-def invalid(message: str) -> Refused:
+def invalid(message: str) -> RequestError:
     """What was asked cannot be answered, however often it is asked."""
-    return Refused(422, message, "validation")
+    return RequestError(422, message, "validation")
 
 
-def too_large(message: str) -> Refused:
+def too_large(message: str) -> RequestError:
     """More than a request may bring."""
-    return Refused(413, message, "too_large")
+    return RequestError(413, message, "too_large")
 
 
-def busy(message: str) -> Refused:
+def busy(message: str) -> RequestError:
     """Too much at once: later, it may be answered."""
-    return Refused(429, message, "overloaded", {"retry-after": "1"})
+    return RequestError(429, message, "overloaded", {"retry-after": "1"})
 
 
-def internal() -> Refused:
+def internal() -> RequestError:
     """A mistake of ours, of which the log has more."""
     message = "the server made a mistake. Its log has it, by the x-request-id of this answer."
-    return Refused(500, message, "internal")
+    return RequestError(500, message, "internal")
 
 
-def too_late(message: str) -> Refused:
+def too_late(message: str) -> RequestError:
     """It would have taken too long."""
-    return Refused(503, message, "timeout", {"retry-after": "2"})
+    return RequestError(503, message, "timeout", {"retry-after": "2"})

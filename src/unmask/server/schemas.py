@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unmask.tasks.translate import Alignment, Beams, Penalty
-from unmask.tasks.views import Looked
+from unmask.tasks.views import AlignmentView
 from unmask.text.tokenizer import whole_characters
 
 Text = Annotated[str, AfterValidator(whole_characters)]  # half a character cannot be sent back
@@ -19,7 +19,7 @@ Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
 OPTIONS = {"truncate", "normalize", "add_special_tokens", "top"}
 
 
-class Asked(BaseModel):
+class Request(BaseModel):
     """A request: nothing in it is ignored."""
 
     model_config = ConfigDict(extra="forbid")
@@ -31,13 +31,13 @@ class Asked(BaseModel):
         return self.model_dump(include=OPTIONS)
 
 
-class Lenient(Asked):
+class LenientRequest(Request):
     """A request in somebody else's words: clients send more than there is here."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class OpenAIEmbeddings(Lenient):
+class OpenAIEmbeddingRequest(LenientRequest):
     """OpenAI's request for embeddings."""
 
     input: Text | Texts
@@ -46,7 +46,7 @@ class OpenAIEmbeddings(Lenient):
     truncate: Truncate = False
 
 
-class Embed(Lenient):
+class EmbedRequest(LenientRequest):
     """text-embeddings-inference's request for embeddings."""
 
     inputs: Text | Texts
@@ -54,7 +54,7 @@ class Embed(Lenient):
     truncate: Truncate = False
 
 
-class Predict(Lenient):
+class PredictRequest(LenientRequest):
     """A text, a pair [a, b], or a batch of them [[a], [b, c]]."""
 
     inputs: Text | Texts | Items
@@ -68,21 +68,21 @@ class Sentences(BaseModel):
     sentences: Texts
 
 
-class Similarity(Lenient):
+class SimilarityRequest(LenientRequest):
     """How near sentences are to one."""
 
     inputs: Sentences
     truncate: Truncate = False
 
 
-class Tokenize(Lenient):
+class TokenizeRequest(LenientRequest):
     """Texts to split into tokens."""
 
     inputs: Text | Texts
     add_special_tokens: bool = True
 
 
-class Fill(Asked):
+class FillRequest(Request):
     """A text with [MASK] in it."""
 
     text: Text
@@ -90,7 +90,7 @@ class Fill(Asked):
     truncate: Truncate = False
 
 
-class Next(Asked):
+class NextSentenceRequest(Request):
     """Two sentences."""
 
     first: Text
@@ -98,27 +98,27 @@ class Next(Asked):
     truncate: Truncate = False
 
 
-class Classify(Asked):
+class ClassifyRequest(Request):
     """Texts, or pairs of them."""
 
     texts: Annotated[list[Text | tuple[Text, Text]], Field(max_length=MANY)]
     truncate: Truncate = False
 
 
-class Question(Asked):
+class AnswerRequest(Request):
     """A question and the passage that may answer it."""
 
     question: Text
     context: Text
 
 
-class Entities(Asked):
+class EntitiesRequest(Request):
     """Texts with names in them."""
 
     texts: Texts
 
 
-class Translate(Asked):
+class TranslateRequest(Request):
     """Texts to say in another language."""
 
     texts: Texts
@@ -127,7 +127,7 @@ class Translate(Asked):
     alignment: Alignment = False
 
 
-class Attention(Asked):
+class AttentionRequest(Request):
     """A text or a pair to look at."""
 
     text: Text
@@ -140,7 +140,7 @@ class Attention(Asked):
     truncate: Truncate = False
 
 
-class Vector(BaseModel):
+class OpenAIEmbedding(BaseModel):
     """One embedding, as OpenAI's clients read it."""
 
     object: Literal["embedding"] = "embedding"
@@ -155,11 +155,11 @@ class Usage(BaseModel):
     total_tokens: int
 
 
-class OpenAIVectors(BaseModel):
+class OpenAIEmbeddingResponse(BaseModel):
     """OpenAI's answer."""
 
     object: Literal["list"] = "list"
-    data: list[Vector]
+    data: list[OpenAIEmbedding]
     model: str
     usage: Usage
 
@@ -173,21 +173,21 @@ class OpenAIModel(BaseModel):
     owned_by: str = "unmask"
 
 
-class OpenAIModels(BaseModel):
+class OpenAIModelList(BaseModel):
     """All of them."""
 
     object: Literal["list"] = "list"
     data: list[OpenAIModel]
 
 
-class Share(BaseModel):
+class LabelScore(BaseModel):
     """A label and how likely it is."""
 
     label: str
     score: float
 
 
-class Token(BaseModel):
+class TokenInfo(BaseModel):
     """A token and where it stands in its text."""
 
     id: int
@@ -197,24 +197,24 @@ class Token(BaseModel):
     stop: int | None
 
 
-class Verdict(BaseModel):
+class NextSentence(BaseModel):
     """Does the second sentence follow the first?"""
 
     probability: float
     follows: bool
 
 
-class Translated(BaseModel):
+class TranslationResponse(BaseModel):
     """A translation; the score is the mean log-probability of a word."""
 
     model_config = ConfigDict(from_attributes=True)
 
     text: str
     score: float
-    alignment: Looked | None = None
+    alignment: AlignmentView | None = None
 
 
-class Info(BaseModel):
+class ServerInfo(BaseModel):
     """What is served, in text-embeddings-inference's words and some of ours."""
 
     model_id: str
@@ -227,7 +227,7 @@ class Info(BaseModel):
     models: list[dict[str, Any]]
 
 
-class Problem(BaseModel):
+class ErrorResponse(BaseModel):
     """Why there is no answer."""
 
     error: str

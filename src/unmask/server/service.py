@@ -15,13 +15,13 @@ from typing import Any, TypeVar, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
 from unmask.infer.embed import USUAL, EmbedOptions, Vector
-from unmask.infer.model import Guess, Model
+from unmask.infer.model import Model, TokenPrediction
 from unmask.inspect.html import payload
 from unmask.model.shape import PAIR, TOKENS
-from unmask.server.batching import Batcher, Session, Work
-from unmask.server.limits import Limits, Refused, invalid, too_large
+from unmask.server.batching import Batcher, GenerationSession, PendingRequest
+from unmask.server.limits import Limits, RequestError, invalid, too_large
 from unmask.server.metrics import Metrics
-from unmask.server.schemas import Asked, Verdict
+from unmask.server.schemas import NextSentence, Request
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify
@@ -41,13 +41,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Verb:
+class Capability:
     """A thing to ask: what answers the items of a request, given its options as keywords."""
 
     run: Callable[..., Sequence[object]]
     can: Callable[[Model], bool]
     needs: str  # a model that can, in words
-    begin: Callable[..., Session] | None = None  # instead of `run`, for a model that generates
+    begin: Callable[..., GenerationSession] | None = (
+        None  # instead of `run`, for a model that generates
+    )
 
     def grows(self, model: Model) -> bool:
         """Do the answers of this model grow in a session?"""
@@ -98,13 +100,15 @@ def _tokenize(model: Model, items: list[str], *, add_special_tokens: bool) -> li
     return found
 
 
-def _fill(model: Model, items: list[str], *, top: int, truncate: bool) -> list[list[list[Guess]]]:
+def _fill(
+    model: Model, items: list[str], *, top: int, truncate: bool
+) -> list[list[list[TokenPrediction]]]:
     return [model.fill(text, top=top, truncate=truncate) for text in items]
 
 
-def _next(model: Model, items: list[tuple[str, str]], *, truncate: bool) -> list[Verdict]:
+def _next(model: Model, items: list[tuple[str, str]], *, truncate: bool) -> list[NextSentence]:
     shares = [model.next(first, second, truncate=truncate) for first, second in items]
-    return [Verdict(probability=share, follows=share >= 0.5) for share in shares]
+    return [NextSentence(probability=share, follows=share >= 0.5) for share in shares]
 
 
 def _attention(
@@ -156,23 +160,23 @@ class _Growing:
         return _views(self.model, self.records, self.growing.answers())
 
 
-def of_task(name: str) -> Verb:
+def of_task(name: str) -> Capability:
     """The verb of a task: any of its questions, each answer with its view."""
 
     def can(model: Model) -> bool:
         return model.fine_tuned and model.task.name == name
 
-    return Verb(_viewed, can, f"one that was fine-tuned for {name}", _Growing)
+    return Capability(_viewed, can, f"one that was fine-tuned for {name}", _Growing)
 
 
-def _short(kind: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Verb:
+def _short(kind: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Capability:
     """A short form of a task's questions, each made of an item."""
 
     def run(model: Model, items: list[T], *, truncate: bool = True) -> list[object]:
         return _answered(model, [ask(item) for item in items], truncate=truncate)
 
     verb = of_task(kind.name)
-    return Verb(run, verb.can, verb.needs)
+    return Capability(run, verb.can, verb.needs)
 
 
 def _text(item: TextOrPair) -> AskText:
@@ -188,20 +192,20 @@ def _sentence(item: str) -> AskSentence:
 
 
 VERBS = {
-    "embed": Verb(_embed, _any, "any model"),
-    "tokenize": Verb(_tokenize, _any, "any model"),
+    "embed": Capability(_embed, _any, "any model"),
+    "tokenize": Capability(_tokenize, _any, "any model"),
     "classify": _short(Classify, _text),
     "score": _short(Regress, _text),
     "answer": _short(Qa, _passage),
     "entities": _short(Ner, _sentence),
-    "fill": Verb(_fill, _has(TOKENS), f"a {MASKED} or {PRETRAINING}"),
-    "next": Verb(_next, _has(PAIR), f"a {PRETRAINING}"),
-    "attention": Verb(_attention, _attends, "a Transformer"),
+    "fill": Capability(_fill, _has(TOKENS), f"a {MASKED} or {PRETRAINING}"),
+    "next": Capability(_next, _has(PAIR), f"a {PRETRAINING}"),
+    "attention": Capability(_attention, _attends, "a Transformer"),
     "translate": of_task(Translate.name),
 }
 
 
-def abilities(model: Model) -> list[str]:
+def capabilities(model: Model) -> list[str]:
     """The verbs that a model can answer."""
     return [name for name, verb in VERBS.items() if verb.can(model)]
 
@@ -210,7 +214,7 @@ def named(models: Mapping[str, Model], name: str) -> Model:
     """The model of that name."""
     if name not in models:
         message = f"model '{name[:80]}': not served here; there is {', '.join(models)}."
-        raise Refused(404, message, "unknown_model")
+        raise RequestError(404, message, "unknown_model")
     return models[name]
 
 
@@ -225,7 +229,7 @@ def chosen(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[st
     raise invalid(f"{refused} for '{verb.removeprefix(ASK)}'; need {asked.needs}.")
 
 
-def verb_of(name: str) -> Verb:
+def verb_of(name: str) -> Capability:
     """A verb by its name; that of a task is called `ask` and its name."""
     return of_task(name.removeprefix(ASK)) if name.startswith(ASK) else VERBS[name]
 
@@ -250,7 +254,7 @@ def _tokens(item: object) -> int:
     return 0
 
 
-class Desk:
+class Service:
     """What a route needs: the models, and somebody who answers."""
 
     def __init__(self, models: dict[str, Model], limits: Limits, runs: dict[str, Path]) -> None:
@@ -258,12 +262,12 @@ class Desk:
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
 
-    async def ask(self, verb: str, asked: Asked, items: Sequence[object]) -> list[Any]:
+    async def ask(self, verb: str, asked: Request, items: Sequence[object]) -> list[Any]:
         """The answers to the items of a request."""
         self._refuse_many(items)
         return await self.batcher.ask(self._work(verb, asked, items))
 
-    async def ask_task(self, task: str, asked: Asked, asks: Sequence[Ask]) -> list[Viewed]:
+    async def ask_task(self, task: str, asked: Request, asks: Sequence[Ask]) -> list[Viewed]:
         """The answers to questions, of which those go together that agree in their options."""
         self._refuse_many(asks)
         found: dict[int, Viewed] = {}
@@ -276,19 +280,21 @@ class Desk:
             left = {place: ask for place, ask in left.items() if place not in group}
         return [found[place] for place in range(len(asks))]
 
-    def stream_task(self, task: str, asked: Asked, ask: Ask) -> AsyncIterator[Viewed]:
+    def stream_task(self, task: str, asked: Request, ask: Ask) -> AsyncIterator[Viewed]:
         """The answer to one question, as it grows."""
         self._refuse_many([ask])
         return self.batcher.stream(self._work(ASK + task, asked, [ask], ask.chosen()))
 
-    def _work(self, verb: str, asked: Asked, items: Sequence[object], more: object = None) -> Work:
+    def _work(
+        self, verb: str, asked: Request, items: Sequence[object], more: object = None
+    ) -> PendingRequest:
         """What the thread is to do; works with an equal key are done together."""
         name, model = chosen(self.models, verb, asked.model)
         options, own = asked.options(), verb_of(verb)
         key = name, verb, tuple(options.items()), more
         grows = own.grows(model)
         run = partial(own.begin if grows and own.begin else own.run, model, **options)
-        return Work(key, run, items, guessed_tokens(items), grows)
+        return PendingRequest(key, run, items, guessed_tokens(items), grows)
 
     def _refuse_many(self, items: Sequence[object]) -> None:
         """Refuse more than a request may bring."""

@@ -37,7 +37,7 @@ def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        sync(path.parent)
+        fsync(path.parent)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
@@ -63,13 +63,13 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
 
 
-def digest(path: Path) -> str:
+def sha256_of_file(path: Path) -> str:
     """The sha256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Force a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -79,7 +79,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def unfinished(target: Path) -> Iterator[Path]:
+def temporary_folder(target: Path) -> Iterator[Path]:
     """A folder beside the target, locked while its writer lives and gone when the block ends."""
     temporary = _beside(target)
     temporary.mkdir()  # with the permissions that the umask leaves, which mkdtemp does not give
@@ -92,7 +92,7 @@ def unfinished(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def sweep(folder: Path, pattern: str) -> None:
+def remove_leftovers(folder: Path, pattern: str) -> None:
     """Remove what writers that were killed have left: whatever nobody has locked."""
     for left in folder.glob(pattern):
         with suppress(OSError):
@@ -105,7 +105,7 @@ def sweep(folder: Path, pattern: str) -> None:
 
 
 @contextmanager
-def held(path: Path, *, what: str) -> Iterator[None]:
+def file_lock(path: Path, *, what: str) -> Iterator[None]:
     """Hold a lock while the block runs; a second process is refused, with the number of the first.
 
     The file stays, the lock goes with the process however it ends.

@@ -106,7 +106,7 @@ class Processes:
 
 
 @contextmanager
-def processes() -> Iterator[Processes]:
+def join_processes() -> Iterator[Processes]:
     """Join the other processes, if torchrun started several."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -130,13 +130,13 @@ def processes() -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor that may lie in shares on several processes, whole; all of them must ask."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
-def like(tensor: Tensor, model: Tensor) -> Tensor:
+def sharded_like(tensor: Tensor, model: Tensor) -> Tensor:
     """A whole tensor laid out like another, in shares if that one is."""
     tensor, alike = tensor.to(model.device), tensor.shape == model.shape
     if alike and hasattr(model, "device_mesh") and hasattr(model, "placements"):
@@ -166,9 +166,9 @@ def _store(rank: int, world: int) -> Any:
         is_master=rank == 0 and not by_agent,
         timeout=TIMEOUT,
     )
-    return PrefixStore(f"try-{restarts()}", store)
+    return PrefixStore(f"try-{restart_count()}", store)
 
 
-def restarts() -> int:
+def restart_count() -> int:
     """How often torchrun has restarted the workers of this run."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -49,7 +49,7 @@ class Stopped(Exception):
         self.exit_code = 128 + number
 
 
-def need(what: str, *packages: str, extra: str) -> None:
+def require(what: str, *packages: str, extra: str) -> None:
     """Refuse what needs packages that are not installed; `extra` of unmask installs them."""
     for package in packages:
         try:
@@ -61,7 +61,7 @@ def need(what: str, *packages: str, extra: str) -> None:
             ) from None
 
 
-def in_one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """What went wrong in somebody else's code: the kind of error, and what it says.
 
     >>> in_one_line(ValueError("two\\nlines")), in_one_line(KeyError())
@@ -70,7 +70,7 @@ def in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
-def unknown(what: str, got: str, allowed: Iterable[str]) -> str:
+def unknown_name(what: str, got: str, allowed: Iterable[str]) -> str:
     """Say that a name is unknown, and offer the nearest right one.
 
     >>> unknown("size", "minni", ["tiny", "mini"])

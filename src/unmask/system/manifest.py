@@ -12,12 +12,12 @@ MODEL_MANIFEST = "unmask.json"  # in the folder of a model
 MODEL_LIMIT = 2**24  # bytes of it and of config.json, which name every label
 
 
-def sealed(table: dict[str, Any]) -> bytes:
+def with_digest(table: dict[str, Any]) -> bytes:
     """The table with its own digest, as it is written, to the byte."""
     return _text({**table, "sha256": _digest(table)})
 
 
-def read_sealed(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
+def read_with_digest(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """Read it back, and refuse it if a byte was changed."""
     table = read_json(path, limit=limit)
     if table.get("sha256") != _digest(table) or path.read_bytes() != _text(table):

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from unmask.system.errors import SettingsError, UserError, in_one_line, unknown
+from unmask.system.errors import SettingsError, UserError, one_line, unknown_name
 
 Kind = Literal["objective", "task", "metric", "callback"]
 CLASSES = {"objective": "unmask.objectives.base:Objective", "task": "unmask.tasks.base:Task"}
@@ -31,7 +31,7 @@ def register(kind: Kind, name: str, thing: object) -> None:
     callback is a function that is given each entry of a run's metrics, to read.
     """
     if kind not in _registered:
-        raise SettingsError(f"register: {unknown('kind', kind, _registered)}")
+        raise SettingsError(f"register: {unknown_name('kind', kind, _registered)}")
     if not name.isidentifier():
         raise SettingsError(f"register: the name {name!r:.60} is not a word; need letters.")
     if name in _registered[kind] or name in _built_in(kind):
@@ -75,7 +75,7 @@ def load_plugin(path: str | Path) -> None:
         raise
     except Exception as error:
         raise SettingsError(
-            f"--plugin {path}: running it failed: {in_one_line(error)}. --trace shows where."
+            f"--plugin {path}: running it failed: {one_line(error)}. --trace shows where."
         ) from error
     _loaded[place.name] = digest
 
@@ -90,18 +90,18 @@ def registered(kind: Kind) -> dict[str, Any]:
     return dict(_registered[kind])
 
 
-def known(kind: Kind, table: Mapping[str, str]) -> list[str]:
+def known_names(kind: Kind, table: Mapping[str, str]) -> list[str]:
     """All names of a kind: the built-in ones of a table, then those of plugins."""
     return [*table, *_registered[kind]]
 
 
-def find(kind: Kind, table: Mapping[str, str], name: str) -> Any:
+def find_class(kind: Kind, table: Mapping[str, str], name: str) -> Any:
     """The class of a name: from a plugin, or from where a built-in table says it is."""
     if name in _registered[kind]:
         return _registered[kind][name]
     if name not in table:
         hint = "" if _loaded else " One of your own needs --plugin FILE.py."
-        raise SettingsError(f"{unknown(kind, name, known(kind, table))}{hint}")
+        raise SettingsError(f"{unknown_name(kind, name, known_names(kind, table))}{hint}")
     return _imported(table[name])
 
 

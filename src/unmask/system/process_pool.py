@@ -19,7 +19,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def in_order(
+def map_in_order(
     work: Callable[[Job], Result], jobs: Iterable[Job], workers: int
 ) -> Iterator[tuple[Job, Result]]:
     """Yield every job with its result; `work` must be a function that can be pickled."""

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from unmask.system.errors import FolderError, SettingsError, UserError, unknown
+from unmask.system.errors import FolderError, SettingsError, UserError, unknown_name
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
 DEEPEST = 50  # levels of tables and lists; code that reads settings is recursive
@@ -37,7 +37,7 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def build(kind: type[S], table: Mapping[str, object], *, where: str) -> S:
+def validate(kind: type[S], table: Mapping[str, object], *, where: str) -> S:
     """Check a table against its declaration; `where` opens the message of an error."""
     refuse_unknown(kind, table, where)
     try:
@@ -53,7 +53,7 @@ def refuse_unknown(kind: type[Settings], table: Mapping[str, object], where: str
     """Name a key that is not declared, in this table or in one inside it."""
     for key, value in table.items():
         if key not in kind.model_fields:
-            raise SettingsError(f"{where}: {unknown('key', key, kind.model_fields)}")
+            raise SettingsError(f"{where}: {unknown_name('key', key, kind.model_fields)}")
         inner = kind.model_fields[key].annotation
         tables: list[object] = value if isinstance(value, list) else [value]
         if get_origin(inner) is dict and isinstance(value, Mapping):
@@ -153,7 +153,7 @@ def _tables(value: object) -> list[Mapping[str, object]]:
     return tables if len(tables) == len(parts) else []
 
 
-def override(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
     """A table with some values replaced, each given as `name.name=value`.
 
     >>> override({"model": {"size": "base"}}, ["model.size=mini", "seed=3"])

@@ -10,7 +10,7 @@ from types import FrameType
 SAME = 2.0  # seconds
 
 
-class Wish:
+class StopRequest:
     """The signal that came, 0 if none did."""
 
     number = 0
@@ -29,9 +29,9 @@ class Wish:
 
 
 @contextmanager
-def stop_wishes() -> Iterator[Wish]:
+def catch_stop_signals() -> Iterator[StopRequest]:
     """Catch the two signals while the block runs."""
-    wish = Wish()
+    wish = StopRequest()
     before = {s: signal.signal(s, wish.take) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield wish

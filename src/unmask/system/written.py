@@ -18,7 +18,7 @@ from pathlib import Path
 
 from unmask.system.disk import write_file
 from unmask.system.errors import FolderError, UserError
-from unmask.system.manifest import MODEL_LIMIT, MODEL_MANIFEST, read_sealed
+from unmask.system.manifest import MODEL_LIMIT, MODEL_MANIFEST, read_with_digest
 
 LIST, RECIPE = ".written", "recipe.toml"
 BOARD = "tensorboard"
@@ -33,7 +33,7 @@ USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
 
 
 @dataclass
-class Contents:
+class FolderContents:
     """What is in a folder: what unmask wrote there, and the names of everything else."""
 
     # A folder before what is in it; lists and manifests before what they name.
@@ -53,25 +53,25 @@ def write_list(folder: Path, names: Iterable[str]) -> None:
     write_file(folder / LIST, "".join(f"{name}\n" for name in names).encode("utf-8"))
 
 
-def claim(folder: Path, name: str) -> None:
+def add_to_list(folder: Path, name: str) -> None:
     """List something that is about to be written. What exists already is not the run's own."""
     names = read_list(folder) or []
     if name not in names and not os.path.lexists(folder / name):
         write_list(folder, [*names, name])
 
 
-def survey(folder: Path, names: Collection[str], holders: Collection[str] = ()) -> Contents:
+def survey(folder: Path, names: Collection[str], holders: Collection[str] = ()) -> FolderContents:
     """Sort everything in a folder by who wrote it, given the listed names.
 
     `holders` are folders that only hold listed ones, and may be empty. Links are not followed: a
     run makes none, so every link belongs to the user.
     """
-    found = Contents()
+    found = FolderContents()
     _walk(folder, "", {*names}, {*holders}, found)
     return found
 
 
-def delete(contents: Contents) -> None:
+def delete(contents: FolderContents) -> None:
     """Delete what unmask wrote, in an order that a killed process can start again.
 
     Manifests go after the files that they name, the recipe and the list of the run last.
@@ -92,10 +92,10 @@ def refuse_foreign(folder: Path, foreign: Sequence[str]) -> None:
         )
 
 
-def members(folder: Path) -> set[str]:
+def files_of_folder(folder: Path) -> set[str]:
     """Return the names of the files in a model or checkpoint folder that unmask wrote."""
     with suppress(UserError, OSError):
-        files = read_sealed(folder / MODEL_MANIFEST, limit=MODEL_LIMIT).get("files")
+        files = read_with_digest(folder / MODEL_MANIFEST, limit=MODEL_LIMIT).get("files")
         if isinstance(files, dict):
             return {MODEL_MANIFEST, *(name for name in files if _is_inside(name))}
     return USUAL
@@ -105,7 +105,9 @@ def _is_inside(name: str) -> bool:
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
-def _walk(place: Path, inside: str, names: set[str], holders: set[str], found: Contents) -> None:
+def _walk(
+    place: Path, inside: str, names: set[str], holders: set[str], found: FolderContents
+) -> None:
     """Survey a folder whose path from the outermost one is `inside`."""
     holders = holders | {parent.as_posix() for name in names for parent in Path(name).parents}
     with os.scandir(place) as entries:
@@ -133,5 +135,5 @@ def _tells_of_others(entry: os.DirEntry[str]) -> tuple[int, str]:
 
 def _own(path: Path, name: str) -> set[str]:
     """Return what belongs to the run in one of its folders."""
-    files = {event.name for event in path.glob(EVENTS)} if name == BOARD else members(path)
+    files = {event.name for event in path.glob(EVENTS)} if name == BOARD else files_of_folder(path)
     return {f"{name}/{file}" for file in files}

@@ -8,19 +8,19 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.data.batch import Numbers
-from unmask.data.packing import Rows, rows_of
-from unmask.model.attention import Heard, recording
+from unmask.data.packing import RowPlan, rows_of
+from unmask.model.attention import Observable, recording
 from unmask.model.config import SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis
 from unmask.model.decoding.decoder import Decoder
 from unmask.model.decoding.recurrent import RecurrentDecoder
 from unmask.model.network import Network
 from unmask.model.shape import DECODER
-from unmask.objectives.next_token import Decoding, PairTokens, batch_of_pairs, decoder_states
-from unmask.tasks.views import Looked
-from unmask.text.detokenize import join_pieces
+from unmask.objectives.next_token import DecodingSession, PairTokens, batch_of_pairs, decoder_states
+from unmask.tasks.views import AlignmentView
+from unmask.text.detokenize import merge_word_pieces
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 Table = NDArray[np.float32]
 
@@ -29,18 +29,18 @@ Table = NDArray[np.float32]
 class Aligned(Hypothesis):
     """What was found for a text, and where its words looked."""
 
-    looked: Looked | None = None
+    looked: AlignmentView | None = None
 
 
-class Aligning(Decoding):
+class Aligning(DecodingSession):
     """Texts that a decoder says; once all are complete, also where their words looked."""
 
     def __init__(
         self,
         network: Network,
         pairs: Sequence[PairTokens],
-        rows: Rows,
-        tokens: Tokens,
+        rows: RowPlan,
+        tokens: Tokenizers,
         settings: SearchSettings,
     ) -> None:
         super().__init__(network, pairs, rows, tokens, settings)
@@ -58,8 +58,8 @@ class Aligning(Decoding):
 
 
 def looked(
-    network: Network, tokens: Tokens, source: Numbers, words: Sequence[int]
-) -> Looked | None:
+    network: Network, tokens: Tokenizers, source: Numbers, words: Sequence[int]
+) -> AlignmentView | None:
     """Where each word looked; None if the decoder has one context for the whole source.
 
     Heads and layers are averaged; pieces are joined to words.
@@ -82,7 +82,7 @@ def looked(
     across, columns = _words(tokens.source, source)
     down, rows_of_words = _words(said, target[1:])
     shares = merged_weights(mean.float().cpu().numpy(), rows_of_words, columns)
-    return Looked(source=across, target=down, weights=shares.tolist())
+    return AlignmentView(source=across, target=down, weights=shares.tolist())
 
 
 def lookers(network: Network) -> torch.nn.ModuleList:
@@ -91,7 +91,7 @@ def lookers(network: Network) -> torch.nn.ModuleList:
     if isinstance(decoder, Decoder):
         return torch.nn.ModuleList(decoder.crosses())
     assert isinstance(decoder, RecurrentDecoder)
-    alignment: Heard | None = decoder.alignment
+    alignment: Observable | None = decoder.alignment
     return torch.nn.ModuleList([] if alignment is None else [alignment])
 
 
@@ -114,4 +114,4 @@ def _members(words: Sequence[int]) -> Table:
 
 def _words(tokenizer: Tokenizer, ids: Numbers) -> tuple[list[str], list[int]]:
     """The words that ids spell, and the word of each id."""
-    return join_pieces([tokenizer.vocabulary.tokens[id] for id in ids])
+    return merge_word_pieces([tokenizer.vocabulary.tokens[id] for id in ids])

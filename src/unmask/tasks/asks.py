@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from unmask.data.labelled.columns import Columns, flag
 from unmask.data.labelled.tables import TABLES, read_rows
-from unmask.data.read.lines import Watcher, kind_of, whole
-from unmask.system.errors import DataError, SettingsError, unknown
+from unmask.data.read.lines import ErrorPolicy, file_format, require_unicode
+from unmask.system.errors import DataError, SettingsError, unknown_name
 from unmask.system.settings import parse_json
 from unmask.text.tokenizer import whole_characters
 
@@ -57,7 +57,7 @@ class Ask(BaseModel):
             fields = [*(name for name in fields if name not in cls.options), *cls.truths]
         for name in columns.given():
             if name not in fields:
-                raise SettingsError(f"{flag(name)}: {unknown('field', name, fields)}")
+                raise SettingsError(f"{flag(name)}: {unknown_name('field', name, fields)}")
 
     @classmethod
     def described(cls) -> dict[str, str]:
@@ -91,7 +91,7 @@ class Ask(BaseModel):
         if line.lstrip().startswith("{"):
             return cls.of_table(parse_json(line, where=where, kind=DataError), where, columns)
         if len(needed) == 1:  # a blank line is an empty text
-            return cls.model_validate({needed[0]: whole(line, where)})
+            return cls.model_validate({needed[0]: require_unicode(line, where)})
         found = f"'{line:.40}' is no JSON object" if line.strip() else "the line is blank"
         raise DataError(f"{where}: {found}; need a JSON object with {' and '.join(needed)}.")
 
@@ -111,7 +111,7 @@ class Ask(BaseModel):
                 raise DataError(f"{where}: {found}; need a text. Add it.{fields}")
         for name, value in given.items():
             if isinstance(value, str):
-                given[name] = whole(value, where)
+                given[name] = require_unicode(value, where)
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -149,10 +149,10 @@ A = TypeVar("A", bound=Ask)
 
 
 def rows(
-    kind: type[A], source: str | Path, columns: Columns, watcher: Watcher
+    kind: type[A], source: str | Path, columns: Columns, watcher: ErrorPolicy
 ) -> Iterator[tuple[A, str]]:
     """The rows of a table as questions, with their places."""
-    objects = kind_of(source, TABLES) == ".jsonl"  # each has keys of its own, in no order
+    objects = file_format(source, TABLES) == ".jsonl"  # each has keys of its own, in no order
 
     def choose(names: Sequence[str]) -> list[str]:
         nonlocal columns

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from unmask.data.batch import Batch, Tokenized
 from unmask.data.labelled.columns import Columns
 from unmask.data.packing import BATCH_TOKENS, WORKER_TOKENS
-from unmask.data.read.lines import Watcher
+from unmask.data.read.lines import ErrorPolicy
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
 from unmask.objectives.base import Objective
@@ -31,13 +31,13 @@ from unmask.system.settings import Settings
 from unmask.tasks import asks
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.forward import Forward
-from unmask.tasks.growing import Growing
-from unmask.tasks.results import Agreement, Detail, Mistake, Ran, Session
+from unmask.tasks.growing import GrowingAnswers
+from unmask.tasks.results import Agreement, AnswerSession, Detail, Mistake, RawAnswers
 from unmask.tasks.views import View
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 
-class Recorded(Protocol):
+class HasKey(Protocol):
     """A piece of data."""
 
     @property
@@ -49,7 +49,7 @@ class Recorded(Protocol):
         """Its place, for messages."""
 
 
-Record = TypeVar("Record", bound=Recorded)
+Record = TypeVar("Record", bound=HasKey)
 Answer = TypeVar("Answer")
 
 
@@ -94,14 +94,14 @@ class Task(Generic[Record, Answer]):
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Record]:
         """The records of a labelled file; some tasks have parallel files."""
         raise NotImplementedError
 
     @classmethod
     def read_files(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Record]:
         """The records of several files: of parallel ones, or of one after the other."""
         for some in [paths] if cls.parallel else [[path] for path in paths]:
@@ -114,7 +114,9 @@ class Task(Generic[Record, Answer]):
         """Columns as they are inferred from a file, and what to tell about that."""
         return columns, []
 
-    def questions(self, source: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Record]:
+    def questions(
+        self, source: str | Path, columns: Columns, watcher: ErrorPolicy
+    ) -> Iterator[Record]:
         """The records of a file without truths: by default each row of a table is an `Ask`."""
         for number, (ask, where) in enumerate(asks.rows(self.Ask, source, columns, watcher), 1):
             yield self.record(ask, where, number)
@@ -148,7 +150,7 @@ class Task(Generic[Record, Answer]):
 
     # The network
 
-    def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
         """What stands on the encoder; `given` are the recipe's settings of a decoder."""
         raise NotImplementedError
 
@@ -160,7 +162,7 @@ class Task(Generic[Record, Answer]):
     def windows(
         self,
         records: Iterable[Record],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         learn: bool = False,
         numbers: Iterator[int] | None = None,
@@ -172,7 +174,7 @@ class Task(Generic[Record, Answer]):
         """
         raise NotImplementedError
 
-    def batch(self, windows: Sequence[Any], tokens: Tokens, term: str | None = None) -> Batch:
+    def batch(self, windows: Sequence[Any], tokens: Tokenizers, term: str | None = None) -> Batch:
         """Windows with their truth, for the objective; `term` is the name of the loss, if another.
 
         The loss is called after the task by itself.
@@ -189,35 +191,37 @@ class Task(Generic[Record, Answer]):
         self,
         forward: Forward,
         windows: Sequence[Any],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         known: Criterion | None = None,
-    ) -> Ran:
+    ) -> RawAnswers:
         """What a session says of windows at its end; with `known`, also the loss of its truths."""
         session = self.session(forward, windows, tokens)
         while not session.done:
             session.step()
         labelled: list[Window] = [window for window in windows if window.labelled]
         if not (known and labelled):
-            return Ran(session.values())
-        return Ran(session.values(), *known(self.batch(labelled, tokens)))
+            return RawAnswers(session.values())
+        return RawAnswers(session.values(), *known(self.batch(labelled, tokens)))
 
-    def session(self, forward: Forward, windows: Sequence[Any], tokens: Tokens) -> Session:
+    def session(
+        self, forward: Forward, windows: Sequence[Any], tokens: Tokenizers
+    ) -> AnswerSession:
         """Begin to answer windows step by step, in a task that generates."""
         raise SettingsError(f"{self.name}: answers at once, not step by step.")
 
     def stream(
-        self, forward: Forward, records: Iterable[Record], tokens: Tokens
-    ) -> Growing[Answer]:
+        self, forward: Forward, records: Iterable[Record], tokens: Tokenizers
+    ) -> GrowingAnswers[Answer]:
         """Begin to answer records step by step; the answers can be read after every step."""
         found = list(self.windows(records, tokens, numbers=count()))
         windows = [window for _, own in found for window in own]
         session = self.session(forward, windows, tokens) if windows else None
         parts = [(len(own), partial(self.decode, r, own, tokens=tokens)) for r, own in found]
-        return Growing(session, parts)
+        return GrowingAnswers(session, parts)
 
     def decode(
-        self, record: Record, windows: Sequence[Any], values: Sequence[Any], tokens: Tokens
+        self, record: Record, windows: Sequence[Any], values: Sequence[Any], tokens: Tokenizers
     ) -> Answer:
         """What the raw values of a record's windows say."""
         raise NotImplementedError

@@ -10,12 +10,12 @@ from typing import Any
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.conll import Entity
 from unmask.data.labelled.tables import TABLES
-from unmask.data.read.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines
+from unmask.data.read.lines import IGNORE, REFUSE, ErrorPolicy, file_format, read_lines
 from unmask.system.errors import DataError
-from unmask.system.plugins import find, known
-from unmask.system.settings import build
+from unmask.system.plugins import find_class, known_names
+from unmask.system.settings import validate
 from unmask.tasks import TASKS
-from unmask.tasks.base import Recorded, Task
+from unmask.tasks.base import HasKey, Task
 
 LOOKED_AT = 50  # lines that tell what a file is
 SHOWN = 20  # labels whose counts are given
@@ -23,7 +23,7 @@ RARE = 5  # examples of a label are few
 
 
 @dataclass
-class Examination(Watcher):
+class FileCheck(ErrorPolicy):
     """What was found. It writes down what is bad, and the reader goes on."""
 
     task: str
@@ -43,16 +43,16 @@ def examine(
     columns: Columns = Columns(),
     train: Path | None = None,
     settings: Mapping[str, object] | None = None,
-) -> Examination:
+) -> FileCheck:
     """Read all of a file, and the training data beside it if labels must be known from there.
 
     `settings` are the task's own, as a recipe has them.
     """
     name = task or guess_task(path)
-    kind: type[Task[Recorded, Any]] = find("task", TASKS, name)
+    kind: type[Task[HasKey, Any]] = find_class("task", TASKS, name)
     kind.Ask.check_columns(columns, labelled=True)
-    found = Examination(name)
-    config = build(kind.Config, settings or {}, where="task")
+    found = FileCheck(name)
+    config = validate(kind.Config, settings or {}, where="task")
     columns, notes = kind.noted([path], columns)
     found.facts += notes
     records = list(kind.read([path], columns, found, config))
@@ -78,18 +78,18 @@ def examine(
 
 def guess_task(path: Path) -> str:
     """What a file is for, by what stands in it."""
-    ending = kind_of(path, None)
+    ending = file_format(path, None)
     lines: list[str] = []
     if ending not in TABLES or ending == ".jsonl":
-        lines = [text for _, text in islice(read_lines(path, GLANCE), LOOKED_AT)]
-    for name in reversed(known("task", TASKS)):  # the most general ones stand first
-        kind: type[Task[Any, Any]] = find("task", TASKS, name)
+        lines = [text for _, text in islice(read_lines(path, IGNORE), LOOKED_AT)]
+    for name in reversed(known_names("task", TASKS)):  # the most general ones stand first
+        kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
         if kind.recognises(path, ending, lines):
             return name
     raise DataError(f"{path}: cannot tell what it is for. Give --task.")
 
 
-def _check(task: Task[Recorded, Any], records: Sequence[Recorded], found: Examination) -> None:
+def _check(task: Task[HasKey, Any], records: Sequence[HasKey], found: FileCheck) -> None:
     """Can records be scored by a task that was learned, perhaps from others?"""
     for record in records:
         try:
@@ -98,7 +98,7 @@ def _check(task: Task[Recorded, Any], records: Sequence[Recorded], found: Examin
             found.bad(error)
 
 
-def _labels(records: Sequence[Recorded], found: Examination) -> None:
+def _labels(records: Sequence[HasKey], found: FileCheck) -> None:
     counts = Counter(label for record in records for label in _labels_of(record))
     if not counts:
         return
@@ -111,7 +111,7 @@ def _labels(records: Sequence[Recorded], found: Examination) -> None:
         found.warnings.append(f"fewer than {RARE} examples: {few}")
 
 
-def _labels_of(record: Recorded) -> list[str]:
+def _labels_of(record: HasKey) -> list[str]:
     labels = _answer_of(record)
     if isinstance(labels, list):
         return labels
@@ -119,15 +119,15 @@ def _labels_of(record: Recorded) -> list[str]:
     return [entity.label for entity in entities]
 
 
-def _answer_of(record: Recorded) -> object:
+def _answer_of(record: HasKey) -> object:
     """The label, or several in one order, since theirs says nothing."""
     label: object = getattr(record, "label", None)
     return sorted(map(str, label)) if isinstance(label, tuple) else label
 
 
-def _repeated(records: Sequence[Recorded], found: Examination) -> None:
+def _repeated(records: Sequence[HasKey], found: FileCheck) -> None:
     """The same text twice is learned twice; with two answers it cannot be learned."""
-    first: dict[tuple[str, ...], Recorded] = {}
+    first: dict[tuple[str, ...], HasKey] = {}
     torn: list[str] = []
     for record in records:
         before = first.setdefault(record.key, record)

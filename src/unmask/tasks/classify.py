@@ -21,15 +21,15 @@ from torch.nn import functional as F
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Sample, is_fraction
 from unmask.data.labelled.tables import TABLES
-from unmask.data.read.lines import whole
+from unmask.data.read.lines import require_unicode
 from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
 from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels, unknown_label
-from unmask.tasks.metrics import Hits, confusion, hits, matthews, softmax
+from unmask.tasks.metrics import LabelCounts, confusion, count_labels, matthews, softmax
 from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import LabelsView
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 SHOWN = 5  # labels whose probabilities are given, where there are many
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that are sorted as numbers
@@ -97,7 +97,7 @@ class Classify(TextTask[Labels]):
                 raise DataError(
                     f"{where}: the label is {part!r:.60}; need a name or a whole number."
                 )
-            name = whole(str(part).strip(), where)
+            name = require_unicode(str(part).strip(), where)
             if not name:
                 raise DataError(
                     f"{where}: the label is empty; need one. Fill it or remove the row."
@@ -188,7 +188,7 @@ class Classify(TextTask[Labels]):
         return F.binary_cross_entropy_with_logits(scores, target, weights, reduction=how)
 
     def decode(
-        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
+        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> Labels:
         """The most probable label, or all that are probable enough."""
         own: Scores = values[0][0]
@@ -218,12 +218,12 @@ class Classify(TextTask[Labels]):
     def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
         """Accuracy, macro F1 and, of one label, Matthews' correlation."""
         truth, said = _sets(records, answers)
-        found = hits(truth, said)
-        macro = float(np.mean([found.get(name, Hits()).f1 for name in self.names]))
+        found = count_labels(truth, said)
+        macro = float(np.mean([found.get(name, LabelCounts()).f1 for name in self.names]))
         right = float(np.mean([a == b for a, b in zip(truth, said, strict=True)]))
         scores = {"accuracy": right, "macro_f1": macro}
         if self.config.several:
-            return {**scores, "micro_f1": sum(found.values(), Hits()).f1}
+            return {**scores, "micro_f1": sum(found.values(), LabelCounts()).f1}
         return {**scores, "matthews": matthews(self._confusion(records, answers))}
 
     def mistake(self, record: Sample, answer: Labels) -> tuple[str, str, float] | None:
@@ -235,8 +235,8 @@ class Classify(TextTask[Labels]):
 
     def detail(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Detail:
         """A line for each label, the confusion, the surest mistakes."""
-        detail, found = super().detail(records, answers), hits(*_sets(records, answers))
-        detail.table = [found.get(name, Hits()).row(name) for name in self.names]
+        detail, found = super().detail(records, answers), count_labels(*_sets(records, answers))
+        detail.table = [found.get(name, LabelCounts()).row(name) for name in self.names]
         if not self.config.several and len(self.names) <= CONFUSED:
             counts = self._confusion(records, answers).tolist()
             detail.confusion = {"names": list(self.names), "counts": counts}

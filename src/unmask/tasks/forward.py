@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unmask.data.batch import Batch
 from unmask.model.network import Network
-from unmask.model.network import Rows as NetworkRows
+from unmask.model.network import PackedRows as NetworkRows
 from unmask.model.shape import LABELS
 
 READ = "read"  # among a batch's labels: the places in the flat batch
@@ -29,7 +29,7 @@ class Forward(Protocol):
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveForward:
     """A network as it is."""
 
     network: Network
@@ -61,7 +61,7 @@ class Live:
 
 def network_of(forward: Forward) -> Network:
     """The network of a live model, which alone can say texts."""
-    assert isinstance(forward, Live), "a compiled model says no texts"
+    assert isinstance(forward, LiveForward), "a compiled model says no texts"
     return forward.network
 
 

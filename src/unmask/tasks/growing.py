@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
-from unmask.tasks.results import Session
+from unmask.tasks.results import AnswerSession
 
 Answer = TypeVar("Answer")
 
 
-class Growing(Generic[Answer]):
+class GrowingAnswers(Generic[Answer]):
     """The answers to some records of a task that generates, as they grow together."""
 
     def __init__(
         self,
-        session: Session | None,
+        session: AnswerSession | None,
         parts: Sequence[tuple[int, Callable[[Sequence[object]], Answer]]],
     ) -> None:
         """Of each record, `parts` has the number of its windows and what decodes their values."""

@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.batch import Batch, Numbers, lay_out
-from unmask.data.labelled.columns import Columns, Sample, infer, read_samples
+from unmask.data.labelled.columns import Columns, Sample, infer_columns, read_samples
 from unmask.data.labelled.tables import TABLES
-from unmask.data.read.lines import GLANCE, Watcher
+from unmask.data.read.lines import IGNORE, ErrorPolicy
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import LABELS, POOLER, Heads, LabelsConfig, PoolerConfig, Shape
 from unmask.objectives.base import Companions, Objective, Sums, Term, per_record
-from unmask.system.errors import DataError, SettingsError, unknown
+from unmask.system.errors import DataError, SettingsError, unknown_name
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Answer, Record, Task
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.forward import READ, Forward, scores_of
-from unmask.tasks.results import Ran
-from unmask.text.tokens import Tokens
+from unmask.tasks.results import RawAnswers
+from unmask.text.tokens import Tokenizers
 
 Scores = NDArray[np.float32]  # [P, C]: at each place that is read
 LOOKED_AT = 50  # rows that tell what a table is
@@ -68,14 +68,14 @@ class LabelTask(Task[Record, Answer]):
         """The layer that its scores come from."""
         raise NotImplementedError
 
-    def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
         """Its labels, and the pooler if they read it."""
         return heads_of({LABELS: self})
 
     @property
     def objective(self) -> Objective:
         """Its loss."""
-        return Supervised({self.name: self}, {self.name: LABELS})
+        return SupervisedObjective({self.name: self}, {self.name: LABELS})
 
     def truths(self, windows: LabelWindows) -> Tensor:
         """What must be answered.  -> [N] or [N, K]"""
@@ -92,7 +92,7 @@ class LabelTask(Task[Record, Answer]):
             f"{type(self).__name__}."
         )
 
-    def batch(self, windows: LabelWindows, tokens: Tokens, term: str | None = None) -> Batch:
+    def batch(self, windows: LabelWindows, tokens: Tokenizers, term: str | None = None) -> Batch:
         """Windows in packed rows, with places and truths."""
         truths = self.truths(windows)
         batch = places_of(windows, tokens)
@@ -102,23 +102,23 @@ class LabelTask(Task[Record, Answer]):
         self,
         forward: Forward,
         windows: LabelWindows,
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         known: Criterion | None = None,
-    ) -> Ran:
+    ) -> RawAnswers:
         """The scores of each window; they also give the loss, but for an objective of its own."""
         batch = self.batch(windows, tokens) if known else places_of(windows, tokens)
         scores = forward.scores(batch).float().cpu()
         parts: Sequence[Tensor] = scores.split([len(window.places) for window in windows])
         values: list[Scores] = [part.numpy() for part in parts]
         if not known:
-            return Ran(values)
-        if type(known.objective) is not Supervised:
-            return Ran(values, *known(batch))
-        return Ran(values, float(self.loss(scores, batch)), batch.counts[self.name])
+            return RawAnswers(values)
+        if type(known.objective) is not SupervisedObjective:
+            return RawAnswers(values, *known(batch))
+        return RawAnswers(values, float(self.loss(scores, batch)), batch.counts[self.name])
 
 
-def places_of(windows: LabelWindows, tokens: Tokens) -> Batch:
+def places_of(windows: LabelWindows, tokens: Tokenizers) -> Batch:
     """Windows in packed rows, with the places to read."""
     batch = lay_out(windows, pad_id=tokens.source.vocabulary.pad)
     begins: list[int] = batch.begins.tolist()
@@ -126,7 +126,7 @@ def places_of(windows: LabelWindows, tokens: Tokens) -> Batch:
     return replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
 
 
-class Supervised(Objective):
+class SupervisedObjective(Objective):
     """The loss of the task that a batch belongs to, which the name of its count tells.
 
     Each of several tasks has a head by its name, of which a batch uses one.
@@ -182,7 +182,7 @@ class TextTask(LabelTask[Sample, Answer]):
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Sample]:
         """Texts or pairs, with their labels where the table has them."""
         (path,) = paths
@@ -193,10 +193,12 @@ class TextTask(LabelTask[Sample, Answer]):
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """The columns of the first file."""
-        columns = infer(paths[0], columns, labelled=labelled)
+        columns = infer_columns(paths[0], columns, labelled=labelled)
         return columns, [columns.said()]
 
-    def questions(self, source: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Sample]:
+    def questions(
+        self, source: str | Path, columns: Columns, watcher: ErrorPolicy
+    ) -> Iterator[Sample]:
         """As from a labelled file, whose labels are not needed."""
         return self.read([source], columns, watcher, self.config)
 
@@ -205,7 +207,7 @@ class TextTask(LabelTask[Sample, Answer]):
         """The labels of the first rows of a table."""
         if ending not in TABLES:
             return []
-        samples = islice(read_samples(path, infer(path, Columns()), GLANCE), LOOKED_AT)
+        samples = islice(read_samples(path, infer_columns(path, Columns()), IGNORE), LOOKED_AT)
         return [str(sample.label) for sample in samples]
 
     @classmethod
@@ -224,7 +226,7 @@ class TextTask(LabelTask[Sample, Answer]):
     def windows(
         self,
         records: Iterable[Sample],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         learn: bool = False,
         numbers: Iterator[int] | None = None,
@@ -246,6 +248,6 @@ def text_labels(shape: Shape) -> LabelsConfig | None:
 def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
     """The error for a label that a trained task cannot know."""
     return DataError(
-        f"{where}: {unknown('label', label, known)} It does not occur in the training data. "
+        f"{where}: {unknown_name('label', label, known)} It does not occur in the training data. "
         "Mend it, or add examples of it there."
     )

@@ -25,15 +25,15 @@ def softmax(scores: NDArray[F]) -> NDArray[F]:
 
 
 @dataclass(frozen=True)
-class Hits:
+class LabelCounts:
     """How often something was said, true, and both."""
 
     said: int = 0
     true: int = 0
     both: int = 0
 
-    def __add__(self, other: "Hits") -> "Hits":
-        return Hits(self.said + other.said, self.true + other.true, self.both + other.both)
+    def __add__(self, other: "LabelCounts") -> "LabelCounts":
+        return LabelCounts(self.said + other.said, self.true + other.true, self.both + other.both)
 
     @property
     def precision(self) -> float:
@@ -56,15 +56,15 @@ class Hits:
         return {"label": name, **shares, "count": self.true}
 
 
-def hits(
+def count_labels(
     truth: Sequence[Set[T]], said: Sequence[Set[T]], label: Callable[[T], str] = str
-) -> dict[str, Hits]:
+) -> dict[str, LabelCounts]:
     """For each label of things that occur in either, how often one was said, true, and both."""
     shared = [right & found for right, found in zip(truth, said, strict=True)]
     counts = [
         Counter(label(t) for things in each for t in things) for each in (said, truth, shared)
     ]
-    return {name: Hits(*(count[name] for count in counts)) for name in counts[0] | counts[1]}
+    return {name: LabelCounts(*(count[name] for count in counts)) for name in counts[0] | counts[1]}
 
 
 def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:

@@ -20,17 +20,17 @@ from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.conll import Entity, Sentence, read_sentences, scheme_of, sentence_of
 from unmask.data.labelled.tables import TABLES
-from unmask.data.read.lines import Watcher, kind_of
+from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores, unknown_label
-from unmask.tasks.metrics import Hits, hits, softmax
+from unmask.tasks.metrics import LabelCounts, count_labels, softmax
 from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import Marked, SpansView
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import Vocabulary
 
 TEXT = "Ada Lovelace met Charles Babbage in London."  # to try a model with
@@ -49,7 +49,7 @@ class NerSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Name:
+class FoundEntity:
     """A name that was found."""
 
     label: str
@@ -60,10 +60,10 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Names:
+class FoundEntities:
     """The names in a text, and the tag of each of its words."""
 
-    entities: tuple[Name, ...]
+    entities: tuple[FoundEntity, ...]
     tags: tuple[str, ...]
 
 
@@ -75,14 +75,14 @@ class AskSentence(Ask):
     truths = ("tokens", "tags", "entities")
 
 
-class Ner(LabelTask[Sentence, Names]):
+class Ner(LabelTask[Sentence, FoundEntities]):
     """A linear reading of the first piece of each word."""
 
     name = "ner"
     title = "Names"
     Config = NerSettings
     Ask = AskSentence
-    answers = Names
+    answers = FoundEntities
     metric = "f1"
     config: NerSettings
 
@@ -93,7 +93,11 @@ class Ner(LabelTask[Sentence, Names]):
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: NerSettings
+        cls,
+        paths: Sequence[str | Path],
+        columns: Columns,
+        watcher: ErrorPolicy,
+        config: NerSettings,
     ) -> Iterator[Sentence]:
         """Sentences with their entities."""
         (path,) = paths
@@ -101,7 +105,11 @@ class Ner(LabelTask[Sentence, Names]):
 
     @classmethod
     def read_files(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: NerSettings
+        cls,
+        paths: Sequence[str | Path],
+        columns: Columns,
+        watcher: ErrorPolicy,
+        config: NerSettings,
     ) -> Iterator[Sentence]:
         """With other numbers for the documents of each file: none goes on in the next file."""
         for which, path in enumerate(paths):
@@ -113,7 +121,7 @@ class Ner(LabelTask[Sentence, Names]):
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """How the tags of a file are written."""
-        lines = kind_of(paths[0], None) == ".jsonl"
+        lines = file_format(paths[0], None) == ".jsonl"
         return columns, [] if lines else [scheme_of(paths[0])]
 
     def record(self, ask: AskSentence, where: str, number: int) -> Sentence:
@@ -121,7 +129,7 @@ class Ner(LabelTask[Sentence, Names]):
         return replace(sentence_of(ask.text, where), document=number)
 
     def questions(
-        self, source: str | Path, columns: Columns, watcher: Watcher
+        self, source: str | Path, columns: Columns, watcher: ErrorPolicy
     ) -> Iterator[Sentence]:
         """As from a labelled file, whose answers are not needed."""
         return self.read([source], columns, watcher, self.config)
@@ -169,7 +177,7 @@ class Ner(LabelTask[Sentence, Names]):
     def windows(
         self,
         records: Iterable[Sentence],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         learn: bool = False,
         numbers: Iterator[int] | None = None,
@@ -208,8 +216,8 @@ class Ner(LabelTask[Sentence, Names]):
         return F.cross_entropy(scores, batch.labels[TRUTH], reduction="none")
 
     def decode(
-        self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
-    ) -> Names:
+        self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
+    ) -> FoundEntities:
         """The best tag of each word, and the names that they spell."""
         words: list[list[int]] = [window.about for window in windows]
         order = np.argsort(list(chain.from_iterable(words)), kind="stable")
@@ -221,10 +229,10 @@ class Ner(LabelTask[Sentence, Names]):
         for first, last, label in spelled(tags):
             start, end = record.words[first][0], record.words[last - 1][1]
             share = float(shares[first:last].mean())
-            found.append(Name(label, record.text[start:end], start, end, share))
-        return Names(tuple(found), tags)
+            found.append(FoundEntity(label, record.text[start:end], start, end, share))
+        return FoundEntities(tuple(found), tags)
 
-    def view(self, record: Sentence, answer: Names) -> SpansView:
+    def view(self, record: Sentence, answer: FoundEntities) -> SpansView:
         """The names in the text."""
         spans = [
             Marked(start=n.start, end=n.end, label=n.label, share=n.probability)
@@ -232,7 +240,9 @@ class Ner(LabelTask[Sentence, Names]):
         ]
         return SpansView(text=record.text, spans=spans)
 
-    def agreement(self, truth: Sequence[Names], found: Sequence[Names]) -> Agreement:
+    def agreement(
+        self, truth: Sequence[FoundEntities], found: Sequence[FoundEntities]
+    ) -> Agreement:
         """The share of the words that are tagged alike, among those in which either sees a name."""
         texts = zip(truth, found, strict=True)
         words = [pair for a, b in texts for pair in zip(a.tags, b.tags, strict=True)]
@@ -245,12 +255,14 @@ class Ner(LabelTask[Sentence, Names]):
         said = "{share:.2%} of the words in names of {texts:,} texts are tagged alike"
         return Agreement(sum(same) / len(same), 0.9, said)
 
-    def score(self, records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, float]:
+    def score(
+        self, records: Sequence[Sentence], answers: Sequence[FoundEntities]
+    ) -> dict[str, float]:
         """Precision, recall and F1 of whole names, as CoNLL counts them."""
-        total = sum(_hits(records, answers).values(), Hits())
+        total = sum(_hits(records, answers).values(), LabelCounts())
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
-    def mistake(self, record: Sentence, answer: Names) -> tuple[str, str, float] | None:
+    def mistake(self, record: Sentence, answer: FoundEntities) -> tuple[str, str, float] | None:
         """The names that were missed, and those that are none: the more, the worse."""
         truth, said = _spans(record.entities or ()), _spans(answer.entities)
         if truth == said:
@@ -261,7 +273,7 @@ class Ner(LabelTask[Sentence, Names]):
         )
         return missed, invented, float(len(truth ^ said))
 
-    def detail(self, records: Sequence[Sentence], answers: Sequence[Names]) -> Detail:
+    def detail(self, records: Sequence[Sentence], answers: Sequence[FoundEntities]) -> Detail:
         """A line for each label, the sentences with the most mistakes."""
         detail, found = super().detail(records, answers), _hits(records, answers)
         detail.table = [found[label].row(label) for label in sorted(found)]
@@ -341,12 +353,12 @@ def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
             begin, label = i, own
 
 
-def _hits(records: Sequence[Sentence], answers: Sequence[Names]) -> dict[str, Hits]:
+def _hits(records: Sequence[Sentence], answers: Sequence[FoundEntities]) -> dict[str, LabelCounts]:
     """By label, how many names were said, true, and both."""
     truth = [_spans(record.entities or ()) for record in records]
     said = [_spans(answer.entities) for answer in answers]
-    return hits(truth, said, lambda span: span[0])
+    return count_labels(truth, said, lambda span: span[0])
 
 
-def _spans(entities: Iterable[Entity | Name]) -> set[_Span]:
+def _spans(entities: Iterable[Entity | FoundEntity]) -> set[_Span]:
     return {(entity.label, entity.start, entity.end) for entity in entities}

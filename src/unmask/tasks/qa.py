@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.squad import Question, Span, read_questions
-from unmask.data.read.lines import Watcher, kind_of
+from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.config import Count
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
@@ -35,7 +35,7 @@ from unmask.tasks.metrics import softmax
 from unmask.tasks.results import Agreement
 from unmask.tasks.views import Marked, SpansView
 from unmask.text.tokenizer import Encoded, Offsets
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 PASSAGE = "The book was written by Ada in the spring of 1843."  # to try a model with
 SURE = 1e4  # how much better no answer is where there is nothing to answer with
@@ -64,7 +64,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QaAnswer:
     """The answer, "" where there is none, and what else it may be, best first."""
 
     text: str
@@ -88,20 +88,20 @@ class AskPassage(Ask):
     truths = ("answers", "is_impossible")
 
 
-class Qa(LabelTask[Question, Answer]):
+class Qa(LabelTask[Question, QaAnswer]):
     """Two scores for each token: begins the answer, ends it."""
 
     name = "qa"
     title = "Answer"
     Config = QaSettings
     Ask = AskPassage
-    answers = Answer
+    answers = QaAnswer
     metric = "f1"
     config: QaSettings
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: QaSettings
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: QaSettings
     ) -> Iterator[Question]:
         """Questions with their passages."""
         (path,) = paths
@@ -113,10 +113,10 @@ class Qa(LabelTask[Question, Answer]):
         return Question(name, ask.question, ask.context, None, where)
 
     def questions(
-        self, source: str | Path, columns: Columns, watcher: Watcher
+        self, source: str | Path, columns: Columns, watcher: ErrorPolicy
     ) -> Iterator[Question]:
         """As from a labelled file in SQuAD's format; else rows of a table."""
-        if kind_of(source, None) == ".json":
+        if file_format(source, None) == ".json":
             return self.read([source], columns, watcher, self.config)
         return super().questions(source, columns, watcher)
 
@@ -157,7 +157,7 @@ class Qa(LabelTask[Question, Answer]):
     def windows(
         self,
         records: Iterable[Question],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         learn: bool = False,
         numbers: Iterator[int] | None = None,
@@ -186,8 +186,8 @@ class Qa(LabelTask[Question, Answer]):
         return _loss(scores, batch, "none")
 
     def decode(
-        self, record: Question, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
-    ) -> Answer:
+        self, record: Question, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
+    ) -> QaAnswer:
         """The best stretch over all windows, or nothing."""
         found: dict[Offsets, float] = {}
         for window, table in zip(windows, values, strict=True):
@@ -202,21 +202,21 @@ class Qa(LabelTask[Question, Answer]):
             for ((a, b), score), share in zip(best, shares, strict=False)
         )
         margin = nothing - best[0][1] if best else SURE
-        answer = Answer("", -1, -1, shares[-1] if shares else 1.0, margin, candidates)
+        answer = QaAnswer("", -1, -1, shares[-1] if shares else 1.0, margin, candidates)
         return self._decided(answer)
 
-    def view(self, record: Question, answer: Answer) -> SpansView:
+    def view(self, record: Question, answer: QaAnswer) -> SpansView:
         """The answer in its passage."""
         if not answer.text:
             return SpansView(text=record.context, spans=[], note="The passage does not answer it.")
         span = Marked(start=answer.start, end=answer.end, label="answer", share=answer.probability)
         return SpansView(text=record.context, spans=[span])
 
-    def agreement(self, truth: Sequence[Answer], found: Sequence[Answer]) -> Agreement:
+    def agreement(self, truth: Sequence[QaAnswer], found: Sequence[QaAnswer]) -> Agreement:
         """The share of questions with the same answer, however sure."""
         return Agreement.of([a.text == b.text for a, b in zip(truth, found, strict=True)])
 
-    def score(self, records: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
+    def score(self, records: Sequence[Question], answers: Sequence[QaAnswer]) -> dict[str, float]:
         """SQuAD's exact match and F1; with unanswerable questions also of the two kinds."""
         each = np.array(
             [best_match(a.text, r.answers or ()) for r, a in zip(records, answers, strict=True)]
@@ -229,7 +229,7 @@ class Qa(LabelTask[Question, Answer]):
                 found[f"f1_{name}"] = float(each[chosen, 1].mean()) if chosen.any() else 0.0
         return found
 
-    def mistake(self, record: Question, answer: Answer) -> tuple[str, str, float] | None:
+    def mistake(self, record: Question, answer: QaAnswer) -> tuple[str, str, float] | None:
         """An answer that shares no word with the truth: the surer, the worse."""
         spans = record.answers or ()
         if best_match(answer.text, spans)[1] > 0.0:
@@ -238,8 +238,8 @@ class Qa(LabelTask[Question, Answer]):
         return truth or "(none)", answer.text or "(none)", answer.probability
 
     def settle(
-        self, records: Sequence[Question], answers: Sequence[Answer]
-    ) -> "tuple[Qa, Sequence[Answer]]":
+        self, records: Sequence[Question], answers: Sequence[QaAnswer]
+    ) -> "tuple[Qa, Sequence[QaAnswer]]":
         """With the threshold that gives the most F1 on these questions."""
         if not self.config.unanswerable:
             return self, answers
@@ -257,7 +257,7 @@ class Qa(LabelTask[Question, Answer]):
         settled = Qa(self.config.model_copy(update={"threshold": float(threshold)}))
         return settled, [settled._decided(answer) for answer in answers]
 
-    def _decided(self, answer: Answer) -> Answer:
+    def _decided(self, answer: QaAnswer) -> QaAnswer:
         """The best candidate, or nothing where that is better by more than the threshold."""
         none = self.config.unanswerable and answer.nothing > self.config.threshold
         if none or not answer.candidates:

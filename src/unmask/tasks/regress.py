@@ -19,7 +19,7 @@ from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labe
 from unmask.tasks.metrics import pearson, spearman
 from unmask.tasks.results import Agreement
 from unmask.tasks.views import NumberView
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 
 class RegressSettings(Settings):
@@ -107,7 +107,7 @@ class Regress(TextTask[Number]):
         return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="none")
 
     def decode(
-        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokens
+        self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> Number:
         """The number as it is."""
         return Number(float(values[0][0, 0]))

@@ -5,8 +5,8 @@ from typing import Any
 
 from unmask.model.shape import Shape
 from unmask.system.errors import SettingsError
-from unmask.system.plugins import find, known
-from unmask.system.settings import build
+from unmask.system.plugins import find_class, known_names
+from unmask.system.settings import validate
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task
 
@@ -15,14 +15,14 @@ def task_of(shape: Shape, table: Mapping[str, object] | None, where: str) -> Tas
     """The task of a model: by the name in its table, or else told by its heads."""
     own = dict(table or {})
     named, _ = own.pop("name", None), own.pop("length", None)  # the length is for who reads
-    if named is not None and named not in known("task", TASKS):
+    if named is not None and named not in known_names("task", TASKS):
         raise SettingsError(
             f"{where}: the model was trained for the task {str(named)!r:.60}, which is not known "
             "here. If it is one of your own, give its file: --plugin FILE.py."
         )
     for name in dict.fromkeys([*([named] if named else []), *TASKS]):
-        kind: type[Task[Any, Any]] = find("task", TASKS, name)
-        config = build(kind.Config, own if name == named else {}, where=f"{where} [task]")
+        kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
+        config = validate(kind.Config, own if name == named else {}, where=f"{where} [task]")
         if found := kind.restore(shape, config):
             return found
     if several := shape.several():

@@ -11,7 +11,7 @@ WORST = 20  # mistakes that are shown
 
 
 @dataclass(frozen=True)
-class Ran:
+class RawAnswers:
     """What a network made of some windows; the summed loss and its count where a truth is known."""
 
     values: Sequence[object]  # one for each window
@@ -19,7 +19,7 @@ class Ran:
     count: int = 0
 
 
-class Session(Protocol):
+class AnswerSession(Protocol):
     """Answers that grow step by step, such as texts token by token."""
 
     @property
@@ -72,7 +72,7 @@ class Agreement:
 
 
 @dataclass
-class Tally:
+class AnswerCounts:
     """What answering counts on its way."""
 
     losses: list[float] = field(default_factory=list)  # summed, of each batch

@@ -19,31 +19,31 @@ from pydantic import Field
 
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.parallel import Pair, inferred, read_pairs
+from unmask.data.labelled.parallel import Pair, describe_columns, read_pairs
 from unmask.data.packing import rows_of
-from unmask.data.read.lines import Watcher
+from unmask.data.read.lines import ErrorPolicy
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
 from unmask.objectives.base import Objective
 from unmask.objectives.next_token import (
-    Decoding,
-    NextWord,
-    NextWordSettings,
+    DecodingSession,
+    NextToken,
+    NextTokenSettings,
     PairTokens,
     batch_of_pairs,
 )
-from unmask.system.errors import DataError, SettingsError, need
-from unmask.system.settings import build
+from unmask.system.errors import DataError, SettingsError, require
+from unmask.system.settings import validate
 from unmask.tasks.alignment import Aligned, Aligning
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward, network_of
-from unmask.tasks.results import Detail, Mistake, Session
-from unmask.tasks.views import Looked, TextView
-from unmask.text.detokenize import join_pieces, spaced
+from unmask.tasks.results import AnswerSession, Detail, Mistake
+from unmask.tasks.views import AlignmentView, TextView
+from unmask.text.detokenize import merge_word_pieces, with_spaces
 from unmask.text.sentences import split_sentences
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 # Tokens of the sources that are searched together, by all cores or by each. A step has many small
 # sums: in small batches workers would wait for Python's lock more than they compute.
@@ -61,7 +61,7 @@ Alignment = Annotated[
 ]
 
 
-class TranslateSettings(NextWordSettings):
+class TranslateSettings(NextTokenSettings):
     """What is learned, and how a translation is looked for."""
 
     search: SearchSettings = SearchSettings()
@@ -86,7 +86,7 @@ class Translation:
     text: str
     score: float
     words: tuple[int, ...] | None = None  # as they were said; None if in parts, or not at all
-    alignment: Looked | None = None  # if it is wanted and there are words
+    alignment: AlignmentView | None = None  # if it is wanted and there are words
 
 
 BLANK = Translation("", 0.0)
@@ -118,7 +118,7 @@ class Translate(Task[Pair, Translation]):
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Pair]:
         """The pairs of a table, or of two parallel files."""
         return read_pairs(paths, columns, watcher)
@@ -128,7 +128,7 @@ class Translate(Task[Pair, Translation]):
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Which file or column is which side."""
-        return columns, [inferred(paths, columns)] if labelled else []
+        return columns, [describe_columns(paths, columns)] if labelled else []
 
     @classmethod
     def restore(cls, shape: Shape, config: TranslateSettings) -> "Translate | None":
@@ -154,7 +154,7 @@ class Translate(Task[Pair, Translation]):
     def asked(self, ask: AskTranslation) -> Self:
         """With the search of a question."""
         search = ask.model_dump(include={"beams", "penalty"})
-        settings = build(SearchSettings, search, where=self.name)
+        settings = validate(SearchSettings, search, where=self.name)
         return self.searching(settings, alignment=ask.alignment)
 
     def searching(self, settings: SearchSettings, *, alignment: bool = False) -> Self:
@@ -162,12 +162,12 @@ class Translate(Task[Pair, Translation]):
         config = self.config.model_copy(update={"search": settings})
         return type(self)(config, split=self.split, alignment=alignment)
 
-    def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
         """A decoder of the encoder's shape, where nothing else is given."""
         target = tokens.target or tokens.source
         own = config.model_dump(include={"layers", "max_length", "cell"})
         words = {"vocab_size": len(target.vocabulary), "shared": target is tokens.source}
-        decoder = build(DecoderConfig, {**own, **given, **words}, where="recipe [model.decoder]")
+        decoder = validate(DecoderConfig, {**own, **given, **words}, where="recipe [model.decoder]")
         self._refuse_forcing(decoder)
         return {DECODER: decoder}
 
@@ -185,12 +185,12 @@ class Translate(Task[Pair, Translation]):
     @property
     def objective(self) -> Objective:
         """The next word, everywhere."""
-        return NextWord(self.config, term=self.name)
+        return NextToken(self.config, term=self.name)
 
     def windows(
         self,
         records: Iterable[Pair],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         learn: bool = False,
         numbers: Iterator[int] | None = None,
@@ -217,7 +217,7 @@ class Translate(Task[Pair, Translation]):
             yield pair, [PairTokens(ids, known, next(numbers)) for ids in parts]
 
     def _parts(
-        self, text: str, ids: Sequence[int], number: int, tokens: Tokens
+        self, text: str, ids: Sequence[int], number: int, tokens: Tokenizers
     ) -> list[Sequence[int]]:
         if not text.strip():
             return []
@@ -238,17 +238,19 @@ class Translate(Task[Pair, Translation]):
         ]
 
     def batch(
-        self, windows: Sequence[PairTokens], tokens: Tokens, term: str | None = None
+        self, windows: Sequence[PairTokens], tokens: Tokenizers, term: str | None = None
     ) -> Batch:
         """Pairs in packed rows."""
         rows = rows_of([len(window.ids) for window in windows])
         pad_id = tokens.source.vocabulary.pad
         return batch_of_pairs(windows, rows, pad_id=pad_id, term=term or self.name)
 
-    def session(self, forward: Forward, windows: Sequence[PairTokens], tokens: Tokens) -> Session:
+    def session(
+        self, forward: Forward, windows: Sequence[PairTokens], tokens: Tokenizers
+    ) -> AnswerSession:
         """Begin to search."""
         rows = rows_of([len(window.source) for window in windows])
-        begin = Aligning if self.alignment else Decoding
+        begin = Aligning if self.alignment else DecodingSession
         with torch.inference_mode():
             return begin(network_of(forward), windows, rows, tokens, self.config.search)
 
@@ -257,7 +259,7 @@ class Translate(Task[Pair, Translation]):
         record: Pair,
         windows: Sequence[PairTokens],
         values: Sequence[Hypothesis],
-        tokens: Tokens,
+        tokens: Tokenizers,
     ) -> Translation:
         """The text that was said, parts joined."""
         if not values:
@@ -302,16 +304,16 @@ class Translate(Task[Pair, Translation]):
         return Detail(mistakes=found)
 
 
-def written(words: Sequence[int], tokens: Tokens) -> str:
+def written(words: Sequence[int], tokens: Tokenizers) -> str:
     """What was said, as it is written."""
     names = (tokens.target or tokens.source).vocabulary.tokens
-    found, _ = join_pieces([names[word] for word in words])
-    return spaced(found)
+    found, _ = merge_word_pieces([names[word] for word in words])
+    return with_spaces(found)
 
 
 def metrics() -> list[tuple[str, Any]]:
     """BLEU and chrF, of lower-cased text; their signatures say how they were computed."""
-    need("scoring translations", "sacrebleu", extra="translate")
+    require("scoring translations", "sacrebleu", extra="translate")
     from sacrebleu.metrics import BLEU, CHRF
 
     return [("bleu", BLEU(lowercase=True)), ("chrf", CHRF(lowercase=True))]

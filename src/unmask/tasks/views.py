@@ -35,7 +35,7 @@ class SpansView(_View):
     note: str = ""
 
 
-class Looked(_View):
+class AlignmentView(_View):
     """How much of each target word's look fell on each source word."""
 
     source: list[str]
@@ -49,7 +49,7 @@ class TextView(_View):
     kind: Literal["text"] = "text"
     text: str
     score: float | None = None
-    alignment: Looked | None = None
+    alignment: AlignmentView | None = None
 
 
 class NumberView(_View):

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
-from unmask.system.process_pool import in_order
-from unmask.text.tokenizer import Casing, Offsets, Tokenizer, grouped, whole_characters
+from unmask.system.process_pool import map_in_order
+from unmask.text.tokenizer import Casing, Offsets, Tokenizer, in_groups, whole_characters
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
@@ -34,7 +34,7 @@ def count_words(
     loose: Counter[str] = Counter()  # between spaces, punctuation still on
     stretches = (stretch for text in texts for stretch in _stretches(text))
     count = partial(_count_chunk, casing=casing)
-    for counted_texts, counted in in_order(count, grouped(stretches, len, chunk), workers):
+    for counted_texts, counted in map_in_order(count, in_groups(stretches, len, chunk), workers):
         loose.update(counted)
         if progress:
             progress(sum(map(len, counted_texts)))

@@ -6,7 +6,7 @@ behind it, or on both; quotes open and close in turn. Chinese and Japanese have 
 
 from collections.abc import Sequence
 
-from unmask.text.vocabulary import CONTINUES
+from unmask.text.vocabulary import CONTINUATION
 
 LEANS_BACK = frozenset(".,;:!?)]}%'’”»…、。，；：！？）」』》")
 LEANS_ON = frozenset("([{$#“„«（「『《¿¡")
@@ -17,7 +17,7 @@ AND = frozenset("and or und oder et ou y o".split())  # behind a hyphen that sta
 NUMERIC = frozenset(".,:")  # inside a number
 
 
-def join_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
+def merge_word_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
     """Join pieces marked with ## to the word before them; also return the word of each token.
 
     >>> join_pieces(["un", "##mask", "it"])
@@ -26,7 +26,7 @@ def join_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
     words: list[str] = []
     numbers = []
     for token in tokens:
-        piece = token.removeprefix(CONTINUES) or token
+        piece = token.removeprefix(CONTINUATION) or token
         if piece != token and words:
             words[-1] += piece
         else:
@@ -35,7 +35,7 @@ def join_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
     return words, numbers
 
 
-def spaced(words: Sequence[str]) -> str:
+def with_spaces(words: Sequence[str]) -> str:
     """Join words as they would be written.
 
     >>> spaced("a man ' s t - shirt says \\" stop ! \\" , at 3 . 50 .".split())

@@ -21,7 +21,7 @@ from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.text import Criterion
 from unmask.text.tokenizer import Casing, Tokenizer
-from unmask.text.vocabulary import CONTINUES, SPECIALS, Vocabulary
+from unmask.text.vocabulary import CONTINUATION, SPECIALS, Vocabulary
 
 Counts = NDArray[np.int64]
 Progress = Callable[[int, int], None]  # tokens so far, tokens wanted
@@ -47,7 +47,7 @@ def learn(
         (_spell(word), count) for word, count in sorted(words.items()) if alphabet.issuperset(word)
     ]
     symbols = sorted({symbol for spelling, _ in spelled for symbol in spelling})
-    symbols.sort(key=lambda symbol: symbol.startswith(CONTINUES))
+    symbols.sort(key=lambda symbol: symbol.startswith(CONTINUATION))
     room = settings.size - len(SPECIALS)
     if len(symbols) > room:
         raise DataError(
@@ -92,7 +92,7 @@ class Joiner:
         if pair is None:
             return False
         a, b = self.left.item(pair), self.right.item(pair)
-        joined = self.symbols[a] + self.symbols[b].removeprefix(CONTINUES)
+        joined = self.symbols[a] + self.symbols[b].removeprefix(CONTINUATION)
         new = self.numbers.setdefault(joined, len(self.symbols))
         if new == len(self.symbols):  # else it was reached before by another way
             self.symbols.append(joined)
@@ -182,7 +182,7 @@ class Joiner:
 
 
 @dataclass(frozen=True)
-class Report:
+class VocabularyReport:
     """How well a vocabulary fits the words it was learned from."""
 
     tokens: int
@@ -193,7 +193,7 @@ class Report:
     unknown_words: float  # share
 
 
-def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> Report:
+def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> VocabularyReport:
     """Measure a vocabulary on word counts."""
     tokenizer = Tokenizer(vocabulary, casing)
     pieces = unknown = spelled = characters = 0
@@ -206,7 +206,7 @@ def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> 
         else:
             spelled += count * len(word)
     total = sum(words.values())
-    return Report(
+    return VocabularyReport(
         tokens=len(vocabulary),
         words=total,
         distinct_words=len(words),
@@ -234,7 +234,7 @@ def _alphabet(words: Mapping[str, int], settings: LearnSettings) -> set[str]:
 
 def _spell(word: str) -> list[str]:
     """A word as characters: the first as it is, the others as continuations."""
-    return [word[0], *(CONTINUES + character for character in word[1:])]
+    return [word[0], *(CONTINUATION + character for character in word[1:])]
 
 
 def _joined(symbols: list[int], a: int, b: int, new: int) -> list[int]:

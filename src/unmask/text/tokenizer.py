@@ -18,21 +18,21 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from unmask.system.errors import UserError
-from unmask.text.vocabulary import CLS, CONTINUES, SEP, SPECIALS, UNKNOWN, Vocabulary
+from unmask.text.vocabulary import CLS, CONTINUATION, SEP, SPECIALS, UNKNOWN, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
 Cut = Literal["longest", "second"]
 Offsets = tuple[int, int]
 T = TypeVar("T")
 
-AHEAD = 1024  # texts tokenised at a time, by all cores
+READ_AHEAD = 1024  # texts tokenised at a time, by all cores
 CHARACTERS = 2**21  # ... but not more than these: a token takes a hundred bytes before it is cut
 NOWHERE: Offsets = (0, 0)  # the offsets of [CLS] and [SEP], which stand for no text
 _SURROGATES = re.compile("[\ud800-\udfff]")  # half a character: no text file can hold one
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class TokenizedText:
     """The tokens of one text, nothing around them."""
 
     ids: list[int]
@@ -75,7 +75,7 @@ class Tokenizer:
             models.WordPiece(
                 vocab=self.vocabulary.ids,
                 unk_token=UNKNOWN,
-                continuing_subword_prefix=CONTINUES,
+                continuing_subword_prefix=CONTINUATION,
                 max_input_chars_per_word=LONGEST_WORD,
             )
         )
@@ -86,19 +86,19 @@ class Tokenizer:
             lowercase=self.casing.lowercase,
         )
         self.engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        self.engine.decoder = decoders.WordPiece(prefix=CONTINUES, cleanup=True)
+        self.engine.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=True)
         self.engine.add_special_tokens(list(SPECIALS))
         # Not used here, where `join` does it; but part of the tokenizer.json that others read.
         self.engine.post_processor = processors.BertProcessing(
             (SEP, self.vocabulary.sep), (CLS, self.vocabulary.cls)
         )
 
-    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+    def pieces(self, texts: Sequence[str]) -> list[TokenizedText]:
         """The tokens of each text, found in parallel."""
         encodings = self.engine.encode_batch(
             [whole_characters(text) for text in texts], add_special_tokens=False
         )
-        return [Pieces(encoding.ids, encoding.offsets) for encoding in encodings]
+        return [TokenizedText(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without offsets, which costs less than `pieces`."""
@@ -109,7 +109,7 @@ class Tokenizer:
 
     def ids_of_each(self, texts: Iterable[str]) -> Iterator[tuple[str, list[int]]]:
         """Every text with its ids, in steady memory however many there are."""
-        for some in grouped(texts, len, CHARACTERS, AHEAD):
+        for some in in_groups(texts, len, CHARACTERS, READ_AHEAD):
             yield from zip(some, self.ids(some), strict=True)
 
     def encode(
@@ -135,7 +135,7 @@ class Tokenizer:
         cut: Cut = "longest",
     ) -> Iterator[Encoded]:
         """Texts (one string) or pairs (two) as the model reads them, tokenised in parallel."""
-        for some in grouped(texts, _characters, CHARACTERS, AHEAD):
+        for some in in_groups(texts, _characters, CHARACTERS, READ_AHEAD):
             pieces = iter(self.pieces([part for parts in some for part in parts]))
             for parts in some:
                 first, *others = islice(pieces, len(parts))
@@ -143,8 +143,8 @@ class Tokenizer:
 
     def join(
         self,
-        first: Pieces,
-        second: Pieces | None = None,
+        first: TokenizedText,
+        second: TokenizedText | None = None,
         *,
         limit: int | None = None,
         cut: Cut = "longest",
@@ -182,7 +182,7 @@ class Tokenizer:
         """
         pieces = self.pieces([text] if second is None else [text, second])
         if second is not None and first is not None:
-            pieces[0] = Pieces(pieces[0].ids[:first], pieces[0].offsets[:first])
+            pieces[0] = TokenizedText(pieces[0].ids[:first], pieces[0].offsets[:first])
         fixed = len(pieces[0].ids) if second is not None else 0
         room = self._room(limit, second is not None) - fixed
         if room <= stride or stride < 0:
@@ -193,7 +193,7 @@ class Tokenizer:
             )
         long = pieces[-1]
         starts = range(0, max(len(long.ids) - stride, 1), room - stride)
-        parts = [Pieces(long.ids[i : i + room], long.offsets[i : i + room]) for i in starts]
+        parts = [TokenizedText(long.ids[i : i + room], long.offsets[i : i + room]) for i in starts]
         return [self.join(part) if second is None else self.join(pieces[0], part) for part in parts]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
@@ -245,7 +245,7 @@ def _characters(parts: Sequence[str]) -> int:
     return sum(map(len, parts))
 
 
-def grouped(
+def in_groups(
     items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
 ) -> Iterator[list[T]]:
     """Lists of items; each ends when its items have a size of `most`, or when it has `count`."""

@@ -12,7 +12,7 @@ from typing import Any
 from unmask.system.errors import FolderError
 from unmask.system.settings import read_json
 from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
-from unmask.text.vocabulary import CONTINUES, SPECIALS, UNKNOWN, Vocabulary
+from unmask.text.vocabulary import CONTINUATION, SPECIALS, UNKNOWN, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
 VOCAB, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
@@ -89,7 +89,7 @@ def _from_table(table: Mapping[str, object], path: Path) -> Tokenizer:
     model = _part(table, "model", "WordPiece", path, default="WordPiece")
     normalizer = _part(table, "normalizer", "BertNormalizer", path)
     _part(table, "pre_tokenizer", "BertPreTokenizer", path)
-    ordinary: dict[str, object] = {"unk_token": UNKNOWN, "continuing_subword_prefix": CONTINUES}
+    ordinary: dict[str, object] = {"unk_token": UNKNOWN, "continuing_subword_prefix": CONTINUATION}
     ordinary |= {"max_input_chars_per_word": LONGEST_WORD, "clean_text": True}
     for key, need in ordinary.items():
         part = normalizer if key == "clean_text" else model

@@ -6,7 +6,7 @@ from unmask.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokenizers:
     """The tokenizer of what a model reads, and of what its decoder says if it has one."""
 
     source: Tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 from unmask.system.errors import DataError, plural
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUES = "##"  # opens a token that continues a word
+CONTINUATION = "##"  # opens a token that continues a word
 SIZE_LIMIT = 16 * 2**20  # bytes of vocab.txt: the largest real ones have under 10 MB
 
 
@@ -77,7 +77,7 @@ class Vocabulary:
         return "".join(token + "\n" for token in self.tokens)
 
 
-def refuse_unmasked(text: str) -> None:
+def require_mask_token(text: str) -> None:
     """A text without [MASK] has nothing to guess."""
     if MASK not in text:
         raise DataError(

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from unmask.text.vocabulary import CONTINUES, SPECIALS, UNKNOWN
+from unmask.text.vocabulary import CONTINUATION, SPECIALS, UNKNOWN
 
 LONGEST_WORD = 100  # characters; a longer word is one unknown token
 
@@ -21,7 +21,7 @@ Character = tuple[str, int]  # a character and the index it had in the original 
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class PlainToken:
     """A piece of a word, and the stretch [start, end) of the text that it stands for."""
 
     text: str
@@ -29,7 +29,7 @@ class Token:
     end: int
 
 
-def tokenize(text: str, vocabulary: Container[str], *, lowercase: bool) -> list[Token]:
+def tokenize(text: str, vocabulary: Container[str], *, lowercase: bool) -> list[PlainToken]:
     """Split a text into the tokens of a vocabulary.
 
     >>> [token.text for token in tokenize("Unwanted, rain", {"un", "##want", "##ed", ","},
@@ -40,9 +40,9 @@ def tokenize(text: str, vocabulary: Container[str], *, lowercase: bool) -> list[
         token
         for stretch in _between_specials(text)
         for word in (
-            [stretch] if isinstance(stretch, Token) else split(normalize(stretch, lowercase))
+            [stretch] if isinstance(stretch, PlainToken) else split(normalize(stretch, lowercase))
         )
-        for token in ([word] if isinstance(word, Token) else pieces(word, vocabulary))
+        for token in ([word] if isinstance(word, PlainToken) else pieces(word, vocabulary))
     ]
 
 
@@ -84,25 +84,25 @@ def split(characters: Iterable[Character]) -> Iterator[list[Character]]:
         yield word
 
 
-def pieces(word: list[Character], vocabulary: Container[str]) -> list[Token]:
+def pieces(word: list[Character], vocabulary: Container[str]) -> list[PlainToken]:
     """Cut one word greedily: the longest piece that is in the vocabulary, then the next.
 
     A word with a stretch that no piece covers is unknown as a whole.
     """
     text = "".join(character for character, _ in word)
-    whole = Token(UNKNOWN, word[0][1], word[-1][1] + 1)
+    whole = PlainToken(UNKNOWN, word[0][1], word[-1][1] + 1)
     if len(text) > LONGEST_WORD:
         return [whole]
-    found: list[Token] = []
+    found: list[PlainToken] = []
     start = 0
     while start < len(text):
-        prefix = CONTINUES if start else ""
+        prefix = CONTINUATION if start else ""
         for end in range(len(text), start, -1):
             if prefix + text[start:end] in vocabulary:
                 break
         else:
             return [whole]
-        found.append(Token(prefix + text[start:end], word[start][1], word[end - 1][1] + 1))
+        found.append(PlainToken(prefix + text[start:end], word[start][1], word[end - 1][1] + 1))
         start = end
     return found
 
@@ -133,7 +133,7 @@ _IDEOGRAPHS = (
 )
 
 
-def _between_specials(text: str) -> Iterator[Token | list[Character]]:
+def _between_specials(text: str) -> Iterator[PlainToken | list[Character]]:
     """Keep [MASK] and its kin whole where a text spells them out."""
     start = 0
     while start < len(text):
@@ -142,7 +142,7 @@ def _between_specials(text: str) -> Iterator[Token | list[Character]]:
         if at > start:
             yield [(character, index) for index, character in enumerate(text[start:at], start)]
         if special:
-            yield Token(special, at, at + len(special))
+            yield PlainToken(special, at, at + len(special))
         start = at + len(special)
 
 

@@ -14,7 +14,7 @@ from unmask.checkpoint.weights import empty
 from unmask.model.factory import part_of
 from unmask.model.network import Network, count_parameters
 from unmask.objectives.base import Objective
-from unmask.system.distributed import like, whole
+from unmask.system.distributed import full_tensor, sharded_like
 from unmask.system.errors import FolderError
 from unmask.train.evaluator import METRIC, Position, metric_name
 from unmask.train.ingredients import Ingredients
@@ -24,7 +24,7 @@ from unmask.train.run_folder import CHECKPOINTS, MODEL
 from unmask.train.site import Site
 
 
-class Keeper:
+class Checkpointer:
     """Writes and reads what a run must not lose, for the weights of all its processes."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Keeper:
         network, objective = self.trained(averaged=False)
         moments = {}
         for name, tensor in read_moments(self._modules(), self.optimizer).items():
-            full = whole(tensor)  # all processes must ask, and only the first keeps it
+            full = full_tensor(tensor)  # all processes must ask, and only the first keeps it
             if self.processes.first:
                 moments[name] = full
         if self.processes.first:
@@ -78,7 +78,7 @@ class Keeper:
                             f"{state.path}: holds no '{name}', which the objective learns; the run "
                             "was begun with another objective."
                         )
-                    tensor.copy_(like(tensors[name], tensor))
+                    tensor.copy_(sharded_like(tensors[name], tensor))
         write_moments(self._modules(), self.optimizer, state.optimizer)
         return Position(**state.facts)
 
@@ -135,7 +135,7 @@ class Keeper:
         state: dict[str, Tensor] = dict(module.state_dict())
         if averaged:
             state |= {n: mean(p, self.optimizer) for n, p in module.named_parameters()}
-        return {n: whole(t.detach()).cpu() for n, t in state.items()}
+        return {n: full_tensor(t.detach()).cpu() for n, t in state.items()}
 
     def _modules(self) -> dict[str, nn.Module]:
         """What is trained, with what the names of its parameters begin with."""

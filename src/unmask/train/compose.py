@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.system.console import Console
-from unmask.system.errors import SettingsError, unknown
-from unmask.system.settings import build, override, read_toml, refuse_unknown
+from unmask.system.errors import SettingsError, unknown_name
+from unmask.system.settings import apply_overrides, read_toml, refuse_unknown, validate
 from unmask.train.optim.schedules import LENGTHS
 from unmask.train.recipe import Recipe
 
@@ -109,10 +109,10 @@ def compose(
     below = {name: below[name] for name in below if not any(_within(own, name) for own in flat)}
     table = _nested(below | flat)
     plain = {key: table[key] for key in table if key not in CHOICES}
-    recipe = build(Recipe, plain, where="recipe")
+    recipe = validate(Recipe, plain, where="recipe")
     if check:
         check(recipe)
-    recipe = build(Recipe, table, where="recipe")
+    recipe = validate(Recipe, table, where="recipe")
     if "task" in scope.reads and recipe.task is None:
         raise SettingsError("recipe [task]: 'name' is missing; need the name of a task.")
     return recipe
@@ -135,7 +135,7 @@ def modernised(
     assigned = [assignment.partition("=")[0] for assignment in assignments]
     # Settings of an objective or a task are its own: another one does not inherit them.
     others = [name.partition(".")[0] for name in assigned if name in CHOSEN]
-    given = override(_nested(_below(_without(flat, others), assigned)), assignments)
+    given = apply_overrides(_nested(_below(_without(flat, others), assigned)), assignments)
     moved = [name for name in dict.fromkeys(told) if _renamed(name) != name]
     return given, [f"the setting {name} is now called {_renamed(name)}" for name in moved]
 
@@ -163,7 +163,7 @@ def recipe_path(folder: str, name: str, *, called: str = "recipe") -> Path:
     """Where a recipe is: a path, or the name of one in a folder of those that come with unmask."""
     known = known_recipes(folder)
     if not name.endswith(".toml") and name not in known:
-        raise SettingsError(unknown(called, name, known))
+        raise SettingsError(unknown_name(called, name, known))
     return known.get(name, Path(name))
 
 

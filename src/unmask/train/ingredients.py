@@ -6,7 +6,7 @@ from typing import Any
 
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.evaluator import Evaluator
 from unmask.train.sources import Source
 
@@ -24,7 +24,7 @@ class Digest:
 class Ingredients:
     """All that a run needs beside its recipe."""
 
-    tokens: Tokens
+    tokens: Tokenizers
     network: Network
     objective: Objective
     source: Source

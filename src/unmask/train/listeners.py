@@ -6,15 +6,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from unmask.system.errors import in_one_line, need
+from unmask.system.errors import one_line, require
 from unmask.train.evaluator import Entry
 
 
-class Board:
+class TensorBoardWriter:
     """Writes the numbers of each entry; what a resumed run will write again is purged."""
 
     def __init__(self, folder: Path) -> None:
-        need("--tensorboard", "tensorboard", extra="tensorboard")
+        require("--tensorboard", "tensorboard", extra="tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder, self.make = folder, SummaryWriter
@@ -31,7 +31,7 @@ class Board:
         self.writer.flush()
 
 
-class Observer:
+class CallbackListener:
     """Calls it with a copy of each entry. One that fails is not called again; the run goes on."""
 
     def __init__(
@@ -49,6 +49,5 @@ class Observer:
         except Exception as error:
             self.failed = True
             self.say(
-                f"warning: callback '{self.name}' failed and is not called again: "
-                f"{in_one_line(error)}"
+                f"warning: callback '{self.name}' failed and is not called again: {one_line(error)}"
             )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from unmask.system.errors import Stopped, UserError
 from unmask.system.malloc import keep_freed_memory
-from unmask.train.checkpoints import Keeper
+from unmask.train.checkpoints import Checkpointer
 from unmask.train.evaluator import Position
 from unmask.train.ingredients import Ingredients
 from unmask.train.optim.optimizers import average, make_optimizer, set_rate
@@ -21,9 +21,9 @@ from unmask.train.optim.precision import choose_precision
 from unmask.train.recipe import Recipe
 from unmask.train.run_folder import of_kind
 from unmask.train.site import Site
-from unmask.train.sources import Ahead, Deal
+from unmask.train.sources import Dealer, Prefetch
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepResult, StepSite, TrainingModule
+from unmask.train.steps.base import MicroBatch, StepResult, StepSite, TrainingModule
 
 BEFORE = 0.5  # of a run by the clock may be spent before its first step
 
@@ -48,12 +48,12 @@ class Loop:
         self.module = self.processes.wrap(inner, list(network.blocks()), shard=shard)
         self.optimizer = make_optimizer(inner, recipe.optimizer, layers=network.config.layers)
         self.step = step_for(objective, shard=shard)
-        self.keeper = Keeper(given, recipe, site, self.optimizer, shard=shard)
+        self.keeper = Checkpointer(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
-        self.deal: Deal | Ahead = Deal(given.source, self.processes)
+        self.deal: Dealer | Prefetch = Dealer(given.source, self.processes)
         ahead, on_gpu = self.settings.ahead, self.processes.device.type != "cpu"
         if ahead == "on" or (ahead == "auto" and on_gpu):
-            self.deal = Ahead(self.deal, self._progress_at)
+            self.deal = Prefetch(self.deal, self._progress_at)
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one."""
@@ -142,7 +142,7 @@ class Loop:
         gone = (self.progress - begun) / max(1.0 - begun, 1e-9)
         return max(gone, 1e-3 * schedule.warmup)
 
-    def _leave_out(self, report: StepResult, pieces: Sequence[Piece]) -> None:
+    def _leave_out(self, report: StepResult, pieces: Sequence[MicroBatch]) -> None:
         """A step that was not finite: say all that helps to find out why, and stop in the end."""
         position, settings = self.position, self.settings
         position.bad += 1

@@ -12,7 +12,7 @@ from unmask.system.errors import UserError
 from unmask.train.ingredients import Ingredients
 from unmask.train.site import Site
 from unmask.train.steps import step_for
-from unmask.train.steps.base import Piece, StepSite, TrainingModule
+from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule
 from unmask.train.steps.summed import Summed
 
 HEART_STEPS, HEART_EXAMPLES = 30, 4
@@ -71,7 +71,7 @@ def learn_by_heart(given: Ingredients) -> tuple[float, float]:
     learner = TrainingModule(network, objective, given.companions).cpu().eval()
     parameters = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=RATE)
-    pieces = [Piece(given.source.sample(HEART_EXAMPLES), 0)]
+    pieces = [MicroBatch(given.source.sample(HEART_EXAMPLES), 0)]
     main = objective.terms[0]  # `chance` is about this term alone
     step = step_for(objective)
     if isinstance(step, Summed):

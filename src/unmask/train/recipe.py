@@ -20,9 +20,9 @@ from unmask.model.config import (
 from unmask.model.shape import Context, Feeds, Scoring
 from unmask.objectives import OBJECTIVES
 from unmask.system.errors import SettingsError
-from unmask.system.plugins import Kind, find
-from unmask.system.plugins import known as names_of
-from unmask.system.settings import Settings, build
+from unmask.system.plugins import Kind, find_class
+from unmask.system.plugins import known_names as names_of
+from unmask.system.settings import Settings, validate
 from unmask.tasks import TASKS
 from unmask.train.optim.schedules import Count, OptimizerSettings, ScheduleSettings
 
@@ -81,7 +81,7 @@ class ModelSettings(Settings):
         named = {} if self.size is None else sized(self.size, vocab_size).model_dump()
         own = self.model_dump(exclude_none=True, include={*ModelConfig.model_fields})
         table = {**named, **own, "vocab_size": vocab_size}
-        return build(ModelConfig, table, where="recipe [model]")
+        return validate(ModelConfig, table, where="recipe [model]")
 
     def spelled_out(self, config: ModelConfig) -> "ModelSettings":
         """The same with every setting of a shape in it."""
@@ -154,10 +154,10 @@ def _choice(table: object, kind: Kind, known: Mapping[str, str]) -> object:
         names = ", ".join(names_of(kind, known))
         raise SettingsError(f"recipe [{kind}]: 'name' is missing; need one of {names}.")
     try:
-        config: type[Settings] = find(kind, known, str(name)).Config
+        config: type[Settings] = find_class(kind, known, str(name)).Config
     except SettingsError as error:
         raise SettingsError(f"recipe [{kind}]: {error}") from None
-    return Choice(name=str(name), settings=build(config, own, where=f"recipe [{kind}]"))
+    return Choice(name=str(name), settings=validate(config, own, where=f"recipe [{kind}]"))
 
 
 _objective = partial(_choice, kind="objective", known=OBJECTIVES)

@@ -17,14 +17,14 @@ import torch
 from unmask.model.factory import part_of
 from unmask.model.network import count_parameters
 from unmask.system.console import Console
-from unmask.system.distributed import Processes, processes, restarts
+from unmask.system.distributed import Processes, join_processes, restart_count
 from unmask.system.errors import FolderError
 from unmask.system.plugins import loaded_plugins, registered
-from unmask.system.signals import stop_wishes
+from unmask.system.signals import catch_stop_signals
 from unmask.system.written import BOARD
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Ingredients
-from unmask.train.listeners import Board, Observer
+from unmask.train.listeners import CallbackListener, TensorBoardWriter
 from unmask.train.loop import Loop
 from unmask.train.preflight import preflight
 from unmask.train.recipe import Recipe
@@ -47,7 +47,7 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """How a run is carried out; nothing that is learned depends on it."""
 
     resume: bool = False
@@ -79,15 +79,15 @@ class Run:
     recipe: Recipe | None
     out: Path
     console: Console | None = None
-    options: Options = field(default_factory=Options)
+    options: RunOptions = field(default_factory=RunOptions)
 
     def go(self) -> Outcome:
         """Train, from where the run was stopped if it was; without a recipe, by the stored one."""
         started, options, console = time.monotonic(), self.options, self.console or Console()
         if options.threads:
             torch.set_num_threads(options.threads)
-        with stop_wishes() as stop, processes() as group:
-            resume = options.resume or restarts() > 0  # torchrun has restarted the workers
+        with catch_stop_signals() as stop, join_processes() as group:
+            resume = options.resume or restart_count() > 0  # torchrun has restarted the workers
             with open_run(
                 self.out,
                 resume=resume,
@@ -115,9 +115,9 @@ class Run:
         site.folder.start_over()  # not before the data was read and the network made
         if self.options.tensorboard and group.first:
             site.folder.claim(BOARD)
-            site.folder.listeners.append(Board(self.out / BOARD))
+            site.folder.listeners.append(TensorBoardWriter(self.out / BOARD))
         for name, callback in registered("callback").items():
-            site.folder.listeners.append(Observer(name, callback, site.folder.say))
+            site.folder.listeners.append(CallbackListener(name, callback, site.folder.say))
         group.wait()
         _announce(given, site)
         fresh = not any(site.folder.checkpoints.glob("step-*"))

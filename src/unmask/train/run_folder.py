@@ -22,7 +22,13 @@ import torch
 
 from unmask.system import written
 from unmask.system.console import Console
-from unmask.system.disk import check_output_folder, disk_error, held, sweep, write_file
+from unmask.system.disk import (
+    check_output_folder,
+    disk_error,
+    file_lock,
+    remove_leftovers,
+    write_file,
+)
 from unmask.system.errors import FolderError, UserError
 from unmask.system.settings import read_json, read_toml, write_toml
 from unmask.system.written import RECIPE
@@ -62,7 +68,7 @@ class RunFolder:
         `--overwrite` deletes only what is listed. Names are relative, as in "best/step-40".
         """
         if self.writes and name not in self.claimed:
-            written.claim(self.path, name)
+            written.add_to_list(self.path, name)
             self.claimed.add(name)
 
     def start_over(self) -> None:
@@ -167,7 +173,7 @@ def open_run(
         )
     new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    with held(path / LOCK, what="this run"):
+    with file_lock(path / LOCK, what="this run"):
         if folder.replaces:
             refuse_foreign_files(path)  # the rest waits until the new run can start
         elif begun or ours:
@@ -175,7 +181,7 @@ def open_run(
         (path / CHECKPOINTS).mkdir(exist_ok=True)
         for name in (written.LIST, *names_in(path)):
             if "/" not in name:
-                sweep(path, f".{escape(name)}.tmp-*")
+                remove_leftovers(path, f".{escape(name)}.tmp-*")
         try:
             yield folder
         except BaseException:
@@ -197,7 +203,7 @@ def delete_run(path: Path) -> None:
     written.delete(contents)
 
 
-def refuse_foreign_files(path: Path) -> written.Contents:
+def refuse_foreign_files(path: Path) -> written.FolderContents:
     """Raise an error if a run's folder holds anything but what the run wrote."""
     names = [*names_in(path), LOCK, written.LIST]
     contents = written.survey(path, names, holders=[CHECKPOINTS])

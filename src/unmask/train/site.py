@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from unmask.system.console import Console
 from unmask.system.distributed import Processes
-from unmask.system.signals import Wish
+from unmask.system.signals import StopRequest
 from unmask.train.recipe import Recipe
 from unmask.train.run_folder import RunFolder
 
@@ -16,7 +16,7 @@ class Site:
     processes: Processes
     folder: RunFolder
     console: Console
-    stop: Wish
+    stop: StopRequest
     started: float  # by the monotonic clock
     stored: Recipe | None = None  # of a run that is resumed
     check: bool = False  # is the run to be checked before its first step?

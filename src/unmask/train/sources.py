@@ -23,7 +23,7 @@ from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, SettingsError
 from unmask.train.recipe import Recipe
-from unmask.train.steps.base import Piece
+from unmask.train.steps.base import MicroBatch
 
 _ORDER, _DROPOUT, _MIXTURE, _PREPARE = 300, 301, 303, 304  # one key per kind of draw
 
@@ -31,14 +31,14 @@ Cursor = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Lazy:
+class LazyMicroBatch:
     """A micro-batch that is not built yet, and the seed of its dropout."""
 
     make: Callable[[], Batch]
     seed: int
 
 
-Planned = tuple[Sequence[Lazy], Cursor]
+PlannedMicroBatch = tuple[Sequence[LazyMicroBatch], Cursor]
 
 
 class Source(Protocol):
@@ -48,14 +48,14 @@ class Source(Protocol):
     def steps_per_epoch(self) -> float:
         """Steps in which everything is seen once."""
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> Planned:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
         """All micro-batches of a step, and the cursor of the step after it."""
 
     def sample(self, count: int) -> Batch:
         """A small batch of the first examples."""
 
 
-class Shuffled:
+class ShuffledWindows:
     """Records epoch after epoch, each epoch in another order.
 
     An item is a group of examples that belong together, often of one; a group is never torn apart.
@@ -85,7 +85,7 @@ class Shuffled:
                 "micro-batches; need an example for each. Raise loop.batch_size."
             )
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> Planned:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
         """The next items in micro-batches of examples of like length, groups together."""
         numbers, then = self.take(cursor, self.loop.batch_size)
         parts = _adjusted(self.parts(numbers), self.loop.micro_batches)
@@ -156,7 +156,7 @@ class Shuffled:
 class _Part:
     """Items of one source that are computed at a time."""
 
-    source: Shuffled
+    source: ShuffledWindows
     numbers: list[int]
 
     @property
@@ -186,11 +186,11 @@ def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
     return parts
 
 
-def _lazy(parts: Sequence[_Part], root: int, step: int, progress: float) -> list[Lazy]:
+def _lazy(parts: Sequence[_Part], root: int, step: int, progress: float) -> list[LazyMicroBatch]:
     """Plan a micro-batch of each part."""
     seeds = [counter_rng.key(root, _DROPOUT, step, 0, place) % 2**63 for place in range(len(parts))]
     return [
-        Lazy(partial(part.source.batch, part.numbers, seed, progress), seed)
+        LazyMicroBatch(partial(part.source.batch, part.numbers, seed, progress), seed)
         for part, seed in zip(parts, seeds, strict=True)
     ]
 
@@ -204,7 +204,7 @@ class Mixture:
 
     def __init__(
         self,
-        sources: dict[str, Shuffled],
+        sources: dict[str, ShuffledWindows],
         temperature: float,
         seed: int,
         per: Literal["step", "piece", "record"] = "step",
@@ -221,7 +221,7 @@ class Mixture:
         self.bounds = np.cumsum(sizes**temperature / (sizes**temperature).sum())
         self.steps_per_epoch = sum(source.steps_per_epoch for source in sources.values())
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> Planned:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
         """The next items of the sources whose turn it is."""
         draws_of = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
         units = draws_of[self.per]
@@ -254,12 +254,12 @@ class Mixture:
 class Dealt:
     """What one process computes of a step."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[MicroBatch]
     rounds: int  # the most micro-batches that any process has
     cursor: Cursor
 
 
-class Deal:
+class Dealer:
     """A source as one of several processes sees it: its own micro-batches, built."""
 
     def __init__(self, source: Source, processes: Processes) -> None:
@@ -270,16 +270,16 @@ class Deal:
         pieces, then = self.source.pieces(cursor, step, progress)
         mine = pieces[self.processes.rank :: self.processes.world]
         rounds = -(-len(pieces) // self.processes.world)
-        return Dealt([Piece(piece.make(), piece.seed) for piece in mine], rounds, then)
+        return Dealt([MicroBatch(piece.make(), piece.seed) for piece in mine], rounds, then)
 
 
-class Ahead:
+class Prefetch:
     """A deal that is one step ahead, in a thread; it pays where something else computes, on a GPU.
 
     `progress_at` says how far a run will be at a step.
     """
 
-    def __init__(self, deal: Deal, progress_at: Callable[[int], float]) -> None:
+    def __init__(self, deal: Dealer, progress_at: Callable[[int], float]) -> None:
         self.deal, self.progress_at = deal, progress_at
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self.made: tuple[Cursor, int, Future[Dealt]] | None = None

@@ -12,7 +12,7 @@ from unmask.data.corpus.corpus import open_corpus
 from unmask.data.corpus.layout import MANIFEST, PLAN
 from unmask.data.corpus.shards import id_type
 from unmask.system.errors import FolderError, UserError
-from unmask.system.manifest import sealed
+from unmask.system.manifest import with_digest
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
@@ -213,7 +213,7 @@ def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
 
 def test_a_corpus_of_another_format_is_refused(folder):
     path = folder / MANIFEST
-    path.write_bytes(sealed({**json.loads(path.read_text()), "format": 2}))
+    path.write_bytes(with_digest({**json.loads(path.read_text()), "format": 2}))
     with pytest.raises(FolderError, match=r"manifest\.json: format 2; this version reads 1"):
         open_corpus(folder)
 
@@ -231,7 +231,7 @@ def test_an_altered_digest_in_the_manifest_names_the_shard(folder):
     path = folder / MANIFEST
     table = json.loads(path.read_text())
     table["shards"][1]["sha256"]["bin"] = "0" * 64
-    path.write_bytes(sealed(table))
+    path.write_bytes(with_digest(table))
     with pytest.raises(FolderError, match=r"shard-00001\.bin: was changed"):
         open_corpus(folder)
 

@@ -11,16 +11,16 @@ import pytest
 from tests.corpora import chatter, corpus_of, counted, random_lengths
 from unmask.data.corpus.config import ExampleSettings, Pairs
 from unmask.data.corpus.examples import (
-    DIFFERS,
-    FOLLOWS,
-    UNSAID,
-    Plan,
+    IS_NEXT,
+    NO_PAIR,
+    NOT_NEXT,
+    ExamplePlan,
     plan_examples,
     split_documents,
 )
 from unmask.data.corpus.stream import Stream
 from unmask.system.errors import DataError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 
 LONG = 512  # more than any document here has, so that nothing is cut
 KINDS = get_args(Pairs)
@@ -44,15 +44,17 @@ def everything(corpus):
     return np.arange(len(corpus.documents) - 1)
 
 
-def planned(corpus, *, length=LONG, epochs=1, chosen=None, **settings) -> Plan:
+def planned(corpus, *, length=LONG, epochs=1, chosen=None, **settings) -> ExamplePlan:
     """The examples of some epochs, joined."""
     chosen = everything(corpus) if chosen is None else chosen
     how = ExampleSettings(**settings)
     plans = [plan_examples(corpus, chosen, how, length=length, root=e) for e in range(epochs)]
-    return Plan(*(np.concatenate([getattr(p, name) for p in plans]) for name in vars(plans[0])))
+    return ExamplePlan(
+        *(np.concatenate([getattr(p, name) for p in plans]) for name in vars(plans[0]))
+    )
 
 
-def same(one: Plan, other: Plan) -> bool:
+def same(one: ExamplePlan, other: ExamplePlan) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in vars(one))
 
 
@@ -62,11 +64,11 @@ def documents_of(corpus, positions):
     return np.searchsorted(corpus.documents, sentences, side="right") - 1
 
 
-def labelled(plan: Plan, label: int) -> Plan:
-    return Plan(*(part[plan.label == label] for part in vars(plan).values()))
+def labelled(plan: ExamplePlan, label: int) -> ExamplePlan:
+    return ExamplePlan(*(part[plan.label == label] for part in vars(plan).values()))
 
 
-def spans(plan: Plan) -> list[np.ndarray]:
+def spans(plan: ExamplePlan) -> list[np.ndarray]:
     """The positions of every segment of every example."""
     first = zip(plan.first, plan.first_length, strict=True)
     second = zip(plan.second, plan.second_length, strict=True)
@@ -84,7 +86,7 @@ def tokens(corpus, start, length):
 
 
 def test_a_second_segment_that_follows_is_the_very_next_text_of_its_document(library):
-    follows = labelled(planned(library, epochs=3), FOLLOWS)
+    follows = labelled(planned(library, epochs=3), IS_NEXT)
     assert len(follows.first) > 100
     assert (follows.first + follows.first_length == follows.second).all()
     last = follows.second + follows.second_length - 1
@@ -92,12 +94,12 @@ def test_a_second_segment_that_follows_is_the_very_next_text_of_its_document(lib
 
 
 def test_the_two_segments_meet_where_a_sentence_ends(library):
-    follows = labelled(planned(library, epochs=3), FOLLOWS)
+    follows = labelled(planned(library, epochs=3), IS_NEXT)
     assert np.isin(follows.second, library.sentences).all()
 
 
 def test_text_is_cut_out_of_a_stretch_no_longer_than_an_example_and_a_sentence(books):
-    follows = labelled(planned(books, length=64, epochs=3), FOLLOWS)
+    follows = labelled(planned(books, length=64, epochs=3), IS_NEXT)
     stretch = follows.second + follows.second_length - follows.first
     assert (stretch > 61).any(), "nothing was cut, so this test says nothing"
     assert (stretch < 61 + np.diff(books.sentences).max()).all()
@@ -106,7 +108,7 @@ def test_text_is_cut_out_of_a_stretch_no_longer_than_an_example_and_a_sentence(b
 
 @pytest.mark.parametrize("length", [32, LONG])
 def test_a_second_segment_that_differs_is_of_one_other_document(library, length):
-    differs = labelled(planned(library, length=length, epochs=3), DIFFERS)
+    differs = labelled(planned(library, length=length, epochs=3), NOT_NEXT)
     assert len(differs.first) > 100
     own = documents_of(library, differs.first)
     other = documents_of(library, differs.second)
@@ -115,38 +117,38 @@ def test_a_second_segment_that_differs_is_of_one_other_document(library, length)
 
 
 def test_a_second_segment_that_differs_may_be_of_any_other_document(library):
-    differs = labelled(planned(library, epochs=80), DIFFERS)
+    differs = labelled(planned(library, epochs=80), NOT_NEXT)
     assert set(documents_of(library, differs.second)) == set(everything(library))
 
 
 def test_in_a_corpus_of_copies_the_true_next_sentence_is_never_called_another(tmp_path):
     corpus = corpus_of(tmp_path, counted([[4, 4, 4, 6, 6]]) * 200)
     plan = planned(corpus, epochs=5)
-    differs = labelled(plan, DIFFERS)
+    differs = labelled(plan, NOT_NEXT)
     assert len(differs.first) > 300
     after = differs.first + differs.first_length
     sizes = np.diff(corpus.sentences)[np.searchsorted(corpus.sentences, after)]
     for true, size, other in zip(after, sizes, differs.second, strict=True):
         assert tokens(corpus, true, size) != tokens(corpus, other, size)
-    asked = (plan.label != UNSAID).sum()
+    asked = (plan.label != NO_PAIR).sum()
     assert abs(len(differs.first) / asked - 0.5) < 2 / np.sqrt(asked)
 
 
 def test_where_every_other_text_is_the_true_one_nothing_is_called_another(tmp_path):
     corpus = corpus_of(tmp_path, [["the same again", "the same again"]] * 50)
     plan = planned(corpus)
-    assert not (plan.label == DIFFERS).any()
-    assert (plan.label == FOLLOWS).any()
-    assert (plan.second_length[plan.label == UNSAID] == 0).all()
+    assert not (plan.label == NOT_NEXT).any()
+    assert (plan.label == IS_NEXT).any()
+    assert (plan.second_length[plan.label == NO_PAIR] == 0).all()
 
 
 @pytest.mark.parametrize("pairs", ["nsp", "sop"])
 @pytest.mark.parametrize("length", [32, 128])
 def test_the_two_answers_are_equally_frequent(library, pairs, length):
     labels = planned(library, length=length, epochs=20, pairs=pairs).label
-    asked = labels[labels != UNSAID]
+    asked = labels[labels != NO_PAIR]
     assert len(asked) >= 2000
-    assert abs((asked == DIFFERS).mean() - 0.5) < 2 / np.sqrt(len(asked))  # four deviations
+    assert abs((asked == NOT_NEXT).mean() - 0.5) < 2 / np.sqrt(len(asked))  # four deviations
 
 
 # Whole sentences are taken, so the lengths cannot be equal; a guess by length alone stays near
@@ -164,9 +166,9 @@ def test_no_length_tells_the_answer(tmp_path, sentences, words, length, chance):
     lengths = random_lengths(20_000 // (sum(sentences) * sum(words) // 4), sentences, words)
     corpus = corpus_of(tmp_path, counted(lengths))
     plan = planned(corpus, length=length, epochs=15)
-    asked = plan.label != UNSAID
+    asked = plan.label != NO_PAIR
     assert asked.sum() >= 2000
-    answers = plan.label[asked] == DIFFERS
+    answers = plan.label[asked] == NOT_NEXT
     for numbers in (plan.first_length, plan.second_length, plan.lengths):
         assert guessed(numbers[asked], answers) < chance
 
@@ -177,7 +179,7 @@ def test_a_stretch_of_one_sentence_is_one_segment_of_which_nothing_is_said(tmp_p
     plan = planned(corpus, pairs=pairs)
     assert plan.first_length.tolist() == [5, 7, 6]
     assert plan.second_length.tolist() == [0, 0, 0]
-    assert plan.label.tolist() == [UNSAID] * 3
+    assert plan.label.tolist() == [NO_PAIR] * 3
     assert plan.lengths.tolist() == [7, 9, 8]  # [CLS] and one [SEP]
 
 
@@ -190,12 +192,12 @@ def test_a_pair_has_three_special_tokens(library):
 
 def test_every_pair_has_an_answer_and_only_pairs_have_one(library):
     plan = planned(library, epochs=3)
-    assert ((plan.second_length > 0) == (plan.label != UNSAID)).all()
+    assert ((plan.second_length > 0) == (plan.label != NO_PAIR)).all()
 
 
 def test_sentence_order_swaps_neighbours_and_takes_nothing_from_elsewhere(library):
     plan = planned(library, pairs="sop", epochs=3)
-    follows, differs = labelled(plan, FOLLOWS), labelled(plan, DIFFERS)
+    follows, differs = labelled(plan, IS_NEXT), labelled(plan, NOT_NEXT)
     assert min(len(follows.first), len(differs.first)) > 100
     assert (follows.first + follows.first_length == follows.second).all()
     assert (differs.second + differs.second_length == differs.first).all()
@@ -207,14 +209,14 @@ def test_sentence_order_swaps_neighbours_and_takes_nothing_from_elsewhere(librar
 def test_without_pairs_every_example_is_one_segment(library):
     plan = planned(library, pairs="off", epochs=3)
     assert not plan.second_length.any()
-    assert (plan.label == UNSAID).all()
+    assert (plan.label == NO_PAIR).all()
     assert (plan.around == 2).all()
 
 
 def test_a_stretch_is_cut_in_two_at_any_of_its_sentences(tmp_path):
     corpus = corpus_of(tmp_path, counted([[5] * 4, [5] * 4]))
     plan = planned(corpus, epochs=100, short_share=0.0)
-    whole = (plan.first % 20 == 0) & (plan.label == FOLLOWS)
+    whole = (plan.first % 20 == 0) & (plan.label == IS_NEXT)
     firsts, counts = np.unique(plan.first_length[whole], return_counts=True)
     assert firsts.tolist() == [5, 10, 15]
     assert counts.min() > 10
@@ -223,7 +225,7 @@ def test_a_stretch_is_cut_in_two_at_any_of_its_sentences(tmp_path):
 def test_what_another_text_replaced_begins_the_next_example(tmp_path):
     corpus = corpus_of(tmp_path, counted([[5] * 6, [5] * 6]))
     plan = planned(corpus, epochs=20, short_share=0.0)
-    after = (plan.first + plan.first_length)[plan.label == DIFFERS]
+    after = (plan.first + plan.first_length)[plan.label == NOT_NEXT]
     assert len(after) > 10
     assert set(after) <= set(plan.first)
 
@@ -379,7 +381,7 @@ def test_with_copies_so_many_versions_come_in_turn_each_time_in_another_order(li
 
 def test_a_real_looking_corpus_gives_all_three_labels(tmp_path):
     corpus = corpus_of(tmp_path, [*chatter(20), ["one alone"]])
-    assert set(planned(corpus, length=64).label) == {FOLLOWS, DIFFERS, UNSAID}
+    assert set(planned(corpus, length=64).label) == {IS_NEXT, NOT_NEXT, NO_PAIR}
 
 
 @pytest.mark.parametrize(
@@ -393,5 +395,5 @@ def test_a_real_looking_corpus_gives_all_three_labels(tmp_path):
 )
 def test_a_wrong_setting_is_named(table, says):
     with pytest.raises(ValueError) as error:
-        build(ExampleSettings, table, where="recipe [examples]")
+        validate(ExampleSettings, table, where="recipe [examples]")
     assert str(error.value).startswith("recipe [examples]: " + says)

@@ -15,8 +15,8 @@ import pytest
 from tests.data.conftest import contents, prose
 from unmask.data.corpus.corpus import open_corpus
 from unmask.data.corpus.layout import MANIFEST, PLAN, SIDE_FILE
-from unmask.data.corpus.prepare import PrepareSettings, Task, prepare
-from unmask.system.disk import held
+from unmask.data.corpus.prepare import PrepareSettings, PrepareTask, prepare
+from unmask.system.disk import file_lock
 from unmask.system.errors import DataError, FolderError
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.tokenizer_files import tokenizer_files
@@ -76,13 +76,13 @@ def test_three_tasks_make_the_same_bytes_as_one_in_whatever_order_they_run(prepa
     for order in itertools.permutations(range(3)):
         name = "".join(map(str, order))
         for number in order:
-            folder = prepared(TEXT, name, task=Task(number=number, tasks=3))
+            folder = prepared(TEXT, name, task=PrepareTask(number=number, tasks=3))
             assert (folder / MANIFEST).exists() == (number == order[-1])
         assert contents(folder) == one
 
 
 def test_a_task_makes_its_share_of_the_shards_and_no_other(prepared):
-    folder = prepared(TEXT, task=Task(number=1, tasks=3))
+    folder = prepared(TEXT, task=PrepareTask(number=1, tasks=3))
     made = sorted(int(path.stem[-5:]) for path in folder.glob("shard-*.json"))
     assert len(made) > 2
     assert all(number % 3 == 1 for number in made)
@@ -90,13 +90,13 @@ def test_a_task_makes_its_share_of_the_shards_and_no_other(prepared):
 
 def test_the_work_of_tasks_that_never_came_back_can_be_done_by_one(prepared):
     whole = contents(prepared(TEXT, "whole"))
-    prepared(TEXT, "rest", task=Task(number=1, tasks=3))
+    prepared(TEXT, "rest", task=PrepareTask(number=1, tasks=3))
     assert contents(prepared(TEXT, "rest")) == whole
 
 
 def test_a_task_counts_from_zero(prepared):
     with pytest.raises(FolderError, match=r"task 3 of 3: they count from 0; give a lower"):
-        prepared(TEXT, task=Task(number=3, tasks=3))
+        prepared(TEXT, task=PrepareTask(number=3, tasks=3))
 
 
 @pytest.mark.parametrize("setting", [{"words": "spaces"}, {"on_bad": "skip"}])
@@ -266,16 +266,16 @@ def test_standard_input_is_refused_because_it_cannot_be_read_again(tokenizer, tm
 
 def test_two_preparations_of_one_corpus_are_impossible(prepared, tmp_path):
     prepared(TEXT)
-    lock = held(tmp_path / "corpus" / ".lock-0", what="it")
+    lock = file_lock(tmp_path / "corpus" / ".lock-0", what="it")
     says = f"process {os.getpid()} on .* is at work on this corpus"
     with lock, pytest.raises(FolderError, match=says):
         prepared(TEXT)
 
 
 def test_two_tasks_of_one_corpus_do_not_lock_each_other_out(prepared, tmp_path):
-    prepared(TEXT, task=Task(number=0, tasks=2))
-    with held(tmp_path / "corpus" / ".lock-0", what="it"):
-        prepared(TEXT, task=Task(number=1, tasks=2))
+    prepared(TEXT, task=PrepareTask(number=0, tasks=2))
+    with file_lock(tmp_path / "corpus" / ".lock-0", what="it"):
+        prepared(TEXT, task=PrepareTask(number=1, tasks=2))
 
 
 def test_every_record_is_used_skipped_or_blank(prepared):
@@ -307,7 +307,7 @@ def test_a_side_file_is_the_same_whichever_task_comes_last(prepared):
     one = contents(prepared(text, "one", on_bad="skip"))
     assert SIDE_FILE in one
     for number in (1, 0):
-        folder = prepared(text, "two", task=Task(number=number, tasks=2), on_bad="skip")
+        folder = prepared(text, "two", task=PrepareTask(number=number, tasks=2), on_bad="skip")
     assert contents(folder) == one
 
 

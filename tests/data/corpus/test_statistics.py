@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from unmask.data.corpus.corpus import open_corpus, statistics
-from unmask.data.corpus.statistics import BINS, OFTEN, SAMPLED, Statistics, length_bins
+from unmask.data.corpus.statistics import BINS, OFTEN, SAMPLED, CorpusReport, length_bins
 
 # Two documents, of 3 + 3 + 3 tokens (the word "zebra" is unknown) and of 1, and a blank record.
 TEXT = '{"text": "the cat sat\\nthe cat sat\\na zebra !"}\n{"text": " "}\n{"text": "爱"}\n'
 
 
-def noted(*sentences: str) -> Statistics:
+def noted(*sentences: str) -> CorpusReport:
     """Of a shard that has these sentences and nothing else."""
-    found = Statistics(sentences=len(sentences))
+    found = CorpusReport(sentences=len(sentences))
     found.note_sentences(Counter(sentences))
     return found
 
 
-def joined(*parts: Statistics) -> Statistics:
-    whole = Statistics()
+def joined(*parts: CorpusReport) -> CorpusReport:
+    whole = CorpusReport()
     for part in parts:
         whole.add(part)
     return whole
@@ -54,7 +54,7 @@ def test_a_report_gives_shares_of_the_whole(prepared):
 
 
 def test_nothing_at_all_has_a_report_too():
-    report = Statistics().report()
+    report = CorpusReport().report()
     assert [report[name] for name in report if name.endswith("share")] == [0, 0, 0]
 
 
@@ -118,7 +118,7 @@ def test_the_sample_of_a_shard_stays_bounded_however_many_sentences_it_has():
 
 def test_the_sample_of_a_corpus_stays_bounded_however_many_shards_it_has(monkeypatch):
     monkeypatch.setattr(statistics, "MERGED", 300)
-    whole = Statistics()
+    whole = CorpusReport()
     for shard in range(20):
         whole.add(noted(*[f"{shard} {i}" for i in range(100)]))
         assert len(whole.sample) <= 300
@@ -152,7 +152,7 @@ def test_sentences_repeated_as_often_are_told_by_their_letters():
 
 
 def test_what_is_kept_by_name_is_short_and_stays_bounded():
-    whole = Statistics()
+    whole = CorpusReport()
     for shard in range(50):
         whole.add(noted(*[f"{shard} {i} {'long' * 100}" for i in range(20)] * 2))
     assert len(whole.often) <= 20 * OFTEN

@@ -12,7 +12,7 @@ import torch
 from tests.corpora import chatter, corpus_of, counted, random_lengths, tokenizer_for
 from unmask.data.corpus.config import ExampleSettings
 from unmask.data.corpus.corpus import stream as module
-from unmask.data.corpus.examples import DIFFERS, FOLLOWS, UNSAID
+from unmask.data.corpus.examples import IS_NEXT, NO_PAIR, NOT_NEXT
 from unmask.data.corpus.stream import Cursor, Stream
 from unmask.jobs.inputs.corpus import CorpusSource
 from unmask.jobs.pretrain import Pretrain
@@ -22,7 +22,7 @@ from unmask.system.errors import DataError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
-from unmask.train.sources import Deal
+from unmask.train.sources import Dealer
 
 LENGTH = 48
 
@@ -134,10 +134,10 @@ def test_an_example_is_its_segments_between_special_tokens_by_hand(tmp_path):
         tokens, segments = [names[i] for i in rest[:half]], rest[half:]
         found[" ".join(tokens)] = segments, label
     options = {
-        "[CLS] a b [SEP] c d e [SEP]": ([0] * 4 + [1] * 4, FOLLOWS),
-        "[CLS] c d e [SEP] a b [SEP]": ([0] * 5 + [1] * 3, DIFFERS),
-        "[CLS] f g [SEP] h i j [SEP]": ([0] * 4 + [1] * 4, FOLLOWS),
-        "[CLS] h i j [SEP] f g [SEP]": ([0] * 5 + [1] * 3, DIFFERS),
+        "[CLS] a b [SEP] c d e [SEP]": ([0] * 4 + [1] * 4, IS_NEXT),
+        "[CLS] c d e [SEP] a b [SEP]": ([0] * 5 + [1] * 3, NOT_NEXT),
+        "[CLS] f g [SEP] h i j [SEP]": ([0] * 4 + [1] * 4, IS_NEXT),
+        "[CLS] h i j [SEP] f g [SEP]": ([0] * 5 + [1] * 3, NOT_NEXT),
     }
     assert found.items() <= options.items()
     assert len(found) >= 2
@@ -152,7 +152,7 @@ def test_an_example_of_one_segment_has_one_separator(tmp_path):
         half = len(rest) // 2
         found.add(" ".join(names[i] for i in rest[:half]))
         assert rest[half:] == [0] * half
-        assert label == UNSAID
+        assert label == NO_PAIR
     assert found == {"[CLS] a b c [SEP]", "[CLS] d e [SEP]"}
 
 
@@ -225,7 +225,7 @@ def shares(corpus, world, steps, recipe):
         pieces = []
         for rank in range(world):
             source = CorpusSource(corpus, recipe, masked)
-            dealt = Deal(source, Processes(rank, world)).take(cursors[rank], step, step / steps)
+            dealt = Dealer(source, Processes(rank, world)).take(cursors[rank], step, step / steps)
             cursors[rank] = dealt.cursor
             assert dealt.rounds == len(dealt.pieces) == 4 // world
             pieces += dealt.pieces

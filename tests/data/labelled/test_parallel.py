@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 
 from tests.data.read.test_texts import parquet, written, zstd
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.parallel import Pair, find_folder, inferred, read_pairs, read_sources
-from unmask.data.read.lines import Watcher
+from unmask.data.labelled.parallel import (
+    Pair,
+    describe_columns,
+    find_folder,
+    read_pairs,
+    read_sources,
+)
+from unmask.data.read.lines import ErrorPolicy
 from unmask.system.errors import DataError
 
 DE, EN = b"ein Hund\neine Katze\n", b"a dog\na cat\n"
@@ -25,7 +31,7 @@ NESTED = [{"id": "x", "translation": {"de": de, "en": en}} for de, en in BOTH]
 PACKINGS = {"": bytes, ".gz": gzip.compress, ".zst": zstd}
 
 
-class Counter(Watcher):
+class Counter(ErrorPolicy):
     """Writes everything down."""
 
     def __init__(self):
@@ -216,7 +222,10 @@ TABLES = {
 def test_a_table_has_both_sides_in_its_rows(tmp_path, name, packing):
     path = written(tmp_path, name + packing, PACKINGS[packing](TABLES[name]))
     assert pairs(path) == BOTH
-    assert inferred([path], Columns()) == "source is column 'source', target is column 'target'"
+    assert (
+        describe_columns([path], Columns())
+        == "source is column 'source', target is column 'target'"
+    )
 
 
 HEADERS = {  # the first row, what was asked, source, target
@@ -243,7 +252,7 @@ def test_columns_are_known_by_what_was_asked_or_by_name_or_because_there_is_no_o
     path = written(tmp_path, "a.csv", f"{header}\n{row}\n".encode())
     assert pairs(path, columns=asked) == [(f"{source} 1", f"{target} 1")]
     expected = f"source is column '{source}', target is column '{target}'"
-    assert inferred([path], asked) == expected
+    assert describe_columns([path], asked) == expected
 
 
 @pytest.mark.parametrize(
@@ -257,7 +266,9 @@ def test_columns_are_known_by_what_was_asked_or_by_name_or_because_there_is_no_o
 def test_without_a_header_the_first_two_columns_are_meant(tmp_path, rows, asked):
     path = written(tmp_path, "a.tsv", rows.encode())
     assert pairs(path, columns=asked) == [tuple(r.split("\t")[:2]) for r in rows.splitlines()]
-    assert inferred([path], asked) == "no header, source is column '1', target is column '2'"
+    assert (
+        describe_columns([path], asked) == "no header, source is column '1', target is column '2'"
+    )
 
 
 def test_columns_without_a_header_may_be_given_by_number(tmp_path):
@@ -279,7 +290,7 @@ def test_a_translation_may_be_nested_by_language(tmp_path, kind):
         pyarrow.parquet.write_table(pa.Table.from_pylist(NESTED), path)
     assert pairs(path, columns=Columns("en", "de")) == [(en, de) for de, en in BOTH]
     assert pairs(path) == BOTH
-    assert inferred([path], Columns("en")) == "source is column 'en', target is column 'de'"
+    assert describe_columns([path], Columns("en")) == "source is column 'en', target is column 'de'"
 
 
 def test_rows_that_are_empty_on_both_sides_are_left_out_and_counted(tmp_path):

@@ -2,28 +2,28 @@
 
 import pytest
 
-from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.held_out import HeldOutText
 from unmask.evaluation.report import diagnostics as watching
-from unmask.evaluation.report.diagnostics import PLATEAU, WINDOW, Watch
+from unmask.evaluation.report.diagnostics import PLATEAU, WINDOW, Diagnostics
 from unmask.train.steps.base import StepResult
 
 ASKS = {"mlm": "hidden tokens", "pair": "pairs"}
 UNIGRAM = 6.0  # the loss of a guess by word frequency
 
 
-def stepped(losses, *, norm=1.0) -> Watch:
+def stepped(losses, *, norm=1.0) -> Diagnostics:
     said = []
-    watch = Watch(said.append, ASKS)
+    watch = Diagnostics(said.append, ASKS)
     for step, loss in enumerate(losses, start=1):
         watch.stepped(step, StepResult({"mlm": loss}, {}, norm, 100))
     assert said == watch.said
     return watch
 
 
-def evaluated(losses, pairs=None) -> Watch:
+def evaluated(losses, pairs=None) -> Diagnostics:
     """Evaluations every hundred steps with these losses, and with these shares of pairs right."""
     said = []
-    watch = Watch(said.append, ASKS)
+    watch = Diagnostics(said.append, ASKS)
     for number, loss in enumerate(losses):
         scores = {"mlm": loss, "mlm_accuracy": 0.1}
         if pairs is not None:
@@ -137,7 +137,7 @@ def test_a_run_that_is_resumed_has_the_warnings_of_its_log_and_gives_none_twice(
     log = ["2026-01-01 10:00:00  step 70: held-out loss 5.0", "2026-01-01 10:00:01  resuming"]
     log += [f"2026-01-01 10:00:02  {line}" for line in before.said]
     said = []
-    watch = Watch(said.append, ASKS)
+    watch = Diagnostics(said.append, ASKS)
     watch.remember([], [*log, log[-1]])
     assert watch.said == before.said
     for step, loss in enumerate([5.0] * WINDOW + [7.0] * WINDOW, start=1):
@@ -153,7 +153,7 @@ def test_the_report_of_a_run_that_is_resumed_has_its_warnings(run, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(HeldOut, "saved", stop)
+        patch.setattr(HeldOutText, "saved", stop)
         run(loop={"save_steps": 4})
     said = []
     folder = run(loop={"save_steps": 4}, resume=True, said=said)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.train.conftest import metrics, table
-from unmask.evaluation.report.charts import HEIGHT, POINTS, WIDTH, Chart, Line, column
+from unmask.evaluation.report.charts import HEIGHT, POINTS, WIDTH, Chart, Line, stacked
 from unmask.evaluation.report.html import charts_of, page, write_report
 from unmask.system.console import Console
 from unmask.train.run_folder import RunFolder
@@ -167,7 +167,7 @@ def test_names_at_the_ends_of_lines_do_not_touch():
 
 
 def test_charts_below_each_other_are_one_file():
-    svg = column([Chart("One", [Line("a", [0, 1], [1.0, 2.0])]), Chart("Two", [])])
+    svg = stacked([Chart("One", [Line("a", [0, 1], [1.0, 2.0])]), Chart("Two", [])])
     root = ElementTree.fromstring(svg)
     assert root.get("height") == str(2 * HEIGHT)
     assert {"One", "Two: nothing yet"} <= set(texts(svg))
@@ -262,7 +262,7 @@ def test_nothing_that_a_text_says_is_markup():
 
 def test_neither_file_asks_the_network_for_anything():
     html = page("r", METRICS, table(), [])
-    svg = column(charts_of(METRICS))
+    svg = stacked(charts_of(METRICS))
     space = {"http://www.w3.org/2000/svg"}
     assert links(html) == space
     assert links(svg) == space

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 import unmask
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
-from unmask.data.read.lines import Watcher, read_lines
+from unmask.data.read.lines import ErrorPolicy, read_lines
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.settings import parse_json
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores
 from unmask.tasks.views import Marked, SpansView
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 NAMES = ("other", "about")
 
@@ -65,7 +65,7 @@ class Highlight(LabelTask[Topic, Highlights]):
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Topic]:
         for number, line in read_lines(paths[0], watcher):
             where = f"{paths[0]}:{number}"
@@ -82,7 +82,7 @@ class Highlight(LabelTask[Topic, Highlights]):
     def windows(
         self,
         records: Iterable[Topic],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         learn: bool = False,
         numbers: Iterator[int] | None = None,

@@ -13,17 +13,17 @@ import unmask
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
 from unmask.data.packing import rows_of
-from unmask.data.read.lines import Watcher, read_lines
+from unmask.data.read.lines import ErrorPolicy, read_lines
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
 from unmask.objectives import next_token
 from unmask.objectives.base import Objective
-from unmask.objectives.next_token import Decoding, PairTokens
+from unmask.objectives.next_token import DecodingSession, PairTokens
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward, network_of
 from unmask.tasks.views import TextView
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 
 class AskWords(Ask):
@@ -53,7 +53,7 @@ class Spell(Task[Line, Said]):
     """A small decoder with the encoder's own words."""
 
     name = "spell"
-    Config = next_token.NextWordSettings
+    Config = next_token.NextTokenSettings
     Ask = AskWords
     answers = Said
     metric = "right"
@@ -61,7 +61,7 @@ class Spell(Task[Line, Said]):
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Line]:
         for number, line in read_lines(paths[0], watcher):
             yield Line(line, f"{paths[0]}:{number}")
@@ -73,18 +73,18 @@ class Spell(Task[Line, Said]):
     def record(self, ask: AskWords, where: str, number: int) -> Line:
         return Line(ask.text, where)
 
-    def heads(self, config: ModelConfig, tokens: Tokens, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
         size = len(tokens.source.vocabulary)
         return {DECODER: DecoderConfig(vocab_size=size, layers=1, max_length=64, shared=True)}
 
     @property
     def objective(self) -> Objective:
-        return next_token.NextWord(self.config, term=self.name)
+        return next_token.NextToken(self.config, term=self.name)
 
     def windows(
         self,
         records: Iterable[Line],
-        tokens: Tokens,
+        tokens: Tokenizers,
         *,
         learn: bool = False,
         numbers: Iterator[int] | None = None,
@@ -95,17 +95,19 @@ class Spell(Task[Line, Said]):
             turned = [own.ids[0], *own.ids[1:-1][::-1], own.ids[-1]]
             yield line, [PairTokens(own.ids, turned)]
 
-    def batch(self, windows: Sequence[Any], tokens: Tokens, term: str | None = None) -> Batch:
+    def batch(self, windows: Sequence[Any], tokens: Tokenizers, term: str | None = None) -> Batch:
         rows, pad = rows_of([len(w.ids) for w in windows]), tokens.source.vocabulary.pad
         return next_token.batch_of_pairs(windows, rows, pad_id=pad, term=term or self.name)
 
-    def session(self, forward: Forward, windows: Sequence[Any], tokens: Tokens) -> Decoding:
+    def session(
+        self, forward: Forward, windows: Sequence[Any], tokens: Tokenizers
+    ) -> DecodingSession:
         rows = rows_of([len(window.source) for window in windows])
         with torch.inference_mode():
-            return Decoding(network_of(forward), windows, rows, tokens, SearchSettings())
+            return DecodingSession(network_of(forward), windows, rows, tokens, SearchSettings())
 
     def decode(
-        self, record: Line, windows: Sequence[Any], values: Sequence[Any], tokens: Tokens
+        self, record: Line, windows: Sequence[Any], values: Sequence[Any], tokens: Tokenizers
     ) -> Said:
         return Said(tokens.source.decode(values[0].words))
 

@@ -12,17 +12,17 @@ import unmask
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import Pair
-from unmask.data.read.lines import Watcher, read_lines
+from unmask.data.read.lines import ErrorPolicy, read_lines
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import Shape
-from unmask.objectives.base import Companions, Objective, Statistics, Sums, Term
-from unmask.objectives.next_token import NextWord
+from unmask.objectives.base import Companions, Objective, Sums, Term, TextStatistics
+from unmask.objectives.next_token import NextToken
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward
-from unmask.tasks.growing import Growing
+from unmask.tasks.growing import GrowingAnswers
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 
 HARDER = 10.0  # times as large is the distance in training
 
@@ -31,7 +31,7 @@ class TutorSettings(TranslateSettings):
     teacher: str
 
 
-class Tutored(NextWord):
+class Tutored(NextToken):
     """The next word, and a second encoder whose mapped states come close to the teacher's."""
 
     config: TutorSettings
@@ -52,7 +52,7 @@ class Tutored(NextWord):
     def build(self, shape: Shape, companions: Companions) -> None:
         self.map = nn.Linear(shape.main.width, companions["teacher"].config.width)
 
-    def begin(self, network: Network, statistics: Statistics) -> None:
+    def begin(self, network: Network, statistics: TextStatistics) -> None:
         """The helper begins as the main encoder."""
         network.encoder_of("helper").load_state_dict(network.encoder.state_dict())
 
@@ -77,7 +77,7 @@ class Tutored(NextWord):
         return {**super().forward(network, batch, companions), "distance": gap * self.factor}
 
 
-class Unfinished(Growing[Translation]):
+class Unfinished(GrowingAnswers[Translation]):
     """An answer that shows whether it is complete."""
 
     def answers(self) -> list[Translation]:
@@ -95,7 +95,7 @@ class SayReversed(Translate):
 
     @classmethod
     def read(
-        cls, paths: Sequence[str | Path], columns: Columns, watcher: Watcher, config: Any
+        cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Pair]:
         for number, line in read_lines(paths[0], watcher):
             yield Pair(line, " ".join(line.split()[::-1]), f"{paths[0]}:{number}")
@@ -106,7 +106,7 @@ class SayReversed(Translate):
     def objective(self) -> Objective:
         return Tutored(self.config, term=self.name)
 
-    def stream(self, forward: Forward, records: Iterable[Pair], tokens: Tokens) -> Unfinished:
+    def stream(self, forward: Forward, records: Iterable[Pair], tokens: Tokenizers) -> Unfinished:
         found = super().stream(forward, records, tokens)
         return Unfinished(found.session, found.parts)
 

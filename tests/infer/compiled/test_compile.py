@@ -12,9 +12,9 @@ from unmask.checkpoint.folder import save_folder
 from unmask.cli import answers as cli
 from unmask.infer import model as model_file
 from unmask.infer.compiled.compile import compile_model, records_for
-from unmask.infer.compiled.graph import Compiled
+from unmask.infer.compiled.graph import CompiledForward
 from unmask.system.errors import DataError, FolderError, SettingsError
-from unmask.tasks.ner import Names, Ner, NerSettings
+from unmask.tasks.ner import FoundEntities, Ner, NerSettings
 from unmask.tasks.regress import Number, Regress, RegressSettings
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -56,7 +56,7 @@ def answers(model, records):
 
 def test_it_says_nearly_what_the_live_model_says(case):
     live, records, compiled, compared = case
-    assert isinstance(compiled.forward, Compiled)
+    assert isinstance(compiled.forward, CompiledForward)
     assert compared.texts == 30
     kind = compiled.network.shape.labels and compiled.task.name
     measures = {None: "cosine", "regress": "variance", "ner": "words in names"}
@@ -102,7 +102,7 @@ def test_the_runtime_leaves_out_the_fusion_that_is_slow(case, tmp_path, monkeypa
         return found
 
     monkeypatch.setattr(onnxruntime, "SessionOptions", options)
-    Compiled(compiled.forward.path)._session()
+    CompiledForward(compiled.forward.path)._session()
     kinds = {node.op_type for node in onnx.load(tmp_path / "run.onnx").graph.node}
     assert "LayerNormalization" in kinds
     assert "SkipLayerNormalization" not in kinds
@@ -111,7 +111,7 @@ def test_the_runtime_leaves_out_the_fusion_that_is_slow(case, tmp_path, monkeypa
 def test_a_graph_that_the_runtime_cannot_run_is_named(case, tmp_path):
     live, records, *_ = case
     (tmp_path / "compiled.onnx").write_bytes(b"not a graph")
-    live.forward = Compiled(tmp_path / "compiled.onnx")
+    live.forward = CompiledForward(tmp_path / "compiled.onnx")
     try:
         with pytest.raises(FolderError, match=r"compiled\.onnx: ONNX Runtime cannot run it \(.+\)"):
             answers(live, records)
@@ -121,7 +121,7 @@ def test_a_graph_that_the_runtime_cannot_run_is_named(case, tmp_path):
 
 def test_names_are_compared_only_where_there_are_any():
     def tagged(*tags):
-        return Names((), tags)
+        return FoundEntities((), tags)
 
     truth, found = [tagged("O", "B-PER", "O", "O")], [tagged("O", "B-PER", "I-PER", "O")]
     task = Ner(NerSettings(), ["O", "B-PER", "I-PER"])
@@ -174,7 +174,7 @@ def test_a_command_that_takes_long_says_what_would_be_faster(encoder, monkeypatc
         pass
     said = capsys.readouterr().err
     assert said.strip() == f"faster: unmask compile {encoder.path} --int8 --out FOLDER"
-    encoder.forward = Compiled(encoder.path / "compiled.onnx")
+    encoder.forward = CompiledForward(encoder.path / "compiled.onnx")
     with cli.saying_what_is_faster(encoder):
         pass
     assert not capsys.readouterr().err
@@ -197,7 +197,7 @@ def test_texts_are_found_where_none_are_given(encoder, tmp_path, tokenizer):
 def test_a_folder_name_may_have_the_characters_of_patterns(encoder, tmp_path):
     texts = [line(number, "encoder") for number in range(40)]
     compile_model(encoder, tmp_path / "[c]*?", texts, int8=True, least=0.5)
-    assert isinstance(unmask.load(tmp_path / "[c]*?").forward, Compiled)
+    assert isinstance(unmask.load(tmp_path / "[c]*?").forward, CompiledForward)
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_texts_are_read(encoder, tmp_path):

@@ -11,15 +11,15 @@ from tests.conftest import tiny_translator
 from unmask.data.batch import collate
 from unmask.model.config import SearchSettings
 from unmask.model.decoding import beam_search as module
-from unmask.model.decoding.beam_search import Marks, begin, search
+from unmask.model.decoding.beam_search import SpecialIds, begin, search
 from unmask.model.decoding.unpacking import texts_of
-from unmask.objectives.next_token import Speaking
+from unmask.objectives.next_token import NetworkDecoder
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 from unmask.text.tokenizer import Encoded
 
 BEGIN, END = 0, 1
-MARKS = Marks(END, (BEGIN,))
+MARKS = SpecialIds(END, (BEGIN,))
 HASHES = 9973
 
 
@@ -249,7 +249,7 @@ def test_who_keeps_one_text_each_never_takes_a_word_back(how):
 def test_what_is_never_to_be_said_is_not(how):
     fable = Fable(8)
     fable.table[:, [3, 5]] += 5.0
-    marks = Marks(END, (BEGIN, 3, 5))
+    marks = SpecialIds(END, (BEGIN, 3, 5))
     said = {word for one in run(fable, range(30), marks=marks, **how) for word in one.words}
     assert said == {2, 4, 6, 7}
 
@@ -359,7 +359,7 @@ def spoken(network, states, texts, settings, *, longest):
     state = network.heads["decoder"].begin(states, texts)
     limits = torch.full_like(texts.length, longest)
     words = torch.full_like(limits, BEGIN)
-    return search(Speaking(network), state, words, limits, MARKS, settings)
+    return search(NetworkDecoder(network), state, words, limits, MARKS, settings)
 
 
 @pytest.mark.parametrize("kind", TRANSLATORS)
@@ -408,4 +408,4 @@ def test_the_beams_of_a_text_are_the_same_whoever_is_searched_beside_it(kind):
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):
     with pytest.raises(SettingsError, match=message):
-        build(SearchSettings, settings, where="recipe [task]")
+        validate(SearchSettings, settings, where="recipe [task]")

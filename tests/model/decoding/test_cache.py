@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from unmask.model.decoding.cache import LEAST, Kept, Room
+from unmask.model.decoding.cache import LEAST, GrowingTensor, KVCache
 
 
 def tokens(first, count):
@@ -14,7 +14,7 @@ def tokens(first, count):
 
 
 def nothing():
-    return Kept(Room(tokens(0, 0), tokens(0, 0)))
+    return KVCache(GrowingTensor(tokens(0, 0), tokens(0, 0)))
 
 
 def add(kept, first, count):

@@ -10,9 +10,9 @@ from unmask.model.config import ModelConfig
 from unmask.model.kernels.int8 import (
     MOST,
     WIDE,
+    InputRange,
     Int8FeedForward,
     Int8Linear,
-    Seen,
     observing,
     quantized,
 )
@@ -26,7 +26,7 @@ def error(shape: tuple[int, int], wide: float) -> float:
     layer, x = nn.Linear(*shape), torch.randn(200, shape[0])
     x[:, 3] *= wide
     layer.weight[:, 3] /= wide  # what it adds is as large as what the others add
-    made = Int8Linear(layer, Seen(x.amin(dim=0), x.amax(dim=0)))
+    made = Int8Linear(layer, InputRange(x.amin(dim=0), x.amax(dim=0)))
     assert (len(made.shrink) > 0) == (wide > 1)
     found, truth = made(x), layer(x)
     return float((found - truth).norm() / truth.norm())
@@ -47,7 +47,7 @@ def test_by_hand():
     with torch.no_grad():
         layer.weight[:] = torch.tensor([[MOST, 1.0, 2.0]])
         layer.bias[:] = 0.25
-    made = Int8Linear(layer, Seen(torch.full((3,), -1.0), torch.full((3,), 1.55)))
+    made = Int8Linear(layer, InputRange(torch.full((3,), -1.0), torch.full((3,), 1.55)))
     assert made.scale == pytest.approx(0.01)
     assert made.zero == 100
     assert made.weight[:, 0].tolist() == [MOST, 1, 2]
@@ -57,12 +57,12 @@ def test_by_hand():
 
 def test_only_channels_far_wider_than_the_middle_one_are_wide_and_at_most_eight():
     reach = torch.ones(40)
-    assert Seen(-reach, reach).wide().tolist() == []
+    assert InputRange(-reach, reach).wide().tolist() == []
     reach[[3, 30]] = 2.6
-    assert Seen(torch.zeros(40), reach).wide().tolist() == [3, 30]
-    assert Seen(-reach, torch.zeros(40)).wide().tolist() == [3, 30]
+    assert InputRange(torch.zeros(40), reach).wide().tolist() == [3, 30]
+    assert InputRange(-reach, torch.zeros(40)).wide().tolist() == [3, 30]
     reach[10:25] = torch.arange(10.0, 25.0)
-    assert Seen(-reach, reach).wide().tolist() == list(range(25 - WIDE, 25))
+    assert InputRange(-reach, reach).wide().tolist() == list(range(25 - WIDE, 25))
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
@@ -75,10 +75,10 @@ def test_wide_channels_inside_the_feed_forward_part_keep_full_precision(gated):
     feed.outer.bias[:] = 0.5
     feed.inner.weight[5] *= 60.0
     x = torch.randn(300, 16)
-    seen: dict[str, Seen] = {}
+    seen: dict[str, InputRange] = {}
     for name in ("inner", "outer"):
         layer = getattr(feed, name)
-        seen[name] = Seen(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
+        seen[name] = InputRange(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
         watch = layer.register_forward_pre_hook(lambda m, i, own=seen[name]: own.widen(i[0]))
         feed(x)
         watch.remove()
@@ -99,7 +99,9 @@ def test_factors_by_hand():
     with torch.no_grad():
         layer.weight[:] = torch.tensor([[1.0, 1.0, 0.25], [0.5, 1.0, 0.25], [1.0, 0.0, 0.25]])
         layer.bias[:] = 0.0
-    made = Int8Linear(layer, Seen(torch.tensor([-1.0, -1.0, -4.0]), torch.tensor([1.0, 1.0, 4.0])))
+    made = Int8Linear(
+        layer, InputRange(torch.tensor([-1.0, -1.0, -4.0]), torch.tensor([1.0, 1.0, 4.0]))
+    )
     assert made.shrink.tolist() == [1.0, 1.0, 0.25]  # the root of 4 to 0.25
     assert made.scale == pytest.approx(2 / 255)
     assert made.weight[:, 0].tolist() == [MOST, MOST, MOST]

@@ -123,7 +123,7 @@ def test_attention_drops_weights_after_the_softmax(rate):
 
 
 def test_queries_and_keys_are_turned_as_rotary_positions_do():
-    where = positions.build(tiny_config(positions="rotary", width=20, heads=5))
+    where = positions.make_positions(tiny_config(positions="rotary", width=20, heads=5))
     index = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [3, 1, 4, 1, 5, 9, 2]])
     (joined,) = leaves((2, 7, 3, 5, 4))
     out = training.self_attend(joined, barred(), 0.0, where.turn(index))

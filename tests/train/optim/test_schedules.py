@@ -3,7 +3,7 @@
 import pytest
 
 from unmask.system.errors import SettingsError
-from unmask.system.settings import build
+from unmask.system.settings import validate
 from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
 
 
@@ -64,7 +64,7 @@ def test_progress_by_the_clock_counts_no_steps():
 def test_a_run_has_one_length(lengths, was):
     says = f"^x: a run has steps, minutes or epochs; need one of them, got {was}"
     with pytest.raises(SettingsError, match=says):
-        build(ScheduleSettings, lengths, where="x")
+        validate(ScheduleSettings, lengths, where="x")
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(2.0, 15), (0.5, 4), (0.01, 1)])
@@ -90,5 +90,5 @@ def test_epochs_are_counted_in_steps(epochs, steps):
 )
 def test_a_value_that_cannot_be_is_named(kind, table, says):
     with pytest.raises(SettingsError) as error:
-        build(kind, table, where="x")
+        validate(kind, table, where="x")
     assert str(error.value).startswith(f"x: {says}")

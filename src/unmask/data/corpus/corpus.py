@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.data.corpus.layout import MANIFEST, TOKENIZER_FOLDER, Shard, read_manifest, shard_path
-from unmask.data.corpus.statistics import Statistics
-from unmask.system.disk import digest
+from unmask.data.corpus.statistics import CorpusReport
+from unmask.system.disk import sha256_of_file
 from unmask.system.errors import FolderError
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokenizer_files import read_tokenizer
@@ -63,9 +63,9 @@ class Corpus:
         return np.unpackbits(packed)[at % 8 : at % 8 + length].astype(bool)
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> CorpusReport:
         """What it is like."""
-        return Statistics(**self.manifest["statistics"])
+        return CorpusReport(**self.manifest["statistics"])
 
     @cached_property
     def frequencies(self) -> NDArray[np.float64]:
@@ -117,7 +117,7 @@ def open_corpus(
         path,
         tokenizer,
         manifest,
-        digest(path / MANIFEST),
+        sha256_of_file(path / MANIFEST),
         np.concatenate([*sentences, [tokens]]),
         np.concatenate([*documents, [count]]),
         begins,
@@ -138,7 +138,7 @@ def _check_shard(folder: Path, number: int, entry: Shard, width: int, full: bool
         if not path.is_file():
             raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Prepare it again.")
         size = path.stat().st_size
-        if size != sizes[ending] or (full and digest(path) != sha256):
+        if size != sizes[ending] or (full and sha256_of_file(path) != sha256):
             raise FolderError(
                 f"{path}: was changed since it was written ({MANIFEST} says otherwise). Remove it "
                 f"with its .json and {MANIFEST}, and run `unmask prepare` again."

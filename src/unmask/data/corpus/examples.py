@@ -20,14 +20,14 @@ from unmask.data.corpus.config import ExampleSettings
 from unmask.data.corpus.corpus import Corpus, Ids
 from unmask.system.errors import DataError
 
-FOLLOWS, DIFFERS, UNSAID = 0, 1, -100  # labels of a pair; the last is no label
+IS_NEXT, NOT_NEXT, NO_PAIR = 0, 1, -100  # labels of a pair; the last is no label
 # One key per kind of draw.
 _TARGET, _SHORT, _SPLIT, _COIN, _OTHER, _PLACE, _ROUND, _FIRST, _SECOND = range(9)
 ATTEMPTS = 8  # to find a second text that is not, by accident, the true one
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExamplePlan:
     """Where the examples of one epoch lie, one entry each; positions count tokens of the corpus."""
 
     first: Ids
@@ -68,7 +68,7 @@ def refuse_too_few(corpus: Corpus, chosen: Ids, settings: ExampleSettings) -> No
 
 def plan_examples(
     corpus: Corpus, chosen: Ids, settings: ExampleSettings, *, length: int, root: int
-) -> Plan:
+) -> ExamplePlan:
     """All examples of the chosen documents, at most `length` tokens each, for one key."""
     refuse_too_few(corpus, chosen, settings)
     pairs = settings.pairs
@@ -78,7 +78,7 @@ def plan_examples(
     starts, ends, cuts = walk.follow()
     first, first_length = units[starts], units[cuts] - units[starts]
     second, second_length = units[cuts], units[ends] - units[cuts]
-    label = np.where(second_length > 0, FOLLOWS, UNSAID)
+    label = np.where(second_length > 0, IS_NEXT, NO_PAIR)
     coin = walk.draw(starts, _COIN) < 0.5
     if pairs == "nsp":
         other = coin & (second_length > 0)
@@ -87,17 +87,17 @@ def plan_examples(
         left = np.maximum(room - first_length[where], 1)  # what fills it; the rest will be cut off
         wanted = np.where(full, left, second_length[where])
         second[where], second_length[where] = walk.others(starts[where], cuts[where], wanted, full)
-        label[where] = np.where(second_length[where] > 0, DIFFERS, UNSAID)
+        label[where] = np.where(second_length[where] > 0, NOT_NEXT, NO_PAIR)
     elif pairs == "sop":
         swap = coin & (second_length > 0)
         first, second = _exchanged(swap, first, second)
         first_length, second_length = _exchanged(swap, first_length, second_length)
-        label = np.where(swap, DIFFERS, label)
+        label = np.where(swap, NOT_NEXT, label)
     # What does not fit is cut off the longer segment, at a random side.
     keep_first, keep_second = _fitting(first_length, second_length, room)
     first = first + counter_rng.below(first_length - keep_first + 1, walk.draw(starts, _FIRST))
     second = second + counter_rng.below(second_length - keep_second + 1, walk.draw(starts, _SECOND))
-    return Plan(first, keep_first, second, keep_second, label)
+    return ExamplePlan(first, keep_first, second, keep_second, label)
 
 
 def _exchanged(swap: NDArray[np.bool_], first: Ids, second: Ids) -> tuple[Ids, Ids]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from unmask.system.errors import FolderError
-from unmask.system.manifest import read_sealed
+from unmask.system.manifest import read_with_digest
 
 MANIFEST, PLAN, TOKENIZER_FOLDER = "manifest.json", "plan.json", "tokenizer"
 SIDE_FILE = "skipped.jsonl"
@@ -37,7 +37,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path}: {what}; need a folder that `unmask prepare` has finished. Run it, or run it "
             "again: it goes on where it stopped."
         )
-    manifest = read_sealed(path / MANIFEST, limit=MANIFEST_LIMIT)
+    manifest = read_with_digest(path / MANIFEST, limit=MANIFEST_LIMIT)
     if manifest.get("format") != FORMAT:
         raise FolderError(
             f"{path / MANIFEST}: format {manifest.get('format')!r:.20}; this version reads "

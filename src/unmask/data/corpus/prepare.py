@@ -24,15 +24,15 @@ from unmask.data.corpus.layout import (
     shard_path,
 )
 from unmask.data.corpus.shards import Chunk, Words, id_type, write_shard
-from unmask.data.corpus.statistics import Statistics
+from unmask.data.corpus.statistics import CorpusReport
 from unmask.data.read.documents import Document, Lines, Skipper, read_documents
 from unmask.system.console import Console
-from unmask.system.disk import check_output_folder, held, write_file
+from unmask.system.disk import check_output_folder, file_lock, write_file
 from unmask.system.errors import DataError, FolderError
-from unmask.system.manifest import sealed
-from unmask.system.process_pool import in_order
+from unmask.system.manifest import with_digest
+from unmask.system.process_pool import map_in_order
 from unmask.system.settings import Settings, read_json
-from unmask.text.tokenizer import Tokenizer, grouped
+from unmask.text.tokenizer import Tokenizer, in_groups
 from unmask.text.tokenizer_files import tokenizer_files
 
 SHARD_LIMIT = 2**20  # bytes of a shard's .json
@@ -58,7 +58,7 @@ class PreparePlan(TypedDict):
     files: list[str]  # their names
 
 
-class Task(Settings):
+class PrepareTask(Settings):
     """Which share of the shards is made here."""
 
     number: Annotated[int, Field(ge=0)] = 0
@@ -71,19 +71,19 @@ def prepare(
     out: Path,
     settings: PrepareSettings,
     *,
-    task: Task | None = None,
+    task: PrepareTask | None = None,
     workers: int = 1,
     progress: Progress | None = None,
     notice: Callable[[str], None] = Console().say,
 ) -> dict[str, Any] | None:
     """Make a corpus, or go on making it; its manifest, or None while other tasks are at work."""
     check_corpus_folder(out)
-    task = task or Task()
+    task = task or PrepareTask()
     if task.number >= task.tasks:
         raise FolderError(f"task {task.number} of {task.tasks}: they count from 0; give a lower.")
     plan = _plan(files, tokenizer, settings)
     _begin(out, plan, tokenizer)
-    with held(out / f".lock-{task.number}", what="this corpus"):
+    with file_lock(out / f".lock-{task.number}", what="this corpus"):
         if (out / MANIFEST).exists():
             return _finished(out, files, notice)
         skipper = Skipper(skip=settings.on_bad == "skip")
@@ -92,7 +92,7 @@ def prepare(
 
         def missing() -> Iterator[Chunk]:
             nonlocal count
-            for some in grouped(documents, _characters, settings.shard_characters):
+            for some in in_groups(documents, _characters, settings.shard_characters):
                 read = skipper.position
                 chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
                 count += 1
@@ -100,7 +100,7 @@ def prepare(
                     yield chunk
 
         total = sum(_sizes(files))
-        for chunk, _ in in_order(write_shard, missing(), workers):
+        for chunk, _ in map_in_order(write_shard, missing(), workers):
             if progress:
                 progress(chunk.end, total)
         for file, layout in skipper.files.items():
@@ -204,10 +204,10 @@ def _finish(
     paths = [shard_path(out, number, "json") for number in range(count)]
     if not all(path.exists() for path in paths):
         return None
-    statistics, shards = Statistics(), []
+    statistics, shards = CorpusReport(), []
     for path in paths:
         entry = read_json(path, limit=SHARD_LIMIT)
-        statistics.add(Statistics(**entry.pop("statistics")))
+        statistics.add(CorpusReport(**entry.pop("statistics")))
         shards.append(entry)
     if not statistics.tokens:
         raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
@@ -234,5 +234,5 @@ def _finish(
         "statistics": vars(statistics),
         "shards": shards,
     }
-    write_file(out / MANIFEST, sealed(manifest))
+    write_file(out / MANIFEST, with_digest(manifest))
     return manifest

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.data.corpus.prepare import PrepareSettings, Task, prepare
-from unmask.system.errors import DataError, UserError, need
+from unmask.data.corpus.prepare import PrepareSettings, PrepareTask, prepare
+from unmask.system.errors import DataError, UserError, require
 from unmask.text.tokenizer import Tokenizer
 
 
@@ -23,7 +23,7 @@ def prepare_on_ray(
     tasks: int = 1,
 ) -> dict[str, Any] | None:
     """Make a corpus by tasks on Ray, the same to the byte; `tasks` 1 means one for each core."""
-    need("--engine ray", "ray", "ray.data", extra="ray")
+    require("--engine ray", "ray", "ray.data", extra="ray")
     from ray import cluster_resources, init, is_initialized
     from ray.data import range as rows_of
 
@@ -36,7 +36,7 @@ def prepare_on_ray(
     vocabulary, casing = tokenizer.vocabulary, tokenizer.casing
 
     def run(row: dict[str, int]) -> dict[str, str]:
-        task = Task(number=int(row["id"]), tasks=count)
+        task = PrepareTask(number=int(row["id"]), tasks=count)
         try:
             prepare(paths, Tokenizer(vocabulary, casing), folder, settings, task=task)
         except UserError as error:

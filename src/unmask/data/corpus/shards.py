@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.data.corpus.layout import TOKENIZER_FOLDER, shard_path
-from unmask.data.corpus.statistics import Statistics, length_bins
+from unmask.data.corpus.statistics import CorpusReport, length_bins
 from unmask.data.read.documents import Document
 from unmask.system.disk import write_file
-from unmask.text.tokenizer import AHEAD, Tokenizer
+from unmask.text.tokenizer import READ_AHEAD, Tokenizer
 from unmask.text.tokenizer_files import read_tokenizer
 
 Words = Literal["pieces", "spaces"]
@@ -89,7 +89,7 @@ def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
     texts = _Texts(array("I"), bytearray(), [], [], Counter())
     last = -1
     numbered = ((i, s) for i, document in enumerate(chunk.documents) for s in document.sentences())
-    while some := list(islice(numbered, AHEAD)):  # so many are tokenised at a time
+    while some := list(islice(numbered, READ_AHEAD)):  # so many are tokenised at a time
         sentences = [sentence for _, sentence in some]
         texts.counts.update(sentences)
         pieces = _pieces(sentences, tokenizer, chunk.words)
@@ -121,12 +121,12 @@ def _pieces(
         yield pieces.ids, bytes(continues)
 
 
-def _statistics(texts: _Texts, chunk: Chunk, tokenizer: Tokenizer) -> Statistics:
+def _statistics(texts: _Texts, chunk: Chunk, tokenizer: Tokenizer) -> CorpusReport:
     ids = np.frombuffer(texts.ids, dtype="u4")
     sentences = np.diff([*texts.sentences, len(ids)])
     documents = np.diff([*texts.documents, len(texts.sentences)])
     tokens = np.add.reduceat(sentences, texts.documents) if texts.documents else documents
-    statistics = Statistics(
+    statistics = CorpusReport(
         records=sum(document.records for document in chunk.documents),
         documents=len(documents),
         single=int((documents == 1).sum()),

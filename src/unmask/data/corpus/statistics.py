@@ -31,7 +31,7 @@ class Keyed(Protocol):
 
 
 @dataclass
-class Statistics:
+class CorpusReport:
     """Sums over any part of a corpus."""
 
     records: int = 0  # lines or records of the input
@@ -48,7 +48,7 @@ class Statistics:
     sample: dict[str, int] = field(default_factory=dict)  # hash -> occurrences
     often: dict[str, int] = field(default_factory=dict)  # sentence -> occurrences
 
-    def add(self, other: "Statistics") -> None:
+    def add(self, other: "CorpusReport") -> None:
         """Add those of another part."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -15,10 +15,10 @@ from unmask.data import counter_rng
 from unmask.data.batch import Batch, collate
 from unmask.data.corpus.config import ExampleSettings
 from unmask.data.corpus.corpus import Corpus, Ids
-from unmask.data.corpus.examples import Plan, plan_examples
+from unmask.data.corpus.examples import ExamplePlan, plan_examples
 from unmask.data.packing import pack
 from unmask.system.errors import DataError
-from unmask.text.vocabulary import CONTINUES
+from unmask.text.vocabulary import CONTINUATION
 
 WINDOW = 4096  # examples that may share rows: neighbours in the random order
 _EXAMPLES, _ORDER, _ROWS, _NUMBER = range(4)  # one key per kind of draw
@@ -33,7 +33,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CorpusExample:
     """One example with its tokens."""
 
     ids: Ids
@@ -77,7 +77,7 @@ class Stream:
 
     def batch(self, rows: list[Cursor]) -> Batch:
         """The rows as tensors, nothing hidden yet."""
-        examples: list[Drawn] = []
+        examples: list[CorpusExample] = []
         numbers: list[int] = []
         labels: list[int] = []
         layout: list[list[int]] = []
@@ -109,7 +109,7 @@ class Stream:
             plan, self.length, root, counter_rng.key(self.seed, self.length, number, _ORDER)
         )
 
-    def _drawn(self, plan: Plan, i: int) -> Drawn:
+    def _drawn(self, plan: ExamplePlan, i: int) -> CorpusExample:
         """One example: [CLS] first [SEP] second [SEP]."""
         vocabulary = self.corpus.tokenizer.vocabulary
         a, b = plan.first_length.item(i), plan.second_length.item(i)
@@ -126,18 +126,20 @@ class Stream:
                     given = self._glued[ids[at : at + size]]
                 continues[at : at + size] = given
                 continues[at] = False  # the beginning of its word may have been cut off
-        return Drawn(ids, segments, continues)
+        return CorpusExample(ids, segments, continues)
 
     @cached_property
     def _glued(self) -> NDArray[np.bool_]:
         """Which tokens of the vocabulary continue a word."""
-        return np.array([t.startswith(CONTINUES) for t in self.corpus.tokenizer.vocabulary.tokens])
+        return np.array(
+            [t.startswith(CONTINUATION) for t in self.corpus.tokenizer.vocabulary.tokens]
+        )
 
 
 class Epoch:
     """The examples of one epoch, in rows."""
 
-    def __init__(self, plan: Plan, length: int, root: int, order: int) -> None:
+    def __init__(self, plan: ExamplePlan, length: int, root: int, order: int) -> None:
         self.plan = plan
         # What masking is drawn by: of an example, not of its row, so packing changes nothing.
         self.numbers = counter_rng.words(counter_rng.key(root, _NUMBER), plan.first).view(np.int64)

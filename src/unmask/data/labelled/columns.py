@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from unmask.data.labelled.tables import TABLES, Row, read_rows, refuse_repeated
-from unmask.data.read.lines import REFUSE, Glance, Watcher, kind_of, whole
-from unmask.system.errors import DataError, unknown
+from unmask.data.labelled.tables import TABLES, TableRow, read_rows, refuse_repeated
+from unmask.data.read.lines import REFUSE, ErrorPolicy, QuietPolicy, file_format, require_unicode
+from unmask.system.errors import DataError, unknown_name
 
 NAMES = {  # in lower case, the likeliest first
     "text": (
@@ -66,7 +66,7 @@ class Columns:
 
     def among(self, names: Sequence[str], where: str = "") -> "Columns":
         """These columns in a table that has columns of these names; numbers become names."""
-        found = {what: column(what, name, names, where) for what, name in self.given().items()}
+        found = {what: find_column(what, name, names, where) for what, name in self.given().items()}
         return self.of(found, self.header)
 
     def renamed(self, record: Mapping[str, object]) -> dict[str, object]:
@@ -106,9 +106,9 @@ class Sample:
         return [self.text] if self.second is None else [self.text, self.second]
 
 
-def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
+def infer_columns(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
     """Find out which column is what, as far as it was not asked for."""
-    header, cells = look_at(path, asked, _is_header)
+    header, cells = sample_columns(path, asked, _is_header)
     names = list(cells)
     found: dict[str, str | None] = {**asked.among(names, f"{path}: ").given()}
     lower = {name.strip().lower(): name for name in reversed(names)}
@@ -134,7 +134,7 @@ def infer(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns
     return Columns.of(found, header)
 
 
-def look_at(
+def sample_columns(
     path: str | Path, asked: Columns, is_header: Callable[[Texts], bool]
 ) -> tuple[bool, Cells]:
     """Tell whether a table has a header, and the first cells of each column by its name.
@@ -152,7 +152,7 @@ def look_at(
     if not names:
         raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
     cells = {name: [row.get(name) for row in found] for name in names}
-    if kind_of(path, TABLES) not in (".csv", ".tsv"):
+    if file_format(path, TABLES) not in (".csv", ".tsv"):
         return True, cells
     texts = {name: [str(cell) for cell in values] for name, values in cells.items()}
     first = [values[0] for values in texts.values()]
@@ -168,7 +168,7 @@ def look_at(
     return header, texts
 
 
-class _First(Glance):
+class _First(QuietPolicy):
     """Gives up when as many rows are bad as would be looked at."""
 
     def __init__(self) -> None:
@@ -191,12 +191,12 @@ def _is_header(cells: Texts) -> bool:
     return first not in below[label] and not _is_number(first)
 
 
-def column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
+def find_column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
     """The column of that name, or of that number."""
     if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
         return names[int(name) - 1]
     if name not in names:
-        raise DataError(f"{where}{unknown('column', name, names)} Choose with {flag(what)}.")
+        raise DataError(f"{where}{unknown_name('column', name, names)} Choose with {flag(what)}.")
     return name
 
 
@@ -251,7 +251,7 @@ def is_fraction(cell: str) -> bool:
 def read_samples(
     path: str | Path,
     columns: Columns,
-    watcher: Watcher = REFUSE,
+    watcher: ErrorPolicy = REFUSE,
     understand: Callable[[Sample], object] = lambda sample: sample.label,
 ) -> Iterator[Sample]:
     """The rows of a table as texts with answers; one without text is refused.
@@ -263,7 +263,7 @@ def read_samples(
     def choose(names: Sequence[str]) -> list[str]:
         for what, name in wanted.items():
             if name not in names:  # `infer` has settled numbers; keys of an object have no order
-                raise DataError(f"{unknown('column', name, names)} Choose with --{what}.")
+                raise DataError(f"{unknown_name('column', name, names)} Choose with --{what}.")
         return list(wanted.values())
 
     for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
@@ -274,9 +274,11 @@ def read_samples(
             watcher.bad(error, row.raw)
 
 
-def _sample(row: Row, columns: Columns) -> Sample:
+def _sample(row: TableRow, columns: Columns) -> Sample:
     names = {"text": columns.text, "second": columns.second}
-    texts = {what: whole(row.text(name), row.where) for what, name in names.items() if name}
+    texts = {
+        what: require_unicode(row.text(name), row.where) for what, name in names.items() if name
+    }
     for what, text in texts.items():
         if not text.strip():
             raise DataError(

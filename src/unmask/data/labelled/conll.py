@@ -16,7 +16,14 @@ from pathlib import Path
 
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.json_lines import list_of, read_objects, text_of
-from unmask.data.read.lines import GLANCE, REFUSE, Watcher, kind_of, read_lines, whole
+from unmask.data.read.lines import (
+    IGNORE,
+    REFUSE,
+    ErrorPolicy,
+    file_format,
+    read_lines,
+    require_unicode,
+)
 from unmask.system.errors import DataError
 from unmask.text.wordpiece import clean, split
 
@@ -67,7 +74,7 @@ def sentence_of(text: str, where: str, entities: tuple[Entity, ...] | None = Non
 
 def read_sentences(
     path: str | Path,
-    watcher: Watcher = REFUSE,
+    watcher: ErrorPolicy = REFUSE,
     columns: Columns = Columns(),
     *,
     lenient: bool = False,
@@ -76,13 +83,13 @@ def read_sentences(
 
     `lenient` takes an I- that follows nothing of its kind for a B-, as CoNLL's own scorer does.
     """
-    if str(path) == "-" or kind_of(path, None) != ".jsonl":
+    if str(path) == "-" or file_format(path, None) != ".jsonl":
         columns.refuse(path, "a file of words and tags has no named columns")
         return _columns(path, watcher, lenient)
     return _objects(path, watcher, columns, lenient)
 
 
-def _columns(path: str | Path, watcher: Watcher, lenient: bool) -> Iterator[Sentence]:
+def _columns(path: str | Path, watcher: ErrorPolicy, lenient: bool) -> Iterator[Sentence]:
     scheme, counted = _look_at(path)
     if lenient and scheme == "IOB2":
         scheme = "IOB1"  # which allows both
@@ -108,7 +115,7 @@ def _look_at(path: str | Path) -> tuple[str, bool]:
     """The scheme of the tags, and whether each word has a digit that counts its place."""
     counted, letters = True, set()
     begins: Counter[str] = Counter()  # letters of first words, where none of its kind is before
-    for lines, _ in islice(_blocks(path, GLANCE), LOOKED_AT):
+    for lines, _ in islice(_blocks(path, IGNORE), LOOKED_AT):
         before = ""
         for line in lines:
             counted = counted and len(line.word) > 1 and line.word[-1].isdigit()
@@ -122,7 +129,7 @@ def _look_at(path: str | Path) -> tuple[str, bool]:
     return ("IOB1" if begins[INSIDE] > begins["B"] else "IOB2"), counted
 
 
-def _blocks(path: str | Path, watcher: Watcher) -> Iterator[tuple[list[_Line], bool]]:
+def _blocks(path: str | Path, watcher: ErrorPolicy) -> Iterator[tuple[list[_Line], bool]]:
     """The lines of each sentence, and whether it begins a document."""
     lines: list[_Line] = []
     width, begins, spoiled = 0, False, False
@@ -200,7 +207,7 @@ def _joined(
 
 
 def _objects(
-    path: str | Path, watcher: Watcher, columns: Columns, lenient: bool
+    path: str | Path, watcher: ErrorPolicy, columns: Columns, lenient: bool
 ) -> Iterator[Sentence]:
     def sentence(given: dict[str, object], where: str, text: str) -> Sentence:
         record = columns.renamed(given)
@@ -223,7 +230,7 @@ def _tagged(record: dict[str, object], where: str, lenient: bool) -> Sentence:
         raise DataError(
             f"{where}: {len(words)} tokens and {len(tags)} tags; need as many. Mend it."
         )
-    whole(" ".join([*words, *tags]), where)
+    require_unicode(" ".join([*words, *tags]), where)
     lines = [_Line(where, word, tag) for word, tag in zip(words, tags, strict=True)]
     scheme = "IOB1" if lenient else "IOB2"  # the first allows both
     scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else scheme

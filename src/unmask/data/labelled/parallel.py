@@ -14,10 +14,18 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from unmask.data.labelled.columns import Columns, Texts, column, flag, look_at
-from unmask.data.labelled.tables import TABLES, Row, read_rows
-from unmask.data.read.lines import FORMATS, REFUSE, Line, Watcher, every_line, kind_of, whole
-from unmask.system.errors import DataError, unknown
+from unmask.data.labelled.columns import Columns, Texts, find_column, flag, sample_columns
+from unmask.data.labelled.tables import TABLES, TableRow, read_rows
+from unmask.data.read.lines import (
+    FORMATS,
+    REFUSE,
+    ErrorPolicy,
+    Line,
+    every_line,
+    file_format,
+    require_unicode,
+)
+from unmask.system.errors import DataError, unknown_name
 
 USUAL = {"text": ("source", "src"), "second": ("target", "tgt")}  # names of columns
 NESTED = "translation"  # a table by language, as the `datasets` library has it
@@ -41,7 +49,7 @@ class Pair:
 
 
 def read_pairs(
-    paths: Sequence[str | Path], columns: Columns, watcher: Watcher = REFUSE
+    paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy = REFUSE
 ) -> Iterator[Pair]:
     """Yield the pairs of two files, or of one table, in their order; blank ones are left out.
 
@@ -53,18 +61,18 @@ def read_pairs(
     return _rows(paths[0], _settled(paths[0], columns), watcher)
 
 
-def read_sources(path: str | Path, watcher: Watcher = REFUSE) -> Iterator[Pair]:
+def read_sources(path: str | Path, watcher: ErrorPolicy = REFUSE) -> Iterator[Pair]:
     """Yield every line of plain text, to be translated; "-" is standard input.
 
     Blank lines, and lines that the watcher leaves out, are empty texts: what is made of the tenth
     line stays in the tenth place.
     """
-    if kind_of(path, None) in TABLES:
+    if file_format(path, None) in TABLES:
         raise DataError(f"{path}: a table; need plain text. Write its column to a .txt first.")
     return _every_line(path, watcher)
 
 
-def inferred(paths: Sequence[str | Path], columns: Columns) -> str:
+def describe_columns(paths: Sequence[str | Path], columns: Columns) -> str:
     """Which file or column is the source and which the target, in words."""
     if _are_plain(paths, columns):
         return f"source is {paths[0]}, target is {paths[1]}"
@@ -78,7 +86,7 @@ def _are_plain(paths: Sequence[str | Path], columns: Columns) -> bool:
     if not 1 <= len(paths) <= 2:
         named = ", ".join(map(str, paths)) or "no path"
         raise DataError(f"{named}: {len(paths)} files; {NEED}. Join those of one language first.")
-    tables = [path for path in paths if kind_of(path, None) in TABLES]
+    tables = [path for path in paths if file_format(path, None) in TABLES]
     if len(paths) == 1 and not tables:
         raise DataError(f"{paths[0]}: one file of plain text; {NEED}. Name the other one too.")
     if len(paths) == 2 and tables:
@@ -92,7 +100,7 @@ def _are_plain(paths: Sequence[str | Path], columns: Columns) -> bool:
     return not tables
 
 
-def _parallel(paths: Sequence[str | Path], watcher: Watcher) -> Iterator[Pair]:
+def _parallel(paths: Sequence[str | Path], watcher: ErrorPolicy) -> Iterator[Pair]:
     """Pair the lines of the same number; one whose partner is bad is left out with it."""
     sides = [every_line(path, watcher) for path in paths]
     for number, pair in enumerate(zip_longest(*sides), start=1):
@@ -112,7 +120,7 @@ def _parallel(paths: Sequence[str | Path], watcher: Watcher) -> Iterator[Pair]:
 
 
 def _refuse_rest(
-    paths: Sequence[str | Path], longer: int, begin: int, rest: Iterable[Line], watcher: Watcher
+    paths: Sequence[str | Path], longer: int, begin: int, rest: Iterable[Line], watcher: ErrorPolicy
 ) -> None:
     """Count the lines of one file that begin where the other has ended; there must be none."""
     counts, more = [begin - 1, begin - 1], ["", ""]
@@ -131,7 +139,9 @@ def _refuse_rest(
         )
 
 
-def _paired(source: str, target: str, places: Sequence[str], watcher: Watcher) -> Iterator[Pair]:
+def _paired(
+    source: str, target: str, places: Sequence[str], watcher: ErrorPolicy
+) -> Iterator[Pair]:
     """A pair, if there is something on both sides."""
     if source.strip() and target.strip():
         yield Pair(source, target, places[0])
@@ -143,7 +153,7 @@ def _paired(source: str, target: str, places: Sequence[str], watcher: Watcher) -
         watcher.blank()
 
 
-def _every_line(path: str | Path, watcher: Watcher) -> Iterator[Pair]:
+def _every_line(path: str | Path, watcher: ErrorPolicy) -> Iterator[Pair]:
     for line, text, error in every_line(path, watcher):
         if error:
             watcher.bad(error, text)
@@ -155,7 +165,7 @@ def _every_line(path: str | Path, watcher: Watcher) -> Iterator[Pair]:
 
 def _settled(path: str | Path, asked: Columns) -> Columns:
     """Which column is what: as asked, by its name, or because there is no other."""
-    header, cells = look_at(path, asked, _is_header)
+    header, cells = sample_columns(path, asked, _is_header)
     nested = [cell for cell in cells.get(NESTED, []) if isinstance(cell, dict)]
     languages: dict[str, None] = dict.fromkeys(name for cell in nested for name in cell)
     names = list(languages or cells)
@@ -182,13 +192,13 @@ def _is_header(cells: Texts) -> bool:
     return any(c.lower() in usual for c in first) or all(LANGUAGE.fullmatch(c) for c in first)
 
 
-def _rows(path: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Pair]:
+def _rows(path: str | Path, columns: Columns, watcher: ErrorPolicy) -> Iterator[Pair]:
     wanted = columns.given()
 
     def choose(names: Sequence[str]) -> list[str]:
         if NESTED in names and not set(wanted.values()) <= set(names):
             return [NESTED]
-        return [column(what, name, names) for what, name in wanted.items()]
+        return [find_column(what, name, names) for what, name in wanted.items()]
 
     for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
         try:
@@ -199,7 +209,7 @@ def _rows(path: str | Path, columns: Columns, watcher: Watcher) -> Iterator[Pair
         yield from _paired(source, target, (row.where, row.where), watcher)
 
 
-def _text(row: Row, name: str) -> str:
+def _text(row: TableRow, name: str) -> str:
     """What a row says in a column or a language."""
     if name not in row.cells:
         cells = row.cells[NESTED]
@@ -208,7 +218,7 @@ def _text(row: Row, name: str) -> str:
                 f"{row.where}: {NESTED} is {cells!r:.60}; need '{name}' in it. Mend it."
             )
         row = replace(row, cells=cells)
-    return whole(row.text(name), row.where)
+    return require_unicode(row.text(name), row.where)
 
 
 def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path, Path]]:
@@ -219,7 +229,9 @@ def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path,
     known = {language for paths in files.values() for language in paths}
     for language in (source, target):
         if language not in known:
-            raise DataError(f"{folder}: {unknown('language', language, known)} Choose one of them.")
+            raise DataError(
+                f"{folder}: {unknown_name('language', language, known)} Choose one of them."
+            )
     found: dict[str, tuple[Path, Path]] = {}
     for split, pattern in SPLITS.items():
         stems = [stem for stem in sorted(files) if re.fullmatch(pattern, stem)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.json_lines import field_of, list_of, object_with, read_objects, text_of
-from unmask.data.read.lines import REFUSE, Watcher, kind_of, opened, short
+from unmask.data.read.lines import REFUSE, ErrorPolicy, file_format, first_line, open_bytes
 from unmask.system.errors import DataError
 from unmask.system.settings import parse_json
 
@@ -52,10 +52,10 @@ class Question:
 
 
 def read_questions(
-    path: str | Path, watcher: Watcher = REFUSE, columns: Columns = Columns()
+    path: str | Path, watcher: ErrorPolicy = REFUSE, columns: Columns = Columns()
 ) -> Iterator[Question]:
     """Yield the questions of a file in their order; no id may come twice."""
-    squad = kind_of(path, QUESTIONS) == ".json"
+    squad = file_format(path, QUESTIONS) == ".json"
     if squad:
         columns.refuse(path, "SQuAD's format has no columns")
     seen: dict[str, str] = {}
@@ -73,13 +73,13 @@ def read_questions(
             watcher.bad(error, question.question)
 
 
-def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
+def _squad(path: Path, watcher: ErrorPolicy) -> Iterator[Question]:
     try:
-        with opened(path, watcher) as file:
+        with open_bytes(path, watcher) as file:
             table = parse_json(file.read(), where=str(path), kind=DataError)
     except (OSError, EOFError, zlib.error) as problem:
         raise DataError(
-            f"{path}: cannot be read to its end: {short(problem)} Fetch it again."
+            f"{path}: cannot be read to its end: {first_line(problem)} Fetch it again."
         ) from None
     for a, article in enumerate(list_of(table, "data", str(path))):
         for paragraph, where in _parts(article, "paragraphs", f"{path}: data[{a}]", watcher):
@@ -90,7 +90,9 @@ def _squad(path: Path, watcher: Watcher) -> Iterator[Question]:
                     watcher.bad(error, str(record))
 
 
-def _parts(table: object, key: str, where: str, watcher: Watcher) -> Iterator[tuple[object, str]]:
+def _parts(
+    table: object, key: str, where: str, watcher: ErrorPolicy
+) -> Iterator[tuple[object, str]]:
     """The parts of a list inside SQuAD's tree with their places; none if it is bad."""
     try:
         parts = list_of(table, key, where)
@@ -100,7 +102,7 @@ def _parts(table: object, key: str, where: str, watcher: Watcher) -> Iterator[tu
     yield from ((part, f"{where}.{key}[{number}]") for number, part in enumerate(parts))
 
 
-def _lines(path: str | Path, watcher: Watcher, columns: Columns) -> Iterator[Question]:
+def _lines(path: str | Path, watcher: ErrorPolicy, columns: Columns) -> Iterator[Question]:
     def question(given: dict[str, object], where: str, text: str) -> Question:
         record = columns.renamed(given)
         return _question({"id": where, **record}, text_of(record, "context", where), where)

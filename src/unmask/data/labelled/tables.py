@@ -16,16 +16,24 @@ from itertools import chain
 from pathlib import Path
 
 from unmask.data.read.json_lines import read_objects
-from unmask.data.read.lines import PACKED, REFUSE, Watcher, kind_of, opened, read_lines, short
+from unmask.data.read.lines import (
+    PACKED,
+    REFUSE,
+    ErrorPolicy,
+    file_format,
+    first_line,
+    open_bytes,
+    read_lines,
+)
 from unmask.system.errors import DataError
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
 # The names of all columns -> those that are wanted. It may refuse, as a DataError without a place.
-Choose = Callable[[Sequence[str]], Sequence[str]]
+ChooseColumns = Callable[[Sequence[str]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """Some cells of a row by the names of their columns, and its place."""
 
     cells: dict[str, object]
@@ -45,13 +53,13 @@ class Row:
 
 
 def read_rows(
-    path: str | Path, choose: Choose, *, header: bool = True, watcher: Watcher = REFUSE
-) -> Iterator[Row]:
+    path: str | Path, choose: ChooseColumns, *, header: bool = True, watcher: ErrorPolicy = REFUSE
+) -> Iterator[TableRow]:
     """Yield the rows of a table in their order.
 
     Without a header the columns are called 1, 2, 3, ...
     """
-    kind = kind_of(path, TABLES)
+    kind = file_format(path, TABLES)
     if kind == ".jsonl":
         return _objects(path, choose, watcher)
     if kind == ".parquet":
@@ -59,15 +67,17 @@ def read_rows(
     return _cells(Path(path), kind, choose, header, watcher)
 
 
-def _objects(path: str | Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
-    def row(record: dict[str, object], where: str, text: str) -> Row:
+def _objects(path: str | Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterator[TableRow]:
+    def row(record: dict[str, object], where: str, text: str) -> TableRow:
         names = _placed(choose, list(record), where)
-        return Row({name: record[name] for name in names}, where, text)
+        return TableRow({name: record[name] for name in names}, where, text)
 
     return read_objects(path, watcher, row)
 
 
-def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher) -> Iterator[Row]:
+def _cells(
+    path: Path, kind: str, choose: ChooseColumns, header: bool, watcher: ErrorPolicy
+) -> Iterator[TableRow]:
     """A table of text: every cell is a text, whatever it looks like."""
     lines = _NumberedRows(path, kind, watcher)
     try:
@@ -90,7 +100,7 @@ def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher
                 watcher.bad(error, "\t".join(cells))
             else:
                 found: dict[str, object] = {name: cells[i] for name, i in chosen.items()}
-                yield Row(found, where, "\t".join(cells))
+                yield TableRow(found, where, "\t".join(cells))
     except csv.Error as problem:  # where the next row would begin, nobody can say
         error = DataError(
             f"{path}:{lines.at}: a quote is never closed or stands alone ({problem}); need pairs. "
@@ -102,7 +112,7 @@ def _cells(path: Path, kind: str, choose: Choose, header: bool, watcher: Watcher
 class _NumberedRows:
     """The rows of a file as lists of cells; `at` is the line that the last one ended on."""
 
-    def __init__(self, path: Path, kind: str, watcher: Watcher) -> None:
+    def __init__(self, path: Path, kind: str, watcher: ErrorPolicy) -> None:
         csv.field_size_limit(2**31 - 1)
         self.at = 1
         lines = self._counted(read_lines(path, watcher, ends=kind == ".csv"))
@@ -122,13 +132,13 @@ class _NumberedRows:
                 yield cells or [""]
 
 
-def _parquet(path: Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
+def _parquet(path: Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterator[TableRow]:
     import pyarrow as pa
     import pyarrow.parquet
 
     row = 0
     try:
-        with opened(path, watcher) as file:
+        with open_bytes(path, watcher) as file:
             source = path if path.suffix.lower() not in PACKED else pa.BufferReader(file.read())
             table = pyarrow.parquet.ParquetFile(source)
             names = _chosen(choose, table.schema_arrow.names, path)
@@ -136,13 +146,15 @@ def _parquet(path: Path, choose: Choose, watcher: Watcher) -> Iterator[Row]:
                 rows: list[dict[str, object]] = piece.to_pylist()
                 for cells in rows:
                     row += 1
-                    yield Row(cells, f"{path}: row {row}", repr(cells), typed=True)
+                    yield TableRow(cells, f"{path}: row {row}", repr(cells), typed=True)
     except (pa.ArrowException, OSError, EOFError, zlib.error) as problem:
-        error = DataError(f"{path}: not a readable parquet file: {short(problem)} Fetch it again.")
+        error = DataError(
+            f"{path}: not a readable parquet file: {first_line(problem)} Fetch it again."
+        )
         watcher.bad(error, "")
 
 
-def _chosen(choose: Choose, names: list[str], path: Path) -> Sequence[str]:
+def _chosen(choose: ChooseColumns, names: list[str], path: Path) -> Sequence[str]:
     """What is wanted of the columns that a header names."""
     if not names:
         raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
@@ -157,7 +169,7 @@ def refuse_repeated(names: Sequence[str], path: str | Path) -> None:
         raise DataError(f"{path}:1: the column '{repeated}' is given twice. Rename one of them.")
 
 
-def _placed(choose: Choose, names: Sequence[str], where: str) -> Sequence[str]:
+def _placed(choose: ChooseColumns, names: Sequence[str], where: str) -> Sequence[str]:
     """The choice among these columns; a refusal gets its place."""
     try:
         return choose(names)

@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Literal
 
-from unmask.data.read.lines import OR_SKIP, Watcher, kind_of, read_lines
+from unmask.data.read.lines import OR_SKIP, ErrorPolicy, file_format, read_lines
 from unmask.data.read.texts import read_texts
 from unmask.system.errors import DataError
 from unmask.text.sentences import split_sentences
-from unmask.text.tokenizer import grouped
+from unmask.text.tokenizer import in_groups
 
 Lines = Literal["auto", "sentences", "documents"]
 SPOOLED = 2**20  # characters of skipped records that are held in memory; more go to disk
@@ -48,7 +48,7 @@ class Document:
 
 
 @dataclass
-class Skipper(Watcher):
+class Skipper(ErrorPolicy):
     """Counts what is read, and either refuses what is bad or writes it down."""
 
     skip: bool = False
@@ -94,7 +94,7 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield the documents of all files in order."""
     for file in files:
-        if kind_of(file) == ".txt" and column is None:
+        if file_format(file) == ".txt" and column is None:
             documents = _plain(file, watcher, lines)
         else:
             watcher.files[file] = "a record is a document, split into sentences"
@@ -110,7 +110,7 @@ def read_documents(
 
 def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
     texts = (text for _, text in read_lines(file, watcher))
-    sample = next(grouped(texts, len, SAMPLE_CHARACTERS, SAMPLE), [])
+    sample = next(in_groups(texts, len, SAMPLE_CHARACTERS, SAMPLE), [])
     blocks, split = lines == "sentences", False
     if lines == "auto":
         full = [text for text in sample if text.strip()]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from unmask.data.read.lines import Watcher, read_lines, whole
+from unmask.data.read.lines import ErrorPolicy, read_lines, require_unicode
 from unmask.system.errors import DataError
 from unmask.system.settings import parse_json
 
@@ -12,7 +12,7 @@ Made = TypeVar("Made")
 
 
 def read_objects(
-    path: str | Path, watcher: Watcher, make: Callable[[dict[str, object], str, str], Made]
+    path: str | Path, watcher: ErrorPolicy, make: Callable[[dict[str, object], str, str], Made]
 ) -> Iterator[Made]:
     """Yield what `make` makes of the object in each line, of its place and of the line itself."""
     for line, text in read_lines(path, watcher):
@@ -46,7 +46,7 @@ def text_of(table: object, name: str, where: str) -> str:
         raise DataError(f"{where}: '{name}' is {value!r:.60}; need a text in quotes. Mend it.")
     if not value.strip():
         raise DataError(f"{where}: '{name}' is empty; need some text. Fill it, or remove it.")
-    return whole(value, where)
+    return require_unicode(value, where)
 
 
 def list_of(table: object, name: str, where: str) -> list[object]:

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from unmask.system.errors import DataError, unknown
+from unmask.system.errors import DataError, unknown_name
 
 Line = tuple[int, str, DataError | None]  # its number and text, and why it cannot be used
 
@@ -24,7 +24,7 @@ PACKED = (".gz", ".zst")
 HALF = re.compile("[\ud800-\udfff]")
 
 
-class Watcher:
+class ErrorPolicy:
     """What a reader tells besides the texts. This one lets nothing bad pass."""
 
     longest: int | None = None  # bytes of a line; None: any
@@ -42,14 +42,14 @@ class Watcher:
         """A file is being read; `file.tell()` says how far."""
 
 
-class Glance(Watcher):
+class QuietPolicy(ErrorPolicy):
     """Looks at what is good: what is bad will be told by whoever reads the file in earnest."""
 
     def bad(self, error: DataError, raw: str) -> None:
         """Not now."""
 
 
-class Chooser(Watcher):
+class StopOrSkip(ErrorPolicy):
     """Refuses bad records, or skips and reports them, as the user chose."""
 
     def __init__(self, skip: bool, say: Callable[[str], None]) -> None:
@@ -64,10 +64,10 @@ class Chooser(Watcher):
 
 
 OR_SKIP = "Or leave such records out: --on-bad skip"
-REFUSE, GLANCE = Watcher(), Glance()
+REFUSE, IGNORE = ErrorPolicy(), QuietPolicy()
 
 
-def kind_of(path: str | Path, formats: Sequence[str] | None = FORMATS) -> str:
+def file_format(path: str | Path, formats: Sequence[str] | None = FORMATS) -> str:
     """The format that a name tells: its ending, below .gz or .zst; None allows any."""
     if str(path) == "-":
         return ".txt"
@@ -82,20 +82,20 @@ def kind_of(path: str | Path, formats: Sequence[str] | None = FORMATS) -> str:
         raise DataError(f"{path}: a folder; need a file. Name the files in it one by one.")
     if not path.is_file():  # a pipe would be waited for, a device has no end
         raise DataError(f"{path}: no ordinary file. Write the text to a file first.")
-    kind = ending_of(path)
+    kind = file_ending(path)
     if formats is not None and kind not in formats:
-        raise DataError(f"{path}: {unknown('format', kind, formats)}")
+        raise DataError(f"{path}: {unknown_name('format', kind, formats)}")
     return kind
 
 
-def ending_of(path: str | Path) -> str:
+def file_ending(path: str | Path) -> str:
     """The ending of a name, below .gz or .zst; .txt where there is none, as of "-"."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
     return next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), ".txt")
 
 
 def read_lines(
-    path: str | Path, watcher: Watcher = REFUSE, *, ends: bool = False
+    path: str | Path, watcher: ErrorPolicy = REFUSE, *, ends: bool = False
 ) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file that are good, with their numbers; with their ends if asked."""
     for line, text, error in every_line(path, watcher, ends=ends):
@@ -105,19 +105,19 @@ def read_lines(
             watcher.bad(error, text)
 
 
-def every_line(path: str | Path, watcher: Watcher, *, ends: bool = False) -> Iterator[Line]:
+def every_line(path: str | Path, watcher: ErrorPolicy, *, ends: bool = False) -> Iterator[Line]:
     """All lines of a UTF-8 file, numbered from 1, split at \\n alone; a bad one with its error.
 
     The rest of a file that is cut off has an error, too, and "" as its text.
     """
     offset = 0
-    with opened(path, watcher) as file:
+    with open_bytes(path, watcher) as file:
         for line in count(1):
             try:
                 raw, size = _next_line(file, watcher.longest)
             except (OSError, EOFError, zlib.error) as problem:
                 error = DataError(
-                    f"{path}:{line}: cannot be read on from here: {short(problem)} The file "
+                    f"{path}:{line}: cannot be read on from here: {first_line(problem)} The file "
                     "is cut off or damaged. Fetch it again."
                 )
                 yield line, "", error
@@ -178,7 +178,7 @@ def _guess(raw: bytes) -> str:
 
 
 @contextmanager
-def opened(path: str | Path, watcher: Watcher) -> Iterator[IO[bytes]]:
+def open_bytes(path: str | Path, watcher: ErrorPolicy) -> Iterator[IO[bytes]]:
     """A file of bytes, unpacked on the way if its name ends in .gz or .zst."""
     if str(path) == "-":
         yield sys.stdin.buffer
@@ -202,13 +202,13 @@ def opened(path: str | Path, watcher: Watcher) -> Iterator[IO[bytes]]:
         ) from None
 
 
-def short(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of what went wrong."""
     text = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
     return text[:200] + "."
 
 
-def whole(text: str, where: str) -> str:
+def require_unicode(text: str, where: str) -> str:
     """A text or a label that can be written again: JSON may spell half a character."""
     if HALF.search(text):
         raise DataError(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.data.labelled.tables import read_rows
-from unmask.data.read.lines import REFUSE, Watcher, kind_of, read_lines
-from unmask.system.errors import DataError, unknown
+from unmask.data.read.lines import REFUSE, ErrorPolicy, file_format, read_lines
+from unmask.system.errors import DataError, unknown_name
 
 TEXT = "text"  # the usual name of the column
 
@@ -32,7 +32,7 @@ def read_texts(
     path: str | Path,
     *,
     column: str | None = None,
-    watcher: Watcher = REFUSE,
+    watcher: ErrorPolicy = REFUSE,
     blanks: bool = False,
 ) -> Iterator[Record]:
     """Yield the texts of a file in their order.
@@ -42,7 +42,7 @@ def read_texts(
 
     What is wrong with the path itself is said at once, not when the first text is asked for.
     """
-    kind = kind_of(path)
+    kind = file_format(path)
     if kind != ".txt":
         return _column(path, column, kind, watcher, blanks)
     if column:
@@ -61,7 +61,7 @@ def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record
         raise DataError(f"{path}: no text in it; need at least one. Is it the right file?")
 
 
-def _plain(path: str | Path, watcher: Watcher, blanks: bool) -> Iterator[Record]:
+def _plain(path: str | Path, watcher: ErrorPolicy, blanks: bool) -> Iterator[Record]:
     for line, text in read_lines(path, watcher):
         if blanks and not text.strip():
             watcher.blank()
@@ -70,7 +70,7 @@ def _plain(path: str | Path, watcher: Watcher, blanks: bool) -> Iterator[Record]
 
 
 def _column(
-    path: str | Path, wanted: str | None, kind: str, watcher: Watcher, blanks: bool
+    path: str | Path, wanted: str | None, kind: str, watcher: ErrorPolicy, blanks: bool
 ) -> Iterator[Record]:
     """The texts of one column of a table."""
 
@@ -79,7 +79,7 @@ def _column(
             return [names[0]]
         if (wanted or TEXT) in names:
             return [wanted or TEXT]
-        raise DataError(f"{unknown('column', wanted or TEXT, names)} Choose with --column.")
+        raise DataError(f"{unknown_name('column', wanted or TEXT, names)} Choose with --column.")
 
     for row in read_rows(path, choose, watcher=watcher):
         try:

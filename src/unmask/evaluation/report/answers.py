@@ -12,7 +12,7 @@ SHOWN = 600  # characters of a text
 
 
 @dataclass(frozen=True)
-class Scored:
+class TaskScores:
     """What was measured of one task on held-out data, and the settings that it settled on."""
 
     name: str  # of the task
@@ -22,7 +22,7 @@ class Scored:
     detail: Detail
 
 
-def answers_of(scored: Scored) -> str:
+def answers_of(scored: TaskScores) -> str:
     """All that is shown of one task."""
     detail, html = scored.detail, scores_table(scored.scores)
     if detail.table:

@@ -40,7 +40,7 @@ class Chart:
         return _picture(HEIGHT, f'role="img" aria-label="{escape(self.title)}"', _inside(self))
 
 
-def column(charts: Sequence[Chart]) -> str:
+def stacked(charts: Sequence[Chart]) -> str:
     """Several charts below each other, as one SVG file on white."""
     height = HEIGHT * max(len(charts), 1)
     body = "".join(

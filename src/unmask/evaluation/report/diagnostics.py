@@ -15,7 +15,7 @@ PLATEAU = 4  # evaluations
 WARNED = re.compile(r"step \d+: warning \[(.+?)\]: .*")  # a line of a log
 
 
-class Watch:
+class Diagnostics:
     """Looks at every step and every evaluation."""
 
     def __init__(self, say: Callable[[str], None], asks: Mapping[str, str]) -> None:

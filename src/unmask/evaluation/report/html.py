@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from unmask.evaluation.language_model import Blank
-from unmask.evaluation.report.answers import Scored, answers_of, head_cells, table
-from unmask.evaluation.report.charts import Chart, Line, column
+from unmask.evaluation.language_model import MaskedToken
+from unmask.evaluation.report.answers import TaskScores, answers_of, head_cells, table
+from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.system.settings import write_toml
 from unmask.train.evaluator import metric_name
 from unmask.train.run_folder import RunFolder, of_kind
@@ -30,7 +30,10 @@ Row = tuple[str, str, str]
 
 
 def write_report(
-    folder: RunFolder, *, warnings: Sequence[str] = (), scored: Mapping[str, Scored] | None = None
+    folder: RunFolder,
+    *,
+    warnings: Sequence[str] = (),
+    scored: Mapping[str, TaskScores] | None = None,
 ) -> None:
     """Draw a run as far as it is; `scored` are the answers of its best step, by task."""
     metrics = folder.metrics() if folder.writes else []
@@ -44,7 +47,7 @@ def write_report(
         charts.append(Chart(title, lines))
         extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"
     usual = charts_of(metrics)
-    folder.put(CURVES, column([*usual[:1], *charts] if charts else usual[:3]))
+    folder.put(CURVES, stacked([*usual[:1], *charts] if charts else usual[:3]))
     name = folder.path.absolute().name  # also where the path is "."
     folder.put(REPORT, page(name, metrics, folder.recipe, warnings, extra=extra))
 
@@ -151,7 +154,7 @@ def _blanks(metrics: list[dict[str, Any]]) -> str:
         return ""
     picked = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
     rows = [head_cells(["", *(f"step {held[i]['step']:,}" for i in picked)])]
-    moments: list[list[Blank]] = [held[i]["blanks"] for i in picked]
+    moments: list[list[MaskedToken]] = [held[i]["blanks"] for i in picked]
     for case in moments[-1]:
         shown = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
         same = [next((b for b in m if b["text"] == case["text"]), None) for m in moments]
@@ -160,7 +163,7 @@ def _blanks(metrics: list[dict[str, Any]]) -> str:
     return f"<h2>Blanks, filled</h2>{table(rows)}"
 
 
-def _guesses(case: Blank) -> str:
+def _guesses(case: MaskedToken) -> str:
     said = []
     for token, share in case["guesses"]:
         mark = ' class="right"' if token == case["truth"] else ""

@@ -20,7 +20,7 @@ from unmask.data.read.docstrings import read_library
 from unmask.data.read.texts import read_texts
 from unmask.infer.compiled.graph import (
     COMPILED,
-    Compiled,
+    CompiledForward,
     refuse_other_encoders,
     refuse_other_than_transformers,
     write_rows,
@@ -31,15 +31,15 @@ from unmask.model.kernels.int8 import observing, quantized
 from unmask.model.shape import LABELS
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder
-from unmask.system.errors import DataError, FolderError, SettingsError, need
-from unmask.tasks.forward import Forward, Live
+from unmask.system.errors import DataError, FolderError, SettingsError, require
+from unmask.tasks.forward import Forward, LiveForward
 
 FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
 VECTORS = 0.985  # the least cosine of a vector to what it was
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Agreements:
     """How near the compiled model is to the live one."""
 
     found: float  # which must not be below `bar`
@@ -56,13 +56,13 @@ def compile_model(
     int8: bool,
     least: float | None = None,
     say: Callable[[str], None] = Console().say,
-) -> Comparison:
+) -> Agreements:
     """Write the folder; refuse one whose answers differ too much.
 
     Records are what the model's task asks about, or texts for an encoder.
     """
     check_output_folder(out, renamed=True)
-    need("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
+    require("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
     refuse_other_than_transformers(model.network, model.path)
     if len(records) < FEWEST:
         raise DataError(
@@ -75,13 +75,13 @@ def compile_model(
         with observing(network) as seen:
             _answers(model, _Alone(network), records[::2])
         network = quantized(network, seen)
-    compared: list[Comparison] = []
+    compared: list[Agreements] = []
 
     def beside(folder: Path) -> None:
         say("writing the graph")
         write_rows(network, folder / COMPILED)
         say(f"comparing the answers to {len(records[1::2]):,} others")
-        compared.append(_compared(model, Compiled(folder / COMPILED), records[1::2], say))
+        compared.append(_compared(model, CompiledForward(folder / COMPILED), records[1::2], say))
         found = compared[-1]
         bar = found.bar if least is None else least
         if not found.found >= bar:
@@ -129,20 +129,20 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
 
 
 def _compared(
-    model: Model, compiled: Compiled, records: Sequence[Any], say: Callable[[str], None]
-) -> Comparison:
+    model: Model, compiled: CompiledForward, records: Sequence[Any], say: Callable[[str], None]
+) -> Agreements:
     truth, found = (_answers(model, forward, records) for forward in (model.live, compiled))
     count = len(records)
     if model.network.shape.labels is None:
         cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
         mean, least = float(cosines.mean()), float(cosines.min())
         text = f"vectors of {count:,} texts: cosine to full precision {mean:.4f} on average, "
-        return Comparison(least, VECTORS, count, f"{text}{least:.4f} at least")
+        return Agreements(least, VECTORS, count, f"{text}{least:.4f} at least")
     if model.task.alike(truth):
         say("warning: the model says the same of all these texts; give some that differ (--texts)")
     agreement = model.task.agreement(truth, found)
     text = agreement.text.format(share=agreement.share, texts=count)
-    return Comparison(agreement.share, agreement.least, count, text)
+    return Agreements(agreement.share, agreement.least, count, text)
 
 
 def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any]:
@@ -154,7 +154,7 @@ def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any
     return list(other.predict(records))
 
 
-class _Alone(Live):
+class _Alone(LiveForward):
     """A network whose batches are computed one after the other, as observers need it."""
 
     @property

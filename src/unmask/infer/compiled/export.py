@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from unmask.checkpoint.folder import CARD, Folder, write_settings
 from unmask.checkpoint.integrity import publish
 from unmask.infer.compiled.graph import (
-    Session,
+    GraphSession,
     refuse_other_encoders,
     refuse_other_than_transformers,
     write_onnx,
@@ -152,7 +152,7 @@ def _difference(path: Path, graph: Padded) -> float:
     """The most by which a runtime differs from the live network, which reads each text alone."""
     from onnxruntime import InferenceSession
 
-    session: Session = InferenceSession(path, providers=["CPUExecutionProvider"])
+    session: GraphSession = InferenceSession(path, providers=["CPUExecutionProvider"])
     config = graph.network.config
     draw = np.random.default_rng(0)
     differences = [0.0]

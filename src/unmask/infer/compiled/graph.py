@@ -20,7 +20,7 @@ from unmask.data.batch import Batch
 from unmask.infer.engine import cores
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import MAIN
-from unmask.system.errors import FolderError, SettingsError, need
+from unmask.system.errors import FolderError, SettingsError, require
 from unmask.tasks.forward import READ, scores_at
 
 COMPILED = "compiled.onnx"  # in a model's folder
@@ -31,14 +31,14 @@ Array = NDArray[Any]
 SHAPES = {1: {0: "places"}, 2: {0: "batch", 1: "length"}}  # by how many dimensions an input has
 
 
-class Session(Protocol):
+class GraphSession(Protocol):
     """A graph in ONNX Runtime."""
 
     def run(self, names: list[str], inputs: dict[str, Array]) -> list[Array]:
         """The outputs of these names."""
 
 
-class Rows(nn.Module):
+class EngineGraph(nn.Module):
     """What the engine asks of a network, in one call."""
 
     def __init__(self, network: Network) -> None:
@@ -90,14 +90,14 @@ def write_rows(network: Network, path: Path) -> None:
     if network.shape.labels:
         inputs[PLACES] = torch.arange(3)
     output = SCORES if network.shape.labels else STATES
-    write_onnx(Rows(network).eval(), inputs, [output], path)
+    write_onnx(EngineGraph(network).eval(), inputs, [output], path)
 
 
 def write_onnx(
     graph: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], path: Path
 ) -> None:
     """Let torch write a graph, in one file and in silence."""
-    need("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
+    require("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
     logger = logging.getLogger("torch.onnx")  # warns of what we do not have and do not need
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -124,13 +124,13 @@ def installed() -> bool:
     return find_spec("onnxruntime") is not None
 
 
-class Compiled:
+class CompiledForward:
     """A graph in ONNX Runtime: many batches side by side on a core each, or one on all cores."""
 
     def __init__(self, path: Path) -> None:
-        need("a compiled model", "onnxruntime", extra="onnx")
+        require("a compiled model", "onnxruntime", extra="onnx")
         self.path = path
-        self.sessions: dict[int, Session] = {}  # by the number of their threads
+        self.sessions: dict[int, GraphSession] = {}  # by the number of their threads
         self.lock = Lock()
 
     @property
@@ -159,7 +159,7 @@ class Compiled:
             ) from error
         return torch.from_numpy(found)
 
-    def _session(self) -> Session:
+    def _session(self) -> GraphSession:
         """One for as many threads as the caller has; made once."""
         from onnxruntime import InferenceSession, SessionOptions
 

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from unmask.data import counter_rng
 from unmask.data.batch import Batch
 from unmask.data.corpus.corpus import Corpus
-from unmask.data.corpus.examples import DIFFERS, FOLLOWS, refuse_too_few, split_documents
+from unmask.data.corpus.examples import IS_NEXT, NOT_NEXT, refuse_too_few, split_documents
 from unmask.data.corpus.stream import Cursor as Row
 from unmask.data.corpus.stream import Stream
 from unmask.objectives import OBJECTIVES
-from unmask.objectives.base import Objective, Statistics
+from unmask.objectives.base import Objective, TextStatistics
 from unmask.system.errors import SettingsError
-from unmask.system.plugins import find
+from unmask.system.plugins import find_class
 from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim.schedules import Phase
 from unmask.train.preflight import PreflightError
 from unmask.train.recipe import Recipe
-from unmask.train.sources import Cursor, Lazy, Planned
+from unmask.train.sources import Cursor, LazyMicroBatch, PlannedMicroBatch
 
 _MASKS, _DROPOUT = 201, 202  # one key per kind of draw
 PAIRS = "pairs"  # learned beside another objective where examples have pairs
@@ -41,7 +41,9 @@ def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> Objective:
     """
     assert recipe.objective is not None
     name, paired = recipe.objective.name, recipe.data.pairs != "off"
-    main: Objective = find("objective", OBJECTIVES, name)(recipe.objective.settings, vocabulary)
+    main: Objective = find_class("objective", OBJECTIVES, name)(
+        recipe.objective.settings, vocabulary
+    )
     if main.needs_pairs and not paired:
         raise SettingsError(
             f'recipe [objective]: name is "{name}" and data.pairs is "off"; need pairs to tell '
@@ -49,11 +51,11 @@ def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> Objective:
         )
     if not paired or main.needs_pairs:
         return main
-    pairs: Objective = find("objective", OBJECTIVES, PAIRS)(Settings(), vocabulary)
+    pairs: Objective = find_class("objective", OBJECTIVES, PAIRS)(Settings(), vocabulary)
     return main.joined([pairs])
 
 
-class CorpusStatistics(Statistics):
+class CorpusStatistics(TextStatistics):
     """What is known of a corpus before it is learned from."""
 
     def __init__(self, corpus: Corpus) -> None:
@@ -83,7 +85,7 @@ class CorpusSource:
         """Steps of the first phase in which the whole text is read once."""
         return len(self.streams[0].epoch(0)) / self.phases[0].rows
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> Planned:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
         """The sequences of a step, in micro-batches that fit the cache."""
         number = self._phase(progress)
         phase, stream = self.phases[number], self.streams[number]
@@ -94,7 +96,7 @@ class CorpusSource:
         for place, size in enumerate(self._sizes(phase)):
             seed = counter_rng.key(self.recipe.seed, _DROPOUT, step, place) % 2**63
             group = rows[begin : begin + size]
-            pieces.append(Lazy(partial(self._batch, stream, group, seed, progress), seed))
+            pieces.append(LazyMicroBatch(partial(self._batch, stream, group, seed, progress), seed))
             begin += size
         return pieces, {"phase": number, "epoch": then.epoch, "row": then.row}
 
@@ -149,7 +151,7 @@ def check_corpus(source: CorpusSource, say: Callable[[str], None]) -> None:
 
 def _check_pairs(source: CorpusSource) -> None:
     labels = source.streams[0].epoch(0).plan.label
-    yes, no = np.count_nonzero(labels == FOLLOWS), np.count_nonzero(labels == DIFFERS)
+    yes, no = np.count_nonzero(labels == IS_NEXT), np.count_nonzero(labels == NOT_NEXT)
     if not yes + no:
         raise PreflightError(
             f"preflight: {source.corpus.path}: not one pair; every document has a single sentence. "

@@ -11,17 +11,17 @@ from typing import Any
 from unmask.data.batch import Batch
 from unmask.data.corpus.statistics import leaks
 from unmask.data.labelled.columns import Columns
-from unmask.data.read.lines import REFUSE, Watcher
+from unmask.data.read.lines import REFUSE, ErrorPolicy
 from unmask.evaluation.tasks import Labelled
 from unmask.objectives.base import Objective
 from unmask.system.errors import DataError, plural
-from unmask.system.plugins import find
+from unmask.system.plugins import find_class
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task, Window
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.recipe import Choice, Recipe
 from unmask.train.site import Site
-from unmask.train.sources import Shuffled
+from unmask.train.sources import ShuffledWindows
 
 Rows = str | Path | Sequence[Mapping[str, Any]]  # a file, or what would be the lines of a JSONL
 
@@ -33,11 +33,11 @@ class LabelledFiles:
     train: Rows | Sequence[Path]
     dev: Rows | Sequence[Path]
     columns: Columns = Columns()
-    watcher: Watcher = REFUSE
+    watcher: ErrorPolicy = REFUSE
 
     def read(self, choice: Choice) -> Labelled:
         """Read both sets, and the task that the first one poses."""
-        kind: type[Task[Any, Any]] = find("task", TASKS, choice.name)
+        kind: type[Task[Any, Any]] = find_class("task", TASKS, choice.name)
         kind.Ask.check_columns(self.columns, labelled=True)
         config = choice.settings
         with ExitStack() as later:
@@ -79,13 +79,13 @@ def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
 
 def window_source(
     part: Labelled,
-    tokens: Tokens,
+    tokens: Tokenizers,
     objective: Objective,
     recipe: Recipe,
     site: Site,
     *,
     term: str | None = None,
-) -> Shuffled:
+) -> ShuffledWindows:
     """The windows of a task's training data; reports what was read, cut and skipped."""
     task, say = part.task, site.folder.say
     for line in part.notes:
@@ -118,4 +118,4 @@ def window_source(
     def lay_out(some: Sequence[Window]) -> Batch:
         return task.batch(some, tokens, term)
 
-    return Shuffled(items, lay_out, objective, recipe, neighbours=task.neighbours)
+    return ShuffledWindows(items, lay_out, objective, recipe, neighbours=task.neighbours)

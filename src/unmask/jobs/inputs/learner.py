@@ -11,11 +11,11 @@ from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.integrity import fingerprint
 from unmask.data import counter_rng
 from unmask.model.factory import draw_part, make_network
-from unmask.model.init import start as zero_start
+from unmask.model.init import init_weights as zero_start
 from unmask.model.network import Network
 from unmask.model.shape import Shape
-from unmask.objectives.base import Companions, Objective, Statistics
-from unmask.system.settings import build
+from unmask.objectives.base import Companions, Objective, TextStatistics
+from unmask.system.settings import validate
 
 _OWN = 203  # a key of draws: of an objective's own parameters
 
@@ -35,7 +35,7 @@ def learner_of(
     seed: int,
     *,
     start: Network | None = None,
-    statistics: Statistics | None = None,
+    statistics: TextStatistics | None = None,
 ) -> Learner:
     """Make the network that an objective needs, its own parameters, and load its companions.
 
@@ -46,7 +46,7 @@ def learner_of(
         "encoders": {**shape.encoders, **objective.encoders(shape)},
         "heads": {**shape.heads, **objective.heads(shape)},
     }
-    shape = build(Shape, table, where="objective")
+    shape = validate(Shape, table, where="objective")
     folders = {name: load_folder(locate(path)) for name, path in objective.companions().items()}
     companions = {name: folder.network for name, folder in folders.items()}
     std = shape.main.init_std
@@ -57,5 +57,5 @@ def learner_of(
     draw_part(objective, "objective", seed, std)
     digests = {name: fingerprint(folder.path) for name, folder in folders.items()}
     network = make_network(shape, seed, start=start)
-    objective.begin(network, statistics or Statistics())
+    objective.begin(network, statistics or TextStatistics())
     return Learner(network, companions, digests)

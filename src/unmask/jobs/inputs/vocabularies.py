@@ -15,7 +15,7 @@ from unmask.text.count import count_words
 from unmask.text.learn import LearnSettings, learn
 from unmask.text.tokenizer import Casing, Tokenizer
 from unmask.text.tokenizer_files import read_tokenizer
-from unmask.text.tokens import Tokens
+from unmask.text.tokens import Tokenizers
 from unmask.train.recipe import TokenizerSettings
 from unmask.train.site import Site
 
@@ -23,13 +23,13 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenVocabularies:
     """Vocabularies that the user gives: of both sides, or of each."""
 
-    vocabulary: Path | Tokens | None = None
+    vocabulary: Path | Tokenizers | None = None
     target: Path | None = None
 
-    def tokens(self, start: Folder | None) -> Tokens | None:
+    def tokens(self, start: Folder | None) -> Tokenizers | None:
         """The tokenizers of these vocabularies, if there are any."""
         source, target = self.vocabulary, self.target
         if source is None:
@@ -43,10 +43,10 @@ class Given:
                 "--vocabulary and --model: the model has a vocabulary of its own. Give one of the "
                 "two."
             )
-        if isinstance(source, Tokens):
+        if isinstance(source, Tokenizers):
             return source
         first = load_tokenizer(source)
-        return Tokens(first, 0, first if target is None else load_tokenizer(target))
+        return Tokenizers(first, 0, first if target is None else load_tokenizer(target))
 
 
 def find_tokens(
@@ -54,12 +54,12 @@ def find_tokens(
     records: Sequence[Any],
     settings: TokenizerSettings,
     site: Site,
-    given: Given,
+    given: GivenVocabularies,
     start: Folder | None,
-) -> Tokens:
+) -> Tokenizers:
     """Given tokenizers, the model's, a resumed run's, or such as are learned from the records."""
     if start is not None and not task.decodes:
-        return Tokens(start.needed_tokenizer(), 0)
+        return Tokenizers(start.needed_tokenizer(), 0)
 
     def progress(done: int, total: int) -> None:
         site.console.progress("learning a vocabulary", "tokens", done, total)
@@ -73,13 +73,13 @@ def find_tokens(
     return found
 
 
-def stored(site: Site) -> Tokens | None:
+def stored(site: Site) -> Tokenizers | None:
     """The tokenizers of a run that is resumed, from its newest checkpoint."""
     if site.stored is None or not (found := checkpoints(site.folder.checkpoints)):
         return None
     source = read_tokenizer(found[0])
     target = found[0] / TARGET
-    return Tokens(source, 0, read_tokenizer(target) if target.is_dir() else source)
+    return Tokenizers(source, 0, read_tokenizer(target) if target.is_dir() else source)
 
 
 def learned(
@@ -88,7 +88,7 @@ def learned(
     settings: TokenizerSettings,
     start: Folder | None = None,
     progress: Progress | None = None,
-) -> Tokens:
+) -> Tokenizers:
     """Learn vocabularies from the records; a model that is there has its own already."""
     sources, targets = task.texts(records)
     if start is not None:
@@ -97,12 +97,12 @@ def learned(
                 "tokenizer.joint: the given model has a vocabulary of its own, which the other "
                 "language cannot share. Set tokenizer.joint=false."
             )
-        return Tokens(start.needed_tokenizer(), 0, _learned(targets, settings, progress))
+        return Tokenizers(start.needed_tokenizer(), 0, _learned(targets, settings, progress))
     if settings.joint or not task.decodes:
         both = _learned(chain(sources, targets), settings, progress)
-        return Tokens(both, 0, both if task.decodes else None)
+        return Tokenizers(both, 0, both if task.decodes else None)
     source = _learned(sources, settings, progress)
-    return Tokens(source, 0, _learned(targets, settings, progress))
+    return Tokenizers(source, 0, _learned(targets, settings, progress))
 
 
 def _learned(

@@ -29,17 +29,17 @@ class Hypothesis:
     score: float  # log-probability, of the end too
 
 
-class State(Protocol):
+class DecoderState(Protocol):
     """How far a decoder is."""
 
     def select(self, which: Tensor, each: int = 1) -> Self:
         """Some of the rows, any number of times each, in groups of `each` of one text."""
 
 
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=DecoderState)
 
 
-class Speaker(Protocol[S]):
+class StepDecoder(Protocol[S]):
     """What is asked of a decoder with its words."""
 
     def step(self, state: S, words: Tensor) -> tuple[Tensor, S]:
@@ -47,7 +47,7 @@ class Speaker(Protocol[S]):
 
 
 @dataclass(frozen=True)
-class Marks:
+class SpecialIds:
     """Words with a meaning."""
 
     end: int
@@ -58,11 +58,11 @@ class Marks:
 class Search(ABC, Generic[S]):
     """Texts that grow."""
 
-    speaker: Speaker[S]
+    speaker: StepDecoder[S]
     state: S
     words: Tensor  # the last of each row
     limits: Tensor  # [N]
-    marks: Marks
+    marks: SpecialIds
 
     def __post_init__(self) -> None:
         self.at = 0  # steps taken
@@ -86,11 +86,11 @@ class Search(ABC, Generic[S]):
 
 
 def begin(
-    speaker: Speaker[S],
+    speaker: StepDecoder[S],
     state: S,
     words: Tensor,  # [N] the last one that each text has
     limits: Tensor,  # [N] words that each may say
-    marks: Marks,
+    marks: SpecialIds,
     settings: SearchSettings,
     numbers: Sequence[int] | None = None,
 ) -> Search[S]:
@@ -109,11 +109,11 @@ def begin(
 
 
 def search(
-    speaker: Speaker[S],
+    speaker: StepDecoder[S],
     state: S,
     words: Tensor,
     limits: Tensor,
-    marks: Marks,
+    marks: SpecialIds,
     settings: SearchSettings,
     numbers: Sequence[int] | None = None,
 ) -> list[Hypothesis]:

@@ -12,7 +12,7 @@ LEAST = 16  # places of a room
 
 
 @dataclass
-class Room:
+class GrowingTensor:
     """Places for more than is there, so that one more token costs one token (but beams move all).
 
     Whoever has the first `used` places may write the next ones; whoever comes later finds them
@@ -27,10 +27,10 @@ class Room:
 
 
 @dataclass
-class Kept:
+class KVCache:
     """The keys and values of some tokens: the first places of a room."""
 
-    room: Room
+    room: GrowingTensor
     length: int = 0
 
     @property
@@ -49,7 +49,7 @@ class Kept:
         if self.room.used != self.length or self.room.keys.shape[2] < length:
             batch, heads, _, size = keys.shape
             shape = (batch, heads, max(LEAST, 2 * length), size)
-            room = Room(keys.new_empty(shape), values.new_empty(shape))
+            room = GrowingTensor(keys.new_empty(shape), values.new_empty(shape))
             room.keys[:, :, : self.length] = self.keys
             room.values[:, :, : self.length] = self.values
             self.room = room
@@ -57,11 +57,11 @@ class Kept:
         self.room.values[:, :, self.length : length] = values
         self.room.used = self.length = length
 
-    def select(self, which: Tensor) -> "Kept":
+    def select(self, which: Tensor) -> "KVCache":
         """Some of the rows, any number of times each, with as much room.  [M]"""
         shape = (len(which), *self.room.keys.shape[1:])
-        room = Room(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
-        chosen = Kept(room, self.length)
+        room = GrowingTensor(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
+        chosen = KVCache(room, self.length)
         # Rows copied where they are to be: several times faster than tensor[which] and a move.
         torch.index_select(self.keys, 0, which, out=chosen.keys)
         torch.index_select(self.values, 0, which, out=chosen.values)
@@ -69,14 +69,14 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Prefix:
+class EncoderCache:
     """The tokens of N texts that a causal encoder has read so far, with the cache of every layer.
 
     Texts may have different lengths. A text that gets fewer tokens in a step than the others is
     padded there. Padding stays in the cache, but no token attends to it, and positions skip it.
     """
 
-    layers: tuple[Kept, ...]  # shared weights have a cache in each layer
+    layers: tuple[KVCache, ...]  # shared weights have a cache in each layer
     index: Tensor  # [N, K] position of each token; [1, K] where there is no padding
     owner: Tensor | None = None  # [N, K] as in packed rows: -1 is padding; None: there is none
 
@@ -85,7 +85,7 @@ class Prefix:
         """Tokens of each row, padding included."""
         return self.index.shape[1]
 
-    def longer(self, count: int, lengths: Tensor | None = None) -> "Prefix":
+    def longer(self, count: int, lengths: Tensor | None = None) -> "EncoderCache":
         """Append `count` tokens to each text, `lengths` [N] of them real and the rest padding.
 
         Their keys and values are not in the cache yet: each layer adds its own.
@@ -94,7 +94,7 @@ class Prefix:
         real = None if lengths is None else steps < lengths[:, None]
         layers = tuple(replace(kept) for kept in self.layers)  # these will grow
         if self.owner is None and (real is None or bool(real.all())):
-            return Prefix(layers, torch.cat([self.index, self.length + steps], dim=1))
+            return EncoderCache(layers, torch.cat([self.index, self.length + steps], dim=1))
         rows = len(layers[0].keys)
         before = self.owner
         if before is None:
@@ -102,15 +102,15 @@ class Prefix:
         if real is None:
             real = torch.ones_like(steps, dtype=torch.bool).expand(rows, -1)
         index = (before >= 0).sum(dim=1, keepdim=True) + steps
-        return Prefix(
+        return EncoderCache(
             layers,
             torch.cat([self.index.expand(rows, -1), index], dim=1),
             torch.cat([before, real.long() - 1], dim=1),
         )
 
-    def select(self, which: Tensor, each: int = 1) -> "Prefix":
+    def select(self, which: Tensor, each: int = 1) -> "EncoderCache":
         """Some of the rows, any number of times each.  [M]"""
         layers = tuple(kept.select(which) for kept in self.layers)
         if self.owner is None:
             return replace(self, layers=layers)
-        return Prefix(layers, self.index[which], self.owner[which])
+        return EncoderCache(layers, self.index[which], self.owner[which])

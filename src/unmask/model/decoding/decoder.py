@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 from unmask.model import masks, positions
 from unmask.model.attention import Attention
-from unmask.model.block import Block, Look, dropout_of, last_norm_of, norm_of
+from unmask.model.block import Block, ReadSource, dropout_of, last_norm_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.cache import Kept, Room
-from unmask.model.decoding.unpacking import Texts, texts_left
-from unmask.model.init import table
+from unmask.model.decoding.cache import GrowingTensor, KVCache
+from unmask.model.decoding.unpacking import TextPlaces, texts_left
+from unmask.model.init import embedding_table
 from unmask.model.kernels import training
 from unmask.model.shape import DecoderConfig
-from unmask.system.settings import build
+from unmask.system.settings import validate
 
 # Settings that a decoder does not take from its encoder, whose layers may be more or fewer.
 OWN: dict[str, object] = {"cell": "attention", "causal": True, "embedding_width": None}
@@ -30,17 +30,17 @@ OWN |= {"layer_settings": (), "layer_cycle": None, "layer_groups": None}
 
 
 @dataclass(frozen=True)
-class Said:
+class TransformerState:
     """How far a decoder is, for N rows of one length.
 
     Rows that say something to the same text stand together and share its source.
     """
 
-    words: tuple[Kept, ...]  # of each block, for N rows
+    words: tuple[KVCache, ...]  # of each block, for N rows
     source: tuple[Tensor, ...]  # [texts, 2, H, K, d] of each block
     added: Tensor | None  # [texts, 1, 1, K] to the scores of the source
 
-    def select(self, which: Tensor, each: int = 1) -> "Said":
+    def select(self, which: Tensor, each: int = 1) -> "TransformerState":
         """Some of the rows, any number of times each, in groups of `each` of one text.  [M]"""
         count = len(self.source[0])
         texts = texts_left(which, len(self.words[0].keys) // count, each, count)
@@ -58,9 +58,9 @@ class Decoder(nn.Module):
         super().__init__()
         changes = {"layers": own.layers, "max_length": own.max_length}
         table_of: dict[str, object] = {**config.model_dump(), **OWN, **changes}
-        self.config = config = build(ModelConfig, table_of, where="decoder")
-        self.tokens = None if own.shared else table(own.vocab_size, config.width)
-        self.positions = positions.build(config)
+        self.config = config = validate(ModelConfig, table_of, where="decoder")
+        self.tokens = None if own.shared else embedding_table(own.vocab_size, config.width)
+        self.positions = positions.make_positions(config)
         self.norm = norm_of(config, config.width)
         self.dropout = dropout_of(config.dropout)
         self.blocks = nn.ModuleList(Block(config, i, cross=True) for i in range(own.layers))
@@ -88,16 +88,20 @@ class Decoder(nn.Module):
         count = len(self.blocks)
         return self._run(x, added, index, [look] * count, [None] * count)
 
-    def begin(self, states: Tensor, texts: Texts) -> Said:
+    def begin(self, states: Tensor, texts: TextPlaces) -> TransformerState:
         """Before the first word.  states [N, L, D], a row for each text"""
         real = texts.real()
         source = tuple(cross.keep(states) for cross in self.crosses())
         nothing = source[0][:, 0, :, :0]
         allowed = None if bool(real.all()) else real[:, None, None]
         added = masks.as_scores(allowed, None, states.dtype)
-        return Said(tuple(Kept(Room(nothing, nothing)) for _ in source), source, added)
+        return TransformerState(
+            tuple(KVCache(GrowingTensor(nothing, nothing)) for _ in source), source, added
+        )
 
-    def step(self, said: Said, words: Tensor, table: Tensor) -> tuple[Tensor, Said]:
+    def step(
+        self, said: TransformerState, words: Tensor, table: Tensor
+    ) -> tuple[Tensor, TransformerState]:
         """One word further.  words [N], table [V, D] -> [N, D]"""
         said = replace(said, words=tuple(replace(kept) for kept in said.words))  # those will grow
         before = said.words[0].length
@@ -112,8 +116,8 @@ class Decoder(nn.Module):
         x: Tensor,  # [N, Q, D]
         added: Tensor | None,
         index: Tensor,
-        looks: Sequence[Look],  # of each block
-        words: Sequence[Kept | None],  # of each block
+        looks: Sequence[ReadSource],  # of each block
+        words: Sequence[KVCache | None],  # of each block
     ) -> Tensor:  # [N, Q, D]
         for layer, (block, look, kept) in enumerate(zip(self.blocks, looks, words, strict=True)):
             where = self.positions.at(layer)

@@ -23,8 +23,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from unmask.model.attention import Alignment
 from unmask.model.block import dropout_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.unpacking import Texts, texts_left
-from unmask.model.init import table
+from unmask.model.decoding.unpacking import TextPlaces, texts_left
+from unmask.model.init import embedding_table
 from unmask.model.kernels import training
 from unmask.model.shape import DecoderConfig
 
@@ -67,7 +67,7 @@ def last_state(states: Tensor, length: Tensor, config: ModelConfig) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class RecurrentState:
     """How far a recurrent decoder is, for N rows.
 
     Rows that say something to the same text stand together and share its source.
@@ -79,7 +79,7 @@ class Spoken:
     keys: Tensor | None  # [texts, L, D] the same as attention compares them
     real: Tensor  # [texts, L]
 
-    def select(self, which: Tensor, each: int = 1) -> "Spoken":
+    def select(self, which: Tensor, each: int = 1) -> "RecurrentState":
         """Some of the rows, any number of times each, in groups of `each` of one text.  [M]"""
         count = len(self.real)
         texts = texts_left(which, len(self.context) // count, each, count)
@@ -101,7 +101,7 @@ class RecurrentDecoder(nn.Module):
         self.hears_word = own.feeds in ("word", "both")
         self.hears_context = own.feeds in ("context", "both")
         self.map = nn.Linear(width, width) if own.context != "last" else None
-        self.tokens = None if own.shared else table(own.vocab_size, width)
+        self.tokens = None if own.shared else embedding_table(own.vocab_size, width)
         self.norm = norm_of(config, width) if self.hears_word else None
         fed = width * (self.hears_word + self.hears_context)
         between = config.dropout if own.layers > 1 else 0.0
@@ -119,7 +119,7 @@ class RecurrentDecoder(nn.Module):
         self.bias = nn.Parameter(self.read.weight.new_zeros(own.vocab_size))
         self.dropout = dropout_of(config.dropout)
 
-    def begin(self, states: Tensor, texts: Texts) -> Spoken:
+    def begin(self, states: Tensor, texts: TextPlaces) -> RecurrentState:
         """Before the first word.  states [N, L, D], a row for each text"""
         real = texts.real()
         if self.own.context == "all":
@@ -135,9 +135,11 @@ class RecurrentDecoder(nn.Module):
             cell = tuple(
                 p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first.unbind()
             )
-        return Spoken(cell, context[:, None], states, keys, real)
+        return RecurrentState(cell, context[:, None], states, keys, real)
 
-    def step(self, spoken: Spoken, words: Tensor, table: Tensor) -> tuple[Tensor, Spoken]:
+    def step(
+        self, spoken: RecurrentState, words: Tensor, table: Tensor
+    ) -> tuple[Tensor, RecurrentState]:
         """One word further.  words [N], table [V, D] -> [N, D]"""
         heard = self._heard(words[:, None], table)  # [N, 1, D]
         states, context, spoken = self._run(heard, spoken)
@@ -145,7 +147,7 @@ class RecurrentDecoder(nn.Module):
 
     def forward(
         self,
-        spoken: Spoken,
+        spoken: RecurrentState,
         words: Tensor,  # [N, T]
         table: Tensor,  # [V, D]
         forced: Tensor | None = None,  # [N, T] bool; None: everywhere
@@ -165,7 +167,7 @@ class RecurrentDecoder(nn.Module):
                 heard = torch.where(forced[:, at + 1], words[:, at + 1], own)
         return torch.stack(states, dim=1)
 
-    def _together(self, spoken: Spoken, words: Tensor, table: Tensor) -> Tensor:
+    def _together(self, spoken: RecurrentState, words: Tensor, table: Tensor) -> Tensor:
         """One call for all steps, unless each waits for where the one before it looked."""
         heard = self._heard(words, table)
         if not self.looks_first:
@@ -183,7 +185,7 @@ class RecurrentDecoder(nn.Module):
         vectors = F.embedding(words, table)
         return vectors if self.norm is None else training.dropped(self.norm(vectors), self.dropout)
 
-    def _run(self, heard: Tensor, spoken: Spoken) -> tuple[Tensor, Tensor, Spoken]:
+    def _run(self, heard: Tensor, spoken: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
         """States, what they are read with, and where it ended.  [N, T, D] -> 2 x [N, T, D]"""
         if self.looks_first:  # with the context that the last state asks for
             spoken = replace(spoken, context=self._look(spoken.cell[0][-1][:, None], spoken))
@@ -202,7 +204,7 @@ class RecurrentDecoder(nn.Module):
             context = self._look(states, spoken)
         return states, context, replace(spoken, cell=cell if isinstance(cell, tuple) else (cell,))
 
-    def _look(self, query: Tensor, spoken: Spoken) -> Tensor:
+    def _look(self, query: Tensor, spoken: RecurrentState) -> Tensor:
         """A context for each query.  [N, T, D] -> [N, T, D]"""
         assert self.alignment is not None
         assert spoken.keys is not None

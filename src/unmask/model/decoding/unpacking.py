@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextPlaces:
     """Where the texts of packed rows are."""
 
     shape: tuple[int, int]  # of the rows: B, S
@@ -51,11 +51,11 @@ def texts_left(which: Tensor, before: int, each: int, count: int) -> Tensor | No
     return None if torch.equal(texts, stay) else texts
 
 
-def texts_of(owner: Tensor, index: Tensor) -> Texts:
+def texts_of(owner: Tensor, index: Tensor) -> TextPlaces:
     """Find the texts of packed rows: a text begins where its index is 0.  [B, S], [B, S]"""
     real = (owner >= 0).flatten()
     begins = real & (index == 0).flatten()
     (place,) = real.nonzero(as_tuple=True)
     text = (begins.cumsum(0) - 1)[place]
     length = torch.bincount(text)
-    return Texts((owner.shape[0], owner.shape[1]), place, text, index.flatten()[place], length)
+    return TextPlaces((owner.shape[0], owner.shape[1]), place, text, index.flatten()[place], length)

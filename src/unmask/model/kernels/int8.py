@@ -30,7 +30,7 @@ MOST, STEPS = 63, 255  # of a weight, of an input
 
 
 @dataclass
-class Seen:
+class InputRange:
     """The range of every input channel of a layer, so far."""
 
     low: Tensor
@@ -53,9 +53,11 @@ class Seen:
         widest = reach.topk(min(WIDE, len(reach))).indices.sort().values
         return widest[reach[widest] > FAR * reach.median()]
 
-    def without(self, channels: Tensor) -> "Seen":
+    def without(self, channels: Tensor) -> "InputRange":
         """As if nothing had been seen there."""
-        return Seen(self.low.index_fill(0, channels, 0.0), self.high.index_fill(0, channels, 0.0))
+        return InputRange(
+            self.low.index_fill(0, channels, 0.0), self.high.index_fill(0, channels, 0.0)
+        )
 
 
 class Int8Linear(nn.Module):
@@ -71,7 +73,7 @@ class Int8Linear(nn.Module):
     scale: Tensor  # []
     zero: Tensor  # [] uint8
 
-    def __init__(self, linear: nn.Linear, seen: Seen, *, factors: bool = True) -> None:
+    def __init__(self, linear: nn.Linear, seen: InputRange, *, factors: bool = True) -> None:
         super().__init__()
         full = linear.weight.detach()  # [N, K]
         factor = torch.ones(linear.in_features)
@@ -122,7 +124,7 @@ class Int8Linear(nn.Module):
 class Int8FeedForward(nn.Module):
     """A feed-forward part in 8 bits, but for the wide channels inside it."""
 
-    def __init__(self, feed: FeedForward, inner: Seen, outer: Seen) -> None:
+    def __init__(self, feed: FeedForward, inner: InputRange, outer: InputRange) -> None:
         super().__init__()
         wide = outer.wide()
         self.few = feed.part(wide) if len(wide) else None
@@ -140,18 +142,18 @@ class Int8FeedForward(nn.Module):
 
 
 @contextmanager
-def observing(network: Network) -> Iterator[dict[str, Seen]]:
+def observing(network: Network) -> Iterator[dict[str, InputRange]]:
     """Inside the block, note what the linear layers of the blocks are given."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, InputRange] = {}
     handles = []
 
-    def watch(own: Seen, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+    def watch(own: InputRange, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         own.widen(inputs[0])
 
     layers: Iterator[tuple[str, nn.Module]] = network.encoder.blocks.named_modules()
     for name, layer in layers:
         if isinstance(layer, nn.Linear):
-            seen[name] = Seen(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
+            seen[name] = InputRange(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
             handles.append(layer.register_forward_pre_hook(partial(watch, seen[name])))
     try:
         yield seen
@@ -160,7 +162,7 @@ def observing(network: Network) -> Iterator[dict[str, Seen]]:
             handle.remove()
 
 
-def quantized(network: Network, seen: dict[str, Seen]) -> Network:
+def quantized(network: Network, seen: dict[str, InputRange]) -> Network:
     """A copy whose blocks multiply in 8 bits."""
     out = copy.deepcopy(network)
     for number, block in enumerate(out.encoder.blocks):

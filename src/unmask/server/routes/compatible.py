@@ -8,13 +8,13 @@ from fastapi import APIRouter, Response
 
 from unmask.infer.embed import Vector
 from unmask.server import schemas
-from unmask.server.limits import Refused, invalid
-from unmask.server.service import VERBS, Desk, Embedded, TextOrPair, abilities, chosen, named
+from unmask.server.limits import RequestError, invalid
+from unmask.server.service import VERBS, Embedded, Service, TextOrPair, capabilities, chosen, named
 from unmask.tasks.classify import Labels
 from unmask.version import VERSION
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: Service) -> APIRouter:
     """The routes."""
     routes = APIRouter()
     _openai(routes, desk)
@@ -24,9 +24,9 @@ def router(desk: Desk) -> APIRouter:
     return routes
 
 
-def _openai(routes: APIRouter, desk: Desk) -> None:
+def _openai(routes: APIRouter, desk: Service) -> None:
     @routes.post("/v1/embeddings", tags=["OpenAI"])
-    async def embeddings(asked: schemas.OpenAIEmbeddings) -> schemas.OpenAIVectors:
+    async def embeddings(asked: schemas.OpenAIEmbeddingRequest) -> schemas.OpenAIEmbeddingResponse:
         """One vector per text, as floats or as base64 of float32."""
         texts = _listed(asked.input)
         if not texts:
@@ -37,9 +37,9 @@ def _openai(routes: APIRouter, desk: Desk) -> None:
             raise invalid(f"dimensions {asked.dimensions}: the model has {width}. Leave it out.")
         found: list[Embedded] = await desk.ask("embed", asked, texts)
         read = sum(tokens for _, tokens in found)
-        return schemas.OpenAIVectors(
+        return schemas.OpenAIEmbeddingResponse(
             data=[
-                schemas.Vector(index=i, embedding=_written(vector, asked.encoding_format))
+                schemas.OpenAIEmbedding(index=i, embedding=_written(vector, asked.encoding_format))
                 for i, (vector, _) in enumerate(found)
             ],
             model=name,
@@ -47,9 +47,9 @@ def _openai(routes: APIRouter, desk: Desk) -> None:
         )
 
     @routes.get("/v1/models", tags=["OpenAI"])
-    async def models() -> schemas.OpenAIModels:
+    async def models() -> schemas.OpenAIModelList:
         """What is served."""
-        return schemas.OpenAIModels(data=[schemas.OpenAIModel(id=name) for name in desk.models])
+        return schemas.OpenAIModelList(data=[schemas.OpenAIModel(id=name) for name in desk.models])
 
     @routes.get("/v1/models/{name:path}", tags=["OpenAI"])
     async def model(name: str) -> schemas.OpenAIModel:
@@ -58,15 +58,15 @@ def _openai(routes: APIRouter, desk: Desk) -> None:
         return schemas.OpenAIModel(id=name)
 
 
-def _vectors(routes: APIRouter, desk: Desk) -> None:
+def _vectors(routes: APIRouter, desk: Service) -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
-    async def embed(asked: schemas.Embed) -> list[list[float]]:
+    async def embed(asked: schemas.EmbedRequest) -> list[list[float]]:
         """One vector per text."""
         found: list[Embedded] = await desk.ask("embed", asked, _listed(asked.inputs))
         return [vector.tolist() for vector, _ in found]
 
     @routes.post("/similarity", tags=["text-embeddings-inference"])
-    async def similarity(asked: schemas.Similarity) -> list[float]:
+    async def similarity(asked: schemas.SimilarityRequest) -> list[float]:
         """The cosine of each sentence to the source."""
         texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
         found: list[Embedded] = await desk.ask("embed", asked, texts)
@@ -74,21 +74,23 @@ def _vectors(routes: APIRouter, desk: Desk) -> None:
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
 
     @routes.post(
-        "/tokenize", tags=["text-embeddings-inference"], response_model=list[list[schemas.Token]]
+        "/tokenize",
+        tags=["text-embeddings-inference"],
+        response_model=list[list[schemas.TokenInfo]],
     )
-    async def tokenize(asked: schemas.Tokenize) -> Response:
+    async def tokenize(asked: schemas.TokenizeRequest) -> Response:
         """The tokens of each text, and where they stand in it."""
         found = await desk.ask("tokenize", asked, _listed(asked.inputs))
         return Response(f"[{','.join(found)}]", media_type="application/json")
 
 
-def _labels(routes: APIRouter, desk: Desk) -> None:
-    async def shares(asked: schemas.Predict) -> tuple[list[list[schemas.Share]], bool]:
+def _labels(routes: APIRouter, desk: Service) -> None:
+    async def shares(asked: schemas.PredictRequest) -> tuple[list[list[schemas.LabelScore]], bool]:
         items, many = _texts_or_pairs(asked.inputs)
         found: list[Labels] = await desk.ask("classify", asked, items)
         each = [
             [
-                schemas.Share(label=label, score=share)
+                schemas.LabelScore(label=label, score=share)
                 for label, share in sorted(own.probabilities.items(), key=lambda p: -p[1])
             ]
             for own in found
@@ -96,13 +98,15 @@ def _labels(routes: APIRouter, desk: Desk) -> None:
         return each, many
 
     @routes.post("/predict", tags=["text-embeddings-inference"])
-    async def predict(asked: schemas.Predict) -> list[schemas.Share] | list[list[schemas.Share]]:
+    async def predict(
+        asked: schemas.PredictRequest,
+    ) -> list[schemas.LabelScore] | list[list[schemas.LabelScore]]:
         """The labels of a text, of a pair, or of a batch of them, the likeliest first."""
         each, many = await shares(asked)
         return each if many else each[0]
 
     @routes.post("/", tags=["text-embeddings-inference"])
-    async def root(asked: schemas.Predict) -> Any:
+    async def root(asked: schemas.PredictRequest) -> Any:
         """What the first model was made for, in the form of Hugging Face's own API."""
         _, model = chosen(desk.models, "embed", asked.model)
         if VERBS["classify"].can(model):
@@ -115,9 +119,9 @@ def _labels(routes: APIRouter, desk: Desk) -> None:
         return [vector.tolist() for vector, _ in found]
 
 
-def _about(routes: APIRouter, desk: Desk) -> None:
+def _about(routes: APIRouter, desk: Service) -> None:
     @routes.get("/info", tags=["text-embeddings-inference"])
-    async def info() -> schemas.Info:
+    async def info() -> schemas.ServerInfo:
         """What is served, and its limits."""
         name, model = next(iter(desk.models.items()))
         labels = model.network.shape.labels
@@ -125,7 +129,7 @@ def _about(routes: APIRouter, desk: Desk) -> None:
         if labels and VERBS["classify"].can(model):
             names = {str(i): own for i, own in enumerate(labels.names)}
             kind = {"classifier": {"id2label": names}}
-        return schemas.Info(
+        return schemas.ServerInfo(
             model_id=name,
             model_type=kind,
             max_input_length=model.network.config.max_length,
@@ -133,14 +137,14 @@ def _about(routes: APIRouter, desk: Desk) -> None:
             max_batch_tokens=desk.limits.batch_tokens,
             max_concurrent_requests=desk.limits.queue,
             version=VERSION,
-            models=[{"id": own, "can": abilities(each)} for own, each in desk.models.items()],
+            models=[{"id": own, "can": capabilities(each)} for own, each in desk.models.items()],
         )
 
     @routes.get("/health", tags=["text-embeddings-inference"])
     async def health() -> dict[str, str]:
         """Is the thread that answers alive?"""
         if not desk.batcher.thread.is_alive():
-            raise Refused(503, "nobody answers.", "unhealthy")
+            raise RequestError(503, "nobody answers.", "unhealthy")
         return {"status": "ok"}
 
 

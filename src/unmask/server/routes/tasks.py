@@ -13,9 +13,9 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, create_model
 
-from unmask.server.limits import Refused, invalid
-from unmask.server.schemas import MANY, Asked, Truncate
-from unmask.server.service import Desk
+from unmask.server.limits import RequestError, invalid
+from unmask.server.schemas import MANY, Request, Truncate
+from unmask.server.service import Service
 from unmask.tasks.asks import Ask
 from unmask.tasks.base import Task
 from unmask.tasks.views import View
@@ -23,7 +23,7 @@ from unmask.tasks.views import View
 EVENTS = "text/event-stream"
 
 
-class Questions(Asked):
+class Questions(Request):
     """What any task is asked; each has its own kind of items."""
 
     items: Sequence[Ask]
@@ -36,7 +36,7 @@ class StreamQuestions(Questions):
     stream: bool = Field(False, description="Send the answer as it grows.")
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: Service) -> APIRouter:
     """A route for each task that is served."""
     routes = APIRouter(prefix="/ask", tags=["tasks"])
     tasks: dict[str, Task[Any, Any]] = {}
@@ -48,7 +48,7 @@ def router(desk: Desk) -> APIRouter:
     return routes
 
 
-def _route(routes: APIRouter, desk: Desk, task: Task[Any, Any]) -> None:
+def _route(routes: APIRouter, desk: Service, task: Task[Any, Any]) -> None:
     """The route of one task, whose schemas are its own."""
     name, title = task.name, task.name.capitalize()
     base = StreamQuestions if task.generates else Questions
@@ -78,7 +78,7 @@ def _route(routes: APIRouter, desk: Desk, task: Task[Any, Any]) -> None:
     )
 
 
-def _streamed(desk: Desk, name: str, asked: Questions) -> StreamingResponse:
+def _streamed(desk: Service, name: str, asked: Questions) -> StreamingResponse:
     """Server-sent events: one for each step that has changed the answer."""
     if len(asked.items) != 1:
         raise invalid(f"stream: {len(asked.items)} items; need one. Send each by itself.")
@@ -94,7 +94,7 @@ def _streamed(desk: Desk, name: str, asked: Questions) -> StreamingResponse:
                 if now != before:
                     yield f"data: {now}\n\n"
                 before = now
-        except Refused as refused:  # too late for a status
+        except RequestError as refused:  # too late for a status
             last = json.dumps(refused.body(f"/ask/{name}"))
         yield f"data: {last}\n\n"
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from unmask.infer.model import Guess, Model
+from unmask.infer.model import Model, TokenPrediction
 from unmask.server import schemas
-from unmask.server.limits import Refused
-from unmask.server.service import Desk, abilities
+from unmask.server.limits import RequestError
+from unmask.server.service import Service, capabilities
 from unmask.tasks.classify import Labels
-from unmask.tasks.ner import Names
-from unmask.tasks.qa import Answer
+from unmask.tasks.ner import FoundEntities
+from unmask.tasks.qa import QaAnswer
 from unmask.tasks.regress import Number
 from unmask.tasks.translate import AskTranslation, Translate
 from unmask.train.run_folder import read_metrics
@@ -19,7 +19,7 @@ from unmask.train.run_folder import read_metrics
 MOST = 1500  # entries of a run's training that are sent
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: Service) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["unmask"])
     _asking(routes, desk)
@@ -27,56 +27,56 @@ def router(desk: Desk) -> APIRouter:
     return routes
 
 
-def _asking(routes: APIRouter, desk: Desk) -> None:
+def _asking(routes: APIRouter, desk: Service) -> None:
     @routes.post("/fill")
-    async def fill(asked: schemas.Fill) -> list[list[Guess]]:
+    async def fill(asked: schemas.FillRequest) -> list[list[TokenPrediction]]:
         """The likeliest tokens for each [MASK], best first."""
-        guesses: list[list[Guess]]
+        guesses: list[list[TokenPrediction]]
         (guesses,) = await desk.ask("fill", asked, [asked.text])
         return guesses
 
     @routes.post("/next")
-    async def next_sentence(asked: schemas.Next) -> schemas.Verdict:
+    async def next_sentence(asked: schemas.NextSentenceRequest) -> schemas.NextSentence:
         """How likely the second sentence is to have followed the first."""
-        verdict: schemas.Verdict
+        verdict: schemas.NextSentence
         (verdict,) = await desk.ask("next", asked, [(asked.first, asked.second)])
         return verdict
 
     @routes.post("/classify")
-    async def classify(asked: schemas.Classify) -> list[Labels]:
+    async def classify(asked: schemas.ClassifyRequest) -> list[Labels]:
         """The labels of each text or pair."""
         return await desk.ask("classify", asked, asked.texts)
 
     @routes.post("/score")
-    async def score(asked: schemas.Classify) -> list[float]:
+    async def score(asked: schemas.ClassifyRequest) -> list[float]:
         """The number that belongs to each text or pair."""
         found: list[Number] = await desk.ask("score", asked, asked.texts)
         return [number.score for number in found]
 
     @routes.post("/answer")
-    async def answer(asked: schemas.Question) -> Answer:
+    async def answer(asked: schemas.AnswerRequest) -> QaAnswer:
         """The stretch of a passage that answers a question."""
-        found: Answer
+        found: QaAnswer
         (found,) = await desk.ask("answer", asked, [(asked.question, asked.context)])
         return found
 
     @routes.post("/entities")
-    async def entities(asked: schemas.Entities) -> list[Names]:
+    async def entities(asked: schemas.EntitiesRequest) -> list[FoundEntities]:
         """The names in each text."""
         return await desk.ask("entities", asked, asked.texts)
 
     @routes.post("/translate")
-    async def translate(asked: schemas.Translate) -> list[schemas.Translated]:
+    async def translate(asked: schemas.TranslateRequest) -> list[schemas.TranslationResponse]:
         """Each text in the other language."""
         options = asked.model_dump(include=set(AskTranslation.options))
         asks = [AskTranslation(text=text, **options) for text in asked.texts]
         found = await desk.ask_task(Translate.name, asked, asks)
-        return [schemas.Translated.model_validate(answer) for answer, _ in found]
+        return [schemas.TranslationResponse.model_validate(answer) for answer, _ in found]
 
 
-def _looking(routes: APIRouter, desk: Desk) -> None:
+def _looking(routes: APIRouter, desk: Service) -> None:
     @routes.post("/attention")
-    async def attention(asked: schemas.Attention) -> dict[str, Any]:
+    async def attention(asked: schemas.AttentionRequest) -> dict[str, Any]:
         """What the model attends to; the weights are float32, in base64."""
         item = asked.model_dump(include={"text", "second", "start", "mute"})
         data: dict[str, Any]
@@ -89,7 +89,7 @@ def _looking(routes: APIRouter, desk: Desk) -> None:
         return [
             {
                 "name": name,
-                "can": abilities(model),
+                "can": capabilities(model),
                 "task": _task(desk, model),
                 "config": model.network.config.model_dump(mode="json"),
                 "card": _card(model.path),
@@ -106,7 +106,7 @@ def _looking(routes: APIRouter, desk: Desk) -> None:
     def run(name: str) -> list[dict[str, Any]]:
         """What a run has written so far: all of it, or entries evenly over it and its end."""
         if name not in desk.runs:
-            raise Refused(404, f"run '{name[:80]}': not watched here.", "unknown_run")
+            raise RequestError(404, f"run '{name[:80]}': not watched here.", "unknown_run")
         entries = read_metrics(desk.runs[name])
         step = -(-len(entries) // MOST)
         return [
@@ -116,7 +116,7 @@ def _looking(routes: APIRouter, desk: Desk) -> None:
         ]
 
 
-def _task(desk: Desk, model: Model) -> dict[str, Any] | None:
+def _task(desk: Service, model: Model) -> dict[str, Any] | None:
     """The model's task and the schema of its questions, from which the page makes a form."""
     if not model.fine_tuned:
         return None

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unmask.model.attention import Joined
-from unmask.system.distributed import like
+from unmask.model.attention import JointLinear
+from unmask.system.distributed import sharded_like
 from unmask.train.optim.muon import Muon
 from unmask.train.optim.schedules import OptimizerSettings
 
@@ -67,7 +67,7 @@ def make_optimizer(
     rules = {"lr": settings.rate, "betas": betas, "eps": settings.epsilon, "fused": True}
     if not turned:
         return torch.optim.AdamW(groups, **rules)  # type: ignore[arg-type]
-    parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, Joined)}
+    parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, JointLinear)}
     last = {
         "params": turned,
         "parts": [parts.get(id(p), 1) for p in turned],
@@ -123,7 +123,7 @@ def write_moments(
     parameters = _named(modules)
     for key, value in moments.items():
         kind, _, name = key.partition("/")
-        optimizer.state[parameters[name]][kind] = like(value, parameters[name])
+        optimizer.state[parameters[name]][kind] = sharded_like(value, parameters[name])
 
 
 def _named(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:

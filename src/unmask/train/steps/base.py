@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from unmask.data.batch import Batch
 from unmask.model.network import Network
 from unmask.objectives.base import Companions, Objective, Sums, with_zero_gradients
-from unmask.system.distributed import Processes, whole
+from unmask.system.distributed import Processes, full_tensor
 from unmask.system.errors import SettingsError
 from unmask.train.optim.precision import Precision
 
@@ -103,7 +103,7 @@ def unreached(losses: Iterable[Tensor], parameters: Iterable[Tensor]) -> list[Te
 
 
 @dataclass(frozen=True)
-class Piece:
+class MicroBatch:
     """A batch of a step, and the seed of its dropout."""
 
     batch: Batch
@@ -154,7 +154,7 @@ class Step(Protocol):
     """Computes the gradient of a step."""
 
     def __call__(
-        self, module: nn.Module, pieces: Sequence[Piece], site: StepSite
+        self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
         """Leave it in `.grad`; None if the step was given up, with nothing left behind."""
 
@@ -168,10 +168,12 @@ def clear(module: nn.Module) -> None:
 def clipped(module: nn.Module, clip: float) -> float:
     """Shorten the gradient to a norm of `clip`; returns the norm that it had."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    return float(whole(clip_grad_norm_(parameters, clip)))
+    return float(full_tensor(clip_grad_norm_(parameters, clip)))
 
 
-def count(pieces: Sequence[Piece], terms: Sequence[str], processes: Processes) -> dict[str, float]:
+def count(
+    pieces: Sequence[MicroBatch], terms: Sequence[str], processes: Processes
+) -> dict[str, float]:
     """How many answers of each term, and how many tokens, there are in the whole step."""
     counts: Counter[str] = Counter()
     for piece in pieces:

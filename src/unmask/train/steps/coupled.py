@@ -22,7 +22,7 @@ from unmask.data.batch import Batch
 from unmask.objectives.base import Objective, Sums
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
-from unmask.train.steps.base import Piece, StepResult, StepSite, clear, clipped, count
+from unmask.train.steps.base import MicroBatch, StepResult, StepSite, clear, clipped, count
 
 VECTORS, RECORD, LABEL = "vectors", "record", "label."
 
@@ -42,7 +42,7 @@ class Coupled:
             )
 
     def __call__(
-        self, module: nn.Module, pieces: Sequence[Piece], site: StepSite
+        self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
         """See Step."""
         processes = site.processes
@@ -74,7 +74,7 @@ class Coupled:
 
     def _gathered(
         self, vectors: Sequence[Tensor], batches: Sequence[Batch], processes: Processes
-    ) -> tuple["Whole", list[slice]]:
+    ) -> tuple["WholeStep", list[slice]]:
         """Exchange what `couple` needs; and where this process's own batches are in it."""
         payload: dict[str, Tensor] = {}
         for number, (found, batch) in enumerate(zip(vectors, batches, strict=True)):
@@ -91,10 +91,10 @@ class Coupled:
         ends = list(accumulate((len(parts[number][VECTORS]) for number in order), initial=0))
         places = {number: slice(ends[i], ends[i + 1]) for i, number in enumerate(order)}
         own = range(processes.rank, len(vectors) * processes.world, processes.world)
-        return Whole.of([parts[number] for number in order]), [places[number] for number in own]
+        return WholeStep.of([parts[number] for number in order]), [places[number] for number in own]
 
     def _couple(
-        self, whole: "Whole", counts: dict[str, float]
+        self, whole: "WholeStep", counts: dict[str, float]
     ) -> tuple[dict[str, float], Tensor, dict[str, Tensor]]:
         """The losses of the whole step, and their gradients for vectors and own parameters."""
         vectors = whole.vectors.requires_grad_()
@@ -113,7 +113,7 @@ class Coupled:
     def _replay(
         self,
         module: nn.Module,
-        piece: Piece,
+        piece: MicroBatch,
         slopes: Tensor,
         own: dict[str, Tensor],
         site: StepSite,
@@ -130,7 +130,7 @@ class Coupled:
             sums["replayed"].backward()
 
 
-def _vectors(module: nn.Module, piece: Piece, site: StepSite) -> Tensor:
+def _vectors(module: nn.Module, piece: MicroBatch, site: StepSite) -> Tensor:
     """The first pass of a batch."""
     torch.manual_seed(piece.seed)
     with torch.no_grad(), site.casting():
@@ -139,14 +139,14 @@ def _vectors(module: nn.Module, piece: Piece, site: StepSite) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeStep:
     """All vectors of a step in the order of its batches, and what is known of their texts."""
 
     vectors: Tensor
     batch: Batch
 
     @classmethod
-    def of(cls, parts: Sequence[dict[str, Tensor]]) -> "Whole":
+    def of(cls, parts: Sequence[dict[str, Tensor]]) -> "WholeStep":
         """Join what the batches of a step have; records are numbered through all of them."""
         records, before = [], 0
         for part in parts:
@@ -162,6 +162,6 @@ class Whole:
         batch = Batch({}, rows, rows, texts, texts, texts, record=record, labels=labels)
         return cls(torch.cat([part[VECTORS] for part in parts]), batch)
 
-    def to(self, device: torch.device) -> "Whole":
+    def to(self, device: torch.device) -> "WholeStep":
         """The same on another device."""
-        return Whole(self.vectors.to(device), self.batch.to(device))
+        return WholeStep(self.vectors.to(device), self.batch.to(device))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from unmask.objectives.base import Objective, Sums
-from unmask.train.steps.base import Piece, StepResult, StepSite, clear, clipped, count
+from unmask.train.steps.base import MicroBatch, StepResult, StepSite, clear, clipped, count
 
 
 class Summed:
@@ -20,7 +20,7 @@ class Summed:
         self.terms, self.weights = sorted(objective.terms), dict(objective.weights)
 
     def __call__(
-        self, module: nn.Module, pieces: Sequence[Piece], site: StepSite
+        self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
         """See Step."""
         processes, terms = site.processes, self.terms
