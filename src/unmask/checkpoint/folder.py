@@ -104,7 +104,7 @@ def save_folder(
         if target is not None and decoder and not decoder.shared:
             write_tokenizer(target, folder / TARGET)
         card = model_card(path.name, network, (provenance or {}).get("scores"))
-        (folder / CARD).write_text(card, encoding="utf-8")
+        (folder / CARD).write_text(card, encoding="utf-8", newline="\n")
         weights.write(network, folder)
         if beside:
             beside(folder)
@@ -115,7 +115,7 @@ def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None
     config = network.config
     table = names.their_config(network.shape, tokenizer.vocabulary.pad)
     written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
-    (folder / CONFIG).write_text(written, "utf-8")
+    (folder / CONFIG).write_text(written, "utf-8", newline="\n")
     write_tokenizer(tokenizer, folder, max_length=config.max_length)
 
 

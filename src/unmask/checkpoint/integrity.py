@@ -16,6 +16,7 @@ from unmask.system.disk import (
     check_output_folder,
     disk_error,
     fsync,
+    put_in_place,
     remove_leftovers,
     sha256_of_file,
     temporary_folder,
@@ -54,7 +55,7 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
         with temporary_folder(target) as temporary:
             yield temporary
             _seal(temporary, about)
-            temporary.rename(target)
+            put_in_place(temporary, target)
             fsync(target.parent)
     except OSError as error:
         check_output_folder(target, renamed=True)  # somebody else has written it meanwhile

@@ -5,9 +5,10 @@ pytorch_model.bin is a Python pickle, a program that builds tensors. It is read 
 with limited memory and time, after the zip's directory has been found to tell the truth.
 """
 
+import os
 import pickle
+import platform
 import re
-import resource
 import subprocess
 import sys
 import zipfile
@@ -15,6 +16,11 @@ from collections import Counter
 from pathlib import Path
 
 from unmask.system.errors import FolderError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 SECONDS = 300
 MEMORY_FACTOR = 4  # bytes of address space per byte of the file, above what torch itself needs
@@ -24,6 +30,8 @@ TORCH_NEEDS = 6 * 2**30
 def unpickle(source: Path, target: Path) -> None:
     """Write the tensors of a .bin file to a safetensors file."""
     _check_zip(source)
+    if resource is None:
+        raise _without_limits(source, "Python has no module 'resource' here")
     command = [sys.executable, "-I", "-m", "unmask.checkpoint.pickled", str(source), str(target)]
     size = source.stat().st_size
     try:
@@ -39,16 +47,28 @@ def unpickle(source: Path, target: Path) -> None:
         )
     except subprocess.TimeoutExpired:
         raise FolderError(f"{source}: took over {SECONDS} s to read; given up.") from None
+    except subprocess.SubprocessError:  # _limit has raised; macOS may refuse a limit on memory
+        raise _without_limits(source, "the system refused to set them") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["the reader died"]
         raise FolderError(f"{source}: refused: {lines[-1][:300]}")
 
 
 def _limit(size: int) -> None:
+    if sys.platform == "win32":  # for type checkers, which know what it lacks
+        raise NotImplementedError
     memory = TORCH_NEEDS + MEMORY_FACTOR * size
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _without_limits(source: Path, why: str) -> FolderError:
+    return FolderError(
+        f"{source}: a pickle, which is read only by a process with limits on its memory and time, "
+        f"and those cannot be set on this system ({platform.system() or os.name}: {why}). Convert "
+        "it on Linux, or get the model's safetensors file."
+    )
 
 
 def _check_zip(source: Path) -> None:

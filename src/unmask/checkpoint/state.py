@@ -56,7 +56,7 @@ def write_state(
     write_tensors(moments, inside / OPTIMIZER)
     if own:
         write_tensors(own, inside / OBJECTIVE)
-    (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+    (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n", "utf-8", newline="\n")
 
 
 def refuse_poison(tensors: Mapping[str, Tensor], folder: Path) -> None:

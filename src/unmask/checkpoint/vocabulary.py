@@ -44,5 +44,6 @@ def learn_folder(
     about = {"recipe": recipe, "provenance": {"files": [Path(file).name for file in files]}}
     with publish(out, about) as folder:
         write_tokenizer(Tokenizer(vocabulary, casing), folder)
-        (folder / REPORT).write_text(json.dumps(vars(result), indent=2) + "\n", "utf-8")
+        written = json.dumps(vars(result), indent=2) + "\n"
+        (folder / REPORT).write_text(written, "utf-8", newline="\n")
     return result

@@ -133,7 +133,7 @@ def write_texts(modules: Sequence[Module], out: Path) -> list[str]:
     """One JSON line for each module, as a user's own text might come."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "text.jsonl"
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
         for module in modules:
             name = f"{module.library}.{module.name}"
             line = {"text": "\n".join(module.paragraphs), "module": name}
@@ -280,4 +280,4 @@ def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) 
     picture = Chart("Which library? Accuracy on unseen modules", lines, percent=True).svg()
     extra = f"<h2>What pre-training buys</h2>{picture}"
     text = page("unmask demo", metrics, table, [], extra=extra)
-    (out / REPORT).write_text(text, encoding="utf-8")
+    (out / REPORT).write_text(text, encoding="utf-8", newline="\n")

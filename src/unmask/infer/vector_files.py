@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from unmask.infer.attention_maps import Table
 from unmask.infer.embed import Vector
-from unmask.system.disk import check_output_file, disk_error, file_lock, fsync, write_file
+from unmask.system.disk import WINDOWS, check_output_file, disk_error, file_lock, fsync, write_file
 from unmask.system.errors import DataError, FolderError
 from unmask.system.settings import read_json
 
@@ -125,6 +125,10 @@ def open_vectors(out: Path, width: int, about: dict[str, object] | None) -> Iter
         safe = rows.safe if rows is not None else 0
         left = f"{safe:,} vectors are safe, and the same command goes on with them"
         raise disk_error(out, error, left=left) from error
+    finally:
+        if WINDOWS:  # where a folder cannot go while a file in it is locked
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def publish(rows: VectorWriter, out: Path, texts: Iterator[str]) -> None:
@@ -148,7 +152,7 @@ def line_of(vector: Vector) -> str:
 
 
 def _write_lines(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
         for block in rows.blocks():
             file.writelines(f"{line_of(vector)}\n" for vector in block)
 

@@ -9,19 +9,21 @@ It knows nothing of what the bytes mean.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
+import platform
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from unmask.system import locks
 from unmask.system.errors import FolderError, SettingsError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 LONGEST = 255  # bytes of a file name
-BESIDE = 25  # bytes that the name of an unfinished file or folder has more than its own
+WINDOWS = os.name == "nt"
+BESIDE = 32 if WINDOWS else 25  # bytes that the name of an unfinished file or folder has more
 
 
 def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
@@ -70,8 +72,10 @@ def sha256_of_file(path: Path) -> str:
 
 
 def fsync(path: Path) -> None:
-    """Force a file, or the names in a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Force a file, or the names in a folder, to disk; Windows does that for folders by itself."""
+    if WINDOWS and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows: only what is writable
     try:
         os.fsync(handle)
     finally:
@@ -83,25 +87,28 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     """A folder beside the target, locked while its writer lives and gone when the block ends."""
     temporary = _beside(target)
     temporary.mkdir()  # with the permissions that the umask leaves, which mkdtemp does not give
-    lock = os.open(temporary, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield temporary
+        with locks.lock(temporary, wait=True):
+            yield temporary
     finally:
-        os.close(lock)
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def put_in_place(finished: Path, target: Path) -> None:
+    """Rename a finished folder; where it is to be there is nothing, or an empty folder."""
+    if WINDOWS and target.is_dir():  # Windows renames a folder only to a name that is free
+        target.rmdir()
+    finished.rename(target)
 
 
 def remove_leftovers(folder: Path, pattern: str) -> None:
     """Remove what writers that were killed have left: whatever nobody has locked."""
     for left in folder.glob(pattern):
-        with suppress(OSError):
-            lock = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-            finally:
-                os.close(lock)
+        with suppress(OSError), locks.lock(left):
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif not locks.is_stand_in(left):  # that one goes when it is unlocked
+                left.unlink()
 
 
 @contextmanager
@@ -110,21 +117,15 @@ def file_lock(path: Path, *, what: str) -> Iterator[None]:
 
     The file stays, the lock goes with the process however it ends.
     """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(lock, 100).decode("utf-8", "replace").strip() or "of unknown number"
+            stack.enter_context(locks.lock_file(path, f"{os.getpid()} on {platform.node()}"))
+        except locks.Busy as busy:
             raise FolderError(
-                f"{path.parent}: process {holder} is at work on {what}. Wait for it, stop it, or "
-                "give another --out."
+                f"{path.parent}: process {busy.holder or 'of unknown number'} is at work on "
+                f"{what}. Wait for it, stop it, or give another --out."
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
         yield
-    finally:
-        os.close(lock)
 
 
 def disk_error(

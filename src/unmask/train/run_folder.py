@@ -126,7 +126,7 @@ class RunFolder:
             return
         self.claim(name)
         try:
-            with (self.path / name).open("a", encoding="utf-8") as file:
+            with (self.path / name).open("a", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except OSError as error:
             raise disk_error(self.path / name, error, needed=len(text)) from error

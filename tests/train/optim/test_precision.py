@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from unmask.system.errors import SettingsError
-from unmask.train.optim.optimizers import precision
+from unmask.train.optim import precision
 from unmask.train.optim.precision import choose_precision
 
 CPU = torch.device("cpu")
@@ -45,3 +45,35 @@ def test_where_it_is_said_to_work_a_layer_in_bf16_trains():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         layer(torch.ones(8, 64)).float().sum().backward()
     assert torch.isfinite(layer.weight.grad).all()
+
+
+@pytest.fixture
+def without_fork(monkeypatch):
+    """A machine that reports AMX, and a system on which a process cannot be forked."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
+    monkeypatch.delattr(precision.os, "fork")
+    precision.bf16_works.cache_clear()
+    yield
+    precision.bf16_works.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("trial", "works"),
+    [
+        ("", True),
+        ("raise SystemExit(1)", False),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", False),
+    ],
+)
+def test_without_fork_a_new_process_tries_the_product(without_fork, monkeypatch, trial, works):
+    monkeypatch.setattr(precision, "TRIAL", trial)
+    assert precision.bf16_works() is works
+
+
+@pytest.mark.slow
+def test_a_new_process_finds_what_a_forked_one_finds(monkeypatch, request):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
+    precision.bf16_works.cache_clear()
+    forked = precision.bf16_works()
+    request.getfixturevalue("without_fork")
+    assert precision.bf16_works() is forked

@@ -144,7 +144,7 @@ def export_onnx(folder: Folder, out: Path) -> float:
         card = CARD_TEXT.format(
             name=out.name, outputs=", ".join(graph.names), output=graph.names[-1], limit=limit
         )
-        (place / CARD).write_text(card, "utf-8")
+        (place / CARD).write_text(card, "utf-8", newline="\n")
     return difference
 
 

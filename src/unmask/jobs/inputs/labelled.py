@@ -73,7 +73,7 @@ def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.jsonl"
         lines = [json.dumps(dict(row)) + "\n" for row in rows if not isinstance(row, Path)]
-        path.write_text("".join(lines), encoding="utf-8")
+        path.write_text("".join(lines), encoding="utf-8", newline="\n")
         yield [path]
 
 

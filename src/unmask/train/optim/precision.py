@@ -1,6 +1,8 @@
 """Which numbers a run computes in: fp32, or bf16 where the hardware has it and it works."""
 
 import os
+import subprocess
+import sys
 from functools import cache
 from typing import Literal
 
@@ -9,6 +11,11 @@ import torch
 from unmask.system.errors import SettingsError
 
 Precision = Literal["fp32", "bf16"]
+TRIAL = """
+import torch
+x = torch.ones(64, 64, dtype=torch.bfloat16)
+raise SystemExit(float((x @ x).sum()) != 64.0**3)
+"""
 
 
 def choose_precision(wanted: str, device: torch.device) -> Precision:
@@ -40,6 +47,9 @@ def bf16_works() -> bool:
     """
     if not getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)():
         return True
+    if not hasattr(os, "fork"):  # Windows; a new process takes longer, for it imports torch again
+        trial = [sys.executable, "-P", "-c", TRIAL]
+        return subprocess.run(trial, capture_output=True, check=False).returncode == 0
     child = os.fork()
     if not child:
         torch.set_num_threads(1)  # the threads of the parent are not here

@@ -1,0 +1,104 @@
+"""Locks on files and folders that end with the process that holds them, however it ends.
+
+Where Python has `fcntl` (Linux, macOS), the file or folder itself is locked. Elsewhere (Windows)
+the library filelock locks a file; a folder cannot be locked there, so a file beside it is.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+BESIDE = ".locked"  # ending of the file that stands for a folder, where folders cannot be locked
+
+
+HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # what systems answer of a held lock
+
+
+class Busy(BlockingIOError):
+    """Another process holds the lock; `holder` is what it wrote into the file, "" if unreadable."""
+
+    def __init__(self, path: Path, holder: str = "") -> None:
+        super().__init__(errno.EWOULDBLOCK, "is locked by another process", str(path))
+        self.holder = holder
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock an existing file or folder while the block runs; raise `Busy` instead of waiting."""
+    if fcntl is None:
+        stand_in = path if is_stand_in(path) else path.with_name(path.name + BESIDE)
+        with _library_lock(stand_in, wait=wait):
+            yield
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        _flock(handle, path, wait=wait)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def lock_file(path: Path, holder: str) -> Iterator[None]:
+    """Lock a file, made if it is missing, and write into it who holds the lock.
+
+    Without `fcntl` nothing is written, because other processes cannot read a locked file there.
+    """
+    if fcntl is None:
+        with _library_lock(path):
+            yield
+        return
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            _flock(handle, path)
+        except Busy:
+            raise Busy(path, os.read(handle, 100).decode("utf-8", "replace").strip()) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, holder.encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_stand_in(path: Path) -> bool:
+    """Whether a file is there only to be locked in place of a folder."""
+    return fcntl is None and path.name.endswith(BESIDE)
+
+
+def _flock(handle: int, path: Path, *, wait: bool = False) -> None:
+    if sys.platform == "win32":  # for type checkers, which know what it lacks
+        raise NotImplementedError
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in HELD:
+            raise Busy(path) from None
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def _library_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock a file with filelock. One that stands for a folder is removed after the block."""
+    import filelock
+
+    held = filelock.FileLock(path)
+    try:
+        held.acquire(timeout=-1 if wait else 0)
+    except filelock.Timeout:
+        raise Busy(path) from None
+    try:
+        yield
+    finally:
+        held.release()
+        if is_stand_in(path):
+            with suppress(OSError):  # somebody else has it open
+                path.unlink()
