@@ -163,7 +163,7 @@ def test_the_examples_are_the_same_for_every_run_on_a_corpus(run):
 
 def test_what_is_evaluated_on_is_held_out(run, corpus, monkeypatch):
     """A corpus whose held-out documents have words of their own, which training never sees."""
-    from unmask.data.corpus.corpus import stream as module
+    from unmask.data.corpus import stream as module
 
     seen = {"train": set(), "eval": set()}
     plain = module.Stream.batch

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from unmask.system import locks
-from unmask.system.disk import held, put_in_place, sweep, unfinished
+from unmask.system.disk import file_lock, put_in_place, remove_leftovers, temporary_folder
 from unmask.system.errors import FolderError
 from unmask.system.locks import Busy, lock, lock_file
 
@@ -17,7 +17,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from unmask.system import locks
-from unmask.system.disk import held, unfinished
+from unmask.system.disk import file_lock, temporary_folder
 if sys.argv[1] == "without":
     locks.fcntl = None
 with eval(sys.argv[2]):
@@ -49,7 +49,7 @@ def another_process(fcntl, holds):
 
 def test_a_file_that_another_process_has_locked_is_busy_until_that_process_dies(tmp_path, fcntl):
     path = tmp_path / "a"
-    with another_process(fcntl, f"held(Path({str(path)!r}), what='it')") as process:
+    with another_process(fcntl, f"file_lock(Path({str(path)!r}), what='it')") as process:
         with pytest.raises(Busy) as busy, lock_file(path, "me"):
             pass
         named = str(process.pid) if fcntl == "with" else ""
@@ -63,7 +63,11 @@ def test_a_file_that_another_process_has_locked_is_busy_until_that_process_dies(
 def test_a_lock_that_is_held_is_refused_with_its_folder_and_what_to_do(tmp_path, fcntl):
     path = tmp_path / "a"
     number = os.getpid() if fcntl == "with" else "of unknown number"
-    with held(path, what="it"), pytest.raises(FolderError) as error, held(path, what="it"):
+    with (
+        file_lock(path, what="it"),
+        pytest.raises(FolderError) as error,
+        file_lock(path, what="it"),
+    ):
         pass
     assert str(error.value).startswith(f"{tmp_path}: process {number} ")
     assert "is at work on it. Wait for it, stop it, or give another --out." in str(error.value)
@@ -78,13 +82,13 @@ def test_an_error_of_the_block_is_raised_as_it_is_and_the_lock_is_free_again(tmp
 def test_a_sweep_spares_the_folder_of_a_living_writer_and_takes_that_of_a_killed_one(
     tmp_path, fcntl
 ):
-    with another_process(fcntl, f"unfinished(Path({str(tmp_path / 'model')!r}))") as process:
+    with another_process(fcntl, f"temporary_folder(Path({str(tmp_path / 'model')!r}))") as process:
         (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
-        sweep(tmp_path, ".model.tmp-*")
+        remove_leftovers(tmp_path, ".model.tmp-*")
         assert folder.is_dir()
         process.kill()
         process.wait()
-        sweep(tmp_path, ".model.tmp-*")
+        remove_leftovers(tmp_path, ".model.tmp-*")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -93,13 +97,13 @@ def test_a_lock_whose_folder_is_in_its_place_is_swept(tmp_path, monkeypatch):
     pytest.importorskip("filelock")
     monkeypatch.setattr(locks, "fcntl", None)
     (tmp_path / ".model.tmp-1-ab.locked").touch()
-    sweep(tmp_path, ".model.tmp-*")
+    remove_leftovers(tmp_path, ".model.tmp-*")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_put_in_its_place_leaves_nothing_beside_it(tmp_path, fcntl):
     target = tmp_path / "model"
-    with unfinished(target) as folder:
+    with temporary_folder(target) as folder:
         (folder / "weights").write_bytes(b"whole")
         put_in_place(folder, target)
     assert list(tmp_path.iterdir()) == [target]
@@ -117,6 +121,6 @@ def test_a_disk_that_has_no_locks_is_not_taken_for_a_lock_that_is_held(tmp_path,
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     path = tmp_path / "a"
-    with pytest.raises(OSError, match="No locks available") as error, held(path, what="it"):
+    with pytest.raises(OSError, match="No locks available") as error, file_lock(path, what="it"):
         pass
     assert error.value.filename == str(path)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.corpora import chatter, corpus_of, counted, random_lengths, tokenizer_for
+from unmask.data.corpus import stream as module
 from unmask.data.corpus.config import ExampleSettings
-from unmask.data.corpus.corpus import stream as module
 from unmask.data.corpus.examples import IS_NEXT, NO_PAIR, NOT_NEXT
 from unmask.data.corpus.stream import Cursor, Stream
 from unmask.jobs.inputs.corpus import CorpusSource
