@@ -55,9 +55,9 @@ def another_process(program, *arguments):
             process.kill()
 
 
-HOLD = "import sys, time\nwith held(Path(sys.argv[1]), what='it'):\n print(1, flush=True)\n "
+HOLD = "import sys, time\nwith file_lock(Path(sys.argv[1]), what='it'):\n print(1, flush=True)\n "
 HOLD += "time.sleep(60)"
-MAKE = "import sys, time\nwith unfinished(Path(sys.argv[1])):\n print(1, flush=True)\n "
+MAKE = "import sys, time\nwith temporary_folder(Path(sys.argv[1])):\n print(1, flush=True)\n "
 MAKE += "time.sleep(60)"
 WRITE = """
 import itertools, sys

@@ -78,8 +78,8 @@ def test_every_worker_keeps_to_one_thread():
 
 
 def test_workers_end_with_the_process_that_started_them():
-    program = "import time, itertools\nfrom unmask.system.process_pool import in_order\n"
-    program += "for _ in in_order(time.sleep, itertools.repeat(0.01), 2): print(1, flush=True)"
+    program = "import time, itertools\nfrom unmask.system.process_pool import map_in_order\n"
+    program += "for _ in map_in_order(time.sleep, itertools.repeat(0.01), 2): print(1, flush=True)"
     command = [sys.executable, "-c", program]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     try:
