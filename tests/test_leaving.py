@@ -5,12 +5,8 @@ evaluators and bags of callbacks between them. One `Run` has replaced them. Name
 allowed to be where they are and nowhere else. Whoever removes one moves it from STILL_THERE to
 GONE, and it cannot come back.
 
-`HeldOut`, `Scores` and `Evaluation` of the first version stay and are not on the lists: each is the
-only one of its kind now. The first two are the evaluators behind the interface of
-`unmask.train.evaluator`, for text and for tasks; the third measures for the first.
-
 A name is written "module:Name", or "module" if the whole file goes: other modules may have a name
-of the same spelling that stays, such as `Plan` in `unmask.data.corpus.examples`.
+of the same spelling that stays.
 """
 
 import ast
@@ -74,9 +70,6 @@ LEAVING = STILL_THERE | GONE
 
 # The same spelling with another meaning: these stay.
 OTHERS = {
-    "unmask.data.corpus.examples:Plan",
-    # Held-out records that a network is measured on, behind the interface `Exam`.
-    "unmask.evaluation.tasks:Answered",
     # An answer, not a recipe.
     "unmask.tasks.translate:Translation",
 }

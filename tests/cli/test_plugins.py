@@ -15,7 +15,8 @@ from unmask.cli import VERBS, app
 # so that no verb does anything.
 SCRIPT = """
 import json, sys
-from unmask import cli, plugins
+from unmask import cli
+from unmask.system import plugins
 
 verbs, files = json.loads(sys.argv[1])
 sys.plugin_runs, said, found = 0, [], {}

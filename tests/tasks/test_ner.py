@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.conll import Entity, Sentence, sentence_of
+from unmask.data.labelled.conll import Entity, Sentence, sentence_of, spelled
 from unmask.data.read.lines import REFUSE
 from unmask.infer.answering import answer_records
 from unmask.system.errors import DataError
 from unmask.tasks.forward import LiveForward, scores_of
-from unmask.tasks.ner import FoundEntities, FoundEntity, Ner, NerSettings, spelled
+from unmask.tasks.ner import FoundEntities, FoundEntity, Ner, NerSettings
 from unmask.text.tokens import Tokenizers
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")

@@ -331,7 +331,7 @@ EXAMPLES = {f"data.{name}" for name in ExampleSettings.model_fields}
 
 @pytest.mark.parametrize("name", sorted(set(leaves(Recipe, lists=True)) - SHAPE))
 def test_every_setting_is_used_somewhere(name):
-    found = attributes("train") | attributes("jobs")
+    found = attributes("train") | attributes("jobs") | attributes("evaluation")
     if name in EXAMPLES:
         found |= attributes("data")
     assert name.rpartition(".")[2] in found
@@ -351,5 +351,7 @@ def test_every_setting_of_a_task_is_used(name):
 
 def test_a_setting_that_nobody_uses_is_found():
     assert "short_share" in attributes("data")
-    assert "short_share" not in attributes("train") | attributes("jobs")
-    assert "learning_rate" not in attributes("train") | attributes("jobs")
+    assert "short_share" not in attributes("train") | attributes("jobs") | attributes("evaluation")
+    assert "learning_rate" not in attributes("train") | attributes("jobs") | attributes(
+        "evaluation"
+    )

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batch import lay_out
+from unmask.data.labelled.conll import OUTSIDE
 from unmask.infer.attention_maps import AttentionMaps, Table
 from unmask.infer.compiled.graph import refuse_other_encoders
 from unmask.infer.model import Model
@@ -22,7 +23,6 @@ from unmask.model import masks
 from unmask.model.attention import ablating, listening, recording
 from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
 from unmask.system.errors import SettingsError, require
-from unmask.tasks.ner import OUTSIDE
 
 PATTERNS = ("previous", "next", "itself", "same word", "separators")
 CLEAR = 0.4  # of its attention, on average: then a head has a habit

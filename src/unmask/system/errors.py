@@ -64,7 +64,7 @@ def require(what: str, *packages: str, extra: str) -> None:
 def one_line(error: Exception) -> str:
     """What went wrong in somebody else's code: the kind of error, and what it says.
 
-    >>> in_one_line(ValueError("two\\nlines")), in_one_line(KeyError())
+    >>> one_line(ValueError("two\\nlines")), one_line(KeyError())
     ('ValueError: two lines', 'KeyError')
     """
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
@@ -73,7 +73,7 @@ def one_line(error: Exception) -> str:
 def unknown_name(what: str, got: str, allowed: Iterable[str]) -> str:
     """Say that a name is unknown, and offer the nearest right one.
 
-    >>> unknown("size", "minni", ["tiny", "mini"])
+    >>> unknown_name("size", "minni", ["tiny", "mini"])
     "unknown size 'minni'; did you mean 'mini'? The sizes are mini, tiny."
     """
     names = sorted(allowed)

@@ -156,7 +156,7 @@ def _tables(value: object) -> list[Mapping[str, object]]:
 def apply_overrides(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
     """A table with some values replaced, each given as `name.name=value`.
 
-    >>> override({"model": {"size": "base"}}, ["model.size=mini", "seed=3"])
+    >>> apply_overrides({"model": {"size": "base"}}, ["model.size=mini", "seed=3"])
     {'model': {'size': 'mini'}, 'seed': 3}
     """
     result = deepcopy(table)

@@ -251,3 +251,20 @@ def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
         f"{where}: {unknown_name('label', label, known)} It does not occur in the training data. "
         "Mend it, or add examples of it there."
     )
+
+
+def fullest_windows(places: Sequence[int], size: int, room: int, stride: int) -> list[int]:
+    """For each word the beginning of the window that shows most around it.
+
+    >>> fullest_windows([0, 4, 9, 11], size=12, room=8, stride=4)
+    [0, 0, 4, 4]
+    """
+    if size <= room:
+        return [0] * len(places)
+    step = max(room - stride, 1)
+    begins = list(range(0, size - room, step)) + [size - room]
+    found = []
+    for place in places:
+        middles = [(abs(2 * (place - b) - room), b) for b in begins if b <= place < b + room]
+        found.append(min(middles)[1])
+    return found

@@ -18,14 +18,30 @@ from torch.nn import functional as F
 
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.conll import Entity, Sentence, read_sentences, scheme_of, sentence_of
+from unmask.data.labelled.conll import (
+    OUTSIDE,
+    Entity,
+    Sentence,
+    read_sentences,
+    scheme_of,
+    sentence_of,
+    spelled,
+)
 from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
-from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores, unknown_label
+from unmask.tasks.labels import (
+    TRUTH,
+    LabelTask,
+    LabelWindow,
+    LabelWindows,
+    Scores,
+    fullest_windows,
+    unknown_label,
+)
 from unmask.tasks.metrics import LabelCounts, count_labels, softmax
 from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import Marked, SpansView
@@ -34,7 +50,6 @@ from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import Vocabulary
 
 TEXT = "Ada Lovelace met Charles Babbage in London."  # to try a model with
-OUTSIDE = "O"
 MARKS = ('"tokens"', '"entities"', '"spans"')  # of JSON lines
 AHEAD = 256  # sentences that are tokenised at a time
 _Span = tuple[str, int, int]  # of a name: label, start, end
@@ -298,7 +313,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     ) -> list[LabelWindow]:
         """The windows over all tokens that are shown; each word of the sentence is in one."""
         truth = None if record.entities is None else self._truth(record)
-        owners = _owners(starts[:-1], len(shown), room, self.config.stride)
+        owners = fullest_windows(starts[:-1], len(shown), room, self.config.stride)
         found = []
         for begin in sorted(set(owners)) or [0]:  # a text may have no word in it
             own = [i for i, owner in enumerate(owners) if owner == begin]
@@ -318,39 +333,6 @@ class Ner(LabelTask[Sentence, FoundEntities]):
             for i in inside:
                 tags[i] = f"{'B' if i == inside[0] else 'I'}-{entity.label}"
         return [self.number[tag] for tag in tags]
-
-
-def _owners(places: Sequence[int], size: int, room: int, stride: int) -> list[int]:
-    """For each word the beginning of the window that shows most around it.
-
-    >>> _owners([0, 4, 9, 11], size=12, room=8, stride=4)
-    [0, 0, 4, 4]
-    """
-    if size <= room:
-        return [0] * len(places)
-    step = max(room - stride, 1)
-    begins = list(range(0, size - room, step)) + [size - room]
-    found = []
-    for place in places:
-        middles = [(abs(2 * (place - b) - room), b) for b in begins if b <= place < b + room]
-        found.append(min(middles)[1])
-    return found
-
-
-def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """The names that tags spell: first word, last word + 1, label. I- may begin one, as in CoNLL.
-
-    >>> list(spelled(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
-    [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
-    """
-    begin, label = 0, ""
-    for i, tag in enumerate([*tags, OUTSIDE]):
-        letter, _, own = tag.partition("-")
-        if label and (letter != "I" or own != label):
-            yield begin, i, label
-            label = ""
-        if own and not label:
-            begin, label = i, own
 
 
 def _hits(records: Sequence[Sentence], answers: Sequence[FoundEntities]) -> dict[str, LabelCounts]:

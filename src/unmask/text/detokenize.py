@@ -20,7 +20,7 @@ NUMERIC = frozenset(".,:")  # inside a number
 def merge_word_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
     """Join pieces marked with ## to the word before them; also return the word of each token.
 
-    >>> join_pieces(["un", "##mask", "it"])
+    >>> merge_word_pieces(["un", "##mask", "it"])
     (['unmask', 'it'], [0, 0, 1])
     """
     words: list[str] = []
@@ -38,7 +38,7 @@ def merge_word_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
 def with_spaces(words: Sequence[str]) -> str:
     """Join words as they would be written.
 
-    >>> spaced("a man ' s t - shirt says \\" stop ! \\" , at 3 . 50 .".split())
+    >>> with_spaces("a man ' s t - shirt says \\" stop ! \\" , at 3 . 50 .".split())
     'a man\\'s t-shirt says "stop!", at 3.50.'
     """
     text, joined = "", True  # joined: nothing comes between this word and the one before it

@@ -6,10 +6,10 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.conll import read_sentences, scheme_of
+from unmask.data.labelled.conll import read_sentences, scheme_of, spelled
 from unmask.data.read.lines import REFUSE
 from unmask.system.errors import DataError
-from unmask.tasks.ner import Ner, NerSettings, spelled
+from unmask.tasks.ner import Ner, NerSettings
 
 IOB2 = "John B-PER\nSmith I-PER\nmet O\nAnn B-PER\nLee B-PER\nin O\nParis B-LOC\n\nIt O\n"
 IOB1 = "John I-PER\nSmith I-PER\nmet O\nAnn I-PER\nLee B-PER\nin O\nParis I-LOC\n\nIt O\n"

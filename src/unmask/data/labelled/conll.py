@@ -28,6 +28,7 @@ from unmask.system.errors import DataError
 from unmask.text.wordpiece import clean, split
 
 DOCUMENT = "-DOCSTART-"
+OUTSIDE = "O"
 INSIDE, ENDS, ALONE = "I", ("E", "L"), ("S", "U")  # BILOU is BIOES with other letters
 LENIENT = "; --set task.lenient=true takes all such for beginnings"
 LOOKED_AT = 5000  # sentences
@@ -288,3 +289,19 @@ def _entity(span: object, text: str, where: str) -> Entity:
             "0 <= start < end <= its length. Mend it."
         )
     return Entity(start, end, str(label).strip())
+
+
+def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """The names that tags spell: first word, last word + 1, label. I- may begin one, as in CoNLL.
+
+    >>> list(spelled(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
+    [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
+    """
+    begin, label = 0, ""
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        letter, _, own = tag.partition("-")
+        if label and (letter != "I" or own != label):
+            yield begin, i, label
+            label = ""
+        if own and not label:
+            begin, label = i, own
