@@ -1,5 +1,6 @@
 """What the README and the pages say can be done, can be done."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -107,3 +108,39 @@ def test_every_measurement_that_is_named_can_be_run():
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert {"all", "pretrain", "budget"} <= named
     assert named <= set(done.stderr.split()[-1].split("|"))
+
+
+LAYERS = "cli server jobs evaluation train inspect infer tasks objectives checkpoint model".split()
+
+
+def walks() -> list[list[tuple[str, str]]]:
+    """The blocks of docs/architecture.md that follow a command: its files and what they define."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.partition("## From a command to its result")[2].partition("\n## ")[0]
+    blocks = re.findall(r"(?:^    \S.*\n)+", section, re.M)
+    return [[(line.split()[0], line.split()[1]) for line in block.splitlines()] for block in blocks]
+
+
+def test_the_walks_of_the_map_name_what_is_there_and_only_descend():
+    assert len(walks()) == 5
+    for walk in walks():
+        assert len(walk) <= 10
+        levels = [LAYERS.index(file.partition("/")[0]) for file, _ in walk]
+        assert levels == sorted(levels)
+        for file, name in walk:
+            owner, _, method = name.rpartition(".")
+            nodes = list(ast.walk(ast.parse((ROOT / "src" / "unmask" / file).read_text())))
+            if owner:
+                nodes = [
+                    child for n in nodes if getattr(n, "name", "") == owner for child in n.body
+                ]
+            assert any(getattr(node, "name", "") == method for node in nodes), f"{file}: {name}"
+
+
+def test_the_reading_path_is_short_and_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.partition("## The reading path")[2].partition("\n## ")[0]
+    files = re.findall(r"`([\w/]+\.py)`", section)
+    assert "model/attention.py" in files
+    lines = sum(len((ROOT / "src" / "unmask" / f).read_text().splitlines()) for f in files)
+    assert 2000 <= lines <= 3000
