@@ -27,7 +27,7 @@ KILLS = 4
 # `unmask prepare` as it is, but with shards so small that a short text has many of them.
 COMMAND = """
 from unmask.cli import main
-from unmask.data import prepare
+from unmask.data.corpus import prepare
 
 class SmallShards(prepare.PrepareSettings):
     shard_characters: int = 10_000

@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from unmask.data.corpus.corpus import open_corpus, statistics
+from unmask.data.corpus import statistics
+from unmask.data.corpus.corpus import open_corpus
 from unmask.data.corpus.statistics import BINS, OFTEN, SAMPLED, CorpusReport, length_bins
 
 # Two documents, of 3 + 3 + 3 tokens (the word "zebra" is unknown) and of 1, and a blank record.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 
 import unmask
 from unmask.data.batch import Batch
@@ -17,7 +17,7 @@ from unmask.data.read.lines import ErrorPolicy, read_lines
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.settings import parse_json
 from unmask.tasks.asks import Ask, Text
-from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, Scores
+from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow
 from unmask.tasks.views import Marked, SpansView
 from unmask.text.tokens import Tokenizers
 
@@ -100,11 +100,9 @@ class Highlight(LabelTask[Topic, Highlights]):
         return torch.tensor([label for window in windows for label in window.truth])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
+        return cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
-    def decode(
-        self, record: Topic, windows: Sequence[LabelWindow], values: Sequence[Scores], tokens: Any
-    ) -> Highlights:
+    def decode(self, record: Topic, windows: Any, values: Any, tokens: Tokenizers) -> Highlights:
         shares = torch.from_numpy(values[0]).softmax(dim=-1)[:, 1].tolist()
         spans = zip(windows[0].about, shares, strict=True)
         return Highlights(tuple((a, b, share) for (a, b), share in spans if share > 0.5))

@@ -99,16 +99,12 @@ class Spell(Task[Line, Said]):
         rows, pad = rows_of([len(w.ids) for w in windows]), tokens.source.vocabulary.pad
         return next_token.batch_of_pairs(windows, rows, pad_id=pad, term=term or self.name)
 
-    def session(
-        self, forward: Forward, windows: Sequence[Any], tokens: Tokenizers
-    ) -> DecodingSession:
+    def session(self, forward: Forward, windows: Any, tokens: Tokenizers) -> DecodingSession:
         rows = rows_of([len(window.source) for window in windows])
         with torch.inference_mode():
             return DecodingSession(network_of(forward), windows, rows, tokens, SearchSettings())
 
-    def decode(
-        self, record: Line, windows: Sequence[Any], values: Sequence[Any], tokens: Tokenizers
-    ) -> Said:
+    def decode(self, record: Line, windows: Any, values: Any, tokens: Tokenizers) -> Said:
         return Said(tokens.source.decode(values[0].words))
 
     def view(self, record: Line, answer: Said) -> TextView:
