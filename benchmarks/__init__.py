@@ -1,1 +1,1 @@
-"""Measurements for docs/results.md, each beside its peer in one run; speed is interleaved."""
+"""Measurements for docs/results.md; a comparison runs both sides in turn, in the same rounds."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: run one measurement, or `all` that need no data but what is here."""
+"""`python -m benchmarks NAME`: run one measurement, or `all` of those that need no data."""
 
 import sys
 
@@ -42,6 +42,7 @@ BY_NAME = {
     "translate": translate.main,
     "vocab": vocab.main,
 }
+# Measurements that make their own data; `all` runs these.
 ALONE = {
     "embed": embed.main,
     "faults": faults.main,
@@ -52,7 +53,7 @@ ALONE = {
 
 
 def main() -> None:
-    name = sys.argv[1] if len(sys.argv) > 1 else ""  # the rest is for the measurement
+    name = sys.argv[1] if len(sys.argv) > 1 else ""  # the other arguments belong to the measurement
     known = {**BY_NAME, **ALONE}
     if name not in (*known, "all"):
         raise SystemExit(f"usage: python -m benchmarks {'|'.join([*known, 'all'])}")

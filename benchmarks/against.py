@@ -1,9 +1,9 @@
 """`python -m benchmarks against OLD NEW DATA`: is one checkout as fast as another?
 
-Measures our side of `benchmarks pretrain`, `benchmarks finetune DATA --only speed` and
-`benchmarks infer`: OLD, NEW and OLD again as a control, each in processes of its own, in turn, in
-another order each round. All processes are started anew several times, because where a process
-happens to lie in memory changes its speed.
+Measures unmask's side of `benchmarks pretrain`, `benchmarks finetune DATA --only speed` and
+`benchmarks infer`: OLD, NEW and OLD again as a control, each in a process of its own. They take
+turns, in a different order each round. All processes are restarted several times, because the speed
+of a process depends on its random memory layout.
 
 The table has the speed of NEW over that of OLD (above 1: faster), and of OLD over OLD, each with a
 90 % bootstrap interval over the rounds. While the interval of NEW is wider than 0.1, rounds are
@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
-STARTS, ROUNDS = 3, 5  # of the processes, and with each of them
+STARTS, ROUNDS = 3, 5  # starts of each process, and rounds per start
+# At most this many starts; the interval to reach; the speed of NEW that must not be undercut.
 MOST_STARTS, WIDE, ASKED = 9, 0.1, 0.95
-TEXTS = 200  # of a batch to embed
+TEXTS = 200  # to embed in a round
 PRETRAIN = "mini, 30,522 pieces|mini, 8,192 pieces|MiniLM's size, 30,522 pieces".split("|")
 PRETRAIN += ["base, 30,522 pieces", "mini, 30,522 pieces, one short pair a row"]
 CASES = [
@@ -38,7 +39,7 @@ CASES = [
 
 
 class Side:
-    """A case in a process that runs the code of a checkout."""
+    """A process that runs a case with the code of a checkout."""
 
     def __init__(self, checkout: Path, case: str, data: Path, place: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
@@ -51,10 +52,10 @@ class Side:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._answer()  # it is ready
+        self._answer()  # sent when the case is prepared
 
     def __call__(self) -> float:
-        """Run one round; returns its seconds."""
+        """Run one round and return its seconds."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -83,9 +84,9 @@ def measure(
     starts: int = STARTS,
     rounds: int = ROUNDS,
 ) -> dict[str, Any]:
-    """Measure one case until its interval is narrow enough, with at least so many starts."""
+    """Measure a case with at least `starts` starts, until its interval is narrow enough."""
     seconds: dict[str, list[float]] = {"old": [], "new": [], "control": []}
-    for name in seconds:  # compiled models of other code
+    for name in seconds:  # an earlier run may have left models that other code has compiled
         shutil.rmtree(work / name, ignore_errors=True)
     found: dict[str, Any] = {}
     for start in range(max(MOST_STARTS, starts)):
@@ -93,8 +94,9 @@ def measure(
             name: Side({"new": new}.get(name, old), case, data, work / name) for name in seconds
         }
         for side in sides.values():
-            side()  # not counted
+            side()  # warm-up, not counted
         for number in range(rounds):
+            # Another order each round, so that no side is always the first.
             names = list(sides)
             shift = number % len(names)
             for name in names[shift:] + names[:shift]:
@@ -108,9 +110,10 @@ def measure(
 
 
 def interval(old: list[float], new: list[float], draws: int = 10_000) -> dict[str, float]:
-    """How many times as fast NEW is: the ratio of medians, and its 90 % bootstrap interval.
+    """Return the speed of NEW over OLD: the ratio of medians and its 90 % bootstrap interval.
 
-    Rounds are drawn with replacement, both sides of a round together.
+    Rounds are drawn with replacement. Both sides of a round are drawn together, because a busy
+    moment of the machine affects both.
     """
     generator = np.random.default_rng(0)
     chosen = generator.integers(0, len(old), (draws, len(old)))
@@ -152,13 +155,13 @@ def main() -> None:
 
 
 def made(case: str, data: Path, place: Path) -> Callable[[], object]:
-    """Prepare a case with the benchmarks of the checkout that is on the path."""
+    """Prepare a case, with the benchmarks of the checkout on the Python path."""
     kind, _, name = case.partition(": ")
     if kind == "pretrain":
         from benchmarks import pretrain
 
         return pretrain.Steps(next(c for c in pretrain.CASES if c.name == name), "unmask")
-    from unmask import load  # stands in all versions
+    from unmask import load  # the same name in all versions
     from unmask.checkpoint.fetch import get
 
     if kind == "finetune":
@@ -182,9 +185,9 @@ def made(case: str, data: Path, place: Path) -> Callable[[], object]:
 
 
 def child() -> None:
-    """Answer each line of standard input with the seconds of a round."""
+    """For each line on standard input, run a round and print its seconds."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever prints must not print into the answers
+    os.dup2(2, 1)  # what a case prints must not mix with the answers
     case, data, place = sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     run = made(case, data, place)
     answers.write("ready\n")

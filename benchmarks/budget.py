@@ -1,15 +1,16 @@
-"""Minutes to a held-out loss: the `budget` recipe beside a plain Hugging Face loop.
+"""Held-out loss after a time budget: the `budget` recipe beside a plain Hugging Face loop.
 
-Both learn hidden tokens of the same stretches of the same corpus, with one vocabulary and two
-threads, and are scored on the same held-out stretches at 15 %. Theirs is BertForMaskedLM as its
-authors configured it, tiny and mini, each with three rates that rise and fall by the clock as ours
-does; evaluation does not count in its minutes, and does in ours.
+Both sides train masked-token prediction on the same stretches of the same corpus, with the same
+vocabulary and two threads, and are evaluated on the same held-out stretches with 15 % of the tokens
+masked. The other side is BertForMaskedLM with its default configuration, tiny and mini, each with
+three learning rates. Its learning rate follows the clock, as unmask's does. Evaluation counts in
+unmask's minutes, but not in those of the other side.
 
     python -m benchmarks budget CORPUS [--minutes 10] [--only NAME ...]
         [--pace SECONDS] [--threads N]
 
-With `--pace`, the seconds of one step of theirs as an earlier run had them on a quiet machine, its
-steps are counted instead of timed: such a run may share the machine, and use fewer threads.
+With `--pace`, the seconds that a step of the other side took in an earlier run on a quiet machine,
+its steps are counted instead of timed. Such a run may share the machine and use fewer threads.
 """
 
 import argparse
@@ -39,12 +40,12 @@ from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
 from unmask.train.run_folder import read_metrics
 
 THREADS, LENGTH, ROWS, HELD_OUT = 2, 128, 16, 50
-EVALUATIONS, SCORED = 20, 40_000  # how often, on how many tokens
+EVALUATIONS, SCORED = 20, 40_000  # number of evaluations, tokens of each
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A plain loop: a size, a rate, and the network's own dropout or none."""
+    """A run of the plain loop: model size, learning rate, with or without dropout."""
 
     size: str
     rate: float
@@ -52,17 +53,17 @@ class Plain:
 
     @property
     def name(self) -> str:
-        """As it is called in tables."""
+        """Return the name of the run in tables and files."""
         return f"{self.size}-{self.rate:g}" + ("" if self.dropout else "-no-dropout")
 
 
-RATES = {"tiny": (5e-4, 1e-3, 2e-3), "mini": (2.5e-4, 5e-4, 1e-3)}  # the best in the middle
+RATES = {"tiny": (5e-4, 1e-3, 2e-3), "mini": (2.5e-4, 5e-4, 1e-3)}  # the best one is the middle one
 PLAIN = [Plain(size, rate) for size, rates in RATES.items() for rate in rates]
-BESIDES = [Plain("tiny", 1e-3, dropout=False)]  # what they could change without another tool
+BESIDES = [Plain("tiny", 1e-3, dropout=False)]  # a change that needs no other tool
 
 
 class Examples:
-    """The stretches that both sides learn from, and those that both are scored on."""
+    """The text that both sides train on, and the held-out text that both are evaluated on."""
 
     def __init__(self, path: Path) -> None:
         corpus = open_corpus(path, check=False)
@@ -80,7 +81,7 @@ class Examples:
 def train_theirs(
     examples: Examples, plain: Plain, minutes: float, pace: float | None = None
 ) -> list[dict[str, Any]]:
-    """A plain loop for so many minutes, or as many steps as `pace` puts there; its evaluations."""
+    """Train the plain loop for some minutes (by `pace`, if given) and return its evaluations."""
     torch.manual_seed(0)
     config = sized(plain.size, len(examples.vocabulary))
     if not plain.dropout:
@@ -102,6 +103,7 @@ def train_theirs(
         rows, cursor = examples.stream.take(cursor, ROWS)
         batch = examples.objective.prepare(examples.stream.batch(rows), step, progress)
         for group in optimizer.param_groups:
+            # The factor is 0 at the very start, where a step would be wasted.
             group["lr"] = plain.rate * schedule.factor(max(progress, 1e-4))
         part = theirs.trimmed(theirs.apart([batch], LENGTH, pairs=False))
         theirs.step(model, optimizer, [part], clip=1.0)
@@ -110,7 +112,7 @@ def train_theirs(
 
 
 def train_ours(examples: Examples, corpus: Path, out: Path, minutes: float) -> list[dict[str, Any]]:
-    """`unmask pretrain budget` for so many minutes; returns its evaluations."""
+    """Run `unmask pretrain budget` for some minutes and return its evaluations."""
     command = [sys.executable, "-m", "unmask", "pretrain", "budget", str(corpus)]
     command += ["--minutes", str(minutes), "--out", str(out), "--overwrite"]
     command += ["--threads", str(THREADS), "--set", f"evaluate.times={EVALUATIONS}"]
@@ -118,6 +120,7 @@ def train_ours(examples: Examples, corpus: Path, out: Path, minutes: float) -> l
     subprocess.run(command, check=True)
     found = [entry for entry in read_metrics(out) if entry["kind"] == "eval"]
     network = load_folder(out / "model").network
+    # Both sides must be scored on the same tokens, or the comparison means nothing.
     again = examples.evaluation(network, examples.objective, {})["mlm"]
     if abs(again - found[-1]["mlm"]) > 1e-3:
         raise SystemExit(
@@ -150,7 +153,7 @@ def main() -> None:
 
 
 def summarise(path: Path, minutes: float) -> None:
-    """What there is so far: a table, a figure, and when ours reached the best of theirs."""
+    """Print a table, draw the curves, and report when unmask reached the best of the other side."""
     curves = {file.stem: json.loads(file.read_text()) for file in sorted(path.glob("*.json"))}
     ends = {name: curve[-1]["mlm"] for name, curve in curves.items() if name != "unmask"}
     best = min(

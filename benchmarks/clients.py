@@ -1,4 +1,4 @@
-"""Clients of a server: HTTP/1.1 over a socket, or many of them in one thread, and nothing more."""
+"""Minimal HTTP/1.1 clients: a blocking one on a socket, and many asynchronous ones in a thread."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ RESET = -1  # in place of a status: the connection broke
 
 @dataclass
 class Answer:
-    """What came back."""
+    """A response: status, body and the seconds it took."""
 
     status: int
     body: bytes
@@ -21,7 +21,7 @@ class Answer:
 
 
 def request(path: str, body: Any) -> bytes:
-    """As it goes over the wire."""
+    """Return a POST request as bytes."""
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -31,7 +31,7 @@ def request(path: str, body: Any) -> bytes:
 
 
 def ask(connection: socket.socket, asked: bytes) -> bytes:
-    """The body of one good answer, as quickly as it can be had."""
+    """Send a request and return the body of its 200 response, with as little work as possible."""
     connection.sendall(asked)
     found = b""
     while not (parts := found.partition(b"\r\n\r\n"))[1]:
@@ -45,14 +45,14 @@ def ask(connection: socket.socket, asked: bytes) -> bytes:
 
 
 class Client:
-    """One connection, opened again when the server has closed it."""
+    """A client with one connection, which is reopened after the server has closed it."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, path: str, body: Any) -> Answer:
-        """Ask; a broken connection is an answer, too."""
+        """Send a request; a broken connection is returned as an answer with status RESET."""
         asked = request(path, body)
         begun = time.perf_counter()
         try:
@@ -74,7 +74,7 @@ class Client:
         return self.streams
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self.streams is not None:
             self.streams[1].close()
         self.streams = None
@@ -88,14 +88,14 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 
 @dataclass
 class Tally:
-    """Answers by status, and the times of those that were good."""
+    """Counts of answers by status, and the times of the successful ones."""
 
     codes: dict[int, int] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
-    late: int = 0  # good ones after the end: they are not in `codes`, which would look faster
+    late: int = 0  # successes after the end: counted in `codes`, they would inflate the rate
 
     def add(self, answer: Answer, *, late: bool = False) -> None:
-        """One more."""
+        """Count an answer."""
         if late and answer.status == 200:
             self.late += 1
         else:
@@ -104,7 +104,7 @@ class Tally:
             self.times.append(answer.seconds)
 
     def join(self, other: "Tally") -> None:
-        """Those of another, too."""
+        """Add the counts and times of another tally."""
         for status, count in other.codes.items():
             self.codes[status] = self.codes.get(status, 0) + count
         self.times += other.times
@@ -112,14 +112,17 @@ class Tally:
 
     @property
     def asked(self) -> int:
-        """All that was asked."""
+        """Return the number of requests."""
         return sum(self.codes.values()) + self.late
 
 
 async def crowd(
     port: int, clients: int, seconds: float, body: Callable[[int], Any], *, every: float = 0.0
 ) -> Tally:
-    """So many clients, each asking again as soon as it is answered, or `every` so many seconds."""
+    """Run `clients` clients at once; each asks again as soon as it is answered.
+
+    With `every`, each client asks once in that many seconds instead.
+    """
     tally, end, number = Tally(), time.perf_counter() + seconds, 0
 
     async def one() -> None:
@@ -130,6 +133,7 @@ async def crowd(
             number += 1
             answer = await client.post("/embed", body(number))
             tally.add(answer, late=time.perf_counter() >= end)
+            # After a slow answer, the client does not make up for all requests it has missed.
             due = max(due + every, time.perf_counter() - every)
             await asyncio.sleep(max(due - time.perf_counter(), 0.0))
         client.close()

@@ -1,4 +1,4 @@
-"""How large the package is: lines of code of each subpackage, and how much of it is typed as Any.
+"""Size of the package: lines of code per subpackage, and the share of expressions typed as Any.
 
 A line of code is a line of a Python file that is not blank, does not start with `#` and is not part
 of a docstring. The size is printed beside that of the first version, from first_version.json.
@@ -86,7 +86,7 @@ def with_total(counts: Counter[str]) -> dict[str, int]:
 
 
 def show(now: dict[str, Any], first: dict[str, Any]) -> None:
-    """Print a table, a row for each subpackage that there is or was."""
+    """Print a table with a row for each subpackage of this version or of the first."""
     before, lines = first["lines"], now["lines"]
     names = sorted((before.keys() | lines.keys()) - {TOTAL})
     print("| package | lines of code | first version | change |")

@@ -1,4 +1,4 @@
-"""Embedding 1,000 texts of 5 to 200 tokens with MiniLM, against sentence-transformers' default."""
+"""Embed 1,000 texts of 5 to 200 tokens with MiniLM, beside sentence-transformers' defaults."""
 
 import random
 from pydoc_data.topics import topics
@@ -14,13 +14,13 @@ COUNT, SHORTEST, LONGEST, THREADS = 1000, 5, 200, 2
 
 
 def texts_of_known_length(model: Model, count: int) -> list[str]:
-    """Stretches of the standard library's documentation, even over the lengths, shuffled."""
+    """Cut stretches of 5 to 200 tokens, uniform in length, from Python's documentation; shuffle."""
     prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
     (pieces,) = model.tokenizer.pieces([prose])
     rng = random.Random(0)
     texts = []
     for i in range(count):
-        inside = SHORTEST - 2 + i * (LONGEST - SHORTEST) // (count - 1)  # [CLS] and [SEP] are two
+        inside = SHORTEST - 2 + i * (LONGEST - SHORTEST) // (count - 1)  # -2: [CLS] and [SEP]
         at = rng.randrange(len(pieces.ids) - inside)
         texts.append(prose[pieces.offsets[at][0] : pieces.offsets[at + inside - 1][1]])
     rng.shuffle(texts)

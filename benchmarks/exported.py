@@ -1,4 +1,4 @@
-"""A Transformer of ours -> CTranslate2's format, so that both translate with the same weights."""
+"""Translation Transformer -> CTranslate2's format, so that both translate with the same weights."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,10 @@ from unmask.text.tokens import Tokenizers
 
 
 def export_to_ctranslate2(network: Network, words: Tokenizers, folder: Path) -> None:
-    """Write the folder anew; for networks like the recipe `transformer`: pre-norm, ReLU, waves."""
+    """Write a network of the recipe `transformer` to a folder, replacing it.
+
+    Needs pre-norm, ReLU and sinusoidal positions.
+    """
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
 
@@ -31,10 +34,11 @@ def export_to_ctranslate2(network: Network, words: Tokenizers, folder: Path) -> 
         layernorm_embedding=True,
     )
     encoder, embeddings = network.encoder, network.encoder.embeddings
+    # unmask's scale of the embeddings is already in the tables that are written.
     spec.encoder.scale_embeddings = False
     spec.decoder.scale_embeddings = False
     table = embeddings.positions.scaled(embeddings.table) + embeddings.segments.weight[0]
-    spec.encoder.embeddings[0].weight = _array(table)  # every source is of segment 0
+    spec.encoder.embeddings[0].weight = _array(table)  # every source is in segment 0
     _norm(spec.encoder.layernorm_embedding, embeddings.norm)
     spec.encoder.position_encodings.encodings = _array(embeddings.positions.table)
     _norm(spec.encoder.layer_norm, encoder.last_norm)

@@ -1,13 +1,13 @@
-"""Fine-tuning beside transformers, from the same weights: the same scores, in less time.
+"""Fine-tuning beside transformers, from the same weights: scores and speed.
 
     python -m benchmarks finetune DATA [--only speed sst2 conll stsb squad] [--seeds 3]
         [--threads 2] [--rate R]
 
-Quality: both sides learn the same windows with the same settings, several seeds each, and the same
-functions turn scores into answers and answers into metrics. A run that is written down in
-results/finetune-NAME-runs.json is not made again: remove the file when the code has changed. Speed:
-steps, evaluation and prediction on SST-2's sentences, in turn; theirs pads each batch to its
-longest sentence, as its Trainer does.
+Scores: both sides train on the same windows with the same settings and several seeds, and the same
+functions turn scores into metrics. results/finetune-NAME-runs.json keeps the runs, which are not
+repeated: remove it when the code has changed.
+Speed: training steps, evaluation and prediction on SST-2's sentences, in turn. The transformers
+side pads each batch to its longest sentence, as its Trainer does.
 """
 
 import argparse
@@ -55,23 +55,23 @@ from unmask.train.steps.base import TrainingModule
 
 THREADS, BATCH, STEPS, TEXTS = 2, 32, 16, 1000
 SIDES = ("unmask", "transformers")
-# Most texts of the training file are phrases, of 13 tokens; those to be scored have 25.
+# SST-2's training file has mostly phrases, 13 tokens on average; the development file has 25.
 MEASURED = [("step", "train"), ("evaluate", "train"), ("predict", "train")]
 MEASURED += [("evaluate", "dev"), ("predict", "dev")]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A task, its data, and how much of it is learned."""
+    """A task, its data, and how much of it is used."""
 
     task: str
     train: str
     dev: str
-    first: int  # examples to learn from: the first of the file, or all
+    first: int  # training examples, from the beginning of the file
     epochs: float
     length: int
     metrics: tuple[str, ...]
-    scored: int = 10**9  # examples to be scored on
+    scored: int = 10**9  # examples to evaluate on
     rate: float = 1e-4
 
 
@@ -88,7 +88,7 @@ CASES = {
         2.0,
         128,
         ("spearman",),
-        rate=2e-4,  # the head begins at 0 and has 175 steps to come to 2.7, the mean
+        rate=2e-4,  # the head starts at 0 and has 175 steps to reach 2.7, the mean
     ),
     "squad": Quality(
         "qa",
@@ -99,13 +99,13 @@ CASES = {
         256,
         ("exact", "f1"),
         scored=1000,
-        rate=2e-4,  # at half of it, and 1,500 questions twice, ours answered a fifth
+        rate=2e-4,  # with 1e-4 and two epochs of 1,500 questions, unmask answered a fifth
     ),
 }
 
 
 def settings(case: Quality, seed: int) -> Recipe:
-    """The same for both sides."""
+    """Return the settings of a case, which both sides share."""
     table = {
         "seed": seed,
         "task": {"name": case.task},
@@ -119,14 +119,14 @@ def settings(case: Quality, seed: int) -> Recipe:
 
 
 def read_case(case: Quality, folder: Path) -> Labelled:
-    """The files of a case."""
+    """Read the files of a case."""
     choice = settings(case, 0).task
     assert choice is not None
     return LabelledFiles(folder / case.train, folder / case.dev).read(choice)
 
 
 def quality(name: str, case: Quality, folder: Path, model: Path, seeds: int) -> dict[str, Any]:
-    """Both sides of a case, all seeds: scores and seconds."""
+    """Run both sides of a case with all seeds; return their scores and seconds."""
     found = read_case(case, folder)
     data = Labelled(found.task, found.train[: case.first], found.dev[: case.scored])
     written = RESULTS / f"finetune-{name}-runs.json"
@@ -156,28 +156,29 @@ def _ours(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
         timed = Timed()
         found = Run(Finetune(model, data), recipe, Path(folder) / "run", timed).go().summary
         ends = timed.ends
-        seconds = (ends[-1] - ends[0]) * len(ends) / (len(ends) - 1)  # all steps, nothing else
+        # Steps only; the first one has no known start and counts as an average one.
+        seconds = (ends[-1] - ends[0]) * len(ends) / (len(ends) - 1)
         return {**{k: float(v) for k, v in found.items()}, "seconds": seconds}
 
 
 class Timed(Console):
-    """Notes when each step ended."""
+    """A console that records the time at which each step ends."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def progress(self, what: str, *about: Any, **more: Any) -> None:
-        """A step has ended."""
+        """Record the end of a step."""
         self.ends.append(time.monotonic())
 
 
 def task_of(data: Labelled) -> LabelTask[Any, Any]:
-    """The task, which is learned from labels."""
+    """Return the task of the data."""
     return label_tasks({"": data.task})[""]
 
 
 def windows_of(data: Labelled, tokens: Tokenizers) -> list[LabelWindow]:
-    """What is learned from the training data."""
+    """Turn the training data into windows."""
     found = task_of(data).windows(data.train, tokens, learn=True)
     return [window.compact() for _, windows in found for window in windows]
 
@@ -201,19 +202,19 @@ def _theirs(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
 
 
 def _network(folder: Folder, task: Task[Any, Any]) -> Network:
-    """The network of a folder with the head of a task."""
+    """Return the network of a folder with the head of a task."""
     config = folder.network.config
     heads = task.heads(config, Tokenizers(folder.needed_tokenizer(), config.max_length), {})
     return make_network(Shape.of(config, heads), 0, start=folder.network)
 
 
 def _tokens(folder: Folder) -> Tokenizers:
-    """How its texts are read."""
+    """Return the tokenizer of a folder, with at most 128 tokens per text."""
     return Tokenizers(folder.needed_tokenizer(), 128)
 
 
 class Speed:
-    """One side of a measurement on texts of SST-2's files, in a process of its own."""
+    """One side of a speed measurement on SST-2; runs in a process of its own."""
 
     def __init__(self, side: str, what: str, file: str, folder: Path, model: Path) -> None:
         torch.set_num_threads(THREADS)
@@ -230,7 +231,7 @@ class Speed:
         self.about = {"texts": len(self.data.train if what == "step" else self.data.dev)}
 
     def __call__(self) -> None:
-        """A round."""
+        """Run one round."""
         self.run()
 
     def _step_unmask(self) -> Callable[[], object]:
@@ -290,7 +291,7 @@ class Speed:
         return lambda: model.classify(texts)
 
     def _predict_transformers(self) -> Callable[[], object]:
-        """Text to labels in batches, as they come."""
+        """Predict labels from text, in batches in the order of the file."""
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(self.model)
@@ -309,7 +310,7 @@ class Speed:
 
 
 def speed(folder: Path, model: Path, rounds: int) -> dict[str, Any]:
-    """Steps and predictions, both sides in turn."""
+    """Measure steps, evaluation and prediction, both sides in turn."""
     results = {}
     for what, file in MEASURED:
         sides = {side: Apart(Speed, side, what, file, folder, model) for side in SIDES}

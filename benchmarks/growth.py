@@ -1,8 +1,9 @@
-"""What a step costs as rows grow longer, steps larger and networks bigger, beside transformers.
+"""Cost of a pre-training step by sequence length, batch size and model size, beside transformers.
 
     python -m benchmarks growth
 
-Tokens a second over three axes and peak memory over one, in results/growth.json and growth.svg.
+Writes tokens per second over three axes, and peak memory over one, to results/growth.json and
+results/growth.svg.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,30 +25,30 @@ UP_TO_BASE = ("tiny", "mini", "small", "medium", "base")
 
 
 def case(size: str, length: int, examples: int) -> Case:
-    """A named size on full rows."""
+    """Return a case of a named size, in which almost all sequences have full length."""
     layers, width = SIZES[size]
     name = f"{size}, {examples} examples of {length} tokens"
     return Case(name, layers, width, width // 64, PIECES, examples, length=length)
 
 
 def of_length(length: int) -> Case:
-    """Rows of so many tokens, 4,096 a step."""
+    """Return a case with sequences of this length, 4,096 tokens per step."""
     return case("mini", length, 4096 // length)
 
 
 def of_examples(count: int) -> Case:
-    """So many rows a step."""
+    """Return a case with this many sequences per step."""
     return case("mini", 128, count)
 
 
 def of_size(name: str) -> Case:
-    """A network of that size."""
+    """Return a case with a network of this size."""
     return case(name, 128, 16)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Something that grows, and the cases along it."""
+    """A quantity that is varied, and the case for each of its values."""
 
     name: str
     about: str
@@ -63,7 +64,7 @@ AXES = [
 
 
 def picture(axis: Axis, found: dict[str, Any], key: str, what: str, unit: float = 1.0) -> Chart:
-    """One quantity of both sides along an axis."""
+    """Draw one measured quantity of both sides along an axis."""
     at = range(len(found))
     values = {side: [result[key][side] / unit for result in found.values()] for side in SIDES}
     lines = [Line(side, at, values[side]) for side in SIDES]
@@ -73,7 +74,7 @@ def picture(axis: Axis, found: dict[str, Any], key: str, what: str, unit: float 
 
 def main(rounds: int = 3) -> None:
     torch.set_num_threads(THREADS)
-    measured = cache(lambda chosen: measure(chosen, rounds))  # some lie on two axes
+    measured = cache(lambda chosen: measure(chosen, rounds))  # some cases lie on two axes
     results = {a.name: {str(v): measured(a.case_of(v)) for v in a.values} for a in AXES}
     charts = [picture(a, results[a.name], "tokens_a_second", "Tokens a second") for a in AXES]
     last = AXES[-1]

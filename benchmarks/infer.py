@@ -1,9 +1,9 @@
-"""Texts to vectors on a processor, beside four others: batches, one sentence, lengths and threads.
+"""Embedding speed on a CPU beside four other runtimes: batches, one sentence, lengths, threads.
 
     python -m benchmarks infer [--only batch one lengths] [--rounds 5] [--threads 2]
 
-MiniLM, text in and vector out. Every side is a process of its own and takes its turn in each round;
-what it prepares once (graphs, calibration) is not timed. `peers.py` says how each is used.
+MiniLM, from text to vector. Every side runs in a process of its own and takes its turn in each
+round. Preparation (graphs, calibration) is not timed. `peers.py` describes how each is used.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.infer.compiled.compile import compile_model, records_for
 from unmask.infer.model import Model
 
-TEXTS, CALLS, SENTENCE = 1000, 20, 20  # calls in a round; tokens of the one sentence
+TEXTS, CALLS, SENTENCE = 1000, 20, 20  # texts; calls in a round, tokens of the one sentence
 LENGTHS, THREADS = (8, 16, 32, 64, 128, 256, 512), (1, 2)
-TOKENS = 4_096  # of each length
+TOKENS = 4_096  # of all texts of one length
 Embed = Callable[[Sequence[str]], np.ndarray]
 
 
 def ours(place: Path, threads: int, *, compiled: str | None) -> Embed:
-    """Live, or compiled with texts that are not those that are measured."""
+    """Load unmask's model, live or compiled; calibration texts differ from the measured ones."""
     torch.set_num_threads(threads)
     folder = get("minilm")
     if compiled:
@@ -45,7 +45,7 @@ def ours(place: Path, threads: int, *, compiled: str | None) -> Embed:
 
 
 def theirs(place: Path, threads: int, *, name: str, int8: bool, apart: bool) -> Embed:
-    """One of the others; those that calibrate do so with the same texts as ours."""
+    """Load another runtime; calibration uses the same texts as unmask's."""
     if name == "OpenVINO":
         texts = json.loads((place / CALIBRATION).read_text()) if int8 else []
         return peers.openvino(get("minilm"), place, threads, texts, int8=int8, apart=apart)
@@ -71,7 +71,7 @@ SIDES = dict(_sides())
 
 
 def prepare(place: Path) -> None:
-    """Make an empty place, where nothing is of an earlier version, with texts to calibrate by."""
+    """Empty the folder of graphs, which may be of another version, and write calibration texts."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     texts = records_for(Model.load(get("minilm")), None)
@@ -79,7 +79,7 @@ def prepare(place: Path) -> None:
 
 
 class Side:
-    """One of them, on several sets of texts; each all at once, so often."""
+    """A runtime and several sets of texts; a call embeds a whole set, `calls` times."""
 
     def __init__(
         self, name: str, place: Path, threads: int, sets: list[list[str]], calls: int
@@ -88,7 +88,7 @@ class Side:
         self.about = {"vectors": self.embed(sets[0])}
 
     def __call__(self, number: int) -> None:
-        """A round with one of the sets."""
+        """Run one round with one of the sets."""
         for _ in range(self.calls):
             self.embed(self.sets[number])
 
@@ -96,7 +96,7 @@ class Side:
 def measured(
     names: Sequence[str], sets: list[list[str]], rounds: int, threads: int, calls: int = 1
 ) -> dict[str, Any]:
-    """Seconds of a call with each set, and vectors of the first set, of each side."""
+    """Return each side's seconds per call for each set, and its vectors of the first set."""
     place = RESULTS / "infer"
     sides = {name: Apart(Side, name, place, threads, sets, calls) for name in names}
     each = []
@@ -110,12 +110,12 @@ def measured(
 
 
 def best(names: Iterator[str], seconds: dict[str, list[float]]) -> str:
-    """The fastest of some."""
+    """Return the fastest of some sides."""
     return min(names, key=lambda name: statistics.median(seconds[name]))
 
 
 def batch(rounds: int, threads: int) -> dict[str, Any]:
-    """Mixed texts, all at once."""
+    """Measure a batch of texts of mixed lengths."""
     model = Model.load(get("minilm"))
     texts = texts_of_known_length(model, TEXTS)
     tokens = sum(len(ids) + 2 for ids in model.tokenizer.ids(texts))
@@ -135,7 +135,7 @@ def batch(rounds: int, threads: int) -> dict[str, Any]:
 
 
 def _speedups(seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Ours beside the fastest of the others, in each precision."""
+    """Compare unmask with the fastest other runtime, in each precision."""
     found = {}
     for precision in ("fp32", "int8"):
         mine = f"{OURS} {precision}"
@@ -150,7 +150,7 @@ def _speedups(seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def one(rounds: int, threads: int) -> dict[str, Any]:
-    """One sentence at a time."""
+    """Measure single calls with one sentence."""
     model = Model.load(get("minilm"))
     texts = texts_of_known_length(model, TEXTS)
     (text, *_) = [t for t in texts if len(model.tokenizer.ids([t])[0]) == SENTENCE - 2]
@@ -165,7 +165,7 @@ def one(rounds: int, threads: int) -> dict[str, Any]:
 
 
 def lengths(rounds: int, threads: int) -> dict[str, Any]:
-    """Texts of one length, all lengths, on one core and on two."""
+    """Measure batches of texts of equal length, for several lengths, on one core and on two."""
     model = Model.load(get("minilm"))
     names = list(SIDES)
     rates: dict[str, Any] = {}
@@ -181,7 +181,7 @@ def lengths(rounds: int, threads: int) -> dict[str, Any]:
 
 
 def drawn(rates: dict[str, Any]) -> str:
-    """Rates over lengths, for each precision and number of threads."""
+    """Draw the speed over the length, for each precision and number of threads."""
     charts = [
         Chart(
             f"Tokens a second, {precision}, {cores} threads",
@@ -200,20 +200,20 @@ def drawn(rates: dict[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    """As it fits beside its line, where the title has the precision."""
+    """Shorten a name to fit beside its line; the title has the precision."""
     for long, short in ((" fp32", ""), (" int8", ""), ("not compiled", "live"), ("formers", ".")):
         name = name.replace(long, short)
     return name
 
 
 def _better(rates: dict[str, Any], name: str, cores: int) -> list[float]:
-    """The better of a peer's two ways, at each length."""
+    """Return the faster of the two ways to use a runtime, at each length."""
     ways = [rates[way][cores] for way in (name, name + APART) if way in rates]
     return [max(some) for some in zip(*ways, strict=True)]
 
 
 def _of_length(model: Model, length: int) -> list[str]:
-    """As many stretches of one text as make TOKENS."""
+    """Cut stretches of `length` tokens from a text, TOKENS tokens in all."""
     from pydoc_data.topics import topics
 
     prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))

@@ -1,9 +1,9 @@
-"""What int8 costs a fine-tuned model: the same files scored before and after `unmask compile`.
+"""What int8 costs a fine-tuned model: scores before and after `unmask compile`.
 
     python -m benchmarks int8 DATA [--only sst2 conll stsb]
 
-MiniLM learns a task as in `python -m benchmarks finetune`, is compiled with texts of the training
-file, and both folders are scored on the dev file.
+MiniLM is fine-tuned as in `python -m benchmarks finetune` and compiled with texts of the training
+file. Both models are evaluated on the development file.
 """
 
 import argparse
@@ -23,18 +23,18 @@ from unmask.infer.predict import evaluate_file
 from unmask.jobs.finetune import Finetune
 from unmask.train.run import Run
 
-TEXTS = 400  # to compile with
+TEXTS = 400  # for calibration
 
 
 def trained(name: str, data: Labelled, out: Path) -> Model:
-    """The model of an earlier call, or a new one."""
+    """Return the fine-tuned model of an earlier call, or train it."""
     if not (out / "model").exists():
         Run(Finetune(get("minilm"), data), settings(CASES[name], 0), out).go()
     return Model.load(out / "model")
 
 
 def compared(name: str, folder: Path) -> dict[str, Any]:
-    """Scores and seconds of both folders."""
+    """Return the scores and seconds of both models."""
     case, place = CASES[name], RESULTS / "int8" / name
     read = read_case(case, folder)
     data = Labelled(read.task, read.train[: case.first], read.dev)

@@ -1,9 +1,9 @@
-"""One sentence over the server, and beside it the bare engine: the same model in this process.
+"""Latency of one sentence: over HTTP, and by the same model in this process.
 
-Both in turn, call by call, by one client that does nothing but write and read a socket. Between
-two calls everybody rests: helpers of torch and of ONNX Runtime wait awake for more to do, for some
-milliseconds, and would be in the way of the other side. A call after a rest takes longer than one
-that follows another at once (12.8 beside 17 ms, where this was found): so both sides have theirs.
+Both sides take turns, call by call. The client of the server only writes and reads a socket. There
+is a rest before each call: threads of torch and ONNX Runtime spin for some milliseconds after a
+call and would slow down the other side. A call after a rest takes longer than one that follows at
+once (17 ms instead of 12.8 ms when measured), so both sides rest.
 """
 
 import json
@@ -21,14 +21,14 @@ from unmask.checkpoint.fetch import get
 from unmask.infer.compiled.compile import compile_model
 from unmask.infer.model import Model
 
-TOKENS = 20  # of the sentence, with [CLS] and [SEP]
+TOKENS = 20  # length of the sentence, with [CLS] and [SEP]
 REST = 0.02  # seconds before each call
-FIRST, TIMES = 5, 40  # calls of a round that are not counted, and that are
+FIRST, TIMES = 5, 40  # calls per round: warm-up, and counted
 ALLOWED = 2.0  # milliseconds that the server may add
 
 
 def latency(short: bool) -> dict[str, Any]:
-    """As it is and, unless it has to be short, compiled in int8."""
+    """Measure the model in fp32 and, unless `short`, compiled to int8."""
     some = texts(1000)
     model = Model.load(get("minilm"))
     text = next(own for own in some if len(model.tokenizer.ids([own])[0]) == TOKENS - 2)
@@ -53,7 +53,7 @@ def latency(short: bool) -> dict[str, Any]:
 
 
 def _beside(model: Model, folder: Path | str, text: str, rounds: int) -> dict[str, list[float]]:
-    """The median of each turn of both sides."""
+    """Return the median of each round, for both sides."""
     found: dict[str, list[float]] = {"bare": [], "server": []}
     asked = request("/embed", {"inputs": text})
     with serving(folder) as (port, _), socket.create_connection(("127.0.0.1", port)) as connection:
@@ -69,7 +69,7 @@ def _beside(model: Model, folder: Path | str, text: str, rounds: int) -> dict[st
 
 
 def _round(sides: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The median of each, asked in turn, call by call."""
+    """Return the median of each side in one round of alternating calls."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(FIRST + TIMES):
         for name, call in sides.items():

@@ -1,9 +1,9 @@
-"""A server under load, on loopback: overload, mixed answers, slow clients, stops, leaks, nonsense.
+"""A server under load on loopback: overload, mix-ups, slow clients, stops, leaks, bad requests.
 
     python -m benchmarks load [--only NAME ...] [--short]
 
-The server is `unmask serve` in a process of its own. Clients share the machine with it, so speeds
-are compared with each other, not with anybody else's.
+The server is `unmask serve` in a process of its own. The clients share the machine with it, so
+speeds are only compared with each other.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from benchmarks.served import Held, must, serving, texts, tiny
 from benchmarks.sessions import sessions
 from unmask.infer.model import Model
 
-PEAK, CROWD = 48, 300  # clients that fill it, and that are too many
-GOOD = {200, 429, 503}
+PEAK, CROWD = 48, 300  # clients that saturate the server, and clients that overload it
+GOOD = {200, 429, 503}  # statuses that are right under overload
 
 
 def overload(short: bool) -> dict[str, Any]:
-    """The peak, far too many clients, and as many that take their time: in turn, several times."""
+    """Compare the peak with 300 clients that ask at once and 300 that pause, in turn."""
     some, seconds, rounds = texts(200), 5.0 if short else 10.0, 1 if short else 4
     tallies = {"peak": Tally(), "300 clients": Tally(), "300 clients with pauses": Tally()}
 
@@ -44,16 +44,17 @@ def overload(short: bool) -> dict[str, Any]:
         return {"inputs": some[number % len(some)]}
 
     def ask(port: int, name: str, clients: int, every: float = 0.0) -> float:
-        """Answers a second."""
+        """Run clients for some seconds and return the successful answers per second."""
         tally = asyncio.run(crowd(port, clients, seconds, body, every=every))
         tallies[name].join(tally)
         return tally.codes.get(200, 0) / seconds
 
     with serving("minilm") as (port, _):
-        asyncio.run(crowd(port, PEAK, seconds, body))  # to warm up
+        asyncio.run(crowd(port, PEAK, seconds, body))  # warm-up, not counted
         for _ in range(rounds):
             rate = ask(port, "peak", PEAK)
             ask(port, "300 clients", CROWD)
+            # Paced so that all clients together ask three times as much as the peak.
             ask(port, "300 clients with pauses", CROWD, CROWD / (3 * rate))
     spent = rounds * seconds
     rates = {name: own.codes.get(200, 0) / spent for name, own in tallies.items()}
@@ -73,7 +74,7 @@ def overload(short: bool) -> dict[str, Any]:
 
 
 def answers(short: bool) -> dict[str, Any]:
-    """Every answer is that of its own text, whoever asks at the same time."""
+    """Check that every answer belongs to its own text while many clients ask at once."""
     count = 500 if short else 20_000
     with tempfile.TemporaryDirectory() as folder:
         path = tiny(Path(folder))
@@ -94,7 +95,7 @@ def answers(short: bool) -> dict[str, Any]:
 
 
 async def _each(port: int, asked: list[str]) -> list[np.ndarray]:
-    """The vectors of all texts, asked for by many clients, again where the server was full."""
+    """Return the vectors of all texts, requested by 64 clients, which retry after a 429."""
     found: list[Any] = [None] * len(asked)
     left = iter(range(len(asked)))
 
@@ -112,7 +113,7 @@ async def _each(port: int, asked: list[str]) -> list[np.ndarray]:
 
 
 def slow(short: bool) -> dict[str, Any]:
-    """Clients that bring their headers or their body byte by byte, and good ones beside them."""
+    """Measure good clients beside clients that send their headers or body byte by byte."""
     count = 60 if short else 500
     head = b"POST /embed HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
@@ -149,7 +150,7 @@ def slow(short: bool) -> dict[str, Any]:
 
 
 def stops(short: bool) -> dict[str, Any]:
-    """SIGTERM with 64 requests under way: each of them is answered."""
+    """Send SIGTERM with 64 open requests; each of them must be answered."""
     rounds, lost, good, late = 3 if short else 30, 0, 0, 0.0
 
     async def ask(port: int, process: subprocess.Popen[bytes]) -> list[int]:
@@ -157,7 +158,7 @@ def stops(short: bool) -> dict[str, Any]:
         await asyncio.gather(*(client.post("/embed", {"inputs": "a"}) for client in clients))
         body = {"inputs": ["the cat sat on the mat " * 8] * 4}
         asked = [asyncio.ensure_future(client.post("/embed", body)) for client in clients]
-        await asyncio.sleep(0.1)  # all are sent
+        await asyncio.sleep(0.1)  # until all are sent
         process.send_signal(signal.SIGTERM)
         return [answer.status for answer in await asyncio.gather(*asked)]
 
@@ -177,7 +178,7 @@ def stops(short: bool) -> dict[str, Any]:
 
 
 def memory(short: bool) -> dict[str, Any]:
-    """Does it grow with the requests: its memory, its open files, its threads?"""
+    """Check that memory, open files and threads of the server do not grow with the requests."""
     count = 2000 if short else 50_000
     some = texts(300)
     held: list[Held] = []
@@ -201,7 +202,7 @@ def memory(short: bool) -> dict[str, Any]:
         _raw(port, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
         before = Held.by(process.pid)
         asyncio.run(ask(port, process.pid))
-        time.sleep(1)  # it has seen that they hung up
+        time.sleep(1)  # until the server has noticed the closed connections
         after = Held.by(process.pid)
     early, late = held[len(held) // 4 : len(held) // 2], held[-len(held) // 4 :]
     grown = after.megabytes - early[0].megabytes
@@ -219,7 +220,7 @@ def memory(short: bool) -> dict[str, Any]:
 
 
 def nonsense(short: bool) -> dict[str, Any]:
-    """Malformed requests: never a status of 500 or more, never a traceback, and it lives on."""
+    """Send malformed requests: no status from 500, no traceback, and the server keeps running."""
     count, rng, codes = 300 if short else 5000, random.Random(0), {}
     good = (
         b"POST /embed HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -256,7 +257,7 @@ def _spoiled(good: bytes, rng: random.Random) -> bytes:
 
 
 def _raw(port: int, sent: bytes) -> bytes:
-    """What it says, until it hangs up; a request that is not whole is ended here."""
+    """Send bytes, end the sending side, and return all that the server sends until it closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         found = b""
         with suppress(ConnectionError):

@@ -1,4 +1,7 @@
-"""Fair timing on a noisy machine: all sides in turn, round by round; medians and ratios."""
+"""Timing on a noisy machine: all sides in turn, round by round; medians and ratios.
+
+A busy moment of the machine then affects all sides, and the median ignores it.
+"""
 
 import json
 import multiprocessing
@@ -20,7 +23,7 @@ RESULTS = Path("results")  # not part of the repository
 
 
 def interleaved(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each side in each round, after one round that is not counted."""
+    """Return the seconds of each side in each round, after a warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, run in sides.items():
@@ -34,9 +37,9 @@ def interleaved(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str
 
 
 class Apart:
-    """A side in a process of its own, so that what one sets there does not help the other.
+    """A side in a process of its own, so that its settings (threads, memory) do not affect others.
 
-    `make(*arguments)` is called there, once; what it returns is called whenever this is called.
+    `make(*arguments)` is called there once. Calling this object calls what `make` returned.
     """
 
     def __init__(self, make: Callable[..., Callable[..., object]], *arguments: object) -> None:
@@ -47,12 +50,12 @@ class Apart:
         self.about = self.pipe.recv()
 
     def __call__(self, *arguments: object) -> None:
-        """Run it there, and wait."""
+        """Run one round in the process and wait for its end."""
         self.pipe.send(arguments)
         self.pipe.recv()
 
     def close(self) -> int:
-        """End it; returns the most bytes that it has had in memory."""
+        """End the process and return its peak memory in bytes."""
         self.pipe.send(None)
         peak = self.pipe.recv()
         self.process.join()
@@ -69,7 +72,7 @@ def _serve(pipe: Connection, make: Callable[..., Callable[..., object]], argumen
 
 
 def kilobytes(pid: int, file: str, name: str) -> int:
-    """A figure of a process; zero if it has ended or may not be looked at."""
+    """Read a value in kB from /proc; zero if the process has ended or may not be read."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
             if line.startswith(name):
@@ -77,12 +80,12 @@ def kilobytes(pid: int, file: str, name: str) -> int:
     return 0
 
 
-MATRIX = 2048  # rows and columns of the product that shows what the machine can do
+MATRIX = 2048  # rows and columns of each matrix
 PRODUCTS = 10
 
 
 def matrix_products() -> None:
-    """A side of its own: PRODUCTS fp32 matrix products, in the same rounds as the others."""
+    """Compute PRODUCTS fp32 matrix products: a side that shows what the machine can do."""
     import torch
 
     a, b = torch.ones(MATRIX, MATRIX), torch.ones(MATRIX, MATRIX)
@@ -91,19 +94,19 @@ def matrix_products() -> None:
 
 
 def gflops(seconds: list[float]) -> float:
-    """What `matrix_products` reached, in GFLOP/s, at the median."""
+    """Return the median speed of `matrix_products` in GFLOP/s."""
     return PRODUCTS * 2 * MATRIX**3 / statistics.median(seconds) / 1e9
 
 
 def ratio(seconds: dict[str, list[float]], ours: str, theirs: str) -> dict[str, float]:
-    """How many times faster ours is: the ratio of medians, and its range over rounds."""
+    """Return the speed-up of `ours`: the ratio of medians, and the range of the rounds' ratios."""
     rounds = [t / o for o, t in zip(seconds[ours], seconds[theirs], strict=True)]
     medians = statistics.median(seconds[theirs]) / statistics.median(seconds[ours])
     return {"median": medians, "lowest": min(rounds), "highest": max(rounds)}
 
 
 def save(name: str, result: dict[str, object]) -> None:
-    """Write a measurement with what is needed to understand it later."""
+    """Write a measurement as JSON, with date, machine and versions."""
     about = {
         "benchmark": name,
         "date": date.today().isoformat(),

@@ -1,9 +1,9 @@
-"""A million texts to vectors, killed on the way: is a row lost or repeated, does memory grow?
+"""Embed a million texts while the job is killed: are rows lost or repeated, does memory grow?
 
     python -m benchmarks million DATA [--texts 1000000] [--kills 10] [--longest 120] [--model M]
 
-The texts are SST-2's training sentences, again and again, so that every row can be compared with
-the vector of its sentence, computed in one go.
+The texts are SST-2's training sentences, repeated, so that every row can be compared with the
+vector of its sentence, which is computed once in this process.
 """
 
 import argparse
@@ -24,13 +24,14 @@ from benchmarks.measure import kilobytes, save
 from unmask.data.read.texts import read_texts
 from unmask.infer.model import Model
 
-BLOCK = 50_000  # rows that are compared at once
-SAME = 0.99  # cosine; a row too many or too few would shift all behind it; int8 rounds a text
-# otherwise among other mates (0.998 at least, in a million)
+BLOCK = 50_000  # rows to compare at once
+# Least cosine between a row and its text. int8 rounds a text differently in another batch (0.998
+# was the least in a million); a lost or repeated row would shift all rows behind it.
+SAME = 0.99
 
 
 def write_texts(data: Path, path: Path, count: int) -> list[str]:
-    """A text a line; returns the different ones."""
+    """Write `count` texts, one per line, and return the distinct ones."""
     read = read_texts(data / "glue/SST-2/train.tsv", column="sentence")
     texts = [" ".join(record.text.split()) for record in islice(read, count)]
     with path.open("w") as file:
@@ -39,14 +40,14 @@ def write_texts(data: Path, path: Path, count: int) -> list[str]:
 
 
 class Life:
-    """One run of the command, until it ends or is killed."""
+    """A run of the command, until it ends or is killed, with samples of its memory."""
 
     def __init__(self, command: list[str], record: Path) -> None:
         self.process, self.record = subprocess.Popen(command), record
-        self.memory: list[tuple[int, int]] = []  # rows that are safe, bytes
+        self.memory: list[tuple[int, int]] = []  # rows written so far, bytes
 
     def watch(self, seconds: float) -> bool:
-        """Note its memory for so long; has it ended by itself?"""
+        """Sample its memory for some seconds, then kill it; return whether it ended by itself."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -59,13 +60,13 @@ class Life:
         return False
 
     def _rows(self) -> int:
-        with suppress(OSError, ValueError):  # not there yet, or not any more
+        with suppress(OSError, ValueError):  # not written yet, or removed at the end
             return int(json.loads(self.record.read_text())["rows"])
         return 0
 
 
 def lives(command: list[str], record: Path, kills: int, longest: float) -> Iterator[Life]:
-    """Run it until it ends, killed so often, each time after at most so many seconds."""
+    """Run the command until it ends, and kill it `kills` times, each after at most `longest` s."""
     rng = random.Random(0)
     for number in range(kills + 1):
         life = Life(command, record)
@@ -76,7 +77,7 @@ def lives(command: list[str], record: Path, kills: int, longest: float) -> Itera
 
 
 def differences(model: Model, texts: list[str], path: Path) -> float:
-    """The least cosine between a row and the vector of its text."""
+    """Return the least cosine between a row and the vector of its text."""
     truth, rows = model.embed(texts), np.load(path, mmap_mode="r")
     least = 1.0
     for at in range(0, len(rows), BLOCK):

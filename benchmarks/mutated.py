@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("mutants.toml")
-LIMIT = 3 * 3600  # seconds that one run of pytest may take; single tests have limits of their own
-FEW = 5  # failures of many tests: on a busy machine, some may have nothing to do with a mutant
+LIMIT = 3 * 3600  # seconds for a run of pytest; single tests have limits of their own
+FEW = 5  # failures to collect: on a busy machine, some may have nothing to do with a mutant
 
 
 class MutantError(Exception):
@@ -158,7 +158,10 @@ class Scratch:
         return [line for line in lines if line.startswith("SKIPPED")]
 
     def _write(self, path: Path, contents: bytes) -> None:
-        """Write a source; bytecode of another version with the same size and second must go."""
+        """Write a source file and delete its bytecode.
+
+        Python would take old bytecode for current if size and time (in seconds) are equal.
+        """
         path.write_bytes(contents)
         for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             stale.unlink()

@@ -1,9 +1,10 @@
-"""Others that turn texts into vectors on a processor, each as good as its users make it.
+"""Other runtimes that embed texts on a CPU: ONNX Runtime, OpenVINO, CTranslate2 and more.
 
-All of them read the same weights, texts sorted by length, batches padded to their longest text, and
-average the states of each text. Each but sentence-transformers, whose loop is its own, is used in
-two ways: batches of 32 texts on all cores, one after the other; and, as ours are, batches of about
-512 tokens side by side, one on each core. What is made once (graphs, calibration) is not timed.
+Each is used as its documentation advises. All use the same weights, sort texts by length, pad a
+batch to its longest text and average the hidden states of each text. Except sentence-transformers,
+which has a loop of its own, each is used in two ways: batches of 32 texts on all cores, one after
+the other; and, like unmask, batches of about 512 tokens side by side, one on each core. Preparation
+(graphs, calibration) is not timed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +17,14 @@ from numpy.typing import NDArray
 
 from unmask.checkpoint.folder import load_folder
 
-BATCH, TOKENS = 32, 512  # texts of a batch on all cores, tokens of one on a core
+BATCH, TOKENS = 32, 512  # texts of a batch on all cores; tokens of a batch on one core
 States = NDArray[np.float32]
 Ids = list[list[int]]
 Inputs = dict[str, NDArray[np.int64]]
 
 
 class Peer:
-    """Tokenise, sort, run batch by batch, pool, put back in order."""
+    """Embeds texts with a runtime: tokenize, sort, run the batches, pool, restore the order."""
 
     def __init__(
         self, model: Path, states: Callable[[Inputs], States], *, at_once: int = 1
@@ -36,7 +37,7 @@ class Peer:
         self.states, self.at_once = states, at_once
 
     def __call__(self, texts: Sequence[str]) -> States:
-        """One vector per text."""
+        """Return one vector per text."""
         read = self.ids(texts)
         order = sorted(range(len(texts)), key=lambda i: -len(read[i]))
         found = self.each([[read[i] for i in part] for part in self.parts(order, read)])
@@ -45,11 +46,11 @@ class Peer:
         return out
 
     def ids(self, texts: Sequence[str]) -> Ids:
-        """The tokens of each text."""
+        """Return the token ids of each text."""
         return [text.ids for text in self.tokenizer.encode_batch_fast(list(texts))]
 
     def parts(self, order: Sequence[int], read: Ids) -> list[list[int]]:
-        """Neighbours in length, the longest first."""
+        """Cut texts, sorted from long to short, into batches; return their numbers."""
         parts: list[list[int]] = [[]]
         for i in order:
             longest = len(read[(parts[-1] or [i])[0]])
@@ -60,27 +61,27 @@ class Peer:
         return parts
 
     def each(self, parts: Sequence[Ids]) -> list[States]:
-        """The vectors of each batch."""
+        """Return the vectors of each batch."""
         if self.at_once == 1:
             return [self.vectors(part) for part in parts]
         with ThreadPoolExecutor(self.at_once) as pool:
             return list(pool.map(self.vectors, parts))
 
     def vectors(self, part: Ids) -> States:
-        """The vectors of a batch."""
+        """Return the vectors of a batch."""
         inputs = padded(part)
         return pooled(self.states(inputs), inputs)
 
 
 def pooled(states: States, inputs: Inputs) -> States:
-    """The mean of each text, of length 1.  [B, S, D] -> [B, D]"""
+    """Average the states of each text and scale to length 1.  [B, S, D] -> [B, D]"""
     mask = inputs["attention_mask"][:, :, None].astype(np.float32)
     mean = (states * mask).sum(axis=1) / mask.sum(axis=1)
     return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
 
 def padded(some: Ids) -> Inputs:
-    """Rows of one text each."""
+    """Pad texts to the longest; return the inputs of a BERT graph."""
     longest = max(map(len, some))
     ids = np.zeros((len(some), longest), np.int64)
     for row, text in zip(ids, some, strict=True):
@@ -91,7 +92,7 @@ def padded(some: Ids) -> Inputs:
 
 
 def sentence_transformers(model: Path, threads: int) -> Callable[[Sequence[str]], States]:
-    """Its own loop, which sorts by itself."""
+    """Return sentence-transformers' `encode`, which sorts and batches by itself."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -101,9 +102,9 @@ def sentence_transformers(model: Path, threads: int) -> Callable[[Sequence[str]]
 
 
 def onnx_runtime(model: Path, place: Path, threads: int, *, int8: bool, apart: bool) -> Peer:
-    """The exported graph, its operators fused; dynamic int8 with a scale for each channel.
+    """Return ONNX Runtime with the exported and fused graph; int8 is dynamic, per channel.
 
-    Dynamic is what its own documentation advises for transformers.
+    ONNX Runtime's documentation advises dynamic quantization for Transformers.
     """
     import onnxruntime
 
@@ -119,7 +120,7 @@ def onnx_runtime(model: Path, place: Path, threads: int, *, int8: bool, apart: b
                 weight_type=QuantType.QInt8,
                 per_channel=True,
                 reduce_range=not vnni(),
-                extra_options={"DefaultTensorType": 1},  # float, behind operators of its own
+                extra_options={"DefaultTensorType": 1},  # float, for fused operators
             )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1 if apart else threads
@@ -134,12 +135,12 @@ def onnx_runtime(model: Path, place: Path, threads: int, *, int8: bool, apart: b
 def openvino(
     model: Path, place: Path, threads: int, texts: Sequence[str], *, int8: bool, apart: bool
 ) -> Peer:
-    """The exported graph; int8 by NNCF, calibrated on texts; apart, with a stream for each core."""
+    """Return OpenVINO with the exported graph; int8 by NNCF; `apart` has a stream for each core."""
     import openvino as ov
 
     core = ov.Core()
     core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads})
-    if not int8:  # it would take bfloat16 where the processor has it
+    if not int8:  # otherwise it uses bfloat16 where the CPU supports it
         core.set_property("CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     path = _exported(model, place)
     if int8:
@@ -157,17 +158,18 @@ def openvino(
 
 
 class Queued(Peer):
-    """OpenVINO with as many batches at once as it has streams."""
+    """OpenVINO with one batch per stream at a time."""
 
     def __init__(self, model: Path, queue: Any, at_once: int) -> None:
         super().__init__(model, lambda inputs: np.empty(0), at_once=at_once)
         self.queue = queue
 
     def each(self, parts: Sequence[Ids]) -> list[States]:
-        """All are begun; each is pooled when it is there."""
+        """Submit all batches; each is pooled in a callback as soon as it is done."""
         found: list[States] = [np.empty(0)] * len(parts)
 
         def keep(request: Any, number: int) -> None:
+            # Pooled here: the tensor is reused by the next batch of this request.
             states = request.get_tensor("last_hidden_state").data
             found[number] = pooled(states, inputs[number])
 
@@ -180,7 +182,7 @@ class Queued(Peer):
 
 
 def ctranslate2(model: Path, place: Path, threads: int, *, int8: bool, apart: bool) -> Peer:
-    """Its own format and kernels."""
+    """Return CTranslate2's encoder, with its own format and kernels."""
     import ctranslate2 as ct2
 
     folder = place / "ctranslate2"
@@ -191,6 +193,7 @@ def ctranslate2(model: Path, place: Path, threads: int, *, int8: bool, apart: bo
     encoder = ct2.Encoder(str(folder), compute_type=kind, inter_threads=each, intra_threads=cores)
 
     def states(inputs: Inputs) -> States:
+        # It takes token ids without padding.
         lengths = inputs["attention_mask"].sum(axis=1)
         ids = [row[:n].tolist() for row, n in zip(inputs["input_ids"], lengths, strict=True)]
         return np.asarray(encoder.forward_batch(ids).last_hidden_state)
@@ -199,12 +202,18 @@ def ctranslate2(model: Path, place: Path, threads: int, *, int8: bool, apart: bo
 
 
 def vnni() -> bool:
-    """Has the processor instructions for int8? Without them weights need a bit of room."""
+    """Tell whether the CPU has int8 dot products (VNNI).
+
+    Without them, 8-bit products are summed in 16 bits and may overflow, so weights get 7 bits.
+    """
     return any(name in Path("/proc/cpuinfo").read_text() for name in ("avx512_vnni", "avx_vnni"))
 
 
 def _exported(model: Path, place: Path) -> Path:
-    """Their BertModel by torch's older exporter: only in its graphs is attention recognised."""
+    """Export transformers' BertModel to ONNX.
+
+    With torch's older exporter: the fusion recognizes attention only in its graphs.
+    """
     import torch
     from transformers import BertModel
 
@@ -235,7 +244,7 @@ def _exported(model: Path, place: Path) -> Path:
 
 
 def _fused(model: Path, place: Path) -> Path:
-    """As onnxruntime's own tool for transformers fuses it, where it can."""
+    """Fuse the graph's operators with ONNX Runtime's own tool for Transformers."""
     from onnxruntime.transformers import optimizer
 
     path = place / "fused.onnx"

@@ -1,9 +1,9 @@
-"""Prediction over a long file: how much memory it takes, and whether all is answered.
+"""Predict a large file: how much memory it takes, and whether every line gets an answer.
 
     python -m benchmarks predict [--megabytes 1000] [--task classify] [--threads N]
 
-The texts are stretches of the standard library's documentation, of 20 to 20,000 characters; the
-model is the smallest and has learned nothing worth knowing.
+The texts are stretches of the standard library's documentation, of 20 to 20,000 characters. The
+model is tiny and was trained for a single step, since its answers do not matter.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from unmask.model.config import sized
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 
-SHORTEST, LONGEST = 20, 20_000  # characters; as many texts of each order of magnitude
+SHORTEST, LONGEST = 20, 20_000  # characters; lengths are log-uniform in between
 TAUGHT: dict[str, list[dict[str, Any]]] = {
     "classify": [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}],
     "ner": [{"text": "In Rome", "entities": [{"start": 3, "end": 7, "label": "LOC"}]}],
@@ -36,7 +36,7 @@ TAUGHT: dict[str, list[dict[str, Any]]] = {
 
 
 def taught(task: str, place: Path) -> Path:
-    """A tiny model for a task, after one step."""
+    """Train a tiny model for a task, for one step."""
     tokenizer = load_folder(get("minilm")).tokenizer
     assert tokenizer is not None
     network = Network(Shape.of(sized("tiny", len(tokenizer.vocabulary)), bert_heads()))
@@ -48,7 +48,7 @@ def taught(task: str, place: Path) -> Path:
 
 
 def write_texts(path: Path, size: int) -> int:
-    """A JSONL file of so many bytes; returns how many lines it has."""
+    """Write a JSONL file of at least `size` bytes; return its number of lines."""
     prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
     rng, lines = random.Random(0), 0
     with path.open("w") as file:

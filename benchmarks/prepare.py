@@ -1,4 +1,4 @@
-"""Preparing 109 MB of books, and ten times as much: rate, memory, and 20 kills without a trace."""
+"""Prepare 109 MB of books, and ten times as much: speed, memory, same results after kills."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from unmask.data.read.texts import read_texts
 from unmask.system.disk import sha256_of_file
 
 CORPUS = Path("../shared/data/corpus/books.jsonl.gz")
-WORKERS, EVERY, SLICES = 2, 0.2, 10  # EVERY: seconds between two looks at the memory
+WORKERS, EVERY, SLICES = 2, 0.2, 10  # EVERY: seconds between two samples of the memory
 MB = 1e6
 
 
@@ -57,7 +57,7 @@ def _started(corpus: Path, copies: int, out: Path) -> "subprocess.Popen[bytes]":
 
 
 def _measured(corpus: Path, copies: int, size: int, scratch: Path) -> dict[str, Any]:
-    """Prepare once, and look at the memory of all processes on the way."""
+    """Prepare once and sample the memory of all its processes."""
     out = scratch / f"{copies} copies"
     begun, rss, pss = time.time(), [0], [0]
     process = _started(corpus, copies, out)
@@ -74,13 +74,13 @@ def _measured(corpus: Path, copies: int, size: int, scratch: Path) -> dict[str, 
         "slices": _slices(out, begun, seconds, copies * size),
         "peak_rss": max(rss),
         "peak_pss": max(pss),
-        "pss": pss[:: max(len(pss) // 100, 1)],  # about a hundred, to see whether it grows
+        "pss": pss[:: max(len(pss) // 100, 1)],  # about a hundred samples, to see a growth
         "shards": len(list(out.glob("shard-*.json"))),
     }
 
 
 def _slices(out: Path, begun: float, seconds: float, size: int) -> list[float]:
-    """MB of text a second in each tenth of the time, told by when the shards were finished."""
+    """Return MB of text per second in each tenth of the time, from the times of the shards."""
     shards = sorted(out.glob("shard-*.json"), key=lambda path: path.stat().st_mtime)
     times = [0.0, *(path.stat().st_mtime - begun for path in shards)]
     characters = [json.loads(path.read_text())["statistics"]["characters"] for path in shards]
@@ -90,11 +90,11 @@ def _slices(out: Path, begun: float, seconds: float, size: int) -> list[float]:
 
 
 def _tree(root: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return the ids of a process and all its descendants."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):  # it has ended since
+            with suppress(OSError):  # the process has ended meanwhile
                 stat = (entry / "stat").read_text()
                 parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
     found = [root]
@@ -106,9 +106,9 @@ def _tree(root: int) -> list[int]:
 def _killed(
     corpus: Path, copies: int, whole: Path, *, kills: int, longest: float
 ) -> dict[str, Any]:
-    """Kill a fresh preparation at random moments, start it again, and compare when it is done.
+    """Kill a preparation at random moments, restart it, and compare its result with `whole`.
 
-    One that is done before all kills are spent is compared, and the next is killed.
+    If it finishes before all kills are done, the next preparation is killed.
     """
     expected, draw = _digests(whole), random.Random()
     shards: list[int] = []
@@ -133,7 +133,7 @@ def _killed(
 
 
 def _digests(out: Path) -> dict[str, str]:
-    """The sha256 of every shard's files and of the manifest."""
+    """Return the SHA-256 of the manifest and of every file of the shards."""
     return {
         path.name: sha256_of_file(path) for path in [out / MANIFEST, *sorted(out.glob("shard-*"))]
     }

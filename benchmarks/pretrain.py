@@ -1,7 +1,8 @@
-"""A step of pre-training, real tokens a second: ours on packed rows, transformers' on padded ones.
+"""Speed of a pre-training step: unmask on packed rows, transformers on padded ones.
 
-Both sides get the same examples with the same tokens hidden, dropout 0.1, fp32, clipping and fused
-AdamW; a third side, a plain matrix product, shows what the machine can do in the same rounds.
+Both sides train on the same examples with the same tokens masked, with dropout 0.1, fp32, gradient
+clipping and fused AdamW. Speed is in real tokens per second, without padding. A third side, a plain
+matrix product, shows what the machine can do in the same rounds.
 """
 
 from dataclasses import dataclass
@@ -35,24 +36,24 @@ RULES = OptimizerSettings(rate=1e-4)
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and the lengths of the examples it is trained on."""
+    """A network, the lengths of the examples it is trained on, and the speed-up to reach."""
 
     name: str
     layers: int
     width: int
     heads: int
     vocab_size: int
-    examples: int  # of one step
-    steps: int = 1  # of one round
+    examples: int  # per step
+    steps: int = 1  # per round
     length: int = 128  # of a row
-    shortest: int = 0  # 0: nine of ten examples fill the row, as the paper has it
+    shortest: int = 0  # 0: nine of ten examples fill the row, as in the paper
     longest: int = 0  # 0: as long as the row
-    trim: bool = True  # transformers' rows are as long as the longest of a batch, or `length`
-    asked: float = 1.0  # times as fast as transformers
+    trim: bool = True  # transformers pads to the longest of a batch; otherwise to `length`
+    asked: float = 1.0  # speed-up over transformers that is to be reached
 
     @property
     def config(self) -> ModelConfig:
-        """BERT's network of this size."""
+        """Return BERT's configuration in this size."""
         return ModelConfig(
             vocab_size=self.vocab_size,
             width=self.width,
@@ -79,7 +80,7 @@ CASES = [
 
 
 def examples_of(case: Case, seed: int = 0) -> list[CorpusExample]:
-    """Pairs of made-up texts: [CLS] first [SEP] second [SEP]."""
+    """Make pairs of random tokens: [CLS] first [SEP] second [SEP]."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(case.examples):
@@ -95,7 +96,7 @@ def examples_of(case: Case, seed: int = 0) -> list[CorpusExample]:
 
 
 class Ours:
-    """Steps of our loop on packed rows."""
+    """Training steps of unmask on packed rows."""
 
     def __init__(self, case: Case) -> None:
         words = [f"word{i}" for i in range(case.vocab_size - len(SPECIALS))]
@@ -114,23 +115,24 @@ class Ours:
         self.tokens = sum(piece.batch.real for piece in self.pieces)
 
     def step(self) -> None:
-        """All examples once."""
+        """Train on all examples once."""
         take_step(self.module, self.pieces, self.optimizer, clip=RULES.clip)
 
     def flops(self) -> float:
-        """Of the products that are done: two a weight and token, thrice with the way back."""
+        """Count the floating-point operations of a step's matrix products, forward and back."""
         config = self.network.config
         square = config.width**2
         head = square + config.width * config.vocab_size
         total = 0.0
         for piece in self.pieces:
             rows, length = piece.batch.tokens.shape
-            first = 3 * square + 2 * config.width * length  # q, k, v; scores, what they gather
+            first = 3 * square + 2 * config.width * length  # q, k, v; scores and weighted sums
             rest = square + 2 * config.width * config.inner_width
+            # The last block computes its output only for the tokens that heads read.
             total += rows * length * (config.layers * first + (config.layers - 1) * rest)
-            read = piece.batch.counts["mlm"]  # and [CLS], which are few
+            read = piece.batch.counts["mlm"]  # masked tokens; [CLS] is added below
             total += (read + len(piece.batch.row)) * rest + read * head
-        return 6 * total
+        return 6 * total  # two per weight and token, and twice as many in the backward pass
 
 
 def _batches(examples: list[CorpusExample], length: int, vocabulary: Vocabulary) -> list[Batch]:
@@ -154,7 +156,7 @@ def _batches(examples: list[CorpusExample], length: int, vocabulary: Vocabulary)
 
 
 class Steps:
-    """One side of a case: some steps, in a process of its own."""
+    """One side of a case; runs in a process of its own."""
 
     def __init__(self, case: Case, side: str) -> None:
         torch.set_num_threads(THREADS)
@@ -173,13 +175,13 @@ class Steps:
             self.step = rows.step
 
     def __call__(self) -> None:
-        """The steps of a round."""
+        """Train for the steps of one round."""
         for _ in range(self.count):
             self.step()
 
 
 def measure(case: Case, rounds: int) -> dict[str, Any]:
-    """Both sides of one case, in turn."""
+    """Measure both sides of a case, in turn."""
     print(f"\n{case.name}", flush=True)
     sides = {name: Apart(Steps, case, name) for name in ("unmask", "transformers")}
     about = sides["unmask"].about

@@ -1,9 +1,9 @@
-"""Two gloo processes of one thread each beside one process of two threads, on the same steps.
+"""Training speed of two gloo processes with one thread each, beside one process with two threads.
 
     python -m benchmarks processes CORPUS
 
-Real runs of `unmask pretrain`, in turn; the speed is the median over their steps, the first ones
-left out. A process of one thread shows what each half has to beat.
+Real runs of `unmask pretrain`, in turn. The speed is the median over their steps without the first
+ones. A single process with one thread is the baseline of both.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.measure import save
 from unmask.train.run_folder import read_metrics
 
-STEPS, FIRST = 10, 3  # of a run; those that are not counted
+STEPS, FIRST = 10, 3  # steps of a run; steps at its start that are not counted
 SIDES = {  # processes, threads of each
     "one process, one thread": (1, 1),
     "one process, two threads": (1, 2),
@@ -29,7 +29,7 @@ SIDES = {  # processes, threads of each
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained."""
+    """A model size and a batch size."""
 
     size: str
     batch_tokens: int
@@ -44,7 +44,7 @@ WORKS = [
 
 
 def speed(corpus: Path, work: Work, side: str, folder: Path) -> float:
-    """Tokens a second of a short run."""
+    """Return the tokens per second of a short run."""
     count, threads = SIDES[side]
     out = folder / "run"
     command = [sys.executable, "-m"]

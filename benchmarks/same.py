@@ -6,9 +6,9 @@ initial tensors, in fp32 on one thread. Two comparisons for each case:
     exact    30 steps with `optimizer.clip=1e9`: the final weights agree bit for bit
     close    50 steps with `optimizer.clip=1.0`: the losses of all steps agree within 1e-6
 
-(The norm of the gradient is a sum over all parameters in their order; clipping therefore lets a
-reordering of modules reach the last bits, and only then.) The script prints a table and fails with
-the names of the cases that differ. Runs of OLD are kept in --work and used again.
+The gradient norm is a sum over all parameters in their order. So clipping, and only clipping, lets
+a reordering of modules change the last bits; hence the two comparisons. The script prints a table
+and fails with the names of the cases that differ. Runs of OLD are kept in --work and reused.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 EXACT_STEPS, CLOSE_STEPS, TOLERANCE = 30, 50, 1e-6
-# Parameter names of OLD -> those of NEW, as prefixes; the first one that fits is used.
+# Parameter names of OLD -> names of NEW, as prefixes; the first matching prefix is used.
 RENAMED: dict[str, str] = {
     f"{prefix}{old}": f"{prefix}{new}"
     for prefix in ("network.", "unmask.")  # in training, and on disk
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def compare(name: str, command: list[str], old: Path, new: Path, work: Path) -> tuple[str, str]:
-    """Train a case in both checkouts, in both ways; what came of it, as text."""
+    """Train a case in both checkouts; return the results of both comparisons as text."""
     folder = work / name.replace(": ", "-").replace(" ", "-")
     found = []
     for kind, steps, clip in (("exact", EXACT_STEPS, "1e9"), ("close", CLOSE_STEPS, "1.0")):
@@ -142,7 +142,7 @@ def compare(name: str, command: list[str], old: Path, new: Path, work: Path) -> 
 
 
 def kind_of(kind: str, steps: int, old: Path, new: Path) -> str:
-    """What two runs have in common, as text for the table."""
+    """Compare two runs; return the result as text for the table."""
     if kind == "exact":
         from safetensors.torch import load_file
 
@@ -164,7 +164,7 @@ def kind_of(kind: str, steps: int, old: Path, new: Path) -> str:
 
 
 def losses(run: Path) -> list[float]:
-    """The training loss of each step."""
+    """Return the training loss of each step."""
     lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
     return [entry["loss"] for entry in map(json.loads, lines) if entry["kind"] == "train"]
 
@@ -179,7 +179,7 @@ def train(checkout: Path, start: Path, command: list[str]) -> None:
 
 
 def child(start: Path, command: list[str]) -> None:
-    """Run a command of the unmask on the path; write its initial tensors, or take given ones."""
+    """Run a command; save its initial tensors to `start`, or load them from it if it exists."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -187,7 +187,7 @@ def child(start: Path, command: list[str]) -> None:
     from unmask.cli import main as run
 
     torch.set_num_threads(1)
-    make = loop.make_optimizer  # called once, when all modules have their first values
+    make = loop.make_optimizer  # called once, when all parameters are initialized
 
     def with_start(module: torch.nn.Module, *arguments: Any, **settings: Any) -> Any:
         own = dict(module.named_parameters())
@@ -208,7 +208,7 @@ def child(start: Path, command: list[str]) -> None:
 
 
 def renamed(name: str) -> str:
-    """What NEW calls a parameter of OLD."""
+    """Return NEW's name of a parameter of OLD."""
     for before, after in RENAMED.items():
         if name.startswith(before):
             return after + name.removeprefix(before)
@@ -270,7 +270,7 @@ def lines(texts: Iterable[list[str]]) -> str:
 
 
 def questions(texts: list[list[str]]) -> dict[str, object]:
-    """SQuAD's format: where is a word of the text?"""
+    """Make questions for the position of a word in a text, in SQuAD's format."""
     paragraphs = []
     for number, text in enumerate(texts):
         context, word = " ".join(text * 3), text[number % len(text)]

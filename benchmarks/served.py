@@ -1,4 +1,4 @@
-"""A server to measure, `unmask serve` in a process of its own, and what to ask it."""
+"""Start `unmask serve` in a process of its own; models and texts for the measurements."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ from unmask.model.shape import Shape
 
 @contextmanager
 def serving(*models: Path | str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The command itself, on a port that is free."""
+    """Run the command on a free port while the block runs; yield the port and the process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -45,7 +45,7 @@ def serving(*models: Path | str) -> Iterator[tuple[int, subprocess.Popen[bytes]]
 
 
 def tiny(place: Path) -> Path:
-    """A model so small that the server itself is what is measured."""
+    """Save a model so small that the time is spent in the server, not in the model."""
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=30522, width=32, layers=2, heads=2, inner_width=64)
     network = Network(Shape.of(config, bert_heads()))
@@ -54,13 +54,13 @@ def tiny(place: Path) -> Path:
 
 
 def texts(count: int) -> list[str]:
-    """Different ones, of 5 to 200 tokens."""
+    """Return different texts of 5 to 200 tokens."""
     return texts_of_known_length(Model.load(get("minilm")), count)
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a process has of the machine."""
+    """Resources of a process: resident memory, open files and threads."""
 
     megabytes: float
     descriptors: int
@@ -68,12 +68,12 @@ class Held:
 
     @classmethod
     def by(cls, pid: int) -> "Held":
-        """At this moment."""
+        """Read the resources that a process uses now."""
         counts = (len(os.listdir(f"/proc/{pid}/{what}")) for what in ("fd", "task"))
         return cls(kilobytes(pid, "status", "VmRSS:") / 1024, *counts)
 
 
 def must(good: bool, otherwise: str) -> None:
-    """End the measurement if this is not so."""
+    """End the measurement with an error unless the condition holds."""
     if not good:
         sys.exit(f"failed: {otherwise}")

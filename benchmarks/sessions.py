@@ -1,8 +1,9 @@
-"""Embeddings while a text is generated: what a session of many steps costs its neighbours.
+"""Embedding latency of a server while it generates text: what a long session costs other requests.
 
-`unmask serve` has MiniLM and a translator whose decoder is as large; its weights are random, and it
-never says the end. 100 requests for embeddings are timed with and without a request for 200 tokens
-beside them, in turn, once as fast as answers come and once with a rest before each request.
+`unmask serve` runs MiniLM and a translator of the same size with random weights, which never ends a
+translation before its limit. The p95 of 100 embedding requests is measured with and without a
+generation of 200 tokens beside them, in turn. The client either sends each request as soon as the
+previous one is answered, or rests before each.
 """
 
 import json
@@ -27,11 +28,11 @@ from unmask.model.shape import DECODER, DecoderConfig, Shape
 
 REQUESTS, TOKENS = 100, 200
 RESTS = {"one after the other": 0.0, "with 20 ms of rest": 0.02}
-ALLOWED = 1.5  # times the p95 without a session
+ALLOWED = 1.5  # p95 with a session, relative to that without
 
 
 def endless(place: Path) -> Path:
-    """A translator of MiniLM's shape that goes on until its limit."""
+    """Save a translator of MiniLM's shape with random weights that never predicts [SEP]."""
     torch.manual_seed(0)
     folder = load_folder(get("minilm"))
     config = folder.network.config
@@ -47,7 +48,7 @@ def endless(place: Path) -> Path:
 
 
 def sessions(short: bool) -> dict[str, Any]:
-    """The p95 of both, in turn, and whether the vectors are those of the offline model."""
+    """Measure the p95 with and without a session; fail if a vector is not the offline model's."""
     some, repeats = texts(400), 1 if short else 5
     model = Model.load(get("minilm"))
     asked = [text for text in some if len(model.tokenizer.ids([text])[0]) < 40][:REQUESTS]
@@ -57,7 +58,7 @@ def sessions(short: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         models = ["minilm", str(endless(Path(folder)))]
         with serving(*models) as (port, _):
-            for _ in range(2):  # to warm up
+            for _ in range(2):  # warm-up, not counted
                 _timed(port, asked[:20], truth, 0.0)
             for name, rest in RESTS.items():
                 alone, beside, seconds = [], [], []
@@ -78,9 +79,10 @@ def sessions(short: bool) -> dict[str, Any]:
 
 
 def _timed(port: int, asked: list[str], truth: np.ndarray, rest: float) -> float:
-    """The p95 of single requests; their vectors must be those of the offline model."""
+    """Return the p95 of single requests; their vectors must equal those of the offline model."""
     times = []
     with socket.create_connection(("127.0.0.1", port)) as connection:
+        # Nagle's algorithm would hold back small packets and measure the network stack instead.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for text, expected in zip(asked, truth, strict=False):
             time.sleep(rest)
@@ -94,7 +96,7 @@ def _timed(port: int, asked: list[str], truth: np.ndarray, rest: float) -> float
 def _beside(
     port: int, asked: list[str], truth: np.ndarray, rest: float, long: str
 ) -> tuple[float, float]:
-    """The same while one text is generated again and again; and how long a text took."""
+    """Return the p95 beside a client that generates texts, and the median time of such a text."""
     stop, seconds = threading.Event(), []
 
     def generate() -> None:
@@ -108,7 +110,7 @@ def _beside(
 
     thread = threading.Thread(target=generate)
     thread.start()
-    time.sleep(0.2)
+    time.sleep(0.2)  # so that the first session is running
     try:
         p95 = _timed(port, asked, truth, rest)
     finally:

@@ -1,11 +1,11 @@
-"""From raw text to a classifier, a tagger and an answerer, and what pre-training brought.
+"""Raw text -> vocabulary, pre-trained model, fine-tuned tasks; and the gain from pre-training.
 
     python -m benchmarks story DATA --out DIR [--language zh] [--minutes 30] [--model FOLDER]
         [--threads N]
 
-The commands are those of docs/story.md, and are told as they run. Each task is learned twice: from
-the pre-trained model, and from one of the same shape whose weights are as they are drawn. What is
-there already is not made again.
+The commands are those of docs/story.md; each is printed before it runs. Each task is fine-tuned
+twice: from the pre-trained model, and from a model of the same shape with random weights. Existing
+results are kept.
 """
 
 import argparse
@@ -23,27 +23,27 @@ from unmask.model.network import Network
 
 @dataclass(frozen=True)
 class Tuned:
-    """A task with its data, below DATA."""
+    """A task with its data (paths below DATA), settings and metrics."""
 
     task: str
     train: str
     dev: str
     settings: tuple[str, ...]
     metrics: tuple[str, ...]
-    lines: int | None = None  # of the file to learn from; None: all
+    lines: int | None = None  # of the training file; None: all
 
 
 @dataclass(frozen=True)
 class Story:
-    """A language: raw text, a vocabulary or how to learn one, and tasks."""
+    """A language: raw texts, a given vocabulary (None: learn one) and tasks."""
 
     texts: tuple[str, ...]
     vocabulary: str | None
     tasks: dict[str, Tuned]
 
 
-RATE = ("--rate", "3e-4")  # small networks want more than the recipes' 5e-5
-FEW = 501  # lines: that many labels, or one less below a line of names
+RATE = ("--rate", "3e-4")  # small networks need a higher rate than the recipes' 5e-5
+FEW = 501  # lines: as many labels, or one fewer if the first line is a header
 SST2 = Tuned(
     "classify",
     "glue/SST-2/train.tsv",
@@ -98,14 +98,14 @@ STORIES = {
 
 
 def run(*arguments: object) -> None:
-    """An `unmask` command, told."""
+    """Print an `unmask` command and run it."""
     command = [str(argument) for argument in arguments]
     print("$ unmask", *command, flush=True)
     subprocess.run([sys.executable, "-m", "unmask", *command], check=True)
 
 
 def pretrained(story: Story, data: Path, out: Path, minutes: float, threads: list[str]) -> Path:
-    """Vocabulary, corpus, model."""
+    """Make vocabulary, corpus and pre-trained model, unless they exist; return the model."""
     texts = [data / name for name in story.texts]
     vocabulary = out / "vocabulary"
     if not vocabulary.exists():
@@ -123,7 +123,7 @@ def pretrained(story: Story, data: Path, out: Path, minutes: float, threads: lis
 
 
 def untrained(model: Path, out: Path) -> Path:
-    """A folder of the same shape, with weights as they are drawn."""
+    """Save a model of the same shape with random weights."""
     if not out.exists():
         folder = load_folder(model)
         assert folder.tokenizer is not None
@@ -132,7 +132,7 @@ def untrained(model: Path, out: Path) -> Path:
 
 
 def tune(tuned: Tuned, model: Path, data: Path, out: Path, threads: list[str]) -> dict[str, Any]:
-    """A task learned from a model; returns the scores of the best step on dev."""
+    """Fine-tune a model for a task; return the best scores on the development file."""
     if not (out / "model").exists():
         train = data / tuned.train
         if tuned.lines:

@@ -1,4 +1,4 @@
-"""A recurrent decoder that is taught: all steps at once, or by the loop that people write."""
+"""Teacher forcing for a recurrent decoder: all steps in one call, or a Python loop over steps."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,14 +24,14 @@ from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.recipe import TokenizerSettings
 from unmask.train.steps.base import MicroBatch, TrainingModule
 
-BATCH, STEPS = 128, 4  # pairs of a step, steps of a round
+BATCH, STEPS = 128, 4  # pairs per step, steps per round
 WIDTH, LONGEST = 384, 512
 TASK = Translate(TranslateSettings(smoothing=0.0))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What every side is given."""
+    """What all sides of a comparison share: data, threads and a trained model, if any."""
 
     data: Path
     threads: int
@@ -39,7 +39,7 @@ class Setting:
 
 
 def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[PairTokens]]:
-    """Pairs of the data, and the words that they teach."""
+    """Return a vocabulary learned from the data, and the first `count` pairs as tokens."""
     paths = find_folder(setting.data, "de", "en")
     pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
     words = learned(TASK, pairs[:4000], TokenizerSettings(size=6000))
@@ -48,18 +48,18 @@ def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[PairTokens
 
 
 def learned_from(pairs: list[Pair], words: Tokenizers) -> list[PairTokens]:
-    """What is learned from each pair."""
+    """Turn pairs into training examples."""
     found = TASK.windows(pairs, words, learn=True)
     return [window for _, windows in found for window in windows]
 
 
 def by_length(tokens: list[PairTokens]) -> list[PairTokens]:
-    """Neighbours in length together, as steps are made."""
+    """Sort by length, so that a batch has examples of similar length, as in unmask's training."""
     return sorted(tokens, key=lambda own: len(own.ids))
 
 
 def gru(words: int) -> Network:
-    """The network of the recipe `gru`."""
+    """Build the network of the recipe `gru`."""
     torch.manual_seed(0)
     config = ModelConfig(
         vocab_size=words,
@@ -76,7 +76,7 @@ def gru(words: int) -> Network:
 
 
 class Fused:
-    """Ours: one call for all steps."""
+    """unmask's side: one call for all steps of the decoder."""
 
     def __init__(self, setting: Setting) -> None:
         torch.set_num_threads(setting.threads)
@@ -89,13 +89,13 @@ class Fused:
         self.about = {"words": sum(batch.counts[TASK.name] for batch in self.batches)}
 
     def __call__(self) -> None:
-        """A round of steps."""
+        """Train for one round of steps."""
         for batch in self.batches:
             take_step(self.module, [MicroBatch(batch, 0)], self.optimizer, clip=1.0)
 
 
 class Loop(nn.Module):
-    """The loop that people write: a step of the decoder and all words' scores, word by word."""
+    """The usual loop: for each target token, a decoder step and scores of the whole vocabulary."""
 
     def __init__(self, words: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Loop(nn.Module):
 
 
 class Stepwise:
-    """The same sizes and pairs, trained by that loop."""
+    """The other side: a network of the same sizes and the same pairs, trained with `Loop`."""
 
     def __init__(self, setting: Setting, *, sort: bool) -> None:
         torch.set_num_threads(setting.threads)
@@ -140,7 +140,7 @@ class Stepwise:
             self.batches.append((source, lengths, pad_sequence(targets, batch_first=True)))
 
     def __call__(self) -> None:
-        """A round of steps."""
+        """Train for one round of steps."""
         for source, lengths, target in self.batches:
             self.optimizer.zero_grad(set_to_none=True)
             scores = self.model(source, lengths, target)

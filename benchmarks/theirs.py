@@ -1,4 +1,4 @@
-"""The other side: transformers' BERT as its users train it, one example a row."""
+"""Pre-training with transformers, for comparison: BERT with one padded example per row."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from unmask.data.corpus.examples import NO_PAIR
 from unmask.model.config import ModelConfig
 from unmask.train.optim.schedules import OptimizerSettings
 
-IGNORED = -100  # in their labels
+IGNORED = -100  # transformers' label for tokens without a loss
 
 
 def bert(config: ModelConfig, *, pairs: bool = True) -> torch.nn.Module:
-    """Their network of the same shape, with dropout as the config has it."""
+    """Build transformers' network of the same shape and dropout."""
     from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
     kind = BertForPreTraining if pairs else BertForMaskedLM
@@ -35,9 +35,9 @@ def bert(config: ModelConfig, *, pairs: bool = True) -> torch.nn.Module:
 
 
 def apart(batches: Sequence[Batch], length: int, *, pairs: bool = True) -> dict[str, Tensor]:
-    """Every example of packed batches in a padded row of its own, the same tokens hidden.
+    """Unpack batches into one padded row per example, with the same tokens masked.
 
-    With `pairs` also whether the second text of each follows the first.
+    With `pairs`, the labels of next-sentence prediction are included.
     """
     count = sum(len(batch.row) for batch in batches)
     names = "input_ids", "token_type_ids", "attention_mask"
@@ -62,7 +62,7 @@ def apart(batches: Sequence[Batch], length: int, *, pairs: bool = True) -> dict[
 
 
 def trimmed(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rows as long as the longest of them, as their collators pad."""
+    """Cut padded rows to the longest example, as transformers' collators pad."""
     longest = int(rows["attention_mask"].sum(dim=1).max())
     return {
         name: tensor[:, :longest].contiguous() if tensor.ndim == 2 else tensor
@@ -71,7 +71,7 @@ def trimmed(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def adamw(model: torch.nn.Module, rules: OptimizerSettings) -> torch.optim.AdamW:
-    """As their examples make it, and fused: biases and norms do not decay."""
+    """Build AdamW as in transformers' examples, but fused; biases and norms get no weight decay."""
     plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
     rest = [p for p in model.parameters() if not any(p is other for other in plain)]
     return torch.optim.AdamW(
@@ -84,7 +84,7 @@ def adamw(model: torch.nn.Module, rules: OptimizerSettings) -> torch.optim.AdamW
 
 
 class PaddedRows:
-    """Steps of a plain loop on padded rows."""
+    """Training steps of a plain loop on padded rows."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PaddedRows:
         self.clip = rules.clip
 
     def step(self) -> None:
-        """All examples once."""
+        """Train on all examples once."""
         step(self.model, self.optimizer, self.parts, self.clip)
 
 
@@ -119,7 +119,7 @@ def step(
     parts: Sequence[dict[str, Tensor]],
     clip: float,
 ) -> None:
-    """A step of a plain loop, the gradients of several batches added up."""
+    """Take a training step of a plain loop, with gradients accumulated over several batches."""
     optimizer.zero_grad(set_to_none=True)
     for part in parts:
         (model(**part).loss / len(parts)).backward()
@@ -128,7 +128,7 @@ def step(
 
 
 def scores(model: torch.nn.Module, batches: Sequence[Batch], length: int) -> dict[str, float]:
-    """Loss and share of right answers on the same examples as ours are scored on."""
+    """Return masked-token loss and accuracy on the examples that unmask is scored on."""
     sums = {"mlm": 0.0, "mlm_accuracy": 0.0}
     hidden = 0
     model.eval()

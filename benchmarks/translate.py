@@ -1,12 +1,15 @@
-"""Sequence to sequence: what telling the truth at once, keeping keys and another runtime are worth.
+"""Sequence to sequence: teacher forcing in one call, the key/value cache, and CTranslate2.
 
     python -m benchmarks translate DATA [--only forcing cache others beams] [--model M] [--rounds 5]
 
-DATA is a folder with train.de, train.en, val.de and val.en. `forcing` trains: all steps of a
-recurrent decoder at once, beside the loop over steps that people write, on batches as they come, or
-of pairs of like length as ours are. `cache` says 40 words for each of 32 texts with a Transformer,
-keys and values kept or computed again. `others` translates greedily, and `beams` with five, beside
-the same weights in CTranslate2, fp32: these two need a --model, since a random one does not end.
+DATA is a folder with train.de, train.en, val.de and val.en.
+
+- `forcing` trains a recurrent decoder: all steps in one call, beside a Python loop over steps with
+  batches in the order of the file, or of pairs of similar length.
+- `cache` generates 40 tokens for each of 32 texts with a Transformer, with and without the
+  key/value cache.
+- `others` translates greedily, and `beams` with five beams, beside CTranslate2 with the same
+  weights in fp32. Both need a --model, because a random one does not end its translations.
 """
 
 import argparse
@@ -40,11 +43,11 @@ from unmask.tasks.translate import AT_ONCE, OF_WORKER
 from unmask.text.tokens import Tokenizers
 
 WORDS, ROWS = 40, 32
-SENTENCES, THEIRS = 1014, 64  # translated in a round, and by CTranslate2 at a time
+SENTENCES, THEIRS = 1014, 64  # sentences per round; batch size of CTranslate2
 
 
 def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
-    """The given model, or one of the recipe `transformer` that knows nothing."""
+    """Return the given model, or one of the recipe `transformer` with random weights."""
     if setting.model is not None:
         folder = load_folder(setting.model)
         words = Tokenizers(
@@ -71,27 +74,27 @@ def transformer(setting: Setting) -> tuple[Network, Tokenizers]:
 
 
 class Endless:
-    """A decoder that says no end, so that every side says as many words."""
+    """A decoder that never predicts the end, so that all sides generate equally many tokens."""
 
     def __init__(self, network: Network, end: int, *, cached: bool) -> None:
         self.inner = NetworkDecoder(network) if cached else Again(network)
         self.end = end
 
     def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
-        """See Speaking."""
+        """Return the scores of the next token without the end, and the new state."""
         scores, then = self.inner.step(state, words)
         scores[:, self.end] = float("-inf")
         return scores, then
 
 
 class Again:
-    """A decoder that computes all words so far at every step."""
+    """A decoder without a cache: it computes all tokens again at every step."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
 
     def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
-        """All words once more."""
+        """Compute all tokens so far; return the scores of the next one and the new state."""
         decoder = self.network.head(DECODER, Decoder)
         said = torch.cat([state.words, words[:, None]], dim=1)
         owner = torch.zeros_like(said)
@@ -113,7 +116,7 @@ class _SoFar:
 
 
 class Greedy:
-    """Words for as many texts, with what is known kept or not."""
+    """Greedy generation of 40 tokens for each of 32 texts, with or without the cache."""
 
     def __init__(self, setting: Setting, cached: bool) -> None:
         torch.set_num_threads(setting.threads)
@@ -125,7 +128,7 @@ class Greedy:
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
-        """What is said to each text."""
+        """Return the generated token ids of each text."""
         vocabulary = (self.words.target or self.words.source).vocabulary
         speaker = Endless(self.network, vocabulary.sep, cached=self.cached)
         with torch.inference_mode():
@@ -142,12 +145,12 @@ class Greedy:
         return [own.words for own in found]
 
     def __call__(self) -> None:
-        """A round."""
+        """Run one round."""
         self.say()
 
 
 class Ours:
-    """Translation by our decoder, in batches as `Translator` has them."""
+    """Translation by unmask's decoder, in the batches of its inference engine."""
 
     def __init__(self, setting: Setting, beams: int) -> None:
         torch.set_num_threads(setting.threads)
@@ -158,7 +161,7 @@ class Ours:
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
-        """What is said to each text."""
+        """Return the generated token ids of each text."""
 
         def answer(some: list[PairTokens]) -> Sequence[Hypothesis]:
             return self.task.run(LiveForward(self.network), some, self.words).values
@@ -173,12 +176,12 @@ class Ours:
         return [own.words for own in found]
 
     def __call__(self) -> None:
-        """A round."""
+        """Run one round."""
         self.say()
 
 
 class CTranslate2:
-    """The same weights and texts in CTranslate2, as many workers of one thread."""
+    """Translation of the same texts by CTranslate2 with the same weights, one thread per worker."""
 
     def __init__(self, setting: Setting, beams: int) -> None:
         import ctranslate2
@@ -197,7 +200,7 @@ class CTranslate2:
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:
-        """What is said to each text."""
+        """Return the generated token ids of each text."""
         ids = (self.words.target or self.words.source).vocabulary.ids
         found = self.translator.translate_batch(
             self.texts,
@@ -209,12 +212,12 @@ class CTranslate2:
         return [[ids[word] for word in own.hypotheses[0]] for own in found]
 
     def __call__(self) -> None:
-        """A round."""
+        """Run one round."""
         self.say()
 
 
 def sources(setting: Setting, words: Tokenizers) -> list[PairTokens]:
-    """Texts to translate, sorted by length."""
+    """Return the texts to translate, sorted by length."""
     paths = find_folder(setting.data, "de", "en")
     pairs = list(read_pairs(paths["dev"], Columns()))[:SENTENCES]
     found = [PairTokens(own.source) for own in learned_from(pairs, words)]
@@ -224,7 +227,7 @@ def sources(setting: Setting, words: Tokenizers) -> list[PairTokens]:
 def beside(
     sides: dict[str, Callable[..., Any]], arguments: Sequence[Any], rounds: int
 ) -> dict[str, Any]:
-    """Several sides in turn, each a process of its own: ours first."""
+    """Measure several sides in turn, each in a process of its own; the first one is unmask."""
     made = {name: Apart(side, *arguments) for name, side in sides.items()}
     seconds = interleaved(dict(made), rounds)
     mine, *theirs = sides

@@ -1,6 +1,6 @@
-"""The other side of fine-tuning: transformers' heads, and a loop as its Trainer runs one.
+"""Fine-tuning with transformers, for comparison: its heads, and a loop like that of its Trainer.
 
-It gets the same windows as ours, one a row, rows padded to the longest of their batch.
+It trains on the same windows as unmask, one per row, padded to the longest of their batch.
 """
 
 import time
@@ -22,7 +22,7 @@ TYPES = {"classify": "single_label_classification", "regress": "regression"}
 
 
 def network(task: LabelTask[Any, Any], path: Path, seed: int) -> Any:
-    """Their model for a task, with the weights of a folder and a new head."""
+    """Load transformers' model for a task, with the weights of a folder and a new head."""
     from transformers import (
         AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
@@ -43,7 +43,7 @@ def network(task: LabelTask[Any, Any], path: Path, seed: int) -> Any:
 def rows_of(
     task: LabelTask[Any, Any], windows: Sequence[LabelWindow], *, known: bool = True
 ) -> dict[str, Tensor]:
-    """A batch as their collators make it, with the answers where they are known."""
+    """Build a batch like transformers' collators, with labels if they are `known`."""
     shape = len(windows), max(len(window.ids) for window in windows)
     names = "input_ids", "token_type_ids", "attention_mask"
     rows = {name: torch.zeros(shape, dtype=torch.long) for name in names}
@@ -79,7 +79,7 @@ def train(
     *,
     seed: int,
 ) -> float:
-    """All steps of a schedule; returns the seconds."""
+    """Train for all steps of a schedule and return the seconds."""
     torch.manual_seed(seed)
     model.train()
     assert schedule.steps is not None
@@ -95,7 +95,7 @@ def train(
 
 
 def batches(count: int, size: int, seed: int) -> Iterator[list[int]]:
-    """Numbers of windows, shuffled anew in each epoch."""
+    """Yield batches of window numbers forever, reshuffled in each epoch."""
     generator = np.random.default_rng(seed)
     while True:
         order = generator.permutation(count).tolist()
@@ -107,7 +107,7 @@ def batches(count: int, size: int, seed: int) -> Iterator[list[int]]:
 def scores(
     model: Any, task: LabelTask[Any, Any], windows: Sequence[LabelWindow], *, batch: int
 ) -> list[Scores]:
-    """What their model says at the places of each window, in order."""
+    """Return the model's scores at the scored places of each window, in order."""
     model.eval()
     found: list[Scores] = []
     for at in range(0, len(windows), batch):

@@ -1,4 +1,4 @@
-"""Learning 8,192 tokens from a real corpus: both rules, and Hugging Face's trainer beside them."""
+"""Learn a vocabulary of 8,192 tokens: both criteria of unmask, and Hugging Face's trainer."""
 
 import time
 from collections.abc import Iterator
@@ -47,6 +47,7 @@ def main() -> None:
 def _theirs(words: dict[str, int], casing: Casing) -> dict[str, float]:
     from tokenizers import models, trainers
 
+    # The same normalizer and pre-tokenizer, so that only the learning differs.
     engine = Tokenizer(Vocabulary(SPECIALS), casing).engine
     engine.model = models.WordPiece(unk_token="[UNK]")
     trainer = trainers.WordPieceTrainer(

@@ -1,5 +1,5 @@
-"""What a run survives, tried on real processes: kills, full disks, dead workers, NaN.
+"""Fault injection in real training processes: kills, full disks, dead workers, NaN.
 
-Each file has one kind of fault and a function that tries it so and so often; `make faults` runs
-them all with large counts, the tests with small ones.
+Each file injects one kind of fault, a given number of times. `make faults` runs all of them with
+large counts, the tests with small ones.
 """

@@ -1,4 +1,4 @@
-"""A disk that is full: a small file system, a limit on file sizes. Then room again, and on."""
+"""Full disks: a small file system or a limit on file sizes; then room again, and a resumed run."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ CLONE_NEWNS = 0x00020000
 
 
 def small_file_system(world: World, sizes: list[int]) -> dict[str, object]:
-    """Run on a tmpfs of so many kilobytes; enlarge it when it is full, and go on."""
+    """Run on a tmpfs of each size in kilobytes; enlarge it when it is full, and resume."""
     full = identical = intact = named = 0
     for size in sizes:
         read, write = os.pipe()
@@ -40,7 +40,7 @@ def small_file_system(world: World, sizes: list[int]) -> dict[str, object]:
 
 
 def _on_tmpfs(world: World, kilobytes: int) -> str:
-    """In a file system of our own: run until it is full, look, make room, run to the end."""
+    """Run in a new tmpfs until it is full, check the checkpoints, enlarge it, resume to the end."""
     libc = ctypes.CDLL(None, use_errno=True)
     place = world.path / f"tmpfs-{kilobytes}"
     place.mkdir(exist_ok=True)
@@ -50,6 +50,7 @@ def _on_tmpfs(world: World, kilobytes: int) -> str:
         if libc.mount(*arguments):
             raise OSError(ctypes.get_errno(), "mount")
 
+    # A mount namespace of its own, made private: the rest of the machine never sees these mounts.
     if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, 1 << 18 | 1 << 14, None):
         raise OSError(ctypes.get_errno(), "unshare")
     mount(0, f"{kilobytes}k")
@@ -59,7 +60,7 @@ def _on_tmpfs(world: World, kilobytes: int) -> str:
     message = said.read_text()
     before = newest_step(out)
     good = before < 0 or newest_state(out / "checkpoints", print) is not None
-    mount(32, "64m")  # remount
+    mount(32, "64m")  # MS_REMOUNT
     after = end_of(fork(lambda: run_here(world.corpus, out)))
     named = str(out) in message and "bytes are free" in message and code == 2
     digest = digest_of(out) if after == 0 else "failed"
@@ -69,7 +70,7 @@ def _on_tmpfs(world: World, kilobytes: int) -> str:
 
 
 def limited_files(world: World, sizes: list[int]) -> dict[str, object]:
-    """No file may grow beyond so many bytes; then it may, and the run goes on."""
+    """Run with a limit on file sizes, for each size in bytes; then resume without the limit."""
     full = identical = intact = 0
     for size in sizes:
         out = world.path / f"limited-{size}"

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments, SIGTERM and SIGINT too: nothing lost, the same bits in the end."""
+"""SIGKILL, SIGTERM and SIGINT at random moments: nothing lost, bit-identical final weights."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from benchmarks.faults.world import World, digest_of, end_of, fork, newest_step,
 
 
 def random_kills(world: World, kills: int, *, seed: int = 0) -> dict[str, object]:
-    """Run after run, each killed again and again until it ends; every end must be the same."""
+    """Kill and resume runs until they end; each must end with the weights of the reference run."""
     dice = random.Random(seed)
     begun = time.monotonic()
     undisturbed = _time_of_a_run(world)
@@ -38,7 +38,7 @@ def random_kills(world: World, kills: int, *, seed: int = 0) -> dict[str, object
 
 
 def gentle_signals(world: World, signals: int, *, seed: int = 0) -> dict[str, object]:
-    """SIGTERM or SIGINT at random moments: saved and stopped with the right exit code."""
+    """Send SIGTERM or SIGINT at random moments; the run must save and stop with the right code."""
     dice = random.Random(seed)
     undisturbed = _time_of_a_run(world)
     done = right = identical = runs = 0
@@ -56,7 +56,7 @@ def gentle_signals(world: World, signals: int, *, seed: int = 0) -> dict[str, ob
                 break
             done += 1
             slowest = max(slowest, time.monotonic() - sent)
-            # Before the loop has begun there is nothing to save, and the default ends it.
+            # Before training begins there is nothing to save, and the default handler ends the run.
             right += code in (128 + number, -number)
         runs += 1
         identical += _ended_the_same(world, out)
@@ -70,7 +70,7 @@ def gentle_signals(world: World, signals: int, *, seed: int = 0) -> dict[str, ob
 
 
 def _ended_the_same(world: World, out: Path) -> bool:
-    """Compare what a run ended with, and clear it away."""
+    """Compare the final weights of a run with the reference, and delete the run."""
     same = digest_of(out) == world.reference
     shutil.rmtree(out)
     return same
@@ -85,7 +85,7 @@ def _time_of_a_run(world: World) -> float:
 
 
 def _kill_after(pid: int, seconds: float) -> bool:
-    """Kill a child after a while; False if it had ended well before."""
+    """Kill a child after some seconds; return False if it ended by itself before."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -94,4 +94,4 @@ def _kill_after(pid: int, seconds: float) -> bool:
             return False
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
-    return end_of(pid) != 0
+    return end_of(pid) != 0  # 0: it ended between the last look and the kill

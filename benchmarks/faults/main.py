@@ -1,4 +1,4 @@
-"""`make faults`: every kind of fault, many times; a table, and a failure if anything was lost."""
+"""`make faults`: inject every kind of fault many times, print a table, fail on any loss."""
 
 import os
 import tempfile

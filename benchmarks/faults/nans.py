@@ -1,4 +1,4 @@
-"""Numbers that are none: put into states, losses and gradients at random steps. None is saved."""
+"""NaN and infinity in states, losses and gradients at random steps: no checkpoint has them."""
 
 import math
 import random
@@ -20,13 +20,13 @@ from unmask.system.errors import UserError
 
 
 class Heard(Console):
-    """Keeps what a run reports."""
+    """A console that keeps the lines of a run."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def say(self, line: str) -> None:
-        """Keep a line."""
+        """Keep a line that a run reports."""
         self.said.append(line)
 
 
@@ -34,7 +34,7 @@ KINDS = ("states", "loss", "gradient", "infinite", "bf16", "rate")
 
 
 def injections(world: World, count: int, *, seed: int = 0) -> dict[str, object]:
-    """So many runs, each with one poisoned step; look at every checkpoint that was ever saved."""
+    """Run `count` times, each with one poisoned step, and search all checkpoints for bad values."""
     dice = random.Random(seed)
     finished = stopped = left_out = poisoned = 0
     for number in range(count):
@@ -42,6 +42,7 @@ def injections(world: World, count: int, *, seed: int = 0) -> dict[str, object]:
         out = world.path / f"poisoned-{number}"
         loop = {"keep": 50, "save_steps": 1, "bad_steps": 3}
         table = recipe(loop=loop | ({"precision": "bf16"} if kind == "bf16" else {}))
+        # With this learning rate, training diverges without an injected value.
         if kind == "rate":
             table = recipe(loop=loop, optimizer={"rate": 1e20})
         heard = Heard()
@@ -65,13 +66,13 @@ def injections(world: World, count: int, *, seed: int = 0) -> dict[str, object]:
 
 @contextmanager
 def _poison(kind: str, step: int) -> Iterator[None]:
-    """Spoil the reading of one training step."""
+    """Put a bad value into one training step while the block runs."""
     read = MaskedLM.read
     calls = 0
 
     def spoiled(self: MaskedLM, network: Network, states: Tensor, batch, **how) -> Sums:  # noqa: ANN001, ANN003
         nonlocal calls
-        now = network.training and calls == 2 * step  # two batches make a step
+        now = network.training and calls == 2 * step  # a step has two micro-batches
         calls += network.training
         if not now or kind == "rate":
             return read(self, network, states, batch, **how)

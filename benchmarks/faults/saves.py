@@ -1,7 +1,7 @@
-"""One fault at every system call of a save: a kill, or an error that the disk would give.
+"""One fault at every system call of a save: a kill, or an error such as a full disk.
 
-strace is attached to a child that waits at the door; it counts the child's calls and strikes at
-the N-th, for every N until the save is through.
+A child process waits until strace is attached and then saves. strace injects the fault at the
+child's N-th system call, for N = 1, 2, ... until a save finishes without a fault.
 """
 
 import os
@@ -24,19 +24,19 @@ STRACE = shutil.which("strace")
 
 @dataclass(frozen=True)
 class Scene:
-    """Checkpoints of steps 3 and 6, and the state of step 9 about to be saved."""
+    """Checkpoints of steps 3 and 6, and the training state of step 9, which is to be saved."""
 
     template: Path
     state: Path
 
 
 def kill_at_every_call(world: World, *, every: int = 1) -> dict[str, object]:
-    """A SIGKILL at each call: the state before or the new one, whole, each time."""
+    """Send SIGKILL at each call; each time, the old or the new checkpoint must be complete."""
     return _strike(world, CALLS, "signal=SIGKILL", every)
 
 
 def errors_at_every_call(world: World, *, every: int = 1) -> dict[str, object]:
-    """Disk full, quota, I/O error at each writing call: the state before stands, and is named."""
+    """Make each writing call fail (disk full, quota, I/O); a complete checkpoint must remain."""
     results = {}
     for error in ("ENOSPC", "EDQUOT", "EIO"):
         results[error] = _strike(world, WRITING, f"error={error}", every)
@@ -70,11 +70,11 @@ def _strike(world: World, calls: str, fault: str, every: int) -> dict[str, objec
 def _save_under_strace(
     scene: Scene, out: Path, calls: str, fault: str, number: int
 ) -> tuple[int, bool]:
-    """Save in a child while strace waits for its N-th call; its code, and whether it struck."""
+    """Save in a child with a fault at its N-th call; return its exit code, and if it was hit."""
     assert STRACE, "strace is not installed"
     said = out.parent / "said.txt"
     ready, tell = os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # in the child from its first moment
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # inherited, so it cannot be missed
 
     def work() -> None:
         state = load_state(scene.state)
@@ -82,7 +82,7 @@ def _save_under_strace(
         with said.open("w") as file:
             os.dup2(file.fileno(), 1)
         os.write(tell, b"x")
-        signal.sigwait([signal.SIGUSR1])  # a call that is not among those that are struck
+        signal.sigwait([signal.SIGUSR1])  # strace injects no fault into this kind of call
         write = partial(write_state, moments=state.optimizer, own=state.own, facts=state.facts)
         place = out / "step-9"
         save_folder(place, state.network, tokenizer, recipe={}, provenance={}, beside=write)
@@ -106,17 +106,17 @@ def _save_under_strace(
 
 
 def _wait_until_traced(pid: int) -> None:
-    """Until strace has hold of the child."""
+    """Wait until strace is attached to the child."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         if "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text():
             break
         time.sleep(0.002)
-    time.sleep(0.02)
+    time.sleep(0.02)  # attached, but perhaps not yet tracing
 
 
 def _scene(world: World) -> Scene:
-    """Run to step 9 once, keeping every checkpoint, and set the last one apart."""
+    """Train to step 9 once, keep every checkpoint and move the last one away."""
     scene = Scene(world.path / "template", world.path / "step-9-apart")
     if not scene.template.exists():
         out = world.path / "scene"

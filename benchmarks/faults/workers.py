@@ -1,4 +1,4 @@
-"""Two workers under torchrun, one of them killed: one restart each, the same bits in the end."""
+"""Two workers under torchrun, one of them killed: one restart, and bit-identical final weights."""
 
 import os
 import random
@@ -18,7 +18,7 @@ SHORT = ["loop.save_steps=10", "loop.precision=fp32", "schedule.steps=200", "eva
 
 
 def commands(world: World) -> dict[str, list[str]]:
-    """A run of each kind, of a few hundred steps, with dropout."""
+    """Write data and return the command of a short run for each kind of job, with dropout."""
     table = world.path / "workers.toml"
     table.write_text(write_toml(recipe(schedule={"steps": 300}, loop={"save_steps": 10})), "utf-8")
     encoder = world.path / "undisturbed" / "model"
@@ -54,7 +54,7 @@ def _set(changes: Sequence[str]) -> list[str]:
 def killed_workers(
     world: World, kills: int, *, job: str = "pretrain", seed: int = 0
 ) -> dict[str, object]:
-    """Kill a random worker of each run once it has saved; torchrun may restart only once."""
+    """Kill a random worker of each run after a checkpoint; torchrun may restart only once."""
     dice, command = random.Random(seed), commands(world)[job]
     reference_run = world.path / f"two-{job}"
     with _torchrun(world, command, reference_run) as launched:
@@ -70,7 +70,7 @@ def killed_workers(
             time.sleep(dice.uniform(0.0, 0.5))
             rank = dice.randrange(2)
             worker = _worker(launched.pid, rank)
-            if worker is None:
+            if worker is None:  # the run has ended before the kill: it does not count
                 launched.wait()
                 shutil.rmtree(out)
                 continue
@@ -107,12 +107,12 @@ def _torchrun(world: World, words: Sequence[str], out: Path) -> subprocess.Popen
 
 
 def _worker(agent: int, rank: int) -> int | None:
-    """The process of a rank, among the children of torchrun."""
+    """Return the process id of a rank, among the children of torchrun."""
     children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
     for child in map(int, children):
         try:
             environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        except OSError:
+        except OSError:  # it has ended meanwhile
             continue
         if f"RANK={rank}".encode() in environment:
             return child

@@ -1,4 +1,4 @@
-"""A world small enough to be destroyed hundreds of times: a corpus, a recipe, and forked lives."""
+"""A tiny corpus and recipe for fault tests, and training runs in forked processes."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ STEPS = 24
 
 @dataclass(frozen=True)
 class World:
-    """Where it lies, its corpus, and what an undisturbed run ends with."""
+    """A folder, its corpus, and the digest of an undisturbed run."""
 
     path: Path
     corpus: Path
@@ -36,7 +36,7 @@ class World:
 
 
 def recipe(**changes: Any) -> dict[str, Any]:
-    """A run of some dozen milliseconds a step, with dropout, pairs, evaluations and many saves."""
+    """Return a recipe with some ten milliseconds per step, dropout, evaluations and many saves."""
     sizes = {"size": "tiny", "width": 32, "layers": 1, "heads": 2, "inner_width": 64}
     table: dict[str, Any] = {
         "seed": 1,
@@ -57,7 +57,10 @@ def recipe(**changes: Any) -> dict[str, Any]:
 
 
 def make_world(path: Path) -> World:
-    """Write a corpus, run once undisturbed; this also imports all that a fork should not."""
+    """Write a corpus and run once undisturbed, for the reference digest.
+
+    The run also imports everything here, so that the forked processes need not.
+    """
     torch.set_num_threads(1)
     path.mkdir(parents=True, exist_ok=True)
     text = path / "text.txt"
@@ -88,20 +91,20 @@ def run_here(
 
 
 def digest_of(run: Path) -> str:
-    """The sha256 of the final weights and of the optimizer's tensors."""
+    """Return the SHA-256 of the final weights and the optimizer's tensors."""
     last = max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
     files = [run / "model" / "model.safetensors", last / "optimizer.safetensors"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def newest_step(run: Path) -> int:
-    """The newest published step, -1 if there is none."""
+    """Return the step of the newest checkpoint, -1 if there is none."""
     steps = [int(p.name[5:]) for p in (run / "checkpoints").glob("step-*")]
     return max(steps, default=-1)
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Do something in a child that owes its speed to the imports of its parent; its pid."""
+    """Run `work` in a forked child, which needs no imports of its own; return its process id."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -116,21 +119,21 @@ def fork(work: Callable[[], object]) -> int:
     except Stopped as stopped:
         code = stopped.exit_code
     except UserError as error:
-        os.write(1, f"{error}\n".encode())  # to the descriptor, whatever stands for stdout
+        os.write(1, f"{error}\n".encode())  # callers redirect descriptor 1
         code = 2
-    except KeyboardInterrupt:  # before there was anything to save
+    except KeyboardInterrupt:  # before the run could save anything
         code = 130
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
-        os._exit(code)
+        os._exit(code)  # skips the exit handlers that came from the parent
 
 
 def end_of(pid: int) -> int:
-    """The exit code of a child, negative if a signal ended it."""
+    """Wait for a child and return its exit code, negative if a signal ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def quietly(line: str) -> None:
-    """Say nothing."""
+    """Ignore a line."""

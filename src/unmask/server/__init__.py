@@ -1,1 +1,1 @@
-"""Answers over HTTP: guard -> route -> batcher -> engine."""
+"""HTTP server for models: request -> guard -> route -> batcher -> model -> JSON response."""

@@ -1,4 +1,4 @@
-"""Models -> a FastAPI app: our own routes, those that other people's clients know, the page."""
+"""Models -> ASGI app: compatible routes, own routes, task routes and web page, behind a guard."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +25,7 @@ from unmask.server.service import Service
 from unmask.version import VERSION
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+# Statuses that the guard or a route may send, for the OpenAPI schema.
 SAID: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorResponse}
     for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
@@ -39,19 +40,23 @@ def create_app(
     hosts: tuple[str, ...] = LOCAL,
     runs: dict[str, Path] | None = None,
 ) -> ASGIApp:
-    """The whole server as an ASGI app; it answers between its start-up and its shut-down."""
+    """Build the server as an ASGI app, without a socket.
+
+    Its lifespan starts and stops the inference thread, so the app answers only in between.
+    """
     desk = Service(models, limits or Limits(), runs or {})
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.batcher.start()
         yield
-        desk.batcher.stop()
+        desk.batcher.stop()  # blocks the loop; uvicorn has answered or cancelled all requests
 
     app = FastAPI(
         title="unmask",
         version=VERSION,
         lifespan=lifespan,
+        # FastAPI's own pages load their scripts from another host; `_page` serves /docs instead.
         docs_url=None,
         redoc_url=None,
         responses=SAID,
@@ -65,17 +70,18 @@ def create_app(
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Counts and times, for Prometheus."""
+        """Return the metrics of the server in Prometheus' text format."""
         return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     routes = (own for router in routers for own in router.routes if isinstance(own, Route))
-    # What is posted asks a model, and that goes through the queue.
+    # Every POST route asks a model through the queue, so the guard may refuse it when that is full.
     queued = {own.path: own for own in routes if "POST" in (own.methods or ())}
     return Guard(app, desk, queued, token=token, hosts=hosts)
 
 
 def _page(app: FastAPI) -> None:
-    """The files of the page, each as it is, read once."""
+    """Serve the files of the web page from memory."""
+    # Read once: a name in a URL is only a key of this table and never becomes a path.
     place = files("unmask") / "page"
     contents = {
         item.name: (item.read_bytes(), KINDS[Path(item.name).suffix])
@@ -95,7 +101,7 @@ def _page(app: FastAPI) -> None:
 
 
 def _errors(app: FastAPI) -> None:
-    """Every error in the words of `Refused`."""
+    """Turn every exception into a `RequestError` response, so all errors have the same form."""
 
     @app.exception_handler(RequestError)
     async def refused(request: Request, error: RequestError) -> JSONResponse:
@@ -103,12 +109,14 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def wrong(request: Request, error: RequestValidationError) -> JSONResponse:
+        # The client may have caused thousands of errors, and names of any length.
         problems = [
             f"{'.'.join(str(part)[:40] for part in one['loc'])}: {one['msg']}"
             for one in islice(error.errors(), 5)
         ]
         return await refused(request, invalid("; ".join(problems)))
 
+    # Starlette raises the exception again after this response, and the guard logs it.
     @app.exception_handler(Exception)
     async def mistake(request: Request, error: Exception) -> JSONResponse:
         return await refused(request, internal())

@@ -1,12 +1,13 @@
-"""Requests -> batches and sessions, computed by one thread.
+"""Pending requests -> batches and generation sessions -> answers, computed by one thread.
 
-The event loop only puts work into a queue and waits for its future; it is never blocked. A batch
-takes the oldest work and all that wants the same (model, verb, options) until it has enough tokens,
-so that under load batches fill by themselves and without load nobody waits for company.
+The event loop never computes: it puts a request into a queue and awaits its future. The inference
+thread takes the oldest request and all waiting requests with the same key (model, verb, options),
+up to a number of tokens. Without load, no request waits for others; under load, batches fill by
+themselves.
 
-Some answers grow step by step, such as texts token by token: their works begin a session. After a
-batch the sessions take a step each, one after another, for as long as the batch took; at least one
-of them does. A step is short, so that nobody waits for a long text to end.
+An answer that is generated token by token needs a session. After each batch, the running sessions
+take one step each, one after another, for as long as the batch took; at least one session takes a
+step. A step is short, so no request waits for a long text to end.
 """
 
 import asyncio
@@ -22,42 +23,44 @@ from unmask.server.limits import Limits, RequestError, busy, invalid, too_large,
 from unmask.server.metrics import Metrics
 from unmask.system.errors import DataError, SettingsError, TextTooLong
 
-Grown = Callable[[object], None]  # is given what there is of an answer, after each step
+Grown = Callable[[object], None]  # receives the partial answer after each step
 
 
 class GenerationSession(Protocol):
-    """Answers to items that grow together."""
+    """Answers to several items that are generated together, step by step."""
 
     @property
     def done(self) -> bool:
         """Are all answers complete?"""
 
     def step(self) -> None:
-        """Go a short way further."""
+        """Generate a little more of each unfinished answer, such as one token."""
 
     def answers(self) -> Sequence[object]:
-        """What there is of each answer so far."""
+        """Return the partial answer to each item, in order."""
 
 
 @dataclass
 class PendingRequest:
-    """The items of one request, all of which want the same."""
+    """The items of one request (or of a part of it), which share model, verb and options."""
 
-    key: object  # works with an equal one are done together; it is compared, never hashed
-    run: Callable[[Sequence[Any]], Any]  # items -> an answer to each, or their session
+    # Requests with equal keys are computed together. Keys are compared and never hashed, because
+    # the options of a task may be lists.
+    key: object
+    run: Callable[[Sequence[Any]], Any]  # items -> one answer per item, or a session for all
     items: Sequence[object]
-    tokens: int
-    grows: bool = False  # it is a session
-    grown: Grown | None = None
+    tokens: int  # estimated
+    grows: bool = False  # `run` returns a session
+    grown: Grown | None = None  # set if the client wants to see the answer grow
     future: Future[list[object]] = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
-    left: bool = False  # the client has gone
-    seen: int = 0  # the steps of its session when its client was last given an answer
+    left: bool = False  # the client has disconnected or does not wait any longer
+    seen: int = 0  # steps of the session behind the last partial answer that was sent
 
 
 @dataclass
 class RunningSession:
-    """A session and the works that it answers."""
+    """A generation session and the requests that share it."""
 
     session: GenerationSession
     works: list[PendingRequest]
@@ -65,24 +68,26 @@ class RunningSession:
 
 
 class Batcher:
-    """The queue and the thread that empties it."""
+    """The queue of pending requests and the inference thread that answers them."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self.works: deque[PendingRequest] = deque()
-        self.sessions: deque[RunningSession] = deque()  # of the thread alone
+        # Only the inference thread touches the sessions, so they need no lock.
+        self.sessions: deque[RunningSession] = deque()
         self.waiting = 0  # texts in the queue
         self.changed = Condition()
         self.stopped = False
+        # A daemon: a computation that outlasts the drain time must not keep the process alive.
         self.thread = Thread(target=self._serve, name="unmask-batches", daemon=True)
         metrics.waiting.set_function(lambda: self.waiting)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the inference thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End when the queue is empty, or leave what still runs to die with the process."""
+        """Let the thread finish the queue; after the drain time, stop waiting for it."""
         with self.changed:
             self.stopped = True
             self.changed.notify()
@@ -90,7 +95,10 @@ class Batcher:
             self.thread.join(timeout=self.limits.drain_seconds)
 
     def full(self, more: int = 1) -> RequestError | None:
-        """Why so many more texts may not wait, if they may not."""
+        """Return the error with which to refuse `more` texts, or None if they may wait.
+
+        The guard calls this without the lock to refuse early; `ask` checks again with it.
+        """
         waiting, most = self.waiting, self.limits.queue
         if self.stopped:
             return too_late("the server is being stopped. Try again.")
@@ -99,7 +107,7 @@ class Batcher:
         return busy(f"{waiting} texts wait already, and {most} may. Try again in a second.")
 
     async def ask(self, work: PendingRequest) -> list[Any]:
-        """Wait for the answers to a work's items, in order."""
+        """Queue a request and wait for the answers to its items, in order."""
         if not work.items:
             return []
         with self.changed:
@@ -111,14 +119,18 @@ class Batcher:
         try:
             return await asyncio.wrap_future(work.future)
         finally:
-            work.left = True  # matters only where it was not answered yet
+            # Also reached when the client disconnects, which cancels the wait. Until the request is
+            # answered, this flag tells the inference thread to drop it.
+            work.left = True
 
     async def stream(self, work: PendingRequest) -> AsyncIterator[Any]:
-        """The answer to a single item as it grows; the last one is complete."""
+        """Yield the growing answer to a request with one item; the last one is complete."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[object] = asyncio.Queue()
         end = object()
 
+        # Called by the inference thread. The loop runs these callbacks in order, and the future is
+        # resolved by a later one, so no partial answer can arrive after `end`.
         def put(answer: object) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, answer)
 
@@ -128,7 +140,7 @@ class Batcher:
         try:
             while (answer := await queue.get()) is not end:
                 yield answer
-            yield asking.result()[0]
+            yield asking.result()[0]  # raises here if the request has failed
         finally:
             asking.cancel()
 
@@ -138,14 +150,19 @@ class Batcher:
             if batch:
                 self._start(batch)
             now = time.monotonic()
-            until = now + (now - begun)  # with no batch, one may come: only one session steps
+            # Sessions get as much time as the batch took, so that neither can starve the other.
+            # Without a batch that is none: one session steps, then the queue is checked again.
+            until = now + (now - begun)
             for _ in range(len(self.sessions)):
                 self._advance()
                 if time.monotonic() >= until:
                     break
 
     def _next(self) -> list[PendingRequest] | None:
-        """The oldest work and its like, or nothing if a session waits; None when all is over."""
+        """Wait for work and return the next batch; None ends the thread.
+
+        The batch is empty if there is only a session to continue.
+        """
         with self.changed:
             while not self.works:
                 if self.sessions:
@@ -155,6 +172,7 @@ class Batcher:
                 self.changed.wait()
             batch: list[PendingRequest] = []
             others: deque[PendingRequest] = deque()
+            # One pass over the whole queue, which also removes requests that nobody waits for.
             for work in self.works:
                 expired = self._expired(work)
                 if not (work.left or expired or self._fits(batch, work)):
@@ -162,7 +180,7 @@ class Batcher:
                     continue
                 self.waiting -= len(work.items)
                 if work.left or not _begun(work.future):
-                    continue  # the client has gone
+                    continue
                 if expired:
                     work.future.set_exception(too_late("it waited too long. Try again."))
                 else:
@@ -175,14 +193,14 @@ class Batcher:
 
     def _fits(self, batch: list[PendingRequest], work: PendingRequest) -> bool:
         if work.grows and len(self.sessions) >= self.limits.sessions:
-            return False
+            return False  # it stays in the queue, and requests without a session overtake it
         if not batch:
-            return True
+            return True  # however many tokens it has, or it would never run
         tokens = sum(own.tokens for own in batch) + work.tokens
         return work.key == batch[0].key and tokens <= self.limits.batch_tokens
 
     def _start(self, batch: list[PendingRequest]) -> None:
-        """Give each work its answers, begin a session for all, or say what is wrong."""
+        """Compute a batch, or begin its session; an error becomes the requests' exception."""
         items = [item for work in batch for item in work.items]
         try:
             found = batch[0].run(items)
@@ -191,14 +209,16 @@ class Batcher:
                 self.sessions.append(RunningSession(found, batch))
                 return
             answers = _dealt(found, batch)
-        except BaseException as error:  # a panic of the tokenizer's engine is no Exception
+        # A panic in the tokenizers library (Rust) is not an Exception. If it ended this thread, the
+        # server would never answer again.
+        except BaseException as error:
             self._failed(batch, error)
             return
         for work, own in zip(batch, answers, strict=True):
             work.future.set_result(own)
 
     def _advance(self) -> None:
-        """Take one step of the session whose turn it is; its deadline is looked at before."""
+        """Take one step of the next session, after checking its requests' deadlines."""
         running = self.sessions.popleft()
         session, works = running.session, running.works
         running.steps += 1
@@ -207,9 +227,10 @@ class Batcher:
                 work.future.set_exception(too_late("it took too long. Try again, or ask for less."))
         waiting = [work for work in works if not (work.left or work.future.done())]
         if not waiting:
-            return  # nobody waits for it any more
+            return  # the session ends here: it is not put back
         try:
             session.step()
+            # Partial answers must be decoded to text, so they are made only if somebody reads them.
             shown = session.done or any(work.grown for work in waiting)
             answers = _dealt(session.answers(), works) if shown else [[]] * len(works)
         except BaseException as error:
@@ -220,45 +241,57 @@ class Batcher:
                 continue
             if session.done:
                 work.future.set_result(own)
-            elif work.grown and running.steps > work.seen:  # what it has seen never shrinks
+            # A session that failed starts again from its first step (see `_failed`). A streaming
+            # client gets nothing until the text is longer than what it has already seen.
+            elif work.grown and running.steps > work.seen:
                 work.seen = running.steps
-                work.grown(own[0])
+                work.grown(own[0])  # a streamed request has a single item
         if not session.done:
-            self.sessions.append(running)
+            self.sessions.append(running)  # at the end: sessions take turns
 
     def _failed(self, batch: list[PendingRequest], error: BaseException) -> None:
-        """What is wrong with one work is not answered to its neighbours: each goes on alone.
+        """Report the error to a single request; requeue several, to be computed one by one.
 
-        They wait in front of the others, so that as few sessions run at once as ever.
+        So an error in one request does not reach the others of its batch. They are queued instead
+        of run at once, because each may need a session and the number of sessions is limited.
         """
         if len(batch) == 1:
             batch[0].future.set_exception(_known(error))
             return
+        # At the front and in their old order. The queue may exceed its limit for a moment: these
+        # requests were admitted before, and refusing them now would lose them.
         with self.changed:
             for work in reversed(batch):
-                work.key = object()  # equal to no other
+                work.key = object()  # equal to no other key, so the request stays alone
                 self.waiting += len(work.items)
                 self.works.appendleft(work)
 
 
 def _begun(future: Future[list[object]]) -> bool:
-    """Is it still wanted? From now on it cannot be cancelled."""
+    """Mark a future as running; return False if it was cancelled before.
+
+    A running future cannot be cancelled, so setting its result cannot fail even if the client
+    disconnects at the same moment. A requeued request has a running future already, which
+    `set_running_or_notify_cancel` would refuse.
+    """
     return future.running() or future.set_running_or_notify_cancel()
 
 
 def _dealt(answers: Sequence[object], works: Sequence[PendingRequest]) -> list[list[object]]:
-    """Those of each work."""
+    """Split the answers of a batch among its requests."""
     found = iter(answers)
     return [[next(found) for _ in work.items] for work in works]
 
 
 def _known(error: BaseException) -> Exception:
-    """What is wrong with the text is the client's to know; the rest is ours."""
+    """Turn errors in the input into a 413 or 422, and any other into an internal error."""
     if isinstance(error, TextTooLong):
+        # Only a request that ran alone gets here, so the number counts its own texts.
         said = f"text {error.number}: {error.tokens:,} tokens; the model holds {error.limit}."
         return too_large(f"{said} Shorten it, or let its end be cut (truncate: true).")
     if isinstance(error, DataError | SettingsError):
         return invalid(str(error))
+    # A BaseException must not reach the event loop, so it is wrapped. Its traceback is logged.
     mistake = RuntimeError(repr(error))
-    mistake.__cause__ = error  # with its traceback, for the log
+    mistake.__cause__ = error
     return mistake

@@ -1,8 +1,10 @@
-"""What every request passes before a route sees it: pure ASGI, so that nothing is read unbounded.
+"""HTTP request -> checks -> route -> response with security headers and a request id.
 
-host -> token -> kind of body -> body, in pieces, up to a limit and a deadline -> is there room in
-the queue? -> the route, up to a deadline and only as long as the client is there. Whatever happens,
-the answer is JSON with a request id, and never a traceback.
+The checks, in order: number of open requests, host, token, content type, size and time of the body,
+room in the queue. Then the route runs until it answers, its deadline passes or the client
+disconnects. Errors are JSON and never contain a traceback.
+
+The guard is plain ASGI, so that nothing else reads a body before it, without a bound.
 """
 
 import asyncio
@@ -21,9 +23,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from unmask.server.limits import RequestError, internal, too_late
 from unmask.server.service import Service
 
-OPEN = {"/health"}  # without a token; those of the page ask for it themselves
+# Paths that need no token. The files of the page need none either: the page asks its user for the
+# token and sends it with each request.
+OPEN = {"/health"}
 PAGE = "/page/"
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
+# Forbids inline scripts and everything from other hosts; `data:` is for the page's empty icon.
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
 HEADERS = {
     "content-security-policy": POLICY,
@@ -31,14 +36,19 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-UNREAD = {"connection": "close"}  # with an answer before all of the body was read
-PATIENCE = 0.5  # seconds before a client hears that there is too much to do
-GONE = 499  # what nginx notes of a client that went away before it was answered
+# Sent if the body was not read to its end: the connection could be used again only after reading
+# the rest of it.
+UNREAD = {"connection": "close"}
+PATIENCE = 0.5  # seconds until a 429 is sent
+GONE = 499  # nginx's status for a client that disconnected before it was answered
 log = logging.getLogger("unmask.server")
 
 
 class Guard:
-    """An app behind its limits; `queued` are the routes whose requests wait, by path."""
+    """ASGI middleware that applies the limits of a service to an app.
+
+    `queued` maps paths to the routes whose requests go through the batcher's queue.
+    """
 
     def __init__(
         self,
@@ -51,23 +61,25 @@ class Guard:
     ) -> None:
         self.app, self.desk, self.queued, self.token = app, desk, queued, token
         self.limits = desk.limits
-        self.under_way = 0  # requests
+        self.under_way = 0  # open requests; only the event loop counts them, so there is no lock
         self.hosts = {_name(host.lower()) for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the top of the file."""
+        """Check a request, run its route and record its status and duration."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         id, begun, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
-        status = GONE
+        status = GONE  # until a response has begun
 
         async def reply(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 if message["status"] == 429:
-                    # Who asks again at once would have us say no all day; waiting costs us nothing.
+                    # A client that repeats a refused request at once would keep the server busy
+                    # with refusals (1,665 per second when measured). Waiting costs nothing.
                     await asyncio.sleep(PATIENCE)
+                # After the wait: a client that disconnects meanwhile is recorded as GONE.
                 status = message["status"]
                 MutableHeaders(scope=message).update({**HEADERS, "x-request-id": id})
             await send(message)
@@ -80,7 +92,8 @@ class Guard:
             body = await self._body(scope, receive)
             await self._answered(scope, body, receive, reply)
         except RequestError as refused:
-            if status == GONE:  # else the answer is half sent: it ends with the connection
+            # If a response has begun, no second one can follow: uvicorn closes the connection.
+            if status == GONE:
                 await refused.response(path)(scope, receive, reply)
         except Exception:
             log.exception("request %s failed", id)
@@ -92,6 +105,8 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
+        # Against DNS rebinding: a web page could resolve its own name to this address, and then its
+        # requests would count as same-origin. The host header still has the page's name.
         host = headers.get("host", "").lower()
         if "*" not in self.hosts and _name(host) not in self.hosts:
             message = f"host '{host[:80]}' is not served here. Allow it (--allow-host)."
@@ -100,18 +115,24 @@ class Guard:
         public = path in OPEN or (method == "GET" and (path == "/" or path.startswith(PAGE)))
         if self.token and not public:
             kind, _, given = headers.get("authorization", "").partition(" ")
+            # Constant time, so that timing does not reveal how much of a token is right. As bytes,
+            # because `compare_digest` raises for a str that is not ASCII.
             right = hmac.compare_digest(given.strip().encode(), self.token.encode())
             if kind.lower() != "bearer" or not right:
                 message = "need the header Authorization: Bearer TOKEN."
                 raise RequestError(401, message, "token", {"www-authenticate": "Bearer"})
+        # Another site can make a browser post an HTML form here, which CORS does not prevent. But a
+        # form cannot send JSON.
         if method in ("POST", "PUT", "PATCH"):
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 message = f"content-type '{kind[:80]}'; need application/json."
                 raise RequestError(415, message, "content_type")
+            # Nothing here decompresses, so the body would be refused as invalid JSON later on.
             if headers.get("content-encoding", "identity") != "identity":
                 message = "the body is compressed; send it as it is."
                 raise RequestError(415, message, "content_encoding")
+        # Twenty digits are over any limit, and int() raises for a text of thousands of digits.
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdecimal() or int(length[:20]) > self.limits.body:
             raise self._large()
@@ -121,7 +142,10 @@ class Guard:
         return RequestError(413, message, "too_large", UNREAD)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """All of it, or a refusal as soon as it is too much or too slow."""
+        """Read the body; raise as soon as it is too large, too slow or ends early.
+
+        The size is counted as it arrives, because a chunked body does not declare it.
+        """
         body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_seconds):
@@ -136,14 +160,16 @@ class Guard:
         return bytes(body)
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Run the route until it has answered, the client has gone, or it took too long."""
+        """Run the route until it answers, the client disconnects or the deadline passes."""
+        # The body was read here, so the route receives it from a queue, as a single message.
         messages: asyncio.Queue[Message] = asyncio.Queue()
         messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
 
+        # uvicorn does not cancel an app when its client disconnects; this tells when it does.
         async def watch() -> None:
             while (message := await receive())["type"] != "http.disconnect":
                 pass
-            messages.put_nowait(message)
+            messages.put_nowait(message)  # Starlette waits for it while it streams
 
         route = asyncio.create_task(self._routed(scope, messages.get, send))
         watcher = asyncio.create_task(watch())
@@ -154,34 +180,40 @@ class Guard:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if route in done:
-                route.result()
+                route.result()  # raises what the route raised
             elif not done:
                 raise too_late("it took too long. Try again, or send less at a time.")
         finally:
+            # Cancelling the route marks its requests as left, so that the batcher drops them.
+            # Awaiting it lets that happen before this request stops counting as open.
             for task in (route, watcher):
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The route's answer; while the queue is full, a refusal, and nothing is looked into.
+        """Run the app, or refuse right away while the queue is full, without parsing the body.
 
-        With far too many clients most are refused: the less that costs, the more is left for the
-        answers. So one whose request is wrong, too, hears of that only when there is room.
+        Under overload most requests are refused, so a refusal must be cheap: parsing and validating
+        a body takes most of its time. An invalid request therefore gets its 422 only when the queue
+        has room.
         """
         route = self.queued.get(str(scope["path"])) if scope["method"] == "POST" else None
         if route is not None and (refused := self.desk.batcher.full()):
-            scope["route"] = route  # for the metrics
+            scope["route"] = route  # as the router would set it, for the metrics
             await refused.response(route.path)(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
 def _name(host: str) -> str:
-    """Without the port: [::1]:80 -> [::1]."""
+    """Return a host without its port: [::1]:80 -> [::1]."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
 def _route(scope: Scope) -> str:
-    """The route as it is written, so that there are few of them."""
+    """Return the route's path template, such as /runs/{name}.
+
+    A real path as a metric label would let a client create any number of time series.
+    """
     return str(getattr(scope.get("route"), "path", "other"))

@@ -1,13 +1,18 @@
-"""What the server counts, for Prometheus."""
+"""Requests and batches -> Prometheus metrics."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+# Upper bounds of the histogram buckets; the last is the default deadline of a request.
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Those of one server, so that two in one process do not meet."""
+    """Prometheus metrics of one server.
+
+    They are kept in a registry of their own: in Prometheus' global registry, a second server in
+    this process could not register the same names.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -28,11 +33,11 @@ class Metrics:
         self.waiting = Gauge("unmask_waiting_texts", "Texts in the queue.", registry=self.registry)
 
     def request(self, route: str, status: int, seconds: float) -> None:
-        """One more request."""
+        """Count a request that was answered or refused, by its route and HTTP status."""
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
     def batch(self, texts: int, tokens: int) -> None:
-        """One more batch."""
+        """Count a computed batch, by its texts and its estimated tokens."""
         self.texts.observe(texts)
         self.tokens.inc(tokens)

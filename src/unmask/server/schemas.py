@@ -1,4 +1,4 @@
-"""What the routes take and give, as JSON."""
+"""JSON request bodies -> validated models; answers -> JSON response bodies."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,37 +8,40 @@ from unmask.tasks.translate import Alignment, Beams, Penalty
 from unmask.tasks.views import AlignmentView
 from unmask.text.tokenizer import whole_characters
 
-Text = Annotated[str, AfterValidator(whole_characters)]  # half a character cannot be sent back
+# Half of a surrogate pair, which JSON can express, could not be encoded as UTF-8 in the response.
+Text = Annotated[str, AfterValidator(whole_characters)]
 Name = Annotated[Text | None, Field(description="Which model; the first that can, if left out.")]
-MANY = 1000  # of anything in a list; the server's own bounds, which are lower, say more
+# The longest list. The limits of the server are lower and have clearer errors, but they apply only
+# after validation, which takes too long for the hundreds of thousands of items of a large body.
+MANY = 1000
 Texts = Annotated[list[Text], Field(max_length=MANY)]
 Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_length=MANY)]
 Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
 Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
-# Fields that say how texts are answered: requests that share a batch agree in all of them.
+# Fields that become keyword arguments of a capability. Requests share a batch only if these agree.
 OPTIONS = {"truncate", "normalize", "add_special_tokens", "top"}
 
 
 class Request(BaseModel):
-    """A request: nothing in it is ignored."""
+    """A request body; unknown fields are refused, so that a misspelled option is not ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
     model: Name = None
 
     def options(self) -> dict[str, Any]:
-        """How to answer: the arguments of the verb, by name."""
+        """Return the options of the request, as keyword arguments for its capability."""
         return self.model_dump(include=OPTIONS)
 
 
 class LenientRequest(Request):
-    """A request in somebody else's words: clients send more than there is here."""
+    """A request body of a compatible route; unknown fields, which its clients send, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class OpenAIEmbeddingRequest(LenientRequest):
-    """OpenAI's request for embeddings."""
+    """Request for embeddings in OpenAI's format; embeddings have length 1."""
 
     input: Text | Texts
     encoding_format: Literal["float", "base64"] = "float"
@@ -47,7 +50,7 @@ class OpenAIEmbeddingRequest(LenientRequest):
 
 
 class EmbedRequest(LenientRequest):
-    """text-embeddings-inference's request for embeddings."""
+    """Request for embeddings in text-embeddings-inference's format; normalize: to length 1."""
 
     inputs: Text | Texts
     normalize: bool = True
@@ -55,35 +58,35 @@ class EmbedRequest(LenientRequest):
 
 
 class PredictRequest(LenientRequest):
-    """A text, a pair [a, b], or a batch of them [[a], [b, c]]."""
+    """What to classify: a text, a pair [a, b], or a batch of texts and pairs [[a], [b, c]]."""
 
     inputs: Text | Texts | Items
     truncate: Truncate = False
 
 
 class Sentences(BaseModel):
-    """One sentence and those it is compared with."""
+    """A source sentence and the sentences to compare with it."""
 
     source_sentence: Text
     sentences: Texts
 
 
 class SimilarityRequest(LenientRequest):
-    """How near sentences are to one."""
+    """Request for the similarity of sentences to a source sentence."""
 
     inputs: Sentences
     truncate: Truncate = False
 
 
 class TokenizeRequest(LenientRequest):
-    """Texts to split into tokens."""
+    """Texts to tokenize; add_special_tokens includes [CLS] and [SEP] in the result."""
 
     inputs: Text | Texts
     add_special_tokens: bool = True
 
 
 class FillRequest(Request):
-    """A text with [MASK] in it."""
+    """A text with one or more [MASK]; top is the number of predictions for each."""
 
     text: Text
     top: Annotated[int, Field(ge=1, le=100)] = 5
@@ -91,7 +94,7 @@ class FillRequest(Request):
 
 
 class NextSentenceRequest(Request):
-    """Two sentences."""
+    """Two sentences, for next-sentence prediction."""
 
     first: Text
     second: Text
@@ -99,27 +102,27 @@ class NextSentenceRequest(Request):
 
 
 class ClassifyRequest(Request):
-    """Texts, or pairs of them."""
+    """Texts, or pairs [a, b] of texts, to classify or score."""
 
     texts: Annotated[list[Text | tuple[Text, Text]], Field(max_length=MANY)]
     truncate: Truncate = False
 
 
 class AnswerRequest(Request):
-    """A question and the passage that may answer it."""
+    """A question and the passage in which to find the answer."""
 
     question: Text
     context: Text
 
 
 class EntitiesRequest(Request):
-    """Texts with names in them."""
+    """Texts in which to find named entities."""
 
     texts: Texts
 
 
 class TranslateRequest(Request):
-    """Texts to say in another language."""
+    """Texts to translate."""
 
     texts: Texts
     beams: Beams = 1
@@ -128,7 +131,7 @@ class TranslateRequest(Request):
 
 
 class AttentionRequest(Request):
-    """A text or a pair to look at."""
+    """A text or a pair of texts whose attention to return; mute lists heads to ablate, by layer."""
 
     text: Text
     second: Text | None = None
@@ -141,7 +144,7 @@ class AttentionRequest(Request):
 
 
 class OpenAIEmbedding(BaseModel):
-    """One embedding, as OpenAI's clients read it."""
+    """An embedding in OpenAI's format: numbers, or base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -149,14 +152,14 @@ class OpenAIEmbedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens that were read."""
+    """Number of tokens in the input, with [CLS] and [SEP]; both fields have the same value."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class OpenAIEmbeddingResponse(BaseModel):
-    """OpenAI's answer."""
+    """Embeddings in OpenAI's format, in the order of the input."""
 
     object: Literal["list"] = "list"
     data: list[OpenAIEmbedding]
@@ -165,7 +168,7 @@ class OpenAIEmbeddingResponse(BaseModel):
 
 
 class OpenAIModel(BaseModel):
-    """A model, as OpenAI's clients list it."""
+    """A served model in OpenAI's format; id is the name to use in requests."""
 
     id: str
     object: Literal["model"] = "model"
@@ -174,21 +177,21 @@ class OpenAIModel(BaseModel):
 
 
 class OpenAIModelList(BaseModel):
-    """All of them."""
+    """All served models, in OpenAI's format."""
 
     object: Literal["list"] = "list"
     data: list[OpenAIModel]
 
 
 class LabelScore(BaseModel):
-    """A label and how likely it is."""
+    """A label and its probability."""
 
     label: str
     score: float
 
 
 class TokenInfo(BaseModel):
-    """A token and where it stands in its text."""
+    """A token and its character offsets in the text; null for special tokens."""
 
     id: int
     text: str
@@ -198,14 +201,14 @@ class TokenInfo(BaseModel):
 
 
 class NextSentence(BaseModel):
-    """Does the second sentence follow the first?"""
+    """The probability that the second sentence follows the first; follows is true from 0.5."""
 
     probability: float
     follows: bool
 
 
 class TranslationResponse(BaseModel):
-    """A translation; the score is the mean log-probability of a word."""
+    """A translation; score is the mean log-probability of its tokens."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -215,7 +218,10 @@ class TranslationResponse(BaseModel):
 
 
 class ServerInfo(BaseModel):
-    """What is served, in text-embeddings-inference's words and some of ours."""
+    """Facts about the server in text-embeddings-inference's format, which has room for one model.
+
+    The fields model_id, model_type and max_input_length describe the first model; models lists all.
+    """
 
     model_id: str
     model_type: dict[str, Any]
@@ -228,7 +234,7 @@ class ServerInfo(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """Why there is no answer."""
+    """An error: a message for people, and an error_type for programs."""
 
     error: str
     error_type: str

@@ -1,7 +1,9 @@
-"""The app -> a socket: uvicorn, with deadlines for clients that are slow on purpose.
+"""ASGI app -> HTTP server: uvicorn, with deadlines for slow clients.
 
-An answer that nobody reads goes into the system's buffer first. If it fits there, the connection is
-idle to us, and ends as such; what does not fit waits here, and has a deadline.
+uvicorn has no deadline for receiving the headers, nor for a client that does not read its response.
+Here, a subclass of its protocol adds both. A response that the client does not read fills the
+buffer of the operating system first. If it fits, the connection counts as idle and is closed as
+such. The rest waits in the transport's write buffer, for which there is the "reading" deadline.
 """
 
 import asyncio
@@ -13,12 +15,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unmask.server.limits import Limits
 
-HEADERS = 16_384  # bytes of a request's headers
-IDLE = 5  # seconds that a connection may wait for its next request
+HEADERS = 16_384  # largest headers of a request, in bytes
+IDLE = 5  # seconds that a connection may stay open between two requests
 
 
 def protocol(limits: Limits) -> type[H11Protocol]:
-    """HTTP/1.1 that ends a connection which brings its headers, or takes its answer, too slowly."""
+    """Return uvicorn's HTTP/1.1 protocol with deadlines for sending headers and reading."""
 
     class Deadlines(H11Protocol):
         timers: dict[str, asyncio.TimerHandle]
@@ -30,19 +32,20 @@ def protocol(limits: Limits) -> type[H11Protocol]:
 
         def data_received(self, data: bytes) -> None:
             if not self.transport.get_write_buffer_size():
-                self._expect("reading", None)  # it has taken all that came before
+                self._expect("reading", None)  # the client has read all earlier responses
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
-                self._expect("headers", None)  # they are there: the guard takes over
-            elif "headers" not in self.timers:
+                self._expect("headers", None)  # complete: from here the guard keeps the time
+            elif "headers" not in self.timers:  # more bytes do not restart the time
                 self._expect("headers", limits.header_seconds)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
+            # asyncio calls `pause_writing` only above 64 KB, and less may stay unread, too.
             if "reading" not in self.timers and self.transport.get_write_buffer_size():
-                self._expect("reading", limits.body_seconds)  # too little for pause_writing
+                self._expect("reading", limits.body_seconds)
             if self.cycle is not None and not self.cycle.response_complete:
-                self._expect("headers", None)  # the next request was there already
+                self._expect("headers", None)  # a pipelined request has begun already
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -50,7 +53,8 @@ def protocol(limits: Limits) -> type[H11Protocol]:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            left = self.transport.get_write_buffer_size()  # it is called before all is taken
+            # Called when the buffer is low, not empty: the rest gets a deadline of its own.
+            left = self.transport.get_write_buffer_size()
             self._expect("reading", limits.body_seconds if left else None)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -59,7 +63,7 @@ def protocol(limits: Limits) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def _expect(self, what: str, seconds: float | None) -> None:
-            """The client must do this within so many seconds; None: it has."""
+            """Set the deadline for what the client must do; None removes it."""
             if what in self.timers:
                 self.timers.pop(what).cancel()
             if seconds is not None:
@@ -67,14 +71,15 @@ def protocol(limits: Limits) -> type[H11Protocol]:
 
         def _late(self, what: str) -> None:
             del self.timers[what]
+            # `abort`, because `close` would wait until the client has read the buffer.
             if what == "headers" or self.transport.get_write_buffer_size():
-                self.transport.abort()  # also one that is closing, with an answer nobody reads
+                self.transport.abort()
 
     return Deadlines
 
 
 def server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
-    """A server that, when told to stop, first answers what is under way; not yet running."""
+    """Return a server, not yet running, that answers open requests before it stops."""
     settings = uvicorn.Config(
         app,
         host=host,

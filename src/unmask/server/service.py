@@ -1,8 +1,7 @@
-"""What a model can be asked over HTTP, and how many at a time.
+"""Items of a request + model -> answers: what the routes call, and the checks of a request's size.
 
-A verb takes a model and items that belong together, and gives an answer to each, at once or in a
-session that grows step by step. All of them go through the same code as the command line and
-Python.
+A capability answers items that share a model and options, either at once or in a generation
+session. All of them run the code of the command line and the Python API.
 """
 
 import json
@@ -31,28 +30,30 @@ from unmask.tasks.regress import Regress
 from unmask.tasks.translate import Translate
 from unmask.tasks.views import View
 
-CHARACTERS = 3.0  # letters of a token, about; other characters are tokens of their own
+# For the estimate of tokens: some three letters make a token. Any character outside WORDS counts as
+# a token, because BERT splits at punctuation and around CJK characters.
+CHARACTERS = 3.0
 WORDS = re.compile(r"[A-Za-z0-9\s]+")
-ASK = "ask "
+ASK = "ask "  # prefix of a task's capability; a short route may have the name of a task
 TextOrPair = str | tuple[str, str]
-Embedded = tuple[Vector, int]  # and the number of tokens that were read
+Embedded = tuple[Vector, int]  # and its number of tokens, for OpenAI's usage
 Viewed = tuple[object, View]  # an answer and its view
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Capability:
-    """A thing to ask: what answers the items of a request, given its options as keywords."""
+    """A function that answers the items of a request, and the models that support it."""
 
-    run: Callable[..., Sequence[object]]
+    run: Callable[..., Sequence[object]]  # takes model and items, and options as keywords
     can: Callable[[Model], bool]
-    needs: str  # a model that can, in words
+    needs: str  # the kind of model it needs, for error messages
     begin: Callable[..., GenerationSession] | None = (
-        None  # instead of `run`, for a model that generates
+        None  # replaces `run` for a model that generates
     )
 
     def grows(self, model: Model) -> bool:
-        """Do the answers of this model grow in a session?"""
+        """Tell whether this model answers in a session, step by step."""
         return self.begin is not None and model.task.generates
 
 
@@ -73,13 +74,18 @@ def _has(head: str) -> Callable[[Model], bool]:
 
 def _embed(model: Model, items: list[str], **options: Unpack[EmbedOptions]) -> list[Embedded]:
     how = USUAL | options
+    # Tokenized here and not by `model.embed`: the response needs the number of tokens as well, and
+    # a text is tokenized only once.
     examples = list(model.examples(([text] for text in items), truncate=how["truncate"]))
     read = [len(example) for example in examples]
     return list(zip(model.vectors(examples, how), read, strict=True))
 
 
 def _tokenize(model: Model, items: list[str], *, add_special_tokens: bool) -> list[str]:
-    """JSON, written here: a text may have many tokens, and the event loop other things to do."""
+    """Return the tokens of each text as JSON.
+
+    It is written by the inference thread: with many tokens, it would hold up the event loop.
+    """
     found = []
     for text in items:
         example = model.tokenizer.encode(text)
@@ -118,18 +124,18 @@ def _attention(
 
 
 def _records(model: Model, asks: Sequence[Ask]) -> list[object]:
-    """Questions as records of the model's task."""
+    """Turn questions into records of the model's task."""
     return [model.task.record(ask, f"text {i}", i) for i, ask in enumerate(asks, start=1)]
 
 
 def _answered(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> list[object]:
-    """The answers of the model's task to questions that agree in their options."""
-    task = model.task.asked(asks[0])
+    """Return the task's answers to questions that share their options."""
+    task = model.task.asked(asks[0])  # any of them will do: only the options are read
     return list(model.predict(_records(model, asks), task=task, truncate=truncate))
 
 
 def _viewed(model: Model, asks: list[Ask], *, truncate: bool = True) -> list[Viewed]:
-    """The same, with a view of each answer."""
+    """Return the task's answers, each with its view."""
     return _views(model, _records(model, asks), _answered(model, asks, truncate=truncate))
 
 
@@ -139,7 +145,7 @@ def _views(model: Model, records: Sequence[object], found: Sequence[object]) -> 
 
 
 class _Growing:
-    """The same, of a task that generates, step by step."""
+    """The generation session of a task: answers with their views, growing step by step."""
 
     def __init__(self, model: Model, asks: list[Ask], *, truncate: bool = True) -> None:
         self.model, self.records = model, _records(model, asks)
@@ -148,20 +154,20 @@ class _Growing:
 
     @property
     def done(self) -> bool:
-        """See Session."""
+        """Are all answers complete?"""
         return self.growing.done
 
     def step(self) -> None:
-        """See Session."""
+        """Generate the next token of each unfinished answer."""
         self.growing.step()
 
     def answers(self) -> Sequence[object]:
-        """See Session."""
+        """Return the partial answers and their views, in order."""
         return _views(self.model, self.records, self.growing.answers())
 
 
 def of_task(name: str) -> Capability:
-    """The verb of a task: any of its questions, each answer with its view."""
+    """Return the capability behind /ask/TASK: questions -> answers with views."""
 
     def can(model: Model) -> bool:
         return model.fine_tuned and model.task.name == name
@@ -170,7 +176,7 @@ def of_task(name: str) -> Capability:
 
 
 def _short(kind: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Capability:
-    """A short form of a task's questions, each made of an item."""
+    """Return the capability of a short route: plain items -> a task's answers, without views."""
 
     def run(model: Model, items: list[T], *, truncate: bool = True) -> list[object]:
         return _answered(model, [ask(item) for item in items], truncate=truncate)
@@ -206,12 +212,12 @@ VERBS = {
 
 
 def capabilities(model: Model) -> list[str]:
-    """The verbs that a model can answer."""
+    """Return the names of what a model can do, in the order of `VERBS`."""
     return [name for name, verb in VERBS.items() if verb.can(model)]
 
 
 def named(models: Mapping[str, Model], name: str) -> Model:
-    """The model of that name."""
+    """Return the model of this name; raise a 404 error if there is none."""
     if name not in models:
         message = f"model '{name[:80]}': not served here; there is {', '.join(models)}."
         raise RequestError(404, message, "unknown_model")
@@ -219,7 +225,7 @@ def named(models: Mapping[str, Model], name: str) -> Model:
 
 
 def chosen(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[str, Model]:
-    """The model that is named, or the first that can."""
+    """Return the named model, or without a name the first that supports the capability."""
     asked = verb_of(verb)
     for own in models if name is None else [name]:
         model = named(models, own)
@@ -230,17 +236,20 @@ def chosen(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[st
 
 
 def verb_of(name: str) -> Capability:
-    """A verb by its name; that of a task is called `ask` and its name."""
+    """Return a capability by name; that of a task is called "ask TASK"."""
     return of_task(name.removeprefix(ASK)) if name.startswith(ASK) else VERBS[name]
 
 
 def guessed_tokens(items: Sequence[object]) -> int:
-    """About how much there is to compute, without tokenising it on the event loop."""
+    """Estimate the tokens of items from their length; each gets two more for [CLS] and [SEP].
+
+    Tokenizing them would block the event loop.
+    """
     return sum(2 + _tokens(item) for item in items)
 
 
 def _tokens(item: object) -> int:
-    """Of all texts in an item, however deep they stand in lists and tables."""
+    """Estimate the tokens of all texts in an item, also in nested lists and dictionaries."""
     match item:
         case str():
             letters = sum(map(len, WORDS.findall(item)))
@@ -255,7 +264,7 @@ def _tokens(item: object) -> int:
 
 
 class Service:
-    """What a route needs: the models, and somebody who answers."""
+    """What routes share: the models, the limits, the metrics and the batcher."""
 
     def __init__(self, models: dict[str, Model], limits: Limits, runs: dict[str, Path]) -> None:
         self.models, self.limits, self.runs = models, limits, runs
@@ -263,17 +272,18 @@ class Service:
         self.batcher = Batcher(limits, self.metrics)
 
     async def ask(self, verb: str, asked: Request, items: Sequence[object]) -> list[Any]:
-        """The answers to the items of a request."""
+        """Return the answers to the items of a request, in order."""
         self._refuse_many(items)
         return await self.batcher.ask(self._work(verb, asked, items))
 
     async def ask_task(self, task: str, asked: Request, asks: Sequence[Ask]) -> list[Viewed]:
-        """The answers to questions, of which those go together that agree in their options."""
+        """Answer questions of a task, in order; those with equal options share a batch."""
         self._refuse_many(asks)
         found: dict[int, Viewed] = {}
         left = dict(enumerate(asks))
         while left:
-            options = next(iter(left.values())).chosen()  # compared, never hashed: may hold lists
+            # Options may hold lists, so they cannot be the keys of a dictionary of groups.
+            options = next(iter(left.values())).chosen()
             group = {place: ask for place, ask in left.items() if ask.chosen() == options}
             work = self._work(ASK + task, asked, [*group.values()], options)
             found.update(zip(group, await self.batcher.ask(work), strict=True))
@@ -281,14 +291,17 @@ class Service:
         return [found[place] for place in range(len(asks))]
 
     def stream_task(self, task: str, asked: Request, ask: Ask) -> AsyncIterator[Viewed]:
-        """The answer to one question, as it grows."""
+        """Return an iterator over the growing answer to one question.
+
+        Not `async`: a request over the limits is refused here, before the response begins.
+        """
         self._refuse_many([ask])
         return self.batcher.stream(self._work(ASK + task, asked, [ask], ask.chosen()))
 
     def _work(
         self, verb: str, asked: Request, items: Sequence[object], more: object = None
     ) -> PendingRequest:
-        """What the thread is to do; works with an equal key are done together."""
+        """Build the work for the inference thread; requests with equal keys share a batch."""
         name, model = chosen(self.models, verb, asked.model)
         options, own = asked.options(), verb_of(verb)
         key = name, verb, tuple(options.items()), more
@@ -297,7 +310,7 @@ class Service:
         return PendingRequest(key, run, items, guessed_tokens(items), grows)
 
     def _refuse_many(self, items: Sequence[object]) -> None:
-        """Refuse more than a request may bring."""
+        """Refuse a request with too many texts, too many tokens or options that cost too much."""
         if len(items) > self.limits.texts:
             raise invalid(
                 f"{len(items)} texts; a request may have {self.limits.texts}. Send several."
@@ -312,14 +325,14 @@ class Service:
             )
 
     def _refuse_options(self, ask: Ask) -> None:
-        """Refuse options that cost more than the server allows, on every route."""
+        """Refuse an option above the server's limit; the task itself may allow larger values."""
         for name, value in ask.chosen():
             most = self.limits.options.get(name)
             if most is not None and isinstance(value, int | float) and value > most:
                 raise invalid(f"{name} {value}: this server allows {most} at most. Ask for less.")
 
     def schema(self, task: Task[Any, Any]) -> dict[str, Any]:
-        """The schema of a task's questions, with the server's own limits of options."""
+        """Return the JSON schema of a task's questions, with this server's limits as maxima."""
         schema = task.Ask.model_json_schema()
         for name, most in self.limits.options.items():
             if name in task.Ask.options:

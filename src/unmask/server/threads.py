@@ -1,10 +1,13 @@
-"""torch's helpers in a server: one team of them, which waits awake for a moment and then sleeps.
+"""OpenMP threads of the server: a single thread pool, with a short active wait.
 
-Every thread that lets torch use several cores has a team, and a sentence brings it together about
-a hundred times. Between two steps helpers wait awake, which is quick. But OpenMP has them sleep at
-once as soon as there are more of them than cores, and a sentence takes half as long again; and if
-something else keeps a core busy, they wait awake for milliseconds in each other's way, and it takes
-thirty times as long. So: one thread with a team, and short waits.
+Every Python thread that runs torch operations on several cores owns an OpenMP pool, and one
+sentence synchronizes that pool about a hundred times. Between two operations the workers spin,
+which is fast, but two situations spoil it:
+
+- With more OpenMP threads than cores, workers sleep after each operation instead of spinning, and a
+  sentence takes half as long again. So only the inference thread may own a pool.
+- If another process keeps a core busy, spinning workers get in each other's way for milliseconds,
+  and a sentence takes up to thirty times as long. So the workers spin only briefly.
 """
 
 import os
@@ -16,20 +19,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unmask.infer.model import Model
 
-WAIT = "GOMP_SPINCOUNT"  # of GNU's OpenMP, torch's on Linux
-TURNS = 10_000  # a tenth of a millisecond, about; by itself it takes thirty times that
-ASKED = (WAIT, "OMP_WAIT_POLICY")  # who sets one of these knows better
+WAIT = "GOMP_SPINCOUNT"  # read by GNU OpenMP, which torch uses on Linux
+TURNS = 10_000  # spins for about 0.1 ms; the default is some 3 ms
+ASKED = (WAIT, "OMP_WAIT_POLICY")  # if the user has set one of these, it stays as it is
 
 
 def wait_briefly() -> None:
-    """For the rest of this process; OpenMP asks when torch is imported, and not again."""
+    """Limit how long OpenMP workers of this process spin; call it before torch is imported.
+
+    OpenMP reads the environment once, while torch is imported.
+    """
     if not any(name in os.environ for name in ASKED):
         os.environ[WAIT] = str(TURNS)
 
 
 def load(folders: Mapping[str, str | Path]) -> "dict[str, Model]":
-    """The models, read in a thread that ends with its team: the one that answers needs its own."""
-    from unmask.infer.model import Model
+    """Load the models in a temporary thread, so that no OpenMP pool is left over from loading."""
+    from unmask.infer.model import Model  # imports torch, which must follow `wait_briefly`
 
+    # A thread's pool ends with the thread. A pool of the main thread would live on beside that of
+    # the inference thread: more workers than cores, and 98 sleeps per sentence instead of 0.8.
     with ThreadPoolExecutor(1) as apart:
         return dict(zip(folders, apart.map(Model.load, folders.values()), strict=True))

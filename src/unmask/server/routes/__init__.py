@@ -1,1 +1,1 @@
-"""Routes of OpenAI, of text-embeddings-inference, and of unmask."""
+"""HTTP routes: those of OpenAI and text-embeddings-inference, and those of unmask itself."""

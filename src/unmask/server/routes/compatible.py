@@ -1,4 +1,7 @@
-"""Routes that other people's clients know: OpenAI's, and text-embeddings-inference's."""
+"""Routes that existing clients can call: OpenAI's and text-embeddings-inference's.
+
+They take and return what these APIs document, so the names of fields are theirs.
+"""
 
 import base64
 from typing import Any
@@ -15,7 +18,7 @@ from unmask.version import VERSION
 
 
 def router(desk: Service) -> APIRouter:
-    """The routes."""
+    """Return the compatible routes, for the models of a service."""
     routes = APIRouter()
     _openai(routes, desk)
     _vectors(routes, desk)
@@ -27,12 +30,17 @@ def router(desk: Service) -> APIRouter:
 def _openai(routes: APIRouter, desk: Service) -> None:
     @routes.post("/v1/embeddings", tags=["OpenAI"])
     async def embeddings(asked: schemas.OpenAIEmbeddingRequest) -> schemas.OpenAIEmbeddingResponse:
-        """One vector per text, as floats or as base64 of float32."""
+        """Embed one or several texts, as in OpenAI's API.
+
+        The embeddings have length 1. The server does not shorten embeddings: if dimensions is set,
+        it must be the model's own.
+        """
         texts = _listed(asked.input)
         if not texts:
             raise invalid("input is empty; need a text or a list of them.")
         name, model = chosen(desk.models, "embed", asked.model)
         width = model.network.config.width
+        # Checked before any text is computed: the width is known.
         if asked.dimensions not in (None, width):
             raise invalid(f"dimensions {asked.dimensions}: the model has {width}. Leave it out.")
         found: list[Embedded] = await desk.ask("embed", asked, texts)
@@ -48,12 +56,12 @@ def _openai(routes: APIRouter, desk: Service) -> None:
 
     @routes.get("/v1/models", tags=["OpenAI"])
     async def models() -> schemas.OpenAIModelList:
-        """What is served."""
+        """List the models that this server offers, as in OpenAI's API."""
         return schemas.OpenAIModelList(data=[schemas.OpenAIModel(id=name) for name in desk.models])
 
     @routes.get("/v1/models/{name:path}", tags=["OpenAI"])
     async def model(name: str) -> schemas.OpenAIModel:
-        """One of them."""
+        """Return one model by its name, or 404 if the server does not offer it."""
         named(desk.models, name)
         return schemas.OpenAIModel(id=name)
 
@@ -61,16 +69,17 @@ def _openai(routes: APIRouter, desk: Service) -> None:
 def _vectors(routes: APIRouter, desk: Service) -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
     async def embed(asked: schemas.EmbedRequest) -> list[list[float]]:
-        """One vector per text."""
+        """Embed one or several texts: one vector of floats per text."""
         found: list[Embedded] = await desk.ask("embed", asked, _listed(asked.inputs))
         return [vector.tolist() for vector, _ in found]
 
     @routes.post("/similarity", tags=["text-embeddings-inference"])
     async def similarity(asked: schemas.SimilarityRequest) -> list[float]:
-        """The cosine of each sentence to the source."""
+        """Compare sentences with a source sentence: one cosine similarity (-1 to 1) for each."""
         texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
         found: list[Embedded] = await desk.ask("embed", asked, texts)
         first, *others = (vector for vector, _ in found)
+        # Vectors have length 1, so the product is the cosine; rounding can put it just outside.
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
 
     @routes.post(
@@ -79,8 +88,9 @@ def _vectors(routes: APIRouter, desk: Service) -> None:
         response_model=list[list[schemas.TokenInfo]],
     )
     async def tokenize(asked: schemas.TokenizeRequest) -> Response:
-        """The tokens of each text, and where they stand in it."""
+        """Tokenize texts: for each text its tokens, with ids and character offsets."""
         found = await desk.ask("tokenize", asked, _listed(asked.inputs))
+        # Already JSON (see `service._tokenize`), so the event loop only joins it.
         return Response(f"[{','.join(found)}]", media_type="application/json")
 
 
@@ -101,13 +111,21 @@ def _labels(routes: APIRouter, desk: Service) -> None:
     async def predict(
         asked: schemas.PredictRequest,
     ) -> list[schemas.LabelScore] | list[list[schemas.LabelScore]]:
-        """The labels of a text, of a pair, or of a batch of them, the likeliest first."""
+        """Classify a text, a pair of texts, or a batch: labels with scores, most likely first.
+
+        The answer to a batch is a list with one such list per item.
+        """
         each, many = await shares(asked)
         return each if many else each[0]
 
     @routes.post("/", tags=["text-embeddings-inference"])
     async def root(asked: schemas.PredictRequest) -> Any:
-        """What the first model was made for, in the form of Hugging Face's own API."""
+        """Answer as Hugging Face's inference API does: with label scores or with embeddings.
+
+        Without model, the first model answers. If it is a classifier, the answer has the scores of
+        its labels for each input; any other model returns one embedding per text.
+        """
+        # Every model can embed, so this finds the named or the first model, whatever its task.
         _, model = chosen(desk.models, "embed", asked.model)
         if VERBS["classify"].can(model):
             return (await shares(asked))[0]
@@ -122,7 +140,7 @@ def _labels(routes: APIRouter, desk: Service) -> None:
 def _about(routes: APIRouter, desk: Service) -> None:
     @routes.get("/info", tags=["text-embeddings-inference"])
     async def info() -> schemas.ServerInfo:
-        """What is served, and its limits."""
+        """Describe the first model and the limits of the server, and list all models."""
         name, model = next(iter(desk.models.items()))
         labels = model.network.shape.labels
         kind: dict[str, object] = {"embedding": {"pooling": "mean"}}
@@ -142,7 +160,8 @@ def _about(routes: APIRouter, desk: Service) -> None:
 
     @routes.get("/health", tags=["text-embeddings-inference"])
     async def health() -> dict[str, str]:
-        """Is the thread that answers alive?"""
+        """Return 200 while the server can answer requests, else 503. Needs no token."""
+        # Without its inference thread, the server would accept requests and never answer them.
         if not desk.batcher.thread.is_alive():
             raise RequestError(503, "nobody answers.", "unhealthy")
         return {"status": "ok"}
@@ -153,7 +172,10 @@ def _listed(texts: str | list[str]) -> list[str]:
 
 
 def _texts_or_pairs(inputs: str | list[str] | list[list[str]]) -> tuple[list[TextOrPair], bool]:
-    """text-embeddings-inference's ways to write them; is it a batch?"""
+    """Return the inputs as texts or pairs, and whether they are a batch.
+
+    "a" -> text; ["a"] -> text; ["a", "b"] -> pair; [["a"], ["b", "c"]] -> batch of text and pair.
+    """
     if isinstance(inputs, str):
         return [inputs], False
     if batch := [item for item in inputs if isinstance(item, list)]:
@@ -168,7 +190,7 @@ def _text_or_pair(texts: list[str]) -> TextOrPair:
 
 
 def _written(vector: Vector, how: str) -> list[float] | str:
-    if how == "base64":
+    if how == "base64":  # of little-endian float32, on every machine
         return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
     numbers: list[float] = vector.tolist()
     return numbers

@@ -1,7 +1,7 @@
-"""Routes for the tasks of the models that are served, made from each task's `Ask`.
+"""Tasks of the served models -> a route POST /ask/TASK for each, including tasks of plugins.
 
-`POST /ask/TASK` takes any number of questions and gives an answer to each, with what a page needs
-to draw it. A task that generates can stream: one question, and its answer as it grows.
+The schemas of a route come from its task's `Ask` and answer types. Each answer has a view, which
+tells a client how to draw it. A task that generates text can stream the answer to one question.
 """
 
 import json
@@ -24,38 +24,41 @@ EVENTS = "text/event-stream"
 
 
 class Questions(Request):
-    """What any task is asked; each has its own kind of items."""
+    """Request of any task; the route of a task replaces `items` by questions of its own type."""
 
     items: Sequence[Ask]
     truncate: Truncate = False
 
 
 class StreamQuestions(Questions):
-    """The same of a task that generates."""
+    """Request of a task that generates, whose answer can be streamed."""
 
     stream: bool = Field(False, description="Send the answer as it grows.")
 
 
 def router(desk: Service) -> APIRouter:
-    """A route for each task that is served."""
+    """Return one route for each task of the fine-tuned models."""
     routes = APIRouter(prefix="/ask", tags=["tasks"])
     tasks: dict[str, Task[Any, Any]] = {}
     for model in desk.models.values():
         if model.fine_tuned:
             tasks.setdefault(model.task.name, model.task)
+    # One route per task, not per model: the request chooses among the models of a task.
     for task in tasks.values():
         _route(routes, desk, task)
     return routes
 
 
 def _route(routes: APIRouter, desk: Service, task: Task[Any, Any]) -> None:
-    """The route of one task, whose schemas are its own."""
+    """Add the route of a task, with request and response types made for it."""
     name, title = task.name, task.name.capitalize()
     base = StreamQuestions if task.generates else Questions
     items: tuple[Any, Any] = GenericAlias(list, (task.Ask,)), Field(max_length=MANY)
     asked_type = create_model(f"{title}Questions", __base__=base, items=items)
     answer_type = create_model(f"{title}Answer", answer=(task.answers, ...), view=(View, ...))
 
+    # FastAPI reads the types from `__annotations__`, which are replaced below: a static signature
+    # cannot name types that are made here.
     async def ask(asked: Questions) -> StreamingResponse | list[BaseModel]:
         if isinstance(asked, StreamQuestions) and asked.stream:
             return _streamed(desk, name, asked)
@@ -79,10 +82,14 @@ def _route(routes: APIRouter, desk: Service, task: Task[Any, Any]) -> None:
 
 
 def _streamed(desk: Service, name: str, asked: Questions) -> StreamingResponse:
-    """Server-sent events: one for each step that has changed the answer."""
+    """Stream the answer to one question as server-sent events, one per change of its view.
+
+    The last event is {"done": true} or an error.
+    """
     if len(asked.items) != 1:
         raise invalid(f"stream: {len(asked.items)} items; need one. Send each by itself.")
-    if refused := desk.batcher.full():  # it must come before the first byte
+    # A stream begins with status 200, so whatever can be refused is refused before.
+    if refused := desk.batcher.full():
         raise refused
     pieces = desk.stream_task(name, asked, asked.items[0])
 
@@ -91,10 +98,10 @@ def _streamed(desk: Service, name: str, asked: Questions) -> StreamingResponse:
         try:
             async for _, view in pieces:
                 now = view.model_dump_json()
-                if now != before:
+                if now != before:  # a step may change nothing that the view shows
                     yield f"data: {now}\n\n"
                 before = now
-        except RequestError as refused:  # too late for a status
+        except RequestError as refused:  # status 200 was sent already
             last = json.dumps(refused.body(f"/ask/{name}"))
         yield f"data: {last}\n\n"
 

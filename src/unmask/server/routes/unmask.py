@@ -1,4 +1,4 @@
-"""Routes of our own: each is a verb of the command line, with its name and its answers."""
+"""unmask's own routes: the commands `fill`, `next`, `look`, `predict` and `translate` as JSON."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from unmask.tasks.regress import Number
 from unmask.tasks.translate import AskTranslation, Translate
 from unmask.train.run_folder import read_metrics
 
-MOST = 1500  # entries of a run's training that are sent
+MOST = 1500  # training entries of a run that are sent, at most
 
 
 def router(desk: Service) -> APIRouter:
-    """The routes."""
+    """Return unmask's own routes, for the models and runs of a service."""
     routes = APIRouter(tags=["unmask"])
     _asking(routes, desk)
     _looking(routes, desk)
@@ -30,44 +30,47 @@ def router(desk: Service) -> APIRouter:
 def _asking(routes: APIRouter, desk: Service) -> None:
     @routes.post("/fill")
     async def fill(asked: schemas.FillRequest) -> list[list[TokenPrediction]]:
-        """The likeliest tokens for each [MASK], best first."""
+        """Predict masked tokens: for each [MASK] in the text, the most likely tokens."""
         guesses: list[list[TokenPrediction]]
         (guesses,) = await desk.ask("fill", asked, [asked.text])
         return guesses
 
     @routes.post("/next")
     async def next_sentence(asked: schemas.NextSentenceRequest) -> schemas.NextSentence:
-        """How likely the second sentence is to have followed the first."""
+        """Predict how likely the second sentence is to follow the first."""
         verdict: schemas.NextSentence
         (verdict,) = await desk.ask("next", asked, [(asked.first, asked.second)])
         return verdict
 
     @routes.post("/classify")
     async def classify(asked: schemas.ClassifyRequest) -> list[Labels]:
-        """The labels of each text or pair."""
+        """Classify texts or pairs of texts: for each, its labels and their probabilities."""
         return await desk.ask("classify", asked, asked.texts)
 
     @routes.post("/score")
     async def score(asked: schemas.ClassifyRequest) -> list[float]:
-        """The number that belongs to each text or pair."""
+        """Score texts or pairs of texts with a regression model: one number for each."""
         found: list[Number] = await desk.ask("score", asked, asked.texts)
         return [number.score for number in found]
 
     @routes.post("/answer")
     async def answer(asked: schemas.AnswerRequest) -> QaAnswer:
-        """The stretch of a passage that answers a question."""
+        """Answer a question with a span of a passage (extractive question answering).
+
+        text is empty if the model finds no answer.
+        """
         found: QaAnswer
         (found,) = await desk.ask("answer", asked, [(asked.question, asked.context)])
         return found
 
     @routes.post("/entities")
     async def entities(asked: schemas.EntitiesRequest) -> list[FoundEntities]:
-        """The names in each text."""
+        """Find named entities: for each text its entities, and a tag for each word."""
         return await desk.ask("entities", asked, asked.texts)
 
     @routes.post("/translate")
     async def translate(asked: schemas.TranslateRequest) -> list[schemas.TranslationResponse]:
-        """Each text in the other language."""
+        """Translate texts, in order."""
         options = asked.model_dump(include=set(AskTranslation.options))
         asks = [AskTranslation(text=text, **options) for text in asked.texts]
         found = await desk.ask_task(Translate.name, asked, asks)
@@ -77,7 +80,11 @@ def _asking(routes: APIRouter, desk: Service) -> None:
 def _looking(routes: APIRouter, desk: Service) -> None:
     @routes.post("/attention")
     async def attention(asked: schemas.AttentionRequest) -> dict[str, Any]:
-        """What the model attends to; the weights are float32, in base64."""
+        """Return attention weights, token importance and the model's answer, optionally ablated.
+
+        The weights are float32 in base64, of shape [layers, heads, tokens, tokens]. Of a long text,
+        128 tokens are returned, beginning with token number start.
+        """
         item = asked.model_dump(include={"text", "second", "start", "mute"})
         data: dict[str, Any]
         (data,) = await desk.ask("attention", asked, [item])
@@ -85,7 +92,7 @@ def _looking(routes: APIRouter, desk: Service) -> None:
 
     @routes.get("/cards")
     def cards() -> list[dict[str, Any]]:
-        """The models, what each can do, and its card."""
+        """List the models: what each can do, its task, its settings and its model card."""
         return [
             {
                 "name": name,
@@ -99,16 +106,20 @@ def _looking(routes: APIRouter, desk: Service) -> None:
 
     @routes.get("/runs")
     async def runs() -> list[str]:
-        """The runs that are watched."""
+        """List the names of the training runs that the server was started with (--run)."""
         return list(desk.runs)
 
     @routes.get("/runs/{name}")
     def run(name: str) -> list[dict[str, Any]]:
-        """What a run has written so far: all of it, or entries evenly over it and its end."""
+        """Return the metrics of a training run so far, also while it is training.
+
+        Of a long run, the training entries are thinned out evenly. Its last entry and all
+        evaluations are always included.
+        """
         if name not in desk.runs:
             raise RequestError(404, f"run '{name[:80]}': not watched here.", "unknown_run")
         entries = read_metrics(desk.runs[name])
-        step = -(-len(entries) // MOST)
+        step = -(-len(entries) // MOST)  # rounded up, so that at most MOST remain
         return [
             entry
             for number, entry in enumerate(entries)
@@ -117,7 +128,7 @@ def _looking(routes: APIRouter, desk: Service) -> None:
 
 
 def _task(desk: Service, model: Model) -> dict[str, Any] | None:
-    """The model's task and the schema of its questions, from which the page makes a form."""
+    """Describe a model's task, with the schema of its questions, for the form on the page."""
     if not model.fine_tuned:
         return None
     task = model.task
