@@ -51,7 +51,7 @@ class Timed:
     """The measured cost of a training step of one model size."""
 
     piece: float  # seconds of a micro-batch
-    rest: float  # seconds per step of the optimizer, however many micro-batches
+    rest: float  # seconds of the optimizer per step
     tokens: int  # of a micro-batch
     weights: int  # of the blocks
 

@@ -112,6 +112,7 @@ class Run:
         given = self.job.build(recipe, site)
         for names in filter(None, given.publish.values()):
             part_of(given.network, names)  # raises now, rather than when training is over
+        # Every process reads the data by itself; other data on one of them would go unnoticed.
         group.refuse_difference(given.digest.sha256, f"the {given.digest.name}")
         group.refuse_difference(self.job.scope.table(recipe), "the recipe")
         group.wait()

@@ -57,7 +57,7 @@ def find_tokens(
     given: GivenVocabularies,
     start: Folder | None,
 ) -> Tokenizers:
-    """Find the tokenizers of a run: the model's, given, of the run to resume, or learned."""
+    """Find the tokenizers of a run: the model's, the user's, a resumed run's, or learned ones."""
     if start is not None and not task.decodes:
         return Tokenizers(start.needed_tokenizer(), 0)
 

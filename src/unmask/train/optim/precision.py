@@ -49,6 +49,7 @@ def bf16_works() -> bool:
     if not getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)():
         return True
     if not hasattr(os, "fork"):  # Windows; slower, because a new process imports torch again
+        # -P: a torch.py in the working directory must not be imported.
         trial = [sys.executable, "-P", "-c", TRIAL]
         return subprocess.run(trial, capture_output=True, check=False).returncode == 0
     child = os.fork()

@@ -174,6 +174,7 @@ def clear(module: nn.Module) -> None:
 
 def clipped(module: nn.Module, clip: float) -> float:
     """Clip the gradient to the norm `clip`; return its norm before clipping."""
+    # Frozen parameters have no gradient; with sharded weights the norm itself is sharded.
     parameters = [p for p in module.parameters() if p.requires_grad]
     return float(full_tensor(clip_grad_norm_(parameters, clip)))
 
@@ -185,5 +186,6 @@ def count(
     counts: Counter[str] = Counter()
     for piece in pieces:
         counts.update({**piece.batch.counts, "tokens": piece.batch.real})
+    # One collective call for all counts, in an order that is the same on every process.
     names = [*sorted(terms), "tokens"]
     return dict(zip(names, processes.total([counts[name] for name in names]), strict=True))
