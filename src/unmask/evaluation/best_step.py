@@ -1,7 +1,7 @@
-"""The held-out scores of a fine-tuning run: measured, reported, the best step kept, drawn.
+"""The evaluator of fine-tuning: held-out scores -> log, report, and the model of the best step.
 
-A run may have several tasks: then each has its scores under its name, and the best step is the one
-with the highest mean of the tasks' main metrics.
+In a run with several tasks, each task has its scores under its name, and the best step has the
+highest mean of the tasks' main metrics.
 """
 
 import math
@@ -28,19 +28,19 @@ BEST = "best"
 
 
 class TaskScorer(Protocol):
-    """Held-out data that a network can be measured on, with the help of all processes."""
+    """Held-out data of one or several tasks that a network can be scored on; a collective call."""
 
     def measure(
         self, network: Network, objective: Objective | None
     ) -> tuple[dict[str, TaskScores], list[float]]:
-        """Scores of each task by its name, "" where there is one, and the loss of each.
+        """Return the scores by task name ("" for a single task) and the loss of each task.
 
-        Without the objective the losses are unknown, and so are scores that follow from them.
+        Without the objective, losses are unknown, and so are scores derived from them.
         """
 
 
 class BestStep(Evaluator):
-    """The evaluations of a run; the model of the best step is kept on disk."""
+    """Evaluates a fine-tuning run and keeps the model of its best step on disk."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class BestStep(Evaluator):
         self.exam, self.site, self.tokens, self.provenance = exam, site, tokens, provenance
         self.folder, self.group = site.folder, site.processes
         self.times, self.patience = recipe.evaluate.times, recipe.evaluate.patience
-        self.history: list[Entry] = []  # evaluations, as they are in the metrics
-        self.shown: dict[str, TaskScores] | None = None  # of the best one, for the report
+        self.history: list[Entry] = []  # all evaluations, as recorded in the metrics
+        self.shown: dict[str, TaskScores] | None = None  # of the best step, to report
 
     def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
-        """Measure, report, and keep the model if it is the best."""
+        """Score the network, log the scores, and save the model if it is the best so far."""
         standard = objective.standard().to(self.group.device).eval()
         measured, losses = self.exam.measure(network, standard)
         scores = {
@@ -69,6 +69,7 @@ class BestStep(Evaluator):
         entry[METRIC] = mean(scored.scores[scored.metric] for scored in measured.values())
         entry["how"] = {name: self._settings_of(scored) for name, scored in measured.items()}
         self.history.append({"step": position.step, **entry})
+        # Saving ends in a barrier, so the first process decides for all of them.
         better = self.group.agree(self._best() is self.history[-1])
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         mark = " (the best so far)" if better and position.step else ""
@@ -80,21 +81,22 @@ class BestStep(Evaluator):
         return entry
 
     def best(self, position: Position) -> Best:
-        """The step with the best scores."""
+        """Return the step with the highest main metric, with its model folder and scores."""
         entry = self._best()
         scores = {k: v for k, v in entry.items() if isinstance(v, float)}
         return Best(entry["step"], self._place(entry["step"]), scores, entry["how"])
 
     def stop(self) -> bool:
-        """Has there been no better one for as long as patience lasts?"""
+        """Whether the last `patience` evaluations have brought no improvement."""
         if not self.patience or not self.history:
             return False
         since = len(self.history) - 1 - self.history.index(self._best())
         return self.group.agree(since >= self.patience)
 
     def report(self) -> None:
-        """Draw the run so far, with the answers of its best step."""
-        if self.shown is None and self.history:  # they were given before the run was resumed
+        """Write the report of the run so far, with the answers of its best step."""
+        # After a resume the answers are gone, since metrics hold only scores: compute them again.
+        if self.shown is None and self.history:
             best = self._best()
             network = load_folder(self._place(best["step"])).network
             measured, _ = self.exam.measure(network.to(self.group.device), None)
@@ -102,24 +104,25 @@ class BestStep(Evaluator):
         write_report(self.folder, scored=self.shown or {})
 
     def restore(self, entries: Sequence[Entry]) -> None:
-        """Remember what was measured before; forget what will be measured again."""
+        """Take over the evaluations of a resumed run, and remove models that it does not need."""
         self.history = list(entries)
         if self.folder.writes:
             remove_leftovers(self.folder.path / BEST, ".step-*.tmp-*")
-            self._remove_others()  # a run that was killed may not have come to it
+            self._remove_others()  # a killed run may not have done so
         self.group.wait()
 
     def saved(self) -> None:
-        """Remove models that neither the run nor one of its checkpoints needs any more.
+        """Remove models that neither the run nor any of its checkpoints needs.
 
-        A run that is killed continues from a checkpoint, and then the best step up to that
-        checkpoint is the best one again.
+        A killed run resumes from a checkpoint, and the best step up to that checkpoint is then the
+        best one again. So every checkpoint needs the model that was best when it was written.
         """
         if self.folder.writes:
-            with suppress(OSError):
+            with suppress(OSError):  # a folder that cannot be deleted is no reason to stop the run
                 self._remove_others()
 
     def _remove_others(self) -> None:
+        # The run itself, at its present step, and each checkpoint that it may resume from.
         ends = [math.inf, *map(_step, self.folder.checkpoints.glob("step-*"))]
         before = [[entry for entry in self.history if entry["step"] <= end] for end in ends]
         needed = {self._best(entries)["step"] for entries in before if entries}
@@ -131,11 +134,11 @@ class BestStep(Evaluator):
         return self.folder.path / BEST / f"step-{step}"
 
     def _best(self, among: Sequence[Entry] = ()) -> Entry:
-        """The first of the highest; step 0 counts only if there is no other."""
+        """Return the first evaluation with the highest metric; step 0 only if there is no other."""
         return max(among or self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
     def _settings_of(self, scored: TaskScores) -> dict[str, Any]:
-        """What a model folder keeps of a task."""
+        """Return the task table that a model folder stores."""
         settings = scored.settings.model_dump()
         return {"name": scored.name, "length": self.tokens.max_length, **settings}
 
@@ -157,7 +160,7 @@ class BestStep(Evaluator):
 
 
 def _stored(name: str, scored: TaskScores, entry: Entry) -> TaskScores:
-    """With the scores of an entry, of which some needed the objective."""
+    """Replace scores by the recorded ones, some of which only the objective can compute."""
     found = {what: entry.get(metric_name(name, what), v) for what, v in scored.scores.items()}
     return replace(scored, scores=found)
 

@@ -1,4 +1,4 @@
-"""The held-out scores of a run: measured beside baselines, told, watched for trouble and drawn."""
+"""The evaluator of pre-training: held-out documents -> scores, warnings and report."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 from unmask.train.steps.base import StepResult
 
-EVALUATING = 0.1  # of a run by the clock may be evaluation
-PROBED = 2048  # tokens that the speed is measured with
+EVALUATING = 0.1  # fraction of a time budget that evaluations may take
+PROBED = 2048  # tokens for measuring the speed, and the least of an evaluation
 
 
 class HeldOutText(Evaluator):
-    """Scores on held-out documents, with baselines, blanks, warnings and pictures."""
+    """Scores a run on held-out documents, beside baselines, and warns about known failures."""
 
     def __init__(
         self,
@@ -58,17 +58,18 @@ class HeldOutText(Evaluator):
         self.blanks = MaskedTokens(self.evaluation, corpus)
 
     def _phase(self) -> Phase:
-        """The phase whose sequences are evaluated on: the last one of the run, if it can be.
+        """Choose the phase whose sequence length is used for evaluation: the last one if possible.
 
-        Learned positions beyond the first phase mean nothing before then.
+        Learned positions beyond the length of the first phase are untrained until a later one.
         """
         learned = (self.recipe.model.positions or "learned") == "learned"
         return self.recipe.schedule.phases[0 if learned else -1]
 
     def _most(self) -> int:
-        """Tokens of an evaluation, such that all together cost a tenth of the run or less.
+        """Return the tokens of an evaluation such that all of them cost at most a tenth of the run.
 
-        A token costs a third in evaluation, for there is no backward pass.
+        A token costs a third in evaluation, which has no backward pass: 0.3 of the run's tokens
+        cost a tenth of its time.
         """
         schedule, evaluate = self.recipe.schedule, self.recipe.evaluate
         if schedule.steps is None:
@@ -77,14 +78,15 @@ class HeldOutText(Evaluator):
         return min(evaluate.tokens, max(8192, round(0.3 * run / evaluate.times)))
 
     def _on(self, tokens: int) -> Evaluation:
-        """An evaluation on so many tokens."""
+        """Make an evaluation on this many tokens."""
         rows = max(self.recipe.loop.micro_tokens // self.phase.length, 1)
         return Evaluation(self.stream, self.objective, self.group, tokens=tokens, micro_rows=rows)
 
     def _affordable(self, network: Network) -> tuple[int, int]:
-        """Tokens of an evaluation and how many there are: together a tenth of a run at most.
+        """Return tokens per evaluation and number of evaluations: at most a tenth of the run.
 
-        For a run by the clock that takes a measurement, once; what is resumed goes on with it.
+        Under a time budget the speed is measured first. A resumed run keeps what was measured, so
+        that all its evaluations are on the same examples.
         """
         most, minutes = self._most(), self.recipe.schedule.minutes
         count = self.recipe.evaluate.times
@@ -97,37 +99,39 @@ class HeldOutText(Evaluator):
             probe = self._on(PROBED)
             network.to(self.group.device).eval()
             objective = self.objective.to(self.group.device).eval()
-            probe(network, objective, self.companions)  # the first pass is slow
+            probe(network, objective, self.companions)  # warm up: the first pass is slow
             begun = time.monotonic()
             probe(network, objective, self.companions)
             speed = probe.tokens / (time.monotonic() - begun)
-            room = 60 * minutes * EVALUATING * speed  # tokens of all evaluations
-            each = int(room / (count + 1))  # one is before the first step
+            room = 60 * minutes * EVALUATING * speed  # tokens for all evaluations
+            each = int(room / (count + 1))  # one more is before the first step
+            # Too few tokens measure nothing: below PROBED, there are fewer evaluations instead.
             tokens = min(most, max(PROBED, each))
             found = [tokens, min(count, max(1, int(room / tokens) - 1))]
+        # Speeds differ between processes, which must all evaluate the same tokens equally often.
         tokens, count = map(round, self.group.from_first(found))
         return tokens, count
 
     def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
-        """Measure and report."""
+        """Score the network on the held-out documents, and log and watch the scores."""
         standard = objective.standard().to(self.group.device).eval()
         scores, asks = self.evaluation(network, standard, self.companions), self.asks
         entry: Entry = {**scores, **self.baselines, "tokens": position.tokens}
         entry |= {f"{t.name}_chance": 1 / t.choices for t in self.terms if t.choices}
         entry |= {"evaluated": self.evaluation.tokens, "evaluations": self.times, "asks": asks}
         entry["seconds"] = round(position.seconds, 3)
-        if self.group.first:
+        if self.group.first:  # a handful of sentences, and only the first process records them
             entry["blanks"] = self.blanks(network, self.group.device)
         self.folder.say(f"step {position.step}: {self._said(scores)}")
         self.watch.evaluated(position.step, scores, self.plain_loss)
         return entry
 
     def restore(self, entries: Sequence[Entry]) -> None:
-        """Remember the evaluations and warnings of a run that is resumed."""
+        """Take over the evaluations and warnings of a resumed run."""
         self.watch.remember(entries, self.folder.log())
 
     def _said(self, scores: Mapping[str, float]) -> str:
-        """The scores of an evaluation, beside what a guess would reach."""
+        """Format the scores of an evaluation beside their baselines."""
         known = [f"unigram {self.plain_loss:.3f}"] if self.plain_loss is not None else []
         known += [f"ln V {self.baselines['ln_v']:.3f}"] if "ln_v" in self.baselines else []
         beside = f" ({', '.join(known)})" if known else ""
@@ -137,9 +141,9 @@ class HeldOutText(Evaluator):
         return f"held-out loss {scores[self.terms[0].name]:.3f}{beside}{shown}"
 
     def stepped(self, position: Position, result: StepResult) -> None:
-        """Look for signs of trouble."""
+        """Check a training step for signs of failure."""
         self.watch.stepped(position.step, result)
 
     def report(self) -> None:
-        """Draw the run so far."""
+        """Write the report of the run so far."""
         write_report(self.folder, warnings=self.watch.said)

@@ -1,7 +1,8 @@
-"""Held-out documents -> numbers: losses and accuracies, always at 15 %, beside plain baselines.
+"""Network and held-out documents -> losses and accuracies, beside simple baselines.
 
-The examples are the same for every run on a corpus: they have a seed of their own. The baselines
-say what knowing nothing (ln V), or only the frequency of words, would reach.
+15 % of the tokens are masked, whatever the masking rate in training. The examples have a seed of
+their own, so they are the same for every run on a corpus. The baselines are what knowing nothing
+(ln V) or knowing only token frequencies (unigram) would reach.
 """
 
 import math
@@ -22,11 +23,11 @@ from unmask.objectives.base import CORRECT, Companions, Objective, Sums
 from unmask.system.distributed import Processes
 from unmask.text.vocabulary import CONTINUATION
 
-SEED = 20181011  # of the examples that are evaluated on, in every run
+SEED = 20181011  # of the evaluation examples of every run, so that runs can be compared
 
 
 class MaskedToken(TypedDict):
-    """A hidden word among its neighbours, and what was guessed for it."""
+    """A masked token in its context, with the model's best predictions for it."""
 
     text: str
     truth: str
@@ -34,7 +35,7 @@ class MaskedToken(TypedDict):
 
 
 class Evaluation:
-    """Held-out batches and how to score them."""
+    """Held-out batches, and the scores of a network on them."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Evaluation:
         micro_rows: int,
     ) -> None:
         self.terms, self.processes = objective.describe(), processes
+        # Always the first rows of epoch 0: the same examples in every evaluation.
         rows = min(max(tokens // stream.length, 1), len(stream.epoch(0)))
         taken = [Cursor(0, row) for row in range(rows)]
         groups = [taken[i : i + micro_rows] for i in range(0, rows, micro_rows)]
@@ -58,7 +60,7 @@ class Evaluation:
     def __call__(
         self, network: Network, objective: Objective, companions: Companions
     ) -> dict[str, float]:
-        """Mean losses and shares of right answers by term: {"mlm": ..., "mlm_accuracy": ...}."""
+        """Return mean loss and accuracy of each term: {"mlm": ..., "mlm_accuracy": ...}."""
         sums: Counter[str] = Counter()
         with torch.no_grad():
             for batch in self.batches:
@@ -67,6 +69,7 @@ class Evaluation:
                 sums.update({f"count {name}": count for name, count in batch.counts.items()})
         scores: dict[str, float] = {}
         for term in self.terms:
+            # A process without batches has no sums of its own, but takes part in each total.
             names = (term.name, term.name + CORRECT, f"count {term.name}")
             own = [*(sums[name] for name in names), float(names[1] in sums)]
             loss, right, count, judged = self.processes.total(own)
@@ -76,7 +79,7 @@ class Evaluation:
         return scores
 
     def answers(self) -> NDArray[np.int64]:
-        """The words that must be guessed in this process's batches."""
+        """Return the labels of the masked tokens in this process's batches."""
         name = self.terms[0].tokens
         found = [] if name is None else [batch.labels[name].numpy() for batch in self.batches]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
@@ -85,12 +88,13 @@ class Evaluation:
 def baselines(
     corpus: Corpus, answers: NDArray[np.int64], processes: Processes, *, choices: int | None
 ) -> dict[str, float]:
-    """What a guesser reaches who knows nothing, or only how frequent words are.
+    """Compute the scores of a model that knows nothing, and of one that knows token frequencies.
 
-    The latter only where words must be guessed: each by how frequent it is in the corpus, held-out
-    text included.
+    The second only where tokens are predicted. Its frequencies are counted on the whole corpus,
+    held-out text included.
     """
     found = {"ln_v": math.log(choices)} if choices else {}
+    # Summed first: a process without labels must still take part in the total below.
     if not processes.total([len(answers)])[0]:
         return found
     shares = corpus.frequencies
@@ -101,7 +105,7 @@ def baselines(
 
 
 class MaskedTokens:
-    """A few held-out sentences with one word hidden, guessed again and again."""
+    """A few held-out passages with one masked token each, predicted at every evaluation."""
 
     def __init__(self, evaluation: Evaluation, corpus: Corpus, count: int = 6) -> None:
         self.tokenizer, self.term = corpus.tokenizer, evaluation.terms[0]
@@ -109,7 +113,7 @@ class MaskedTokens:
         self.cases = [case for case in cases if case is not None][:count]
 
     def __call__(self, network: Network, device: torch.device) -> list[MaskedToken]:
-        """The three best guesses for each blank."""
+        """Return the three best predictions for each masked token."""
         found: list[MaskedToken] = []
         names = self.tokenizer.vocabulary.tokens
         for ids, place, truth in self.cases:
@@ -127,7 +131,11 @@ class MaskedTokens:
         return found
 
     def _case(self, batch: Batch) -> tuple[list[int], int, int] | None:
-        """The first whole word of a batch that is hidden among plain neighbours."""
+        """Cut out a passage around the first suitable masked token of a batch; None without one.
+
+        Its other masked tokens are shown. It holds whole words of a single text, so that people can
+        read it.
+        """
         vocabulary = self.tokenizer.vocabulary
         width = batch.tokens.shape[1]
         if self.term.places is None or self.term.tokens is None:
@@ -138,7 +146,7 @@ class MaskedTokens:
         tokens: list[int] = batch.tokens.flatten().tolist()
         for at, truth in hidden.items():
             word = vocabulary.tokens[truth]
-            row = at // width * width
+            row = at // width * width  # first token of the row: the passage must not leave it
             begin, end = at - 12, at + 10
             if tokens[at] != vocabulary.mask or begin <= row or end >= row + width:
                 continue

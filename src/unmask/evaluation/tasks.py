@@ -1,7 +1,7 @@
-"""Held-out records -> scores, with the help of all processes: each answers a share of them.
+"""Network and held-out records -> scores of tasks; each process answers a share of the records.
 
-Whole records are shared, so that every answer is what one process alone would give; answers travel
-between processes as JSON.
+Records are never split between processes, so every answer is what a single process would give.
+Answers travel between processes as JSON.
 """
 
 import json
@@ -31,16 +31,16 @@ Measured = tuple[dict[str, TaskScores], list[float]]
 
 @dataclass(frozen=True)
 class Labelled:
-    """A task, and the records that pose it."""
+    """A task with its training and held-out records."""
 
     task: Task[Any, Any]
     train: Sequence[Any]
     dev: Sequence[Any]
-    notes: Sequence[str] = ()  # what was inferred about the files
+    notes: Sequence[str] = ()  # what was inferred about the files, to be logged
 
 
 class HeldOutRecords:
-    """The answers of one task, or of several by their names, with the tasks' own metrics."""
+    """Scores networks on the held-out records of one or several tasks, by the tasks' metrics."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class HeldOutRecords:
         most: int,
         companions: Companions,
     ) -> None:
-        """`most` are the tokens of records whose answers are generated, which takes long."""
+        """`most` limits the tokens of records whose answers are generated, which is slow."""
         self.parts, self.tokens, self.processes = parts, tokens, processes
         self.companions = companions
         self.records = {name: chosen(part, tokens, most) for name, part in parts.items()}
 
     def measure(self, network: Network, objective: Objective | None) -> Measured:
-        """See Exam."""
+        """Score the network on every task; see `TaskScorer`."""
         measured, losses = {}, []
         for name, part in self.parts.items():
             own = part_of(network, [name]) if name else network
@@ -76,10 +76,11 @@ class HeldOutRecords:
             records[rank::world],
             known=known,
             tally=tally,
-            numbers=count(rank, world),
+            numbers=count(rank, world),  # the numbers that one process would count
         )
         given = gathered([answer for _, answer in own], part.task.answers, self.processes)
         total, number = self.processes.total([fsum(tally.losses), float(sum(tally.counts))])
+        # Thresholds and the like are fitted here, so scores are those of the best choice.
         task, said = part.task.settle(records, given)
         loss = total / max(number, 1)
         scores, detail = all_scores(task, records, said, loss), task.detail(records, said)
@@ -87,13 +88,14 @@ class HeldOutRecords:
 
 
 def chosen(part: Labelled, tokens: Tokenizers, most: int) -> Sequence[Any]:
-    """The held-out records that are asked: all, or as many as are worth their time."""
+    """Select the held-out records to answer: all, or the first ones if answers are generated."""
     if not part.task.generates:
         return part.dev
     records, total = [], 0
     for record, windows in part.task.windows(part.dev, tokens, learn=True):
         size = sum(len(window.ids) for window in windows)
         total += size
+        # At least the first record counts, however long it is.
         if windows and total <= max(most, size):
             records.append(record)
     if not records:
@@ -102,7 +104,7 @@ def chosen(part: Labelled, tokens: Tokenizers, most: int) -> Sequence[Any]:
 
 
 def gathered(own: Sequence[Any], kind: type, processes: Processes) -> list[Any]:
-    """The answers of all processes, each to every world-th record, in the order of records."""
+    """Gather the answers of all processes, which have every n-th record each, in record order."""
     if processes.world == 1:
         return list(own)
     adapter: TypeAdapter[object] = TypeAdapter(kind)

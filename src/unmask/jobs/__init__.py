@@ -1,1 +1,1 @@
-"""What people run: each job makes the ingredients of a run, and `train/run.py` carries it out."""
+"""The jobs of users: each makes the ingredients of a run, which `train/run.py` carries out."""

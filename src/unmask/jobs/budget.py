@@ -1,8 +1,8 @@
-"""Minutes, machine and text -> a size: what `model.size = "auto"` stands for.
+"""Time budget, machine and corpus -> model size and batch size, for `model.size = "auto"`.
 
-A larger network learns more from each token and sees fewer of them. Which one ends lower depends
-on how many tokens it can see for each of its weights, so the machine is timed first, with a batch
-of each size from the smallest on. A text that is read again counts again, up to a limit.
+A larger network learns more from each token but sees fewer of them. Which one reaches the lower
+loss depends on the number of tokens that it sees per weight. So the machine is timed first, with a
+batch of each size, smallest first. Repeated passes over the corpus count, up to a limit.
 """
 
 import math
@@ -32,36 +32,38 @@ from unmask.train.site import Site
 from unmask.train.steps import step_for
 from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule
 
-# BERT's sizes, and one between the two smallest, which are far apart.
+# BERT's sizes, and one between tiny and mini, which are eight times apart.
 LADDER: dict[str, dict[str, Any]] = {
     "tiny": {"size": "tiny"},
     "tiny with four layers": {"size": "tiny", "layers": 4},
     **{name: {"size": name} for name in SIZES if name != "tiny"},
 }
-NEEDED = 4.0  # tokens for each weight of the blocks, below which a size does not pay
-REPEATS = 25  # times that a text may be read; it still taught something then
-STEPS = 5000  # a run should have about so many
-SMALLEST, LARGEST = 1024, 32_768  # tokens of a step
+# Tokens for each weight of the blocks, below which a size does not pay. Measured: with 1.4, mini
+# ended far above tiny with four layers, which had 26. Where mini begins to pay is not known.
+NEEDED = 4.0
+REPEATS = 25  # passes over a text that count: it was still learned from after 27
+STEPS = 5000  # aimed at: in a short run, steps count more than tokens
+SMALLEST, LARGEST = 1024, 32_768  # batch sizes in tokens; below, the optimizer takes too long
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What a step of a size costs."""
+    """The measured cost of a training step of one model size."""
 
-    piece: float  # seconds of a batch that is computed at a time
-    rest: float  # seconds that a step takes besides, however many pieces it has
-    tokens: int  # of a piece
+    piece: float  # seconds of a micro-batch
+    rest: float  # seconds of the optimizer per step
+    tokens: int  # of a micro-batch
     weights: int  # of the blocks
 
     def speed(self, step: float, world: int = 1) -> float:
-        """Tokens a second of steps of so many tokens, shared by so many processes."""
+        """Return the tokens per second with this batch size and number of processes."""
         return step / (step / self.tokens * self.piece / world + self.rest)
 
 
 def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
-    """Settle the size and the tokens of a step, where the recipe leaves them open.
+    """Choose the size and batch size that the recipe leaves open, for its time budget.
 
-    A run that is resumed has chosen already.
+    A resumed run keeps the choice that it has stored, because timing again could choose another.
     """
     minutes, phases = recipe.schedule.minutes, recipe.schedule.phases
     auto = recipe.model.size == AUTO
@@ -78,6 +80,7 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
         timed = _measured(tried, corpus.tokenizer.vocabulary, processes)
         step = _step_tokens(tried, timed, minutes, processes.world)
         candidate = settled(recipe, shape, step)
+        # A batch size that the recipe sets is what counts, not the one just computed.
         step = candidate.schedule.phases[0].batch_tokens or step
         speed = timed.speed(step, processes.world)
         seen = 60 * minutes * speed
@@ -86,6 +89,7 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
             f"{size}: about {speed:,.0f} tokens a second, {counted / timed.weights:.2g} for each "
             f"of its {timed.weights:,} weights in {minutes:g} minutes"
         )
+        # Larger sizes see still fewer tokens per weight, so they are not timed.
         if number and counted < NEEDED * timed.weights:
             break
         chosen, found = f"{size}, {step:,} tokens a step", candidate
@@ -97,9 +101,9 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
 
 
 def settled(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | None) -> Recipe:
-    """Fill in a size, and the batch size of each phase, where the recipe leaves them open.
+    """Fill in the size and the batch size of each phase, where the recipe leaves them open.
 
-    The last batch size is that of all further phases.
+    The last of `batch_tokens` also holds for all further phases.
     """
     model = recipe.model
     given = {name: value for name, value in shape.items() if getattr(model, name) in (None, AUTO)}
@@ -113,24 +117,27 @@ def settled(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | None)
 
 
 def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> int:
-    """The power of two that gives a run about STEPS steps, if processes can share it."""
+    """Return the power of two that gives about STEPS steps, rounded up to what processes share."""
 
     def steps(tokens: int) -> float:
         return 60 * minutes * timed.speed(tokens, world) / tokens
 
     step = SMALLEST
+    # The square root of two rounds to the nearest power of two.
     while step < LARGEST and steps(2 * step) >= STEPS / 2**0.5:
         step *= 2
+    # Whole sequences of every phase, equally many for each process.
     unit = world * math.lcm(*(phase.length for phase in recipe.schedule.phases))
     return -(-step // unit) * unit
 
 
 def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> Timed:
-    """Time some steps of one micro-batch; the mean of all processes, so that they choose alike."""
+    """Time steps of one micro-batch; average over processes, so that all choose the same size."""
+    # Timed as a single process; `Timed.speed` divides the work among all of them.
     alone = Processes(device=processes.device)
     precision = choose_precision(recipe.loop.precision, alone.device)
     objective = objective_for(recipe, vocabulary)
-    before = torch.get_rng_state()
+    before = torch.get_rng_state()  # dropout draws below; the run must not notice
     shape = Shape.of(recipe.model.config(len(vocabulary)))
     learner = learner_of(objective, shape, recipe.seed)
     network = learner.network.train()
@@ -143,9 +150,10 @@ def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> T
         take(module, [MicroBatch(batch, 0)], site)
         optimizer.step()
 
-    seconds = [_seconds(step, alone.device) for _ in range(3)]  # the first is slow
+    seconds = [_seconds(step, alone.device) for _ in range(3)]  # the first step is slow: warm-up
     rest = min(_seconds(optimizer.step, alone.device) for _ in range(2))
     torch.set_rng_state(before)
+    # The step includes the optimizer, which a step with many micro-batches pays only once.
     own = [max(min(seconds) - rest, 1e-6), rest]
     piece, rest = (total / processes.world for total in processes.total(own))
     return Timed(piece, rest, batch.real, count_parameters(network.encoder.blocks))
@@ -154,13 +162,13 @@ def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> T
 def _seconds(do: Callable[[], object], device: torch.device) -> float:
     begun = time.monotonic()
     do()
-    if device.type == "cuda":  # which has only been told what to do
+    if device.type == "cuda":  # kernels are only queued; wait until they have run
         torch.cuda.synchronize(device)
     return time.monotonic() - begun
 
 
 def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
-    """Full rows of random tokens."""
+    """Make a full micro-batch of random tokens, without padding."""
     length = recipe.schedule.phases[0].length
     rows = max(recipe.loop.micro_tokens // length, 1)
     rng = np.random.default_rng(0)

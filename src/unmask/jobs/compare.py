@@ -1,7 +1,7 @@
-"""Several translation runs on the same pairs, side by side.
+"""A comparison recipe -> translation runs on the same pairs, a table of scores and a figure.
 
-A comparison is a TOML file: the data once, and variants, each a recipe with some settings replaced.
-Variants that are finished are not trained again, one that was stopped goes on.
+A comparison is a TOML file with the data and several variants, each a recipe with some settings
+replaced. Finished variants are not trained again, and a stopped one is resumed.
 """
 
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ FIGURE = "compare.svg"
 
 
 class Variant(Settings):
-    """One of those that are compared."""
+    """One of the recipes to compare, with its changes."""
 
-    name: Annotated[str, Field(pattern=r"^[\w][\w .,=-]*$")]  # of its line and its folder
+    name: Annotated[str, Field(pattern=r"^[\w][\w .,=-]*$")]  # names its line and its folder
     recipe: str
     set: list[str] = Field(default_factory=list)
 
 
 class ComparisonRecipe(Settings):
-    """Several ways to learn the same."""
+    """The data, and the variants to train on it."""
 
     out: str
     folder: str | None = None
@@ -44,7 +44,7 @@ class ComparisonRecipe(Settings):
     target: str | None = None
     train: list[str] = Field(default_factory=list)
     dev: list[str] = Field(default_factory=list)
-    set: list[str] = Field(default_factory=list)  # for all variants
+    set: list[str] = Field(default_factory=list)  # settings replaced in all variants
     variants: list[Variant]
 
     @model_validator(mode="after")
@@ -56,7 +56,7 @@ class ComparisonRecipe(Settings):
 
     @property
     def files(self) -> PairFiles:
-        """Where the pairs are."""
+        """The files with the sentence pairs."""
         return PairFiles(
             Path(self.folder) if self.folder else None,
             self.source,
@@ -68,7 +68,7 @@ class ComparisonRecipe(Settings):
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """What a variant came to: its best held-out score, and what it took."""
+    """The best held-out scores of a variant, and its training time."""
 
     variant: str
     bleu: float
@@ -80,9 +80,10 @@ class ComparisonRow:
 def compare(
     asked: ComparisonRecipe, console: Console, *, threads: int | None = None
 ) -> list[ComparisonRow]:
-    """Train every variant, draw their curves in one figure, and return a row for each."""
+    """Train every variant, draw all curves in one figure, and return a row for each variant."""
     out = Path(asked.out)
     runs = {variant.name: out / variant.name for variant in asked.variants}
+    # All folders are checked before the first run, which may take hours.
     for place in runs.values():
         check_output_folder(place, renamed=False)
     train, dev = asked.files.paths()
@@ -96,20 +97,21 @@ def compare(
         console.say(f"{variant.name}: {variant.recipe} {' '.join(changes)}".rstrip())
         recipe = compose(TRANSLATE, variant.recipe, changes, console=console)
         job = Finetune(None, data, scope=TRANSLATE)
-        data = job.read(recipe)
+        data = job.read(recipe)  # read once: the next variant gets the records, not the files
         run_one(job, recipe, place, console, RunOptions(threads=threads), resume=True)
     write_file(out / FIGURE, drawn(runs).encode("utf-8"))
     return [row_of(name, run) for name, run in runs.items()]
 
 
 def read_comparison(path: Path) -> ComparisonRecipe:
-    """Read and check the file of a comparison."""
+    """Read and validate a comparison file."""
     return validate(ComparisonRecipe, read_toml(path), where=str(path))
 
 
 def row_of(name: str, run: Path) -> ComparisonRow:
-    """The row of a run."""
+    """Summarise a run by its evaluation with the highest BLEU."""
     metrics = read_metrics(run)
+    # Step 0 is untrained, and never the published step.
     held = [entry for entry in of_kind(metrics, "eval") if entry["step"] > 0]
     best = max(held, key=lambda entry: float(entry["bleu"]))
     scores: dict[str, float] = {key: best[key] for key in ("bleu", "chrf", "perplexity")}
@@ -118,9 +120,9 @@ def row_of(name: str, run: Path) -> ComparisonRow:
 
 
 def drawn(runs: dict[str, Path]) -> str:
-    """The held-out BLEU and loss of runs over what they have read, in one figure.
+    """Draw held-out BLEU and loss of all runs over the tokens that they were trained on.
 
-    Not over steps, which may be of any size.
+    Not over steps, because the variants may have different batch sizes.
     """
     held = {name: of_kind(read_metrics(run), "eval") for name, run in runs.items()}
     charts = []

@@ -1,6 +1,6 @@
-"""Fine-tuning: labelled data and a model -> a model for one task.
+"""The fine-tuning job: a model and labelled data -> a model for one task.
 
-A task with a decoder, such as translation, may also begin with an encoder that is new.
+A task with a decoder, such as translation, may also start from scratch.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from unmask.train.sources import Mixture
 
 
 class Finetune:
-    """Train the head of a task, and the encoder below it."""
+    """Train a task's head together with the encoder below it."""
 
     def __init__(
         self,
@@ -46,20 +46,20 @@ class Finetune:
         self.model, self.data, self.given, self.scope = model, data, given, scope
 
     def read(self, recipe: Recipe) -> Labelled:
-        """Read the data once, for all runs of this job."""
+        """Read the data at the first call; a search or several seeds share the records."""
         if isinstance(self.data, LabelledFiles):
             assert recipe.task is not None
             self.data = self.data.read(recipe.task)
         return self.data
 
     def opened(self) -> Folder | None:
-        """Load the model once, if there is one."""
+        """Load the model at the first call; None if training starts from scratch."""
         if self.model is not None:
             self.model = opened(self.model)
         return self.model
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
-        """Drop the shape of an encoder where one is given, which has a shape."""
+        """Drop the encoder's shape from the recipe if a model is given, which has its own."""
         if self.model is None:
             self._refuse_without_model(recipe)
             return scored(recipe)
@@ -68,7 +68,7 @@ class Finetune:
         return scored(recipe.model_copy(update={"model": model}))
 
     def _refuse_without_model(self, recipe: Recipe) -> None:
-        """Refuse to begin from scratch with a task that has no decoder."""
+        """Refuse to start from scratch with a task that has no decoder."""
         assert recipe.task is not None
         if not find_class("task", TASKS, recipe.task.name).decodes:
             raise SettingsError(
@@ -76,7 +76,7 @@ class Finetune:
             )
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
-        """Read the data, learn a vocabulary unless there is one, and put a head on the model."""
+        """Read the data, find or learn a vocabulary, and put the task's head on the model."""
         part, start = self.read(recipe), self.opened()
         tokens = find_tokens(part.task, part.train, recipe.tokenizer, site, self.given, start)
         if start is not None:
@@ -101,8 +101,9 @@ def task_ingredients(
     recipe: Recipe,
     site: Site,
 ) -> Ingredients:
-    """Make what a run of one or several tasks needs; a single task has the empty name."""
+    """Make the ingredients of a run with one task (named "") or several."""
     network = learner.network
+    # A pooler that is new must be trained, even below a frozen encoder.
     pooler = start is not None and POOLER in start.network.heads
     freeze(network, recipe.model.frozen, pooler=pooler)
     tokens = replace(tokens, max_length=max_length(recipe, network))
@@ -115,6 +116,7 @@ def task_ingredients(
     provenance = {"task": one.name if one else "several", "model": begun}
     provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
     records = [record for part in parts.values() for record in (*part.train, *part.dev)]
+    # Companions are part of the data: another teacher is another run.
     digest = "".join([digest_of(records), *learner.digests.values()])
     exam = HeldOutRecords(parts, tokens, site.processes, recipe.evaluate.tokens, learner.companions)
     return Ingredients(
@@ -130,12 +132,12 @@ def task_ingredients(
 
 
 def opened(model: str | Path | Folder) -> Folder:
-    """A model by its name or path, or as it was given."""
+    """Load a model by name or path; return one that is loaded already as it is."""
     return model if isinstance(model, Folder) else load_folder(locate(model))
 
 
 def max_length(recipe: Recipe, network: Network) -> int:
-    """The most tokens of a text: what the encoder can hold, and the decoder if there is one."""
+    """Return the maximum length of a text, limited by the encoder, the decoder and the recipe."""
     most, decoder = network.config.max_length, network.shape.decoder
     if decoder is not None:
         most = min(most, decoder.max_length)
@@ -149,7 +151,7 @@ def max_length(recipe: Recipe, network: Network) -> int:
 
 
 def scored(recipe: Recipe) -> Recipe:
-    """Refuse a run that is never evaluated: its best step could not be known."""
+    """Refuse a recipe without evaluations, as they decide which step is published."""
     if not recipe.evaluate.times:
         raise SettingsError("evaluate.times is 0; need at least 1, to know the best step.")
     return recipe

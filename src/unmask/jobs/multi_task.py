@@ -1,7 +1,7 @@
-"""Several tasks on one encoder, each with a head of its own -> a model for each.
+"""The multi-task job: a model and several labelled data sets -> one model for each task.
 
-A step is of one task, drawn by the size of its data: with data.temperature 1 in proportion to it,
-with 0 all alike.
+The tasks share an encoder and have a head each. Every step trains one task, sampled by the size of
+its data: in proportion to it with data.temperature 1, uniformly with 0.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,14 @@ from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 
-# Names of entries in the metrics, and a flag of torch's modules.
+# A task's name is also a key in the metrics and the name of a module: these are taken by entries
+# of the metrics, and `training` by torch.nn.Module.
 TAKEN = {"kind", "step", "loss", "norm", "rate", "tokens", "seconds", "tokens_a_second", METRIC}
 TAKEN.add("training")
 
 
 class MultiTask:
-    """Train the heads of several tasks, and the encoder below them."""
+    """Train the heads of several tasks together with the encoder below them."""
 
     scope: ClassVar[Scope] = SEVERAL
 
@@ -38,11 +39,11 @@ class MultiTask:
         self.model = model
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
-        """Nothing is left open."""
+        """Check the names of the tasks; such a recipe leaves nothing open."""
         return scored(check_names(recipe))
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
-        """Read the data of all tasks, and put their heads on the model."""
+        """Read the data of all tasks and put their heads on the model."""
         parts = {}
         for entry in recipe.tasks:
             columns = Columns(entry.text, entry.second, entry.label)
@@ -58,7 +59,7 @@ class MultiTask:
 
 
 def _refuse_own_objectives(tasks: Mapping[str, LabelTask[Any, Any]]) -> None:
-    """Refuse tasks that learn more than their loss, which is all that they are trained on here."""
+    """Refuse tasks with an objective of their own: several tasks are trained on losses alone."""
     for name, task in tasks.items():
         if type(task.objective) is not SupervisedObjective:
             raise SettingsError(
@@ -69,7 +70,7 @@ def _refuse_own_objectives(tasks: Mapping[str, LabelTask[Any, Any]]) -> None:
 
 
 def check_names(recipe: Recipe) -> Recipe:
-    """Refuse names of tasks that mean something else in a run."""
+    """Refuse task names that already mean something else in a run."""
     if not recipe.tasks:
         raise SettingsError("recipe: tasks is empty; need a [[tasks]] table for each task.")
     for entry in recipe.tasks:

@@ -1,4 +1,4 @@
-"""Pre-training: a corpus folder -> a model."""
+"""The pre-training job: a corpus folder -> a model."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -16,11 +16,11 @@ from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 
-BATCH_TOKENS = 32_768  # of a step, where nothing else is given: BERT's
+BATCH_TOKENS = 32_768  # default batch size without a time budget: BERT's, 256 x 128
 
 
 class Pretrain:
-    """Learn from text alone."""
+    """Pre-train a network on a prepared corpus."""
 
     scope: ClassVar[Scope] = PRETRAIN
 
@@ -29,15 +29,16 @@ class Pretrain:
         self.corpus: Corpus | None = None
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
-        """Choose the size and the batch size that the minutes deserve, where they are open."""
+        """Choose the size and batch size that are left open, and fill in the whole shape."""
         corpus = self._open(site)
         recipe = settled(choose(recipe, corpus, site), {}, BATCH_TOKENS)
         check_network(recipe)
         config = recipe.model.config(len(corpus.tokenizer.vocabulary))
+        # In full, so that the stored recipe means the same under the defaults of later versions.
         return recipe.model_copy(update={"model": recipe.model.spelled_out(config)})
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
-        """Open the corpus, and make a network for it."""
+        """Open the corpus, and make the network, objective, source and evaluator for it."""
         corpus = self._open(site)
         vocabulary = corpus.tokenizer.vocabulary
         objective = objective_for(recipe, vocabulary)
@@ -66,7 +67,7 @@ class Pretrain:
         )
 
     def _open(self, site: Site) -> Corpus:
-        """Map the corpus once; the first process compares it with its digests."""
+        """Open the corpus at the first call; only the first process verifies its digests."""
         if self.corpus is None:
             done = 0
 
@@ -76,6 +77,7 @@ class Pretrain:
                 site.console.progress("checking the corpus", "tokens", done)
 
             first = site.processes.first
+            # Verifying reads every byte, which one process does for all.
             self.corpus = open_corpus(self.path, check=first, progress=checked if first else None)
             site.processes.refuse_difference(self.corpus.digest, "the corpus")
         return self.corpus

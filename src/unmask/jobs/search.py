@@ -1,7 +1,7 @@
-"""Which rate, batch and number of epochs are best for a task: tried by optuna, an extra.
+"""A fine-tuning job -> trials of learning rate, batch size and epochs -> the best model.
 
-Every trial is a run of its own in OUT/trial-N, so that a search that was stopped goes on: trials
-that are finished are told to optuna again, not trained again.
+Needs optuna (`pip install 'unmask[search]'`). Every trial is a run of its own in OUT/trial-N. A
+search that was stopped resumes: the results of finished trials are read instead of trained again.
 """
 
 import json
@@ -23,7 +23,7 @@ RESULT, SUMMARY = "result.json", "search.json"
 
 
 class TrialSettings(TypedDict):
-    """The settings of a trial."""
+    """Settings of a trial, as optuna chose them."""
 
     rate: float
     batch: int
@@ -31,7 +31,7 @@ class TrialSettings(TypedDict):
 
 
 class TrialResult(TypedDict):
-    """What a trial was of, and what it came to: scores, or why it failed."""
+    """Stored result of a trial: its settings, data and model, and its scores or its error."""
 
     settings: TrialSettings
     data: str
@@ -41,32 +41,32 @@ class TrialResult(TypedDict):
 
 
 class Trial(Protocol):
-    """What optuna gives to try."""
+    """The part of optuna's `Trial` that is used here."""
 
     number: int
-    value: float | None  # None until it has ended well
+    value: float | None  # None unless it has succeeded
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
-        """Draw a number."""
+        """Choose a number between two bounds."""
 
     def suggest_categorical(self, name: str, choices: tuple[int, ...]) -> int:
-        """Draw one of these."""
+        """Choose one of several values."""
 
 
 class Study(Protocol):
-    """A search of optuna's."""
+    """The part of optuna's `Study` that is used here."""
 
     best_trial: Trial
     trials: list[Trial]
 
     def optimize(self, objective: Callable[[Trial], float], n_trials: int) -> None:
-        """Try so often."""
+        """Run this many trials."""
 
 
 def search(
     job: Finetune, recipe: Recipe, out: Path, trials: int, console: Console, options: RunOptions
 ) -> dict[str, object]:
-    """Try settings a number of times; returns the settings of the best trial and its scores."""
+    """Run trials and publish the best model; return the settings and scores of its trial."""
     require("--search", "optuna", extra="search")
     from optuna import TrialPruned, create_study
     from optuna.logging import WARNING, set_verbosity
@@ -88,6 +88,7 @@ def search(
         }
         place = out / f"trial-{trial.number}"
         entry: TrialResult = {"settings": chosen, "data": digest, "model": model}
+        # The sampler is seeded, so a resumed search proposes the same trials in the same order.
         if not anew and (place / RESULT).exists():
             entry = _finished(place / RESULT, entry)
         else:
@@ -95,12 +96,12 @@ def search(
             own = tried(recipe, chosen)
             try:
                 entry["scores"] = run_one(job, own, place, console, options, resume=not anew)
-            except UserError as error:  # such as a rate that is too high
+            except UserError as error:  # such as a learning rate that is too high
                 console.say(f"trial {trial.number} failed: {error}")
                 entry["failed"] = str(error)
             put(place, RESULT, entry)
         if "failed" in entry:
-            raise TrialPruned
+            raise TrialPruned  # the study goes on without a value for this trial
         return entry["scores"][METRIC]
 
     sampler = TPESampler(seed=recipe.seed)
@@ -122,7 +123,7 @@ def _read(path: Path) -> TrialResult:
 
 
 def _finished(path: Path, asked: TrialResult) -> TrialResult:
-    """What a trial has found before; refused if it was another one."""
+    """Read the result of an earlier trial; refuse it if its settings, data or model differ."""
     found = _read(path)
     if any(found.get(key) != value for key, value in asked.items()):
         raise FolderError(
@@ -133,7 +134,7 @@ def _finished(path: Path, asked: TrialResult) -> TrialResult:
 
 
 def tried(recipe: Recipe, chosen: TrialSettings) -> Recipe:
-    """A recipe with the settings of a trial."""
+    """Return the recipe with the settings of a trial."""
     return recipe.changed(
         optimizer={"rate": chosen["rate"]},
         loop={"batch_size": chosen["batch"]},

@@ -1,7 +1,7 @@
-"""The same fine-tuning with several seeds: mean and deviation, and the model of the best one.
+"""A job and several seeds -> mean and standard deviation of the scores, and the best model.
 
-A search for settings has the same folder: a run in each of its folders, the best model of them
-where a single run has its model, and a summary.
+The output folder has a folder for each run, a summary, and the best model in `model/`, where a
+single run has its model. A hyper-parameter search uses the same layout.
 """
 
 import json
@@ -27,9 +27,10 @@ SUMMARY = "summary.json"
 def run_seeds(
     job: Job, recipe: Recipe, out: Path, count: int, console: Console, options: RunOptions
 ) -> dict[str, object]:
-    """Run in OUT/seed-N, from the recipe's seed on; the best model is copied to OUT/model."""
+    """Run in OUT/seed-N, from the recipe's seed upwards; copy the best model to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
     refuse_other(out, SUMMARY, names, options)
+    # A stopped command resumes the runs in order: finished ones return their scores at once.
     found: dict[str, dict[str, float]] = {}
     for seed, name in enumerate(names, start=recipe.seed):
         console.say(f"{name}:")
@@ -50,13 +51,13 @@ def run_seeds(
 def run_one(
     job: Job, recipe: Recipe, out: Path, console: Console, options: RunOptions, *, resume: bool
 ) -> dict[str, float]:
-    """Carry out one of several runs, and return its scores; `resume` continues it if it exists."""
+    """Carry out one of several runs and return its scores; `resume` continues it if it exists."""
     own = replace(options, resume=resume and (out / RECIPE).exists())
     return Run(job, recipe, out, console, own).go().summary
 
 
 def refuse_other(out: Path, summary: str, names: Sequence[str], options: RunOptions) -> None:
-    """Refuse a folder that is not for several runs, and one where files of the user would be lost.
+    """Refuse a folder that holds something else, or in which files of the user would be lost.
 
     `names` are the folders of the runs.
     """
@@ -68,16 +69,16 @@ def refuse_other(out: Path, summary: str, names: Sequence[str], options: RunOpti
     if RECIPE in entries:
         raise FolderError(f"{out}: holds a single run. Give another --out.")
     if MODEL in entries:
-        _old_model(out, summary)
+        _old_model(out, summary)  # now, and not after hours of training
     for name in names if options.overwrite else ():
         if (out / name / RECIPE).exists():
             refuse_foreign_files(out / name)
 
 
 def _old_model(out: Path, summary: str) -> written.FolderContents:
-    """Return what an earlier command left in OUT/model; anything else there is refused.
+    """Survey what an earlier command left in OUT/model; refuse files that it did not write.
 
-    Version 0.1 kept no list; it had always written a summary before the model.
+    Version 0.1 kept no list of what it wrote, but always wrote a summary before the model.
     """
     names = written.read_list(out)
     if names is None:
@@ -91,22 +92,22 @@ def _old_model(out: Path, summary: str) -> written.FolderContents:
 def publish_best(
     out: Path, best: str, summary: Mapping[str, object], name: str, console: Console
 ) -> None:
-    """Put the model of the best run where a single run has its model, and write the summary."""
+    """Copy the model of the best run to OUT/model, and write the summary."""
     place, source = out / MODEL, out / best / MODEL
     written.delete(_old_model(out, name))
-    written.add_to_list(out, MODEL)
+    written.add_to_list(out, MODEL)  # before it exists, so that a killed copy is still ours
     remove_leftovers(out, f".{MODEL}.tmp-*")
     with temporary_folder(place) as temporary:
         for member in sorted(written.files_of_folder(source)):
-            if (source / member).is_file():  # members of a damaged folder are only guessed
+            if (source / member).is_file():  # a folder without a manifest has the usual names
                 (temporary / member).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / member, temporary / member)
-        temporary.rename(place)
+        temporary.rename(place)  # complete or not there at all
     put(out, name, summary)
     console.say(f"the best, {best}, is in {place}")
 
 
 def put(folder: Path, name: str, table: Mapping[str, object]) -> None:
-    """Write a JSON file that belongs to the runs."""
+    """Write a JSON file, and list it as written by unmask."""
     written.add_to_list(folder, name)
     write_file(folder / name, (json.dumps(table, indent=1) + "\n").encode())

@@ -1,6 +1,6 @@
-"""What each job reads of a recipe, and what can be refused before its data is read. Needs no torch.
+"""The settings that each job reads from a recipe, and checks that need neither data nor torch.
 
-The job itself has its scope as an attribute; the command line takes it from here, so that mistakes
+Each job has its scope as an attribute, too. The command line takes it from here, so that mistakes
 are reported before torch is imported.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _fields(table: str, kind: type[Settings], *unread: str) -> list[str]:
-    """All settings of a table but a few."""
+    """List the settings of a table, without the ones that the job does not read."""
     return [f"{table}.{name}" for name in kind.model_fields if name not in unread]
 
 
@@ -32,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "optimizer": {"rate": 5e-5},
     "schedule": {"warmup": 0.1, "epochs": 3.0},
 }
-VOCABULARY = 2**15  # a size that any network can have, where the real one is not known yet
+VOCABULARY = 2**15  # stands for the real size, which is not known before the corpus is opened
 
 PRETRAIN = Scope(
     "pretrain",
@@ -66,16 +66,16 @@ TRANSLATE = Scope(
 
 
 def task_recipe(given: str) -> tuple[Scope, str | dict[str, Any]]:
-    """What fine-tuning reads, and its recipe, for the name of a task or the path of a recipe.
+    """Return the scope and the recipe of a fine-tuning, given a task name or a recipe path.
 
-    A task without a recipe of its own, as a plugin's, has one with its name alone. Imports the
-    task, and so torch.
+    A task without a built-in recipe, such as a plugin's, gets one with nothing but its name. This
+    imports the task, and so torch.
     """
     name = given
     if given.endswith(".toml"):
         name = str(read_toml(Path(given)).get("task", {}).get("name"))
     if name not in known_names("task", TASKS):
-        return FINETUNE, given  # whoever composes it says what is wrong
+        return FINETUNE, given  # `compose` reports what is wrong with the name
     kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
     own = TRANSLATE.reads if kind.decodes else FINETUNE.reads
     scope = replace(FINETUNE, reads=[*own, *kind.reads])
@@ -85,9 +85,9 @@ def task_recipe(given: str) -> tuple[Scope, str | dict[str, Any]]:
 
 
 def check_network(recipe: Recipe) -> None:
-    """Refuse a network to pre-train that cannot be, or that cannot read the longest sequences."""
+    """Refuse an invalid network, or one that is too short for the longest sequences."""
     if recipe.model.size == AUTO:
-        return
+        return  # not known yet; checked again when the size has been chosen
     longest = max(phase.length for phase in recipe.schedule.phases)
     most = recipe.model.config(VOCABULARY).max_length
     if longest > most:

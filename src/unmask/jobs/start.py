@@ -1,4 +1,4 @@
-"""Files and names -> a fine-tuning run: what the command line and `unmask.finetune` call."""
+"""Task, model and files -> a fine-tuning: what the command line and `unmask.finetune` call."""
 
 import os
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def finetune_files(
     seeds: int = 1,
     trials: int = 0,
 ) -> dict[str, object]:
-    """Train a model for a task; with several seeds, or after trials of settings."""
+    """Fine-tune a model for a task: once, with several seeds, or with a search for settings."""
     console = console or Console()
     if seeds > 1 and trials:
         raise SettingsError("several seeds and a search: one or the other. Search first.")

@@ -1,1 +1,1 @@
-"""Loss -> weights: recipes, the one loop, and everything that keeps a run safe and watched."""
+"""Loss -> weights: recipes, the training loop, exact resume, checks and checkpoints."""

@@ -1,4 +1,4 @@
-"""A run's weights <-> disk: checkpoints to resume from, and the models of a finished run."""
+"""State of a run <-> disk: checkpoints to resume from, and the models that a run publishes."""
 
 from copy import deepcopy
 from dataclasses import asdict
@@ -25,7 +25,7 @@ from unmask.train.site import Site
 
 
 class Checkpointer:
-    """Writes and reads what a run must not lose, for the weights of all its processes."""
+    """Saves, restores and publishes a run, whether its weights are copied or sharded."""
 
     def __init__(
         self, given: Ingredients, recipe: Recipe, site: Site, optimizer: Optimizer, *, shard: bool
@@ -34,17 +34,20 @@ class Checkpointer:
         self.settings, self.processes = recipe.loop, site.processes
 
     def save(self, position: Position) -> None:
-        """Publish a checkpoint."""
+        """Write a checkpoint of weights, optimizer state and position."""
+        # The raw weights; their running mean is among the optimizer's tensors.
         network, objective = self.trained(averaged=False)
         moments = {}
         for name, tensor in read_moments(self._modules(), self.optimizer).items():
-            full = full_tensor(tensor)  # all processes must ask, and only the first keeps it
-            if self.processes.first:
+            full = full_tensor(tensor)  # a collective call
+            if self.processes.first:  # only one process pays for the memory of all of them
                 moments[name] = full
         if self.processes.first:
             folder, name = self.site.folder.checkpoints, f"step-{position.step}"
             own = objective.state_dict()
+            # A NaN on disk would become the state that every later resume starts from.
             refuse_poison({**network.state_dict(), **own, **moments}, folder)
+            # Listed before it is written, so that a half-written folder still counts as the run's.
             self.site.folder.claim(f"{CHECKPOINTS}/{name}")
             numbers = count_parameters(network) + sum(t.numel() for t in moments.values())
             save_folder(
@@ -55,19 +58,21 @@ class Checkpointer:
                 recipe=self.site.folder.recipe,
                 provenance={**self.given.digest.provenance, "step": position.step},
                 beside=partial(write_state, moments=moments, own=own, facts=asdict(position)),
-                needed=4 * numbers + 2**20,
+                needed=4 * numbers + 2**20,  # fp32, and a megabyte for the tokenizer's files
             )
-            prune(folder, self.settings.keep)
+            prune(folder, self.settings.keep)  # after the new one is complete, never before
         self.processes.wait()
 
     def restore(self) -> Position | None:
-        """Take weights and moments from the newest checkpoint; None if there is none yet."""
+        """Load the newest intact checkpoint into modules and optimizer; return None without one."""
         state = newest_state(self.site.folder.checkpoints, self.site.folder.say)
         found = -1 if state is None else state.facts["step"]
+        # Machines that do not share a disk would silently resume from different steps.
         self.processes.refuse_difference(found, "the newest checkpoint that each finds")
         if state is None:
             return None
-        if self.processes.first:  # all have read theirs; a run that was killed may not have pruned
+        # A killed run may not have pruned. No process still reads: the comparison above waited.
+        if self.processes.first:
             prune(self.site.folder.checkpoints, self.settings.keep)
         stored = {self.given.network: state.network.state_dict(), self.given.objective: state.own}
         with torch.no_grad():
@@ -78,13 +83,14 @@ class Checkpointer:
                             f"{state.path}: holds no '{name}', which the objective learns; the run "
                             "was begun with another objective."
                         )
+                    # In place, because the optimizer and the wrappers hold these tensors.
                     tensor.copy_(sharded_like(tensors[name], tensor))
         write_moments(self._modules(), self.optimizer, state.optimizer)
         return Position(**state.facts)
 
     def publish(self, position: Position) -> None:
-        """Write the models of a finished run: of the best step, or else of the last."""
-        network, _ = self.trained()  # gathers from all processes
+        """Publish the models of a finished run, from its best step or else its last."""
+        network, _ = self.trained()  # a collective call where weights are sharded
         best = self.given.evaluator.best(position)
         if self.processes.first:
             if best.path is not None:
@@ -92,8 +98,9 @@ class Checkpointer:
             for folder, names in self.given.publish.items():
                 target = self.site.folder.path / folder
                 if target.exists():
-                    continue
+                    continue  # resumed after its end: what is published stays
                 self.site.folder.claim(folder)
+                # The folder of one task out of several carries that task's scores alone.
                 head = names[0] if names and folder != MODEL else ""
                 prefix = metric_name(head, "")
                 scores = {
@@ -116,11 +123,15 @@ class Checkpointer:
         self.processes.wait()
 
     def trained(self, *, averaged: bool = True) -> tuple[Network, Objective]:
-        """Network and objective with all their weights in this process, or with running means."""
+        """Return network and objective with complete weights, or with their running means.
+
+        The modules in training themselves, unless weights are sharded or averaged; then copies.
+        """
         network, objective = self.given.network, self.given.objective
         averaged = averaged and self.settings.average > 0
         if not self.shard and not averaged:
             return network, objective
+        # A network without memory, because all its tensors are assigned in the next line.
         plain = empty(network.shape)
         plain.load_state_dict(self._whole(network, averaged=averaged), assign=True)
         own = self._whole(objective, averaged=averaged)
@@ -131,12 +142,12 @@ class Checkpointer:
         return plain, copied
 
     def _whole(self, module: nn.Module, *, averaged: bool) -> dict[str, Tensor]:
-        """The tensors of a module, gathered from all processes."""
+        """Return the tensors of a module by name, gathered from all processes onto the CPU."""
         state: dict[str, Tensor] = dict(module.state_dict())
         if averaged:
             state |= {n: mean(p, self.optimizer) for n, p in module.named_parameters()}
         return {n: full_tensor(t.detach()).cpu() for n, t in state.items()}
 
     def _modules(self) -> dict[str, nn.Module]:
-        """What is trained, with what the names of its parameters begin with."""
+        """Return the trained modules by the prefix of their names in the optimizer state."""
         return {"": self.given.network, "objective.": self.given.objective}

@@ -1,8 +1,8 @@
-"""A name or a file, flags and `--set a.b=c` -> one `Recipe`: everything that decides a run.
+"""A name or a file, flags and `--set a.b=c` -> one validated `Recipe`.
 
-A recipe is composed once and typed from then on. A job says in its `Scope` what it reads: a setting
-that it does not read is refused in what a user gives. Settings of the first version have other
-names now; they are accepted, with a notice.
+A recipe is composed once and typed from then on. The `Scope` of a job lists the settings that it
+reads; any other setting that a user gives is an error, not silently ignored. Setting names of
+version 0.1 are still accepted, with a notice.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,13 +16,13 @@ from unmask.system.settings import apply_overrides, read_toml, refuse_unknown, v
 from unmask.train.optim.schedules import LENGTHS
 from unmask.train.recipe import Recipe
 
-# What may be changed when a run is resumed: it decides nothing that is learned.
+# Settings that may change on resuming, because they do not decide what is learned.
 FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps", "ahead", "micro_batches")
-CHOICES = ("objective", "task", "tasks")  # whose settings stand where they are used, with torch
+CHOICES = ("objective", "task", "tasks")  # validated by classes that import torch
 CHOSEN = ("objective.name", "task.name")
-MUON = ("optimizer.momentum", "optimizer.factor")  # read by this kind of optimizer alone
+MUON = ("optimizer.momentum", "optimizer.factor")  # read only if optimizer.kind is muon
 LENGTH_NAMES = {f"schedule.{name}" for name in LENGTHS}
-# Settings of the first version -> what they are called now; the longest name that fits counts.
+# Names in version 0.1 -> present names; the longest name that matches wins.
 MOVED = {
     "examples": "data",
     "vocabulary": "tokenizer",
@@ -45,28 +45,28 @@ MOVED = {
 
 @dataclass(frozen=True)
 class Scope:
-    """What a job reads of a recipe, and what it takes where nothing is given."""
+    """The settings that a job reads from a recipe, and its defaults."""
 
     job: str
-    reads: Sequence[str]  # settings, or whole tables
+    reads: Sequence[str]  # names of settings, or of whole tables
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    folder: str = ""  # of its recipes, among those that come with unmask
-    called: str = "recipe"  # what users know these recipes as
+    folder: str = ""  # subfolder of `recipes/` with the recipes of this job
+    called: str = "recipe"  # what error messages call such a recipe
 
     def table(self, recipe: Recipe) -> dict[str, Any]:
-        """What is written beside a result: all that this job reads."""
+        """Return the settings that the job reads, as they are stored beside a result."""
         dumped = recipe.model_dump(exclude_none=True)
         return _nested(_without(_flat(dumped), self.unread(dumped)))
 
     def unread(self, table: Mapping[str, Any]) -> list[str]:
-        """Settings of a table that this job does not read."""
+        """Return the names in a table that the job does not read."""
         flat = _flat(table)
         only = () if flat.get("optimizer.kind") == "muon" else MUON
         found = [name for name in flat if name in only or not self._reads(name)]
         return list(dict.fromkeys(map(_whole_choice, found)))
 
     def _reads(self, name: str) -> bool:
-        """Is it read, or inside of what is read, or a table of which something is read?"""
+        """Whether the setting is read, lies in a table that is, or holds a setting that is."""
         return any(_within(name, read) or _within(read, name) for read in self.reads)
 
 
@@ -81,10 +81,9 @@ def compose(
 ) -> Recipe:
     """Compose the recipe of a job from a name, a path or a table, with some settings replaced.
 
-    `stored` is for recipes that a run has written: settings of older versions that this job does
-    not read are dropped from them with a notice, instead of refused. `check` gets the recipe
-    without its objective and tasks, whose settings cannot be checked without torch: what is wrong
-    is reported before torch is imported, where it can be.
+    `stored` is for recipes that a run has written: settings that the job does not read, as older
+    versions stored them, are dropped with a notice instead of refused. `check` gets the recipe
+    without its objective and tasks, and can refuse it before their classes import torch.
     """
     where, table = "recipe", source
     if not isinstance(table, Mapping):
@@ -105,9 +104,11 @@ def compose(
             )
     flat = _without(_flat(given), unread)
     below = _below(scope.defaults, flat)
-    # A table that is wrongly given for a number replaces it here, and is refused by `build`.
+    # A table given in place of a default number must hide that number, so that `validate` refuses
+    # the table; merged, the two could not be nested.
     below = {name: below[name] for name in below if not any(_within(own, name) for own in flat)}
     table = _nested(below | flat)
+    # Twice, because validating the whole recipe imports torch: plain mistakes are reported first.
     plain = {key: table[key] for key in table if key not in CHOICES}
     recipe = validate(Recipe, plain, where="recipe")
     if check:
@@ -121,11 +122,11 @@ def compose(
 def modernised(
     table: Mapping[str, Any], changes: Iterable[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Replace some settings of a table, all by today's names; also return notices of old ones."""
+    """Apply changes to a table under the present names; also return notices about old names."""
     told, assignments = [], []
     for name in _flat(table):
         path = name.split(".")
-        # Settings of these two have gone to different places; other tables have moved as a whole.
+        # Settings of these two tables went to different places; other tables moved as a whole.
         told.append(".".join(path[: 2 if path[0] in ("train", "tune") else 1]))
     for change in changes:
         name, equals, value = change.partition("=")
@@ -133,7 +134,7 @@ def modernised(
         assignments.append(f"{_renamed(name.strip())}{equals}{value}")
     flat = {_renamed(name): value for name, value in _flat(table).items()}
     assigned = [assignment.partition("=")[0] for assignment in assignments]
-    # Settings of an objective or a task are its own: another one does not inherit them.
+    # Another objective or task must not inherit the settings of the one that it replaces.
     others = [name.partition(".")[0] for name in assigned if name in CHOSEN]
     given = apply_overrides(_nested(_below(_without(flat, others), assigned)), assignments)
     moved = [name for name in dict.fromkeys(told) if _renamed(name) != name]
@@ -141,7 +142,10 @@ def modernised(
 
 
 def _below(table: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
-    """Flatten a lower layer; its length of the run gives way to one among the `names` above."""
+    """Flatten a lower layer of settings; drop its run length if the layer above sets any.
+
+    A run has steps, minutes or epochs, so `--minutes` must also replace the `steps` of a file.
+    """
     flat = _flat(table)
     return _without(flat, LENGTH_NAMES) if LENGTH_NAMES & {*names} else flat
 
@@ -154,13 +158,13 @@ def _renamed(name: str) -> str:
 
 
 def _whole_choice(name: str) -> str:
-    """The name of an objective or a task, if it is one of its settings."""
+    """Reduce a setting of an objective or a task to the name of its table."""
     top = name.partition(".")[0]
     return top if top in CHOICES else name
 
 
 def recipe_path(folder: str, name: str, *, called: str = "recipe") -> Path:
-    """Where a recipe is: a path, or the name of one in a folder of those that come with unmask."""
+    """Return the path of a recipe, given a path or the name of a built-in one."""
     known = known_recipes(folder)
     if not name.endswith(".toml") and name not in known:
         raise SettingsError(unknown_name(called, name, known))
@@ -168,19 +172,19 @@ def recipe_path(folder: str, name: str, *, called: str = "recipe") -> Path:
 
 
 def known_recipes(folder: str = "") -> dict[str, Path]:
-    """The recipes that come with unmask."""
+    """Return the built-in recipes of a subfolder by name."""
     return {path.stem: path for path in sorted((recipes_folder() / folder).glob("*.toml"))}
 
 
 def recipes_folder() -> Path:
-    """Where they are: in an installed package, or in a checkout beside it."""
+    """Return the folder of built-in recipes: inside an installed package, or in the checkout."""
     package = Path(__file__).parents[1]
     inside, checkout = package / "recipes", package.parents[1] / "recipes"
     return inside if inside.is_dir() else checkout
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first setting that differs and may not, as `name (then, now)`; None if none does."""
+    """Return the first difference that forbids resuming, as `name (then, now)`, or None."""
     old, new = _flat(before, lists=True), _flat(now, lists=True)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name) and name.rpartition(".")[2] not in FREE:
@@ -189,9 +193,9 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 
 
 def _flat(table: Mapping[str, object], *, lists: bool = False) -> dict[str, object]:
-    """{"a": {"b": 1}} -> {"a.b": 1}; what is None is skipped, as in a TOML file.
+    """{"a": {"b": 1}} -> {"a.b": 1}; None is skipped, because TOML cannot hold it.
 
-    A list is one setting, or with `lists` as many as it has entries.
+    A list is one setting; with `lists`, each entry is one of its own.
     """
     flat: dict[str, object] = {}
     for key, value in table.items():
@@ -222,5 +226,6 @@ def _without(flat: Mapping[str, object], names: Collection[str]) -> dict[str, ob
 
 
 def _within(name: str, table: str) -> bool:
-    """Is a setting in a table, or the same?"""
+    """Whether a setting lies in a table, or is the very same name."""
+    # The dots keep `task` from matching `tasks`.
     return f"{name}.".startswith(f"{table}.")

@@ -1,4 +1,4 @@
-"""The interface between a run and its evaluation; the base class evaluates nothing."""
+"""What a run asks of its evaluation; the base class evaluates nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,65 +9,66 @@ from unmask.model.network import Network
 from unmask.objectives.base import Objective
 from unmask.train.steps.base import StepResult
 
-Entry = dict[str, Any]  # a line of metrics
-METRIC = "metric"  # in an evaluation: what the best step has the most of
+Entry = dict[str, Any]  # a line of metrics.jsonl
+METRIC = "metric"  # key of the value that the best step maximises
 
 
 def metric_name(name: str, what: str) -> str:
-    """What a task's metric is called in a run."""
+    """Return the name of a task's metric in a run: `name.what` if the run has several tasks."""
     return f"{name}.{what}" if name else what
 
 
 @dataclass
 class Position:
-    """What, beside weights and optimizer, a run resumes from."""
+    """What a run resumes from, beside its weights and optimizer state."""
 
     step: int = 0
-    tokens: int = 0  # real ones, so far
+    tokens: int = 0  # so far, without padding
     seconds: float = 0.0  # of training, so far
-    before: float = 0.0  # of them, those before the first step
-    bad: int = 0  # steps in a row that were skipped, as something was not finite
-    evaluated: int = -1  # the step of the last evaluation
-    slot: int = 0  # of the evaluations that are spread over the run, the last that was due
+    before: float = 0.0  # the part of `seconds` before the first step
+    bad: int = 0  # steps in a row that were skipped because they were not finite
+    evaluated: int = -1  # step of the last evaluation; -1 if there was none
+    slot: int = 0  # number of the last evaluation that was due
+    # Plain integers: the position is stored as JSON in each checkpoint.
     cursor: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Best:
-    """The step that a run is published from."""
+    """The step whose model a run publishes."""
 
     step: int
-    path: Path | None = None  # the folder of its model, where that is not the network as it is
-    scores: dict[str, float] = field(default_factory=dict)  # as they are in the metrics
+    path: Path | None = None  # folder of its model; None: publish the present network
+    scores: dict[str, float] = field(default_factory=dict)  # under their names in the metrics
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each task, by its name
 
 
 class Evaluator:
-    """Evaluates a run; `times` is how often, over the run."""
+    """Evaluates a run `times` times, spread evenly over it."""
 
     times = 0
-    plain_loss: float | None = None  # what a guess by word frequency would reach, where known
+    plain_loss: float | None = None  # loss of predicting by token frequency, where known
 
     def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
-        """Measure and report; every process takes part and gets the same entry."""
+        """Measure and report the network; every process takes part and gets the same entry."""
         return {}
 
     def best(self, position: Position) -> Best:
-        """The step to publish; here the last one."""
+        """Return the step to publish; here the last one."""
         return Best(position.step)
 
     def stop(self) -> bool:
-        """Has the run learned all that it will?"""
+        """Whether to end the run early; the answer must be the same on every process."""
         return False
 
     def report(self) -> None:
-        """Draw the run so far; called after each evaluation was recorded."""
+        """Draw the run so far; called after an evaluation was recorded."""
 
     def restore(self, entries: Sequence[Entry]) -> None:
         """Remember the evaluations of a run that is resumed."""
 
     def stepped(self, position: Position, result: StepResult) -> None:
-        """Look at a step."""
+        """Watch the result of a training step."""
 
     def saved(self) -> None:
-        """Called after each checkpoint."""
+        """React to a checkpoint that was just written."""

@@ -1,4 +1,4 @@
-"""What a job makes for a run: data only, nothing to call."""
+"""What a job hands to a run: plain data, so that a run never calls back into its job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from unmask.train.sources import Source
 
 @dataclass(frozen=True)
 class Digest:
-    """What a run learns from: how it is called, how it is recognised, where it came from."""
+    """The data that a run learns from: its kind, its sha256 and its provenance."""
 
-    name: str  # as in "was begun with another corpus"
+    name: str  # its kind, as in the error "was begun with another corpus"
     sha256: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ingredients:
-    """All that a run needs beside its recipe."""
+    """Everything that a run needs beside its recipe."""
 
     tokens: Tokenizers
     network: Network
@@ -31,5 +31,5 @@ class Ingredients:
     evaluator: Evaluator
     digest: Digest
     companions: Companions = field(default_factory=dict)  # frozen; neither saved nor optimised
-    # A folder: the encoders and heads in it, () for all.
+    # Published folder -> the encoders and heads in it; () for the whole network.
     publish: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"model": ()})

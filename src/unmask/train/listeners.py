@@ -1,4 +1,4 @@
-"""What is given every entry of a run's metrics: TensorBoard, and the callbacks of plugins."""
+"""Metrics of a run -> TensorBoard and the callbacks of plugins."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -11,17 +11,19 @@ from unmask.train.evaluator import Entry
 
 
 class TensorBoardWriter:
-    """Writes the numbers of each entry; what a resumed run will write again is purged."""
+    """Writes the numbers of each metrics entry to TensorBoard."""
 
     def __init__(self, folder: Path) -> None:
         require("--tensorboard", "tensorboard", extra="tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder, self.make = folder, SummaryWriter
+        # Opened at the first entry, whose step tells which later points to purge: a resumed run
+        # writes them again.
         self.writer: SummaryWriter | None = None
 
     def __call__(self, entry: Entry) -> None:
-        """Add one entry of the metrics."""
+        """Write one entry."""
         step = int(entry["step"])
         if self.writer is None:
             self.writer = self.make(str(self.folder), purge_step=step)
@@ -32,7 +34,7 @@ class TensorBoardWriter:
 
 
 class CallbackListener:
-    """Calls it with a copy of each entry. One that fails is not called again; the run goes on."""
+    """Calls a plugin's callback with each entry; disables it for good after its first error."""
 
     def __init__(
         self, name: str, callback: Callable[[Mapping[str, Any]], object], say: Callable[[str], None]
@@ -41,10 +43,11 @@ class CallbackListener:
         self.failed = False
 
     def __call__(self, entry: dict[str, Any]) -> None:
-        """Show one entry."""
+        """Call the callback with one entry."""
         if self.failed:
             return
         try:
+            # A deep, read-only copy: a callback must not be able to change what is recorded.
             self.callback(MappingProxyType(deepcopy(entry)))
         except Exception as error:
             self.failed = True

@@ -1,9 +1,10 @@
-"""Loss -> weights. The only loop: whatever is trained, on one process or many, runs it.
+"""Batches -> gradients -> weights: the one training loop of every job, on one process or many.
 
-    batches of the step -> losses, gradients -> weights -> metrics -> evaluation -> checkpoint
+    micro-batches -> losses and gradients -> weights -> metrics -> evaluation -> checkpoint
 
-The state is a step, a cursor into the data and a clock, beside weights and optimizer; everything
-random is a function of them. So a run that was stopped anywhere goes on as if it had not been.
+Beside the weights and the optimizer's tensors, the state of a run is a step, a cursor into the data
+and a clock (`Position`). All randomness is a function of the seed and of that state, so a run that
+was stopped at any point resumes as if it had not been.
 """
 
 import math
@@ -25,16 +26,18 @@ from unmask.train.sources import Dealer, Prefetch
 from unmask.train.steps import step_for
 from unmask.train.steps.base import MicroBatch, StepResult, StepSite, TrainingModule
 
-BEFORE = 0.5  # of a run by the clock may be spent before its first step
+BEFORE = 0.5  # set-up may use up to this fraction of a time budget
 
 
 class Loop:
     """A run in progress."""
 
     def __init__(self, given: Ingredients, recipe: Recipe, site: Site, *, shard: bool) -> None:
+        # Otherwise glibc returns the memory of each step and faults it in again for the next.
         keep_freed_memory()
         self.given, self.site, self.processes = given, site, site.processes
         self.settings, self.optimized = recipe.loop, recipe.optimizer
+        # Only the source knows how many steps an epoch has.
         self.schedule = recipe.schedule.in_steps(given.source.steps_per_epoch)
         self.evaluator, self.folder, self.position = given.evaluator, site.folder, Position()
         self.precision = choose_precision(recipe.loop.precision, self.processes.device)
@@ -44,33 +47,37 @@ class Loop:
         inner = TrainingModule(network, objective, given.companions)
         inner.refuse_scalars()
         if self.settings.compile:
-            inner.compile()  # inside of what exchanges gradients, which must be recognised
+            inner.compile()  # before wrapping: `syncing` recognises DDP and FSDP by their class
         self.module = self.processes.wrap(inner, list(network.blocks()), shard=shard)
+        # After wrapping, because FSDP replaces the parameters by their shards.
         self.optimizer = make_optimizer(inner, recipe.optimizer, layers=network.config.layers)
         self.step = step_for(objective, shard=shard)
         self.keeper = Checkpointer(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.deal: Dealer | Prefetch = Dealer(given.source, self.processes)
+        # A thread pays where a GPU computes the step; on a CPU, batches were 3 ms of 100 (tiny).
         ahead, on_gpu = self.settings.ahead, self.processes.device.type != "cpu"
         if ahead == "on" or (ahead == "auto" and on_gpu):
             self.deal = Prefetch(self.deal, self._progress_at)
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one."""
+        """Restore the newest checkpoint, if there is one."""
         found = self.keeper.restore()
+        # Steps after the checkpoint are taken again and would be recorded twice.
         self.folder.cut_back(found.step if found else -1)
-        self.processes.wait()
+        self.processes.wait()  # every process reads the metrics that the first one has rewritten
         self.evaluator.restore(of_kind(self.folder.metrics(), "eval"))
         if found is not None:
             self.position, self.saved_step = found, found.step
             self.folder.say(f"resuming from step {found.step}")
 
     def run(self) -> None:
-        """Train to the end; a signal ends it between two steps, with everything saved."""
+        """Train to the end; on a stop request, save and raise `Stopped` between two steps."""
         position = self.position
         if not position.step:
             self._count_what_came_before()
             self._evaluate()
+            # Warm-up by the clock starts at the first step, however long all this took.
             position.before = position.seconds
         while self.progress < 1.0 and not self.evaluator.stop():
             self._stop_if_asked()
@@ -78,42 +85,44 @@ class Loop:
             report = self._step()
             self._clock(begun)
             if report is None:
-                continue
+                continue  # ended early by a stop request, which the next round acts on
             if report.taken and self.settings.average:
+                # A step weighs as much as its fraction of the run, so the mean spans the same
+                # fraction whether steps are many or few.
                 weight = min((self.progress - before) / self.settings.average, 1.0)
                 for module in (self.given.network, self.given.objective):
                     average(module, self.optimizer, weight)
             self._log(report, time.monotonic() - begun)
-            if self._slot() > position.slot:  # at most once a step, however many were due
+            if self._slot() > position.slot:  # one evaluation stands for all that became due
                 self._evaluate()
             if self._save_due():
                 self.save()
         if position.evaluated != position.step:
-            self._evaluate()
+            self._evaluate()  # the last step may be the best one
         self.save()
         self.keeper.publish(position)
 
     @property
     def progress(self) -> float:
-        """How much of the run is behind us."""
+        """Fraction of the run that is done, from 0 to 1."""
         return self.schedule.progress(self.position.step, self.position.seconds)
 
     def _progress_at(self, step: int) -> float:
-        """How far the run will be at a step, as far as it can be known: a clock stands still."""
+        """Predict the progress at a later step; under a time budget, return the present one."""
         return self.schedule.progress(step, self.position.seconds)
 
     def save(self) -> None:
-        """Publish a checkpoint, unless this step's is there."""
+        """Write a checkpoint, unless this step already has one."""
         if self.saved_step == self.position.step:
             return
         begun = time.monotonic()
         self.keeper.save(self.position)
-        self.evaluator.saved()
+        self.evaluator.saved()  # may delete models that only older checkpoints needed
         self._clock(begun)
         self.saved_step, self.saved_at = self.position.step, time.monotonic()
 
     def _step(self) -> StepResult | None:
-        """One step; None if it was given up on a wish to stop, with nothing changed."""
+        """Take one step; return None if a stop request ended it early, with nothing changed."""
         position = self.position
         dealt = self.deal.take(position.cursor, position.step, self.progress)
         set_rate(self.optimizer, self.optimized.rate * self.schedule.factor(self._next()))
@@ -125,6 +134,7 @@ class Loop:
             return None
         if report.taken:
             self.optimizer.step()
+        # A skipped step counts too: repeated, it would compute the very same numbers.
         position.cursor, position.step = dealt.cursor, position.step + 1
         position.tokens += report.tokens
         if report.taken:
@@ -134,16 +144,18 @@ class Loop:
         return report
 
     def _next(self) -> float:
-        """The progress that decides the rate: from the first step, which has one above nothing."""
+        """Return the progress that decides the learning rate, above zero at the first step."""
         schedule, position = self.schedule, self.position
         if schedule.steps is not None:
+            # The middle of the step: neither the first nor the last one has a rate of zero.
             return (position.step + 0.5) / schedule.steps
+        # Counted from the first step, so that a slow set-up does not swallow the warm-up.
         begun = schedule.progress(0, position.before)
         gone = (self.progress - begun) / max(1.0 - begun, 1e-9)
         return max(gone, 1e-3 * schedule.warmup)
 
     def _leave_out(self, report: StepResult, pieces: Sequence[MicroBatch]) -> None:
-        """A step that was not finite: say all that helps to find out why, and stop in the end."""
+        """Report a skipped step and what may explain it; raise after too many in a row."""
         position, settings = self.position, self.settings
         position.bad += 1
         numbers = [int(n) for p in pieces if p.batch.number is not None for n in p.batch.number[:3]]
@@ -164,9 +176,10 @@ class Loop:
             )
 
     def _clock(self, begun: float) -> None:
-        """Add the time since `begun`; where minutes count, every process takes the first one's."""
+        """Add the time since `begun` to the clock of the run."""
         passed = time.monotonic() - begun
         if self.schedule.minutes is not None:
+            # The clock decides the learning rate and the end, so all processes share one.
             passed = self.processes.from_first([passed])[0]
         self.position.seconds += passed
 
@@ -178,7 +191,7 @@ class Loop:
                 {
                     "kind": "train",
                     "step": position.step,
-                    # JSON has no NaN and no infinity.
+                    # JSON has neither NaN nor infinity.
                     **{name: v if math.isfinite(v) else None for name, v in measured.items()},
                     "rate": self.optimizer.param_groups[0]["lr"],
                     "tokens": position.tokens,
@@ -188,6 +201,7 @@ class Loop:
             )
         self.evaluator.stepped(position, report)
         if self.processes.first:
+            # Under a time budget, the number of steps is extrapolated.
             steps = self.schedule.steps or round(position.step / max(self.progress, 1e-9))
             left = self.schedule.seconds_left(position.seconds)
             note = f"loss {report.loss:.3f}, {self.progress:.0%}"
@@ -196,7 +210,7 @@ class Loop:
             )
 
     def _count_what_came_before(self) -> None:
-        """Count setting up as part of the minutes, up to a share of them."""
+        """Count set-up as part of a time budget, up to the fraction `BEFORE` of it."""
         minutes, now = self.schedule.minutes, time.monotonic()
         if minutes is None:
             return
@@ -209,17 +223,19 @@ class Loop:
         self._clock(max(self.site.started, now - most))
 
     def _slot(self) -> int:
-        """Of the evaluations that are spread over the run, the last that is due."""
+        """Number of the last evaluation that is due, of those spread over the run."""
         return int(self.progress * self.evaluator.times)
 
     def _evaluate(self) -> None:
         if not self.evaluator.times:
             return
+        # The slot is fixed first: what falls due during this evaluation is made up for later.
         begun, self.position.slot = time.monotonic(), self._slot()
         network, objective = self.keeper.trained()
         device = self.processes.device
         network, objective = network.to(device).eval(), objective.to(device).eval()
         found = self.evaluator.evaluate(network, objective, self.position)
+        # Unless weights are sharded or averaged, the modules just evaluated are those in training.
         self.given.network.train()
         self.given.objective.train()
         self._clock(begun)
@@ -228,21 +244,25 @@ class Loop:
         self.evaluator.report()
 
     def _asked_to_stop(self) -> bool:
-        """Has a wish come to any of the processes?"""
+        """Whether any process has received a stop request; a collective call."""
+        # A signal may reach one process only, and all must stop at the same poll.
         return self.processes.total([float(self.site.stop.number > 0)])[0] > 0
 
     def _stop_if_asked(self) -> None:
-        """Grant a wish to stop."""
+        """Save and raise `Stopped`, if any process has received a stop request."""
         number, step = self.site.stop.number, self.position.step
         if not self._asked_to_stop():
             return
         if step:
             self.save()
         self.folder.say(f"stopped after step {step}; the same command with --resume continues")
+        # A process that got no signal itself stops as if by SIGTERM.
         raise Stopped(number or signal.SIGTERM)
 
     def _save_due(self) -> bool:
         settings, step = self.settings, self.position.step
         by_step = settings.save_steps is not None and step % settings.save_steps == 0
         late = time.monotonic() - self.saved_at > 60 * settings.save_minutes
+        # Clocks differ, so the first process decides. `by_step` is the same on all of them, so
+        # either all or none get to the collective `agree`.
         return by_step or self.processes.agree(late)

@@ -1,6 +1,7 @@
-"""Is this run sane? What can be known before the first step, checked and reported.
+"""Ingredients of a run -> a refusal, a warning or a go-ahead, before the first step.
 
-the vocabulary fits the network    the loss of an untrained network    one batch learned by heart
+Three checks: the vocabulary fits the network, the loss of the untrained network is near chance, and
+the network can overfit a single batch.
 """
 
 import copy
@@ -20,14 +21,14 @@ RATE = 1e-3
 
 
 class PreflightError(UserError):
-    """A run that cannot go well was not started."""
+    """A check before the first step found that the run cannot succeed."""
 
 
 def preflight(given: Ingredients, site: Site) -> None:
-    """Check all that can be checked without training.
+    """Check a run before its first step.
 
-    Where the loss of an untrained network is known, a run that cannot go well is refused; elsewhere
-    there is only a warning.
+    Where the loss at chance is known, a run that cannot succeed is refused. Otherwise there is only
+    a warning.
     """
     vocabulary = given.tokens.source.vocabulary
     if given.network.config.vocab_size < len(vocabulary):
@@ -47,6 +48,8 @@ def preflight(given: Ingredients, site: Site) -> None:
         f"preflight: loss before training {first:.2f}{shown}; one batch learned by heart to "
         f"{last:.2f}"
     )
+    # A head that starts from token frequencies begins near the unigram loss, below ln V. A loss far
+    # above ln V means confident wrong predictions, as from initial weights that are too large.
     if expected is not None and not 0.75 * min(known.values()) <= first <= 1.25 * expected:
         raise PreflightError(
             f"preflight: an untrained network has a loss of {first:.2f}; need about ln V = "
@@ -65,16 +68,16 @@ def preflight(given: Ingredients, site: Site) -> None:
 
 
 def learn_by_heart(given: Ingredients) -> tuple[float, float]:
-    """The main loss of one small batch before and after some steps on a copy of the network."""
-    # Without dropout: only learning is of interest.
+    """Overfit a copy of the network to one small batch; return its main loss before and after."""
+    # A copy, so that checking changes nothing of the run; eval(), as dropout would add noise.
     network, objective = copy.deepcopy((given.network, given.objective))
     learner = TrainingModule(network, objective, given.companions).cpu().eval()
     parameters = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=RATE)
     pieces = [MicroBatch(given.source.sample(HEART_EXAMPLES), 0)]
-    main = objective.terms[0]  # `chance` is about this term alone
+    main = objective.terms[0]  # `chance` is the loss of this term alone
     step = step_for(objective)
-    if isinstance(step, Summed):
+    if isinstance(step, Summed):  # other terms would hide how well the main one is learned
         step.terms = [main]
     losses = []
     for _ in range(HEART_STEPS + 1):

@@ -1,4 +1,4 @@
-"""Everything that decides a run, in one checked table: the settings that a recipe may hold."""
+"""The settings of a recipe, as one validated table: everything that decides a run."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -26,11 +26,11 @@ from unmask.system.settings import Settings, validate
 from unmask.tasks import TASKS
 from unmask.train.optim.schedules import Count, OptimizerSettings, ScheduleSettings
 
-AUTO = "auto"  # a size that is chosen when a run begins
+AUTO = "auto"  # the size is chosen by timing when the run starts
 
 
 class DecoderSettings(Settings):
-    """The shape of a decoder where it differs from the encoder's."""
+    """Settings of a decoder that differ from the encoder's."""
 
     layers: int | None = None
     max_length: int | None = None
@@ -41,7 +41,7 @@ class DecoderSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The shape of a new encoder; what is left out comes from its size, or from ModelConfig."""
+    """Shape of a new encoder; unset values come from `size`, or else from `ModelConfig`."""
 
     size: str | None = None
     width: int | None = None
@@ -73,71 +73,75 @@ class ModelSettings(Settings):
     layer_cycle: int | None = None
     layer_groups: int | None = None
     decoder: DecoderSettings = DecoderSettings()
-    frozen: int = 0  # blocks from the bottom that stay as they are, and the embeddings; -1: all
-    head_layers: Literal["weighted"] | list[int] = Field(default_factory=list)  # that a head reads
+    frozen: int = 0  # layers from the bottom to freeze, with the embeddings; -1: all
+    head_layers: Literal["weighted"] | list[int] = Field(default_factory=list)  # that heads read
 
     def config(self, vocab_size: int) -> ModelConfig:
-        """The whole shape, for a vocabulary."""
+        """Complete the shape for a vocabulary of this size."""
         named = {} if self.size is None else sized(self.size, vocab_size).model_dump()
         own = self.model_dump(exclude_none=True, include={*ModelConfig.model_fields})
         table = {**named, **own, "vocab_size": vocab_size}
         return validate(ModelConfig, table, where="recipe [model]")
 
     def spelled_out(self, config: ModelConfig) -> "ModelSettings":
-        """The same with every setting of a shape in it."""
+        """Copy these settings with every value of `config` filled in.
+
+        A stored recipe then keeps its meaning when the defaults of a later version change.
+        """
         own = config.model_dump(exclude={"vocab_size", "borrows"})
-        own["layer_settings"] = list(config.layer_settings)
+        own["layer_settings"] = list(config.layer_settings)  # objects, which a dump makes tables
         return self.model_copy(update=own)
 
 
 class TokenizerSettings(Settings):
-    """How long a text may be, and the vocabulary where a run learns its own."""
+    """Maximum length of a text, and the vocabulary of a run that learns its own."""
 
-    max_length: Annotated[int, Field(ge=8)] | None = None  # tokens of a text; None: all that fit
-    size: Annotated[int, Field(ge=10)] = 8000  # of each side, or of both together
-    joint: bool = True  # one vocabulary, and one table of vectors, for both sides
+    max_length: Annotated[int, Field(ge=8)] | None = None  # tokens; None: the model's maximum
+    size: Annotated[int, Field(ge=10)] = 8000  # vocabulary size: per language, or shared
+    joint: bool = True  # both languages share a vocabulary and its embeddings
     cased: bool = False
-    accents: bool = True  # are kept
+    accents: bool = True  # False: strip them
 
 
 class DataSettings(ExampleSettings):
-    """What examples are made of, and how several data sets are mixed."""
+    """How examples are made, and how several data sets are mixed."""
 
-    temperature: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5  # 1: by their sizes; 0: all alike
+    temperature: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5  # 1: sample by size; 0: uniformly
 
 
 class LoopSettings(Settings):
-    """How steps are computed and saved."""
+    """How steps are computed, logged and saved."""
 
-    batch_size: Count = 32  # examples of a step, where they are counted
-    micro_tokens: Count = 2048  # computed at a time; the rest of a step is accumulated
-    micro_batches: Count = 1  # the least number of micro-batches of a step
+    batch_size: Count = 32  # in examples; pre-training counts tokens
+    micro_tokens: Count = 2048  # of a micro-batch; a step accumulates gradients over several
+    micro_batches: Count = 1  # in a step, at least; raised to the number of processes
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
-    ahead: Literal["auto", "on", "off"] = "auto"  # batches made in a thread; auto: with a GPU
-    average: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # share of the run that a mean spans
+    ahead: Literal["auto", "on", "off"] = "auto"  # prefetch batches in a thread; auto: with a GPU
+    # A running mean of the weights is evaluated and published; its window is a fraction of the run.
+    average: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # window of averaged weights
     log_steps: Count = 1
     save_minutes: Annotated[float, Field(gt=0.0)] = 10.0
     save_steps: Count | None = None
-    keep: Annotated[int, Field(ge=2)] = 2  # checkpoints
-    bad_steps: Annotated[int, Field(ge=0)] = 10  # in a row that may be skipped as not finite
+    keep: Annotated[int, Field(ge=2)] = 2  # checkpoints, so that a damaged one has a predecessor
+    bad_steps: Annotated[int, Field(ge=0)] = 10  # non-finite steps in a row that may be skipped
 
 
 class EvaluateSettings(Settings):
-    """How often a run is evaluated, and on how much."""
+    """How often a run is evaluated, and on how many tokens."""
 
-    times: Annotated[int, Field(ge=0)] = 20  # over the run
-    tokens: Count = 40_000  # of each evaluation at most; a short run takes fewer
-    patience: Annotated[int, Field(ge=0)] = 0  # evaluations without a better one; 0: to the end
+    times: Annotated[int, Field(ge=0)] = 20  # evaluations over the run
+    tokens: Count = 40_000  # of one evaluation, at most; short runs use fewer
+    patience: Annotated[int, Field(ge=0)] = 0  # bad evaluations before stopping; 0: never
 
 
 class Choice(Settings):
-    """The name of an objective or a task, and its own settings; in a file, one flat table."""
+    """The name of an objective or a task with its own settings; one flat table in a file."""
 
     name: str
     settings: SerializeAsAny[Settings]
 
-    checks_itself: ClassVar[bool] = True  # its keys are those of the settings that it names
+    checks_itself: ClassVar[bool] = True  # its valid keys depend on the name in it
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
@@ -145,9 +149,9 @@ class Choice(Settings):
 
 
 def _choice(table: object, kind: Kind, known: Mapping[str, str]) -> object:
-    """Look up whose settings a table holds, by the name in it. Imports its class, and so torch."""
+    """Validate a table by the objective or task that it names; imports its class, and so torch."""
     if not isinstance(table, Mapping):
-        return table
+        return table  # already a Choice, or something that pydantic refuses with its own message
     own: dict[str, object] = dict(table)
     name = own.pop("name", None)
     if name is None:
@@ -167,9 +171,9 @@ TaskChoice = Annotated[Choice, BeforeValidator(_task)]
 
 
 class TaskEntry(Settings):
-    """One of several tasks, and its files."""
+    """One task of several, with its files."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]  # of its head and its folder
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]  # names its head, metrics and folder
     task: TaskChoice
     train: str
     dev: str
@@ -179,7 +183,7 @@ class TaskEntry(Settings):
 
 
 class Recipe(Settings):
-    """Everything that decides a run."""
+    """All settings that decide what a run learns, and how."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     model: ModelSettings = ModelSettings()
@@ -210,7 +214,7 @@ class Recipe(Settings):
         return self
 
     def changed(self, **tables: Mapping[str, Any]) -> "Recipe":
-        """Replace some settings of some tables: `loop={"micro_batches": 2}`."""
+        """Copy with some settings of some tables replaced: `loop={"micro_batches": 2}`."""
         before: dict[str, Settings] = dict(self)
         update = {name: before[name].model_copy(update=own) for name, own in tables.items()}
         return self.model_copy(update=update)

@@ -1,10 +1,11 @@
-"""One run for every job: the only place where training is put together.
+"""A job, a recipe and an output folder -> a finished run: where all training is put together.
 
     Run(job, recipe, out, console).go()
 
-`Run` starts the clock, catches signals, joins the processes, holds the folder, decides between a
-new run, a resumed one and a restart, and only then asks the job for its ingredients. So exact
-resume, restarts, sharding, time limits, checks and shared evaluation hold for every job.
+`Run` starts the clock, catches signals, joins the processes, locks the folder, and decides between
+a new run, a resumed one and a restart. Only then does it ask the job for its ingredients. Because
+jobs do none of this themselves, exact resume, restarts, sharding, time limits, checks and
+evaluation on all processes work for every job.
 """
 
 import time
@@ -33,47 +34,47 @@ from unmask.train.site import Site
 
 
 class Job(Protocol):
-    """What is trained: pre-training, a task, several tasks, translation, or one's own."""
+    """What a run trains: pre-training, one task, several tasks, translation, or your own job."""
 
     @property
     def scope(self) -> Scope:
-        """What it reads of a recipe."""
+        """The settings that the job reads from a recipe."""
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
-        """Settle what needs the machine or the data; also called on a stored recipe."""
+        """Fill in settings that depend on the machine or the data, also in a stored recipe."""
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
-        """Read the data and make the network."""
+        """Read the data, and make the network and everything else that a run needs."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is carried out; nothing that is learned depends on it."""
+    """How a run is carried out; none of these options changes what it learns."""
 
     resume: bool = False
     overwrite: bool = False
     shard: bool = False
-    check: bool = False  # before the first step, see preflight
+    check: bool = False  # run the preflight before the first step
     tensorboard: bool = False
     threads: int | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a finished run."""
 
     folder: Path
-    summary: dict[str, Any]  # scores and step of what was published
+    summary: dict[str, Any]  # scores and step of the published model
 
     @property
     def model(self) -> Path:
-        """The folder of the model."""
+        """Folder of the published model."""
         return self.folder / MODEL
 
 
 @dataclass(frozen=True)
 class Run:
-    """A job in a folder."""
+    """One job, carried out in an output folder."""
 
     job: Job
     recipe: Recipe | None
@@ -82,12 +83,14 @@ class Run:
     options: RunOptions = field(default_factory=RunOptions)
 
     def go(self) -> Outcome:
-        """Train, from where the run was stopped if it was; without a recipe, by the stored one."""
+        """Train to the end, resuming if asked to; without a recipe, use the stored one."""
         started, options, console = time.monotonic(), self.options, self.console or Console()
         if options.threads:
             torch.set_num_threads(options.threads)
+        # Signals first: a SIGINT that Python raises inside a library ends with a wrong exit code.
         with catch_stop_signals() as stop, join_processes() as group:
-            resume = options.resume or restart_count() > 0  # torchrun has restarted the workers
+            # torchrun repeats the original command when it restarts workers.
+            resume = options.resume or restart_count() > 0
             with open_run(
                 self.out,
                 resume=resume,
@@ -108,11 +111,12 @@ class Run:
         recipe, group = self._resolved(site), site.processes
         given = self.job.build(recipe, site)
         for names in filter(None, given.publish.values()):
-            part_of(given.network, names)  # refuses now what could not be published in the end
+            part_of(given.network, names)  # raises now, rather than when training is over
+        # Every process reads the data by itself; other data on one of them would go unnoticed.
         group.refuse_difference(given.digest.sha256, f"the {given.digest.name}")
         group.refuse_difference(self.job.scope.table(recipe), "the recipe")
         group.wait()
-        site.folder.start_over()  # not before the data was read and the network made
+        site.folder.start_over()  # the old run survives if anything above fails
         if self.options.tensorboard and group.first:
             site.folder.claim(BOARD)
             site.folder.listeners.append(TensorBoardWriter(self.out / BOARD))
@@ -120,6 +124,7 @@ class Run:
             site.folder.listeners.append(CallbackListener(name, callback, site.folder.say))
         group.wait()
         _announce(given, site)
+        # A run that was killed before its first checkpoint starts over, and is checked again.
         fresh = not any(site.folder.checkpoints.glob("step-*"))
         if site.check and fresh and group.first:
             preflight(given, site)
@@ -136,9 +141,9 @@ class Run:
             "micro_batches": recipe.loop.micro_batches,
             "plugins": loaded_plugins(),
         }
-        # Older versions did not write down all that a recipe leaves open.
+        # Recipes stored by older versions leave settings open; fill them in before comparing.
         stored = None if site.stored is None else self.job.resolve(site.stored, site)
-        # Only now: what cannot be trained is not a run.
+        # The recipe on disk makes the folder a run, so a run that cannot be set up leaves none.
         begin(site.folder, self.job.scope, recipe, facts, stored)
         loop.resume()
         loop.run()
@@ -147,7 +152,7 @@ class Run:
         return Outcome(self.out, {**best.scores, "step": best.step})
 
     def _resolved(self, site: Site) -> Recipe:
-        """The recipe with all that was left open settled, for this number of processes."""
+        """Fill in what the recipe leaves open, and fit its micro-batches to the processes."""
         recipe = self.recipe or site.stored
         if recipe is None:
             raise FolderError(
@@ -156,6 +161,7 @@ class Run:
         if self.options.shard:
             recipe.optimizer.refuse_shares()
         recipe = self.job.resolve(recipe, site)
+        # Resuming never goes below the stored number: how a step is split decides the last bits.
         before = site.stored.loop.micro_batches if site.stored else 1
         least = max(recipe.loop.micro_batches, before)
         needed = micro_batches(least, site.processes, shard=self.options.shard)
@@ -168,9 +174,9 @@ class Run:
 
 
 def micro_batches(least: int, group: Processes, *, shard: bool) -> int:
-    """The least number of micro-batches that these processes can share.
+    """Return the smallest number of micro-batches, `least` or more, that the processes can share.
 
-    With sharded weights all processes must run as many: a multiple of their number.
+    With sharded weights, every process must run equally many: each pass gathers weights from all.
     """
     if shard:
         return -(-least // group.world) * group.world

@@ -1,10 +1,11 @@
-"""A run's folder: recipe, metrics, log, checkpoints, model; who may write into it, and when.
+"""The output folder of a run: recipe, metrics, log, checkpoints, model, and the lock on it.
 
     runs/x/ recipe.toml  facts.json  metrics.jsonl  log.txt  curves.svg  report.html
             checkpoints/step-N/  model/
 
-One process at a time holds it. What is appended is cut back on resuming to the step that the
-checkpoint has, so that no line is recorded twice. The run lists what it writes (written.py).
+One process at a time holds the lock. On resuming, the metrics are cut back to the step of the
+checkpoint, so that no step is recorded twice. The run lists every file that it writes
+(`system/written.py`), because `--overwrite` deletes those and nothing else.
 """
 
 import json
@@ -39,9 +40,9 @@ from unmask.version import VERSION
 FACTS, METRICS, LOG = "facts.json", "metrics.jsonl", "log.txt"
 CHECKPOINTS, MODEL, MODELS = "checkpoints", "model", "models"
 LOCK = ".lock"
-# Facts that decide what a run learns; another value is another run.
+# Facts that decide what a run learns: a resume with other values is refused.
 BINDING = ("corpus", "tokenizer")
-# Facts that decide the last bits; another value is announced.
+# Facts that decide the last bits: a resume with other values is warned about.
 EXACT = ["unmask", "torch", "threads", "processor", "processes", "shard", "device"]
 EXACT += ["precision", "micro_batches"]
 
@@ -51,19 +52,19 @@ Listener = Callable[[dict[str, Any]], None]
 
 @dataclass
 class RunFolder:
-    """Where a run writes. On processes other than the first, every writing does nothing."""
+    """The folder that a run writes to; only the first process writes, the others do nothing."""
 
     path: Path
     console: Console
     writes: bool = True
-    listeners: list[Listener] = field(default_factory=list)  # get every line of metrics
-    recipe: dict[str, Any] = field(default_factory=dict)  # as it is written beside results
-    claimed: set[str] = field(default_factory=set)  # names that are in the list already
-    replaces: bool = False  # an old run is still there, until this one is ready to start
-    waiting: list[tuple[str, str]] = field(default_factory=list)  # what is appended after that
+    listeners: list[Listener] = field(default_factory=list)  # called with every metrics entry
+    recipe: dict[str, Any] = field(default_factory=dict)  # as it is stored beside results
+    claimed: set[str] = field(default_factory=set)  # names that are known to be listed
+    replaces: bool = False  # an old run stays until this one is ready to start
+    waiting: list[tuple[str, str]] = field(default_factory=list)  # (file, text) to append then
 
     def claim(self, name: str) -> None:
-        """List a file or folder as the run's own; call it before the first write.
+        """List a file or folder as written by the run; call it before the first write.
 
         `--overwrite` deletes only what is listed. Names are relative, as in "best/step-40".
         """
@@ -72,55 +73,56 @@ class RunFolder:
             self.claimed.add(name)
 
     def start_over(self) -> None:
-        """Delete the run that this one replaces, if there is one; call it on every process."""
+        """Delete the run that this one replaces, if any; call it on every process."""
         if self.replaces and self.writes:
             delete_run(self.path)
             self.checkpoints.mkdir(exist_ok=True)
-        self.replaces = False
+        self.replaces = False  # on all processes: metrics() must not hide the new run's lines
         for name, text in self.waiting:
             self._append(name, text)
         self.waiting.clear()
 
     @property
     def checkpoints(self) -> Path:
-        """Where the states are."""
+        """Folder of the checkpoints."""
         return self.path / CHECKPOINTS
 
     def say(self, line: str) -> None:
-        """Tell the user, and keep it."""
+        """Print a line and add it to the log."""
         if self.writes:
             self.console.say(line)
             self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def record(self, entry: dict[str, Any]) -> None:
-        """Add a line of metrics."""
+        """Add an entry to the metrics and pass it to the listeners."""
         if self.writes:
             self._append(METRICS, json.dumps(entry, ensure_ascii=False) + "\n")
             for listener in self.listeners:
                 listener(entry)
 
     def put(self, name: str, text: str) -> None:
-        """Write a file, whole."""
+        """Write a file atomically."""
         if self.writes:
             self.claim(name)
             write_file(self.path / name, text.encode("utf-8"))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics that is whole."""
+        """Read the metrics so far; empty while the folder still holds a run to replace."""
         return [] if self.replaces else read_metrics(self.path)
 
     def log(self) -> list[str]:
-        """Every line of the log."""
+        """Read the lines of the log."""
         path = self.path / LOG
         return path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
 
     def cut_back(self, step: int) -> None:
-        """Forget the metrics of steps that will be taken again."""
+        """Drop the metrics of steps after `step`, which will be taken again."""
         if self.writes:
             kept = [entry for entry in self.metrics() if entry["step"] <= step]
             self.put(METRICS, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept))
 
     def _append(self, name: str, text: str) -> None:
+        # Until the new run can start, the old one stays as it is, its log included.
         if self.replaces:
             self.waiting.append((name, text))
             return
@@ -133,7 +135,7 @@ class RunFolder:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run; a line that a killed process left unfinished is passed over."""
+    """Read the metrics of a run, skipping lines that a killed process left unfinished."""
     path = run / METRICS
     found: list[dict[str, Any]] = []
     for line in path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []:
@@ -145,7 +147,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def of_kind(metrics: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """The entries of training steps, "train", or those of evaluations, "eval"."""
+    """Select the entries of training steps ("train") or of evaluations ("eval")."""
     return [entry for entry in metrics if entry["kind"] == kind]
 
 
@@ -153,9 +155,9 @@ def of_kind(metrics: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]
 def open_run(
     path: Path, *, resume: bool, overwrite: bool, writes: bool, console: Console
 ) -> Iterator[RunFolder]:
-    """Hold a run's folder while the block runs; what is in it is kept, unless `overwrite`.
+    """Lock the folder of a run while the block runs; refuse an existing run unless told what to do.
 
-    A run that is refused before it has begun leaves nothing of its own behind.
+    A run that fails before it has started leaves nothing of its own behind.
     """
     begun = (path / RECIPE).exists()
     folder = RunFolder(path, console, writes, replaces=begun and overwrite and not resume)
@@ -163,7 +165,7 @@ def open_run(
         yield folder
         return
     check_output_folder(path, renamed=False)
-    ours = (path / LOCK).exists()  # killed before it had begun
+    ours = (path / LOCK).exists()  # a run that was killed before it wrote its recipe
     if path.is_dir() and any(path.iterdir()) and not begun and not ours:
         raise FolderError(f"{path}: not empty, and no run. Give another --out.")
     if begun and not resume and not overwrite:
@@ -175,10 +177,12 @@ def open_run(
     path.mkdir(parents=True, exist_ok=True)
     with file_lock(path / LOCK, what="this run"):
         if folder.replaces:
-            refuse_foreign_files(path)  # the rest waits until the new run can start
+            refuse_foreign_files(path)  # the old run is deleted later, in start_over
         elif begun or ours:
+            # Runs of version 0.1 kept no list, and `claim` never adds what exists already.
             written.write_list(path, names_in(path))
         (path / CHECKPOINTS).mkdir(exist_ok=True)
+        # Temporary files of a killed writer. The lock is held, so no live writer owns them.
         for name in (written.LIST, *names_in(path)):
             if "/" not in name:
                 remove_leftovers(path, f".{escape(name)}.tmp-*")
@@ -186,7 +190,7 @@ def open_run(
             yield folder
         except BaseException:
             if new and not (path / RECIPE).exists():
-                with suppress(OSError, FolderError):  # what somebody else has put there stays
+                with suppress(OSError, FolderError):  # keep the folder if it holds foreign files
                     delete_run(path)
                     (path / LOCK).unlink()
                     path.rmdir()
@@ -194,9 +198,9 @@ def open_run(
 
 
 def delete_run(path: Path) -> None:
-    """Delete what a run wrote into its folder; if anything else is there, delete nothing.
+    """Delete what a run wrote into its folder, but delete nothing if anything else is there.
 
-    The lock stays.
+    The lock file stays, because the caller holds it.
     """
     contents = refuse_foreign_files(path)
     contents.own = [own for own in contents.own if own != path / LOCK]
@@ -204,7 +208,7 @@ def delete_run(path: Path) -> None:
 
 
 def refuse_foreign_files(path: Path) -> written.FolderContents:
-    """Raise an error if a run's folder holds anything but what the run wrote."""
+    """Raise an error if the folder holds anything that the run did not write."""
     names = [*names_in(path), LOCK, written.LIST]
     contents = written.survey(path, names, holders=[CHECKPOINTS])
     written.refuse_foreign(path, contents.foreign)
@@ -212,18 +216,18 @@ def refuse_foreign_files(path: Path) -> written.FolderContents:
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the names that are listed; without a list, what version 0.1 may have written."""
+    """Return the names that the run listed; without a list, those that version 0.1 wrote."""
     listed = written.read_list(path)
     if listed is not None:
         return listed
     names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.BOARD]
     if path.name.startswith("trial-"):
-        names.append("result.json")  # of a search
+        names.append("result.json")  # written by a hyper-parameter search
     for parent in (CHECKPOINTS, "best"):
         for entry in (path / parent).glob("*"):
-            if step := re.search(r"step-\d+", entry.name):  # also of one unfinished or damaged
+            if step := re.search(r"step-\d+", entry.name):  # unfinished and damaged ones too
                 names.append(f"{parent}/{step[0]}")
-    with suppress(UserError):  # a recipe that cannot be read names no tasks
+    with suppress(UserError):  # an unreadable recipe names no tasks
         tasks = read_toml(path / RECIPE).get("tasks", [])
         names += [f"models/{t['name']}" for t in tasks if isinstance(t, dict) and "name" in t]
     return list(dict.fromkeys(names))
@@ -232,15 +236,16 @@ def names_in(path: Path) -> list[str]:
 def begin(
     folder: RunFolder, scope: Scope, recipe: Recipe, facts: dict[str, Any], stored: Recipe | None
 ) -> None:
-    """Write down what the run is; on resuming, compare, and refuse or announce differences.
+    """Store the recipe and facts of a new run; compare those of a resumed one.
 
-    `stored` is the recipe of the run that is resumed, with all that it left open settled.
+    `stored` is the recipe of the run to resume, with everything that it left open filled in.
     """
     folder.recipe = scope.table(recipe)
     if not folder.writes:
         return
     if stored is None:
         folder.put(FACTS, json.dumps(facts, indent=1) + "\n")
+        # The recipe goes last: a folder without one does not count as a run.
         folder.put(RECIPE, write_toml(folder.recipe))
         return
     before = read_json(folder.path / FACTS)
@@ -267,7 +272,7 @@ def begin(
 
 
 def _compare_plugins(folder: RunFolder, before: dict[str, str], now: dict[str, str]) -> None:
-    """Refuse to resume without a plugin of the run; announce one that has changed."""
+    """Refuse to resume without a plugin of the run; warn about one whose code has changed."""
     for name, digest in before.items():
         if name not in now:
             raise FolderError(
@@ -278,14 +283,14 @@ def _compare_plugins(folder: RunFolder, before: dict[str, str], now: dict[str, s
 
 
 def stored_recipe(path: Path, scope: Scope, console: Console | None = None) -> Recipe | None:
-    """The recipe of a run that was begun; None if there is none."""
+    """Read the recipe of the run in a folder; None if the folder holds no run."""
     if not (path / RECIPE).is_file():
         return None
     return compose(scope, read_toml(path / RECIPE), stored=True, console=console)
 
 
 def environment() -> dict[str, object]:
-    """What a run depends on besides its recipe and its data."""
+    """Return what the results of a run depend on besides its recipe and data."""
     return {
         "unmask": VERSION,
         "torch": torch.__version__,
@@ -297,7 +302,7 @@ def environment() -> dict[str, object]:
 
 
 def processor() -> str:
-    """The name of the processor, which decides the order of sums."""
+    """Return the name of the CPU: kernels differ between CPUs, and with them the order of sums."""
     with suppress(OSError):
         told = Path("/proc/cpuinfo").read_text("utf-8")
         if name := re.search(r"^model name\s*:(.*)", told, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Where a job runs: processes, folder, console, clock and stop requests."""
+"""Where a job runs: processes, output folder, console, clock and stop request."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from unmask.train.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Site:
-    """What `Run` has opened before it asks a job for anything."""
+    """What `Run` has set up before it asks a job for its ingredients."""
 
     processes: Processes
     folder: RunFolder
     console: Console
     stop: StopRequest
-    started: float  # by the monotonic clock
-    stored: Recipe | None = None  # of a run that is resumed
-    check: bool = False  # is the run to be checked before its first step?
+    started: float  # reading of the monotonic clock
+    stored: Recipe | None = None  # recipe of the run to resume; None for a new run
+    check: bool = False  # run the preflight before the first step

@@ -1,8 +1,8 @@
-"""Records -> the micro-batches of each step, as a function of where a run is.
+"""Records -> the micro-batches of each step, as a pure function of the position in a run.
 
-A source maps (cursor, step, progress) to lazy micro-batches and knows nothing of processes: `Deal`
-gives micro-batch i to process i % world, and only then are they built. Each has a seed of its own,
-so that any pass can be repeated exactly, by whichever process.
+A source maps (cursor, step, progress) to lazy micro-batches and knows nothing of processes. A
+`Dealer` gives micro-batch i to process i % world size, and only then builds it. Each micro-batch
+has a seed of its own, so any process can compute it, again and with the same bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,15 @@ from unmask.system.errors import DataError, SettingsError
 from unmask.train.recipe import Recipe
 from unmask.train.steps.base import MicroBatch
 
-_ORDER, _DROPOUT, _MIXTURE, _PREPARE = 300, 301, 303, 304  # one key per kind of draw
+# One key per kind of draw. Other numbers would change the bits of every run that is resumed.
+_ORDER, _DROPOUT, _MIXTURE, _PREPARE = 300, 301, 303, 304
 
 Cursor = dict[str, int]
 
 
 @dataclass(frozen=True)
 class LazyMicroBatch:
-    """A micro-batch that is not built yet, and the seed of its dropout."""
+    """A micro-batch that is not built yet, with the seed of its dropout."""
 
     make: Callable[[], Batch]
     seed: int
@@ -42,25 +43,25 @@ PlannedMicroBatch = tuple[Sequence[LazyMicroBatch], Cursor]
 
 
 class Source(Protocol):
-    """Where the micro-batches of a step come from."""
+    """Supplies the micro-batches of every step of a run."""
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which everything is seen once."""
+        """Number of steps in one pass over the data; may be fractional."""
 
     def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
-        """All micro-batches of a step, and the cursor of the step after it."""
+        """Plan all micro-batches of a step; also return the cursor of the next step."""
 
     def sample(self, count: int) -> Batch:
-        """A small batch of the first examples."""
+        """Build a small batch of the first examples."""
 
 
 class ShuffledWindows:
-    """Records epoch after epoch, each epoch in another order.
+    """Records in shuffled order, epoch after epoch.
 
-    An item is a group of examples that belong together, often of one; a group is never torn apart.
-    `lay_out` makes a batch of examples, which the objective prepares. With `neighbours`, steps are
-    made of items of like length: that many steps are drawn together and sorted by length.
+    An item is a group of examples that stay in one micro-batch, often just one example. `lay_out`
+    makes a batch of examples, which the objective then prepares. With `neighbours` above 1, steps
+    hold items of similar length: that many steps are drawn together and sorted by length.
     """
 
     def __init__(
@@ -86,23 +87,23 @@ class ShuffledWindows:
             )
 
     def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
-        """The next items in micro-batches of examples of like length, groups together."""
+        """Plan the next items, in micro-batches of similar length that keep groups whole."""
         numbers, then = self.take(cursor, self.loop.batch_size)
         parts = _adjusted(self.parts(numbers), self.loop.micro_batches)
         return _lazy(parts, self.seed, step, progress), then
 
     def parts(self, numbers: Sequence[int]) -> list["_Part"]:
-        """Chosen items, about loop.micro_tokens in each part, the shortest first."""
+        """Split items into parts of about `loop.micro_tokens` tokens, shortest items first."""
         lengths = [self.length(i) for i in numbers]
         found = neighbours(lengths, self.loop.micro_tokens)
         return [_Part(self, [numbers[i] for i in places]) for places in found]
 
     def sample(self, count: int) -> Batch:
-        """The first items, as at the beginning of a run."""
+        """Build a batch of the first items, prepared as at the start of a run."""
         return self.batch(range(min(count, len(self.items))), 0, 0.0)
 
     def take(self, cursor: Cursor, count: int) -> tuple[list[int], Cursor]:
-        """The numbers of the next items, over the end of an epoch if need be."""
+        """Take the numbers of the next items, continuing into the next epoch where one ends."""
         epoch, row = cursor.get("epoch", 0), cursor.get("row", 0)
         taken: list[int] = []
         while len(taken) < count:
@@ -115,33 +116,36 @@ class ShuffledWindows:
         return taken, {"epoch": epoch, "row": row}
 
     def batch(self, numbers: Sequence[int], seed: int, progress: float) -> Batch:
-        """A batch of chosen items."""
+        """Build the batch of these items, prepared by the objective."""
         groups = [self.items[i] for i in numbers]
         batch = self.lay_out([example for group in groups for example in group])
         known = [i for i, group in zip(numbers, groups, strict=True) for _ in group]
         batch = replace(batch, number=torch.tensor(known, dtype=torch.long), seed=seed)
-        if len(known) > len(groups):
+        if len(known) > len(groups):  # without groups, every example is a record of its own
             places = [place for place, group in enumerate(groups) for _ in group]
             batch = replace(batch, record=torch.tensor(places, dtype=torch.long))
         return self.objective.prepare(batch, counter_rng.key(self.seed, _PREPARE), progress)
 
     def length(self, item: int) -> int:
-        """The tokens of an item."""
+        """Number of tokens of an item."""
         return sum(len(example.ids) for example in self.items[item])
 
     def _epoch(self, number: int) -> NDArray[np.int64]:
-        known = self._order  # read once: two steps may be dealt at a time, see Ahead
+        known = self._order  # read once: the thread of Prefetch may replace it at any moment
         if known is not None and known[0] == number:
             return known[1]
         root = counter_rng.key(self.seed, _ORDER, number)
         order = counter_rng.permutation(root, len(self.items))
         if self.neighbours > 1:
             order = self._sorted(order, root)
-        self._order = number, order
+        self._order = number, order  # one assignment, so that number and order always match
         return order
 
     def _sorted(self, order: NDArray[np.int64], root: int) -> NDArray[np.int64]:
-        """Each pool by length, cut into steps, and the steps of all pools in a random order."""
+        """Sort each pool of steps by length, cut it into steps, and shuffle the steps of all pools.
+
+        Without the last shuffle, lengths would rise and fall with the steps.
+        """
         batch = self.loop.batch_size
         pools = np.split(order, range(batch * self.neighbours, len(order), batch * self.neighbours))
         steps = []
@@ -154,7 +158,7 @@ class ShuffledWindows:
 
 @dataclass(frozen=True)
 class _Part:
-    """Items of one source that are computed at a time."""
+    """Items of one source that make up a micro-batch."""
 
     source: ShuffledWindows
     numbers: list[int]
@@ -169,14 +173,16 @@ class _Part:
 
 
 def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
-    """Split parts until their number is a multiple of `unit`.
+    """Split the largest parts until the number of parts is a multiple of `unit`.
 
-    Where there are too few items for that, the smallest neighbours are joined instead.
+    Where there are too few items for that, join the smallest adjacent parts instead.
     """
     items = sum(len(part.numbers) for part in parts)
+    # Rounded up to a multiple of `unit`, but never so far that a micro-batch would have no item.
     count = min(-(-len(parts) // unit) * unit, items // unit * unit)
     while len(parts) > count:
         pairs = enumerate(pairwise(parts))
+        # Only parts of one source can share a batch: another one lays its examples out differently.
         place = min((a.tokens + b.tokens, i) for i, (a, b) in pairs if a.source is b.source)[1]
         both = parts[place].numbers + parts[place + 1].numbers
         parts[place : place + 2] = [replace(parts[place], numbers=both)]
@@ -187,7 +193,8 @@ def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
 
 
 def _lazy(parts: Sequence[_Part], root: int, step: int, progress: float) -> list[LazyMicroBatch]:
-    """Plan a micro-batch of each part."""
+    """Plan one micro-batch for each part, with a dropout seed of its own."""
+    # Seeded by place in the step and not by process, so two processes draw what one would.
     seeds = [counter_rng.key(root, _DROPOUT, step, 0, place) % 2**63 for place in range(len(parts))]
     return [
         LazyMicroBatch(partial(part.source.batch, part.numbers, seed, progress), seed)
@@ -196,10 +203,10 @@ def _lazy(parts: Sequence[_Part], root: int, step: int, progress: float) -> list
 
 
 class Mixture:
-    """Several sources, drawn by their sizes to the power of a temperature.
+    """Several sources, sampled in proportion to their sizes raised to the power `temperature`.
 
-    `per` says how often is drawn: one source for each step, for each micro-batch, or for each
-    record. Every source has a cursor of its own.
+    `per` is the unit of sampling: one source for each step, each micro-batch or each record. Every
+    source has a cursor of its own.
     """
 
     def __init__(
@@ -222,11 +229,12 @@ class Mixture:
         self.steps_per_epoch = sum(source.steps_per_epoch for source in sources.values())
 
     def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
-        """The next items of the sources whose turn it is."""
+        """Plan the next items of the sources that this step draws."""
         draws_of = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
         units = draws_of[self.per]
+        # Numbered through the whole run: what a step draws depends on its number alone.
         names = self._drawn([step * units + unit for unit in range(units)])
-        each, more = divmod(self.loop.batch_size, units)  # the first `more` units have one more
+        each, more = divmod(self.loop.batch_size, units)  # the first `more` units get one item more
         parts: list[_Part] = []
         for name, source in self.sources.items():
             drawn = [each + (unit < more) for unit in range(units) if names[unit] == name]
@@ -238,7 +246,7 @@ class Mixture:
         return _lazy(_adjusted(parts, self.loop.micro_batches), self.seed, step, progress), cursor
 
     def sample(self, count: int) -> Batch:
-        """The first items of the first source."""
+        """Build a batch of the first items of the first source."""
         return next(iter(self.sources.values())).sample(count)
 
     def _drawn(self, units: Sequence[int]) -> list[str]:
@@ -247,20 +255,21 @@ class Mixture:
             counter_rng.key(self.seed, _MIXTURE), np.array(units, dtype=np.uint64)
         )
         places: list[int] = np.searchsorted(self.bounds, found, side="right").tolist()
+        # Rounding may leave the last bound just below 1, and a draw above it.
         return [names[min(place, len(names) - 1)] for place in places]
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """What one process computes of a step."""
+    """The share of a step that one process computes."""
 
     pieces: Sequence[MicroBatch]
-    rounds: int  # the most micro-batches that any process has
+    rounds: int  # largest number of micro-batches on any process
     cursor: Cursor
 
 
 class Dealer:
-    """A source as one of several processes sees it: its own micro-batches, built."""
+    """Builds the micro-batches of one process, and no others."""
 
     def __init__(self, source: Source, processes: Processes) -> None:
         self.source, self.processes = source, processes
@@ -274,9 +283,9 @@ class Dealer:
 
 
 class Prefetch:
-    """A deal that is one step ahead, in a thread; it pays where something else computes, on a GPU.
+    """A `Dealer` that builds the batches of the next step in a thread while a GPU computes.
 
-    `progress_at` says how far a run will be at a step.
+    `progress_at` predicts the progress of the run at a step.
     """
 
     def __init__(self, deal: Dealer, progress_at: Callable[[int], float]) -> None:
@@ -285,10 +294,10 @@ class Prefetch:
         self.made: tuple[Cursor, int, Future[Dealt]] | None = None
 
     def take(self, cursor: Cursor, step: int, progress: float) -> Dealt:
-        """See Deal."""
+        """Return the batches that were built ahead, if they are for this step; else build them."""
         if self.made is not None and self.made[:2] == (cursor, step):
             dealt = self.made[2].result()
-        else:  # the first step, or one that was given up
+        else:  # the first step, or a step that is repeated
             dealt = self.deal.take(cursor, step, progress)
         at = dealt.cursor, step + 1, self.progress_at(step + 1)
         self.made = *at[:2], self.thread.submit(self.deal.take, *at)

@@ -1,1 +1,1 @@
-"""Metrics -> charts and an HTML report."""
+"""Metrics and answers of a run -> charts, warnings and an HTML report."""

@@ -1,4 +1,4 @@
-"""What a task answered on held-out data -> HTML: scores, labels, confusion, the worst mistakes."""
+"""Scores of a task on held-out data -> HTML tables: metrics, labels, confusion, mistakes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from typing import Any
 from unmask.system.settings import Settings
 from unmask.tasks.results import Detail, Mistake
 
-SHOWN = 600  # characters of a text
+SHOWN = 600  # characters of a text, at most
 
 
 @dataclass(frozen=True)
 class TaskScores:
-    """What was measured of one task on held-out data, and the settings that it settled on."""
+    """Scores of one task on held-out data, and the settings that were fitted to it."""
 
     name: str  # of the task
-    metric: str  # the best model is the one with the most of it
+    metric: str  # the main score, which decides the best step
     settings: Settings
     scores: dict[str, float]
     detail: Detail
 
 
 def answers_of(scored: TaskScores) -> str:
-    """All that is shown of one task."""
+    """Render everything that the report shows about one task."""
     detail, html = scored.detail, scores_table(scored.scores)
     if detail.table:
         html += f"<h3>By label</h3>{label_table(detail.table)}"
@@ -35,22 +35,22 @@ def answers_of(scored: TaskScores) -> str:
 
 
 def table(rows: Iterable[str]) -> str:
-    """Make a table of rows, each given as its cells."""
+    """Render a table from rows of HTML cells."""
     return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in rows)}</table>"
 
 
 def head_cells(names: Iterable[str]) -> str:
-    """Make cells that say what is in a row or below."""
+    """Render header cells."""
     return "".join(f"<th>{escape(name)}</th>" for name in names)
 
 
 def scores_table(scores: dict[str, float]) -> str:
-    """Every metric of the best step."""
+    """Render every metric as a row."""
     return table(f'{head_cells([name])}<td class="n">{scores[name]:.4f}</td>' for name in scores)
 
 
 def label_table(rows: list[dict[str, str | float]]) -> str:
-    """Precision, recall and F1 of each label."""
+    """Render precision, recall and F1 of each label."""
     names = list(rows[0])
     return table(
         [head_cells(names), *("".join(_cell(row[name]) for name in names) for row in rows)]
@@ -65,7 +65,7 @@ def _cell(value: str | float) -> str:
 
 
 def confusion_table(confusion: dict[str, Any]) -> str:
-    """Counts, the darker the larger their share of the row; rows are the truth."""
+    """Render a confusion matrix: rows are true labels, darker cells a larger share of their row."""
     names: list[str] = confusion["names"]
     counts: list[list[int]] = confusion["counts"]
     rows = [head_cells(["truth \\ said", *names])]
@@ -80,7 +80,7 @@ def confusion_table(confusion: dict[str, Any]) -> str:
 
 
 def mistake_table(mistakes: list[Mistake]) -> str:
-    """The worst first."""
+    """Render the mistakes, worst first."""
     rows = [head_cells(["text", "truth", "said", ""])]
     for m in mistakes:
         text = escape(m.text[:SHOWN]) + ("..." if len(m.text) > SHOWN else "")

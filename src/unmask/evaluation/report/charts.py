@@ -1,4 +1,7 @@
-"""Numbers over steps -> SVG: small line charts that need no library and no network to be seen."""
+"""Numbers over steps -> SVG line charts, without a plotting library.
+
+Writing the SVG here avoids an import and an optional dependency, and needs no network to be seen.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +13,12 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 150, 34, 42
 COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#be185d", "#65a30d")
 INK = 'fill="currentColor"'
 PALE = f'{INK} fill-opacity="0.7"'
-POINTS = 400  # of a line; more are averaged
+POINTS = 400  # of a line, at most; longer ones are averaged
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve; a dashed one is something to compare with."""
+    """One curve; a dashed one is a baseline."""
 
     name: str
     xs: Sequence[float]
@@ -26,22 +29,22 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Some lines over the same axes."""
+    """Several lines over the same axes."""
 
     title: str
     lines: Sequence[Line]
     percent: bool = False
     across: str = "step"
-    names: Sequence[str] = ()  # of x = 0, 1, 2, ..., where that is no number
-    log: bool = False  # upwards, every step is ten times the one before
+    names: Sequence[str] = ()  # labels of x = 0, 1, 2, ... where x is a category
+    log: bool = False  # logarithmic y axis
 
     def svg(self) -> str:
-        """A picture of its own, as an <svg> element."""
+        """Render the chart as an <svg> element."""
         return _picture(HEIGHT, f'role="img" aria-label="{escape(self.title)}"', _inside(self))
 
 
 def stacked(charts: Sequence[Chart]) -> str:
-    """Several charts below each other, as one SVG file on white."""
+    """Render several charts below each other, as one SVG file on white."""
     height = HEIGHT * max(len(charts), 1)
     body = "".join(
         f'<g transform="translate(0 {HEIGHT * i})">{_inside(chart)}</g>'
@@ -64,18 +67,19 @@ def _text(x: float, y: float, text: str, attributes: str) -> str:
 
 
 class _Frame:
-    """The axes: from numbers to places in the picture."""
+    """The axes of a chart: data coordinates -> pixels."""
 
     def __init__(self, chart: Chart, lines: Sequence[Line]) -> None:
         self.log = chart.log
         xs = [x for line in lines for x in line.xs]
         ys = [y for line in lines for y in line.ys if _drawable(y, self.log)]
+        # The widths of both ranges are divided by, so they must not be zero.
         self.left, self.right = min(xs), max(max(xs), min(xs) + 1e-9)
         self.ticks = _powers(min(ys), max(ys)) if self.log else _ticks(min(ys), max(ys))
         self.low, self.high = min(self.ticks[0], *ys), max(self.ticks[-1], *ys)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Pixels from the left, pixels from the top."""
+        """Return the pixels from the left and from the top of a point."""
         across = (x - self.left) / (self.right - self.left)
         low, y, high = (math.log10(v) if self.log else v for v in (self.low, y, self.high))
         up = (y - low) / (high - low)
@@ -111,7 +115,7 @@ def _drawable(y: float, log: bool) -> bool:
 
 
 def _curves(lines: Sequence[Line], frame: _Frame, percent: bool) -> list[str]:
-    """The lines, and their names at their right ends, moved apart where they would touch."""
+    """Render the lines, and their names at their right ends, moved apart if they would overlap."""
     parts: list[str] = []
     labels: list[tuple[float, str, str]] = []
     for number, line in enumerate(lines):
@@ -124,12 +128,13 @@ def _curves(lines: Sequence[Line], frame: _Frame, percent: bool) -> list[str]:
             f'<polyline points="{path}" fill="none" stroke="{colour}" '
             f'stroke-width="2"{dash}{faint}/>'
         )
-        if len(points) == 1:
+        if len(points) == 1:  # a polyline of one point is invisible
             parts.append(
                 f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>'
             )
         last = next(y for y in reversed(line.ys) if _drawable(y, frame.log))
         labels.append((points[-1][1], f"{line.name} {_short(last, percent)}", colour))
+    # From top to bottom: each name is at least 15 pixels below the one before.
     above = -math.inf
     for y, text, colour in sorted(labels):
         above = max(y + 4, above + 15)
@@ -138,7 +143,7 @@ def _curves(lines: Sequence[Line], frame: _Frame, percent: bool) -> list[str]:
 
 
 def _thinned(line: Line, log: bool) -> list[tuple[float, float]]:
-    """At most POINTS points, each the mean of its stretch."""
+    """Reduce a line to at most POINTS points, each the mean of neighbouring ones."""
     pairs = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if _drawable(y, log)]
     size = max(1, -(-len(pairs) // POINTS))
     groups = [pairs[i : i + size] for i in range(0, len(pairs), size)]
@@ -146,28 +151,29 @@ def _thinned(line: Line, log: bool) -> list[tuple[float, float]]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers that cover a range, about five of them.
+    """Choose about five round numbers that cover a range.
 
     >>> _ticks(0.0, 10.0)
     [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     """
     span = high - low
-    if span <= 1e-9 * max(abs(low), abs(high)):  # one value: room around it
+    if span <= 1e-9 * max(abs(low), abs(high)):  # a flat line needs room around it
         span = abs(high) or 1.0
     raw = span / 5
     power = 10.0 ** math.floor(math.log10(raw))
     step = next((m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999), 10 * power)
+    # The tiny shifts absorb rounding: 0.3 / 0.1 = 2.9999... would add a tick.
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
 
 
 def _numbered(low: float, high: float) -> dict[float, str]:
-    """Round numbers within a range, as they are written."""
+    """Label the round numbers within a range."""
     return {tick: f"{tick:,g}" for tick in _ticks(low, high) if low <= tick <= high}
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten that cover a range.
+    """Return the powers of ten that cover a range.
 
     >>> _powers(262.0, 20_000.0)
     [100.0, 1000.0, 10000.0, 100000.0]
@@ -178,7 +184,7 @@ def _powers(low: float, high: float) -> list[float]:
 
 
 def _short(value: float, percent: bool) -> str:
-    """A number as it is said.
+    """Format a number for the name of a line.
 
     >>> _short(0.5, True), _short(16312.4, False), _short(6.7901, False), _short(0.00138, False)
     ('50.0 %', '16,312', '6.79', '0.00138')

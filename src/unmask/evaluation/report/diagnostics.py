@@ -1,6 +1,6 @@
-"""Curves -> warnings: the known ways in which pre-training goes wrong, recognised early.
+"""Training and evaluation curves -> warnings about known failures of pre-training.
 
-Each is said once, with what was seen and what usually helps.
+Each kind of warning is logged once, with the evidence and what usually helps.
 """
 
 import re
@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from unmask.train.steps.base import StepResult
 
-WINDOW = 50  # steps whose mean counts as the loss
-RISE = 1.0  # above its best, a loss has gone wrong
-PLATEAU = 4  # evaluations
-WARNED = re.compile(r"step \d+: warning \[(.+?)\]: .*")  # a line of a log
+WINDOW = 50  # steps whose mean counts as the training loss
+RISE = 1.0  # nats above the best loss that count as divergence
+PLATEAU = 4  # evaluations that are compared with the ones before
+WARNED = re.compile(r"step \d+: warning \[(.+?)\]: .*")  # as a line of the log
 
 
 class Diagnostics:
-    """Looks at every step and every evaluation."""
+    """Watches every training step and every evaluation for signs of failure."""
 
     def __init__(self, say: Callable[[str], None], asks: Mapping[str, str]) -> None:
-        """`asks` says what each term is about, the main one first."""
+        """`asks` describes what each loss term predicts, the main term first."""
         self.say = say
-        self.term, *others = asks  # the loss that is looked at, and what is learned beside it
+        self.term, *others = asks  # the main loss, and terms that are learned beside it
         self.beside = {f"{term}_accuracy": asks[term] for term in others}
         self.said: list[str] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
@@ -29,15 +29,17 @@ class Diagnostics:
         self.history: list[Mapping[str, float]] = []
 
     def remember(self, evaluations: Sequence[Mapping[str, float]], log: Iterable[str]) -> None:
-        """Take up the evaluations of a run that is resumed, and the warnings in its log."""
+        """Take over the evaluations of a resumed run, and the warnings in its log."""
         self.history = [entry for entry in evaluations if self.term in entry]
+        # From the log, so that a resumed run does not repeat its warnings, nor lose them from its
+        # report.
         for found in map(WARNED.search, log):
             if found and self._is_new(found[1]):
                 self.said.append(found[0])
 
     def stepped(self, step: int, report: StepResult) -> None:
-        """After a step."""
-        if not report.taken:
+        """Check a training step: a diverging loss, or a gradient of zero."""
+        if not report.taken:  # NaN would stay in the mean for the whole window
             return
         self.recent.append(report.loss)
         if len(self.recent) < WINDOW:
@@ -55,11 +57,12 @@ class Diagnostics:
             self._warn(step, "still", "the gradient is zero: nothing is learned any more")
 
     def evaluated(self, step: int, scores: dict[str, float], unigram: float | None) -> None:
-        """After an evaluation; `unigram` is the loss of a guess by word frequency, where known."""
+        """Check an evaluation; `unigram` is the loss of predicting by token frequency, if known."""
         self.history.append(scores)
         if len(self.history) <= PLATEAU:
             return
         losses = [s[self.term] for s in self.history]
+        # None of the last evaluations came close to the best of those before.
         if min(losses[:-PLATEAU]) < min(losses[-PLATEAU:]) - 0.02:
             self._warn(
                 step,
@@ -75,7 +78,7 @@ class Diagnostics:
                     self._others(step, name, about, learned=learned)
 
     def _words(self, step: int, losses: Sequence[float], unigram: float) -> None:
-        """Has it learned more than how frequent words are?"""
+        """Warn if the loss stays at that of predicting by token frequency."""
         flat = max(losses[-PLATEAU:]) - min(losses[-PLATEAU:]) < 0.05
         if flat and losses[-1] > unigram - 0.3:
             self._warn(
@@ -88,8 +91,9 @@ class Diagnostics:
             )
 
     def _others(self, step: int, name: str, about: str, *, learned: bool) -> None:
-        """Does what is learned beside words, such as pairs, keep up with them?"""
+        """Warn if another term, such as next sentence, is not learned, or far too easily."""
         accuracy = [s[name] for s in self.history[-PLATEAU:]]
+        # Of two choices, chance is 50 %; the margin allows for noise.
         chance = all(value < 0.53 for value in accuracy)
         if learned and chance:
             self._warn(

@@ -1,4 +1,4 @@
-"""Metrics -> curves.svg and report.html: a run to look at, in one file that needs no network."""
+"""Metrics of a run -> curves.svg and report.html, a single file that opens without a network."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -12,7 +12,7 @@ from unmask.train.evaluator import metric_name
 from unmask.train.run_folder import RunFolder, of_kind
 
 CURVES, REPORT = "curves.svg", "report.html"
-SMOOTH = 20  # points of the running mean of a training loss
+SMOOTH = 20  # points in the running mean of the training loss
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; }
@@ -25,7 +25,7 @@ table { border-collapse: collapse; } td, th { padding: .25rem .7rem; text-align:
 """
 
 
-Numbers = Mapping[str, float]  # the numbers of an entry, which has other things too
+Numbers = Mapping[str, float]  # an entry of the metrics, of which only numbers are read
 Row = tuple[str, str, str]
 
 
@@ -35,7 +35,7 @@ def write_report(
     warnings: Sequence[str] = (),
     scored: Mapping[str, TaskScores] | None = None,
 ) -> None:
-    """Draw a run as far as it is; `scored` are the answers of its best step, by task."""
+    """Write the curves and the report so far; `scored` has the answers of the best step by task."""
     metrics = folder.metrics() if folder.writes else []
     if not metrics:
         return
@@ -48,12 +48,12 @@ def write_report(
         extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"
     usual = charts_of(metrics)
     folder.put(CURVES, stacked([*usual[:1], *charts] if charts else usual[:3]))
-    name = folder.path.absolute().name  # also where the path is "."
+    name = folder.path.absolute().name  # absolute, because the name of "." is empty
     folder.put(REPORT, page(name, metrics, folder.recipe, warnings, extra=extra))
 
 
 def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
-    """The curves of a run."""
+    """Make the charts of a run from its metrics; those without data are skipped."""
     train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
     asks = _asks(held)
     main = next(iter(asks), "loss")
@@ -70,7 +70,7 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
             right = [_line("held out", held, f"{term}_accuracy")]
             right.append(_line(name, held, plain, dashed=True))
             found.append(Chart(f"{about.capitalize()} right", right, percent=True))
-        elif term != main:  # it is a loss and no more
+        elif term != main:  # a term without an accuracy
             found.append(Chart(f"Loss on {about}", [_line("held out", held, term)]))
     found += [
         Chart("Tokens a second", [_line("tokens", train, "tokens_a_second")]),
@@ -88,9 +88,9 @@ def page(
     *,
     extra: str = "",
 ) -> str:
-    """report.html: curves, baselines, blanks filled over time, speed, the recipe.
+    """Render report.html: summary, warnings, curves, predictions over time, and the recipe.
 
-    `extra` is HTML of the caller's own, put below the blanks.
+    `extra` is HTML that is placed above the recipe.
     """
     charts = "".join(chart.svg() for chart in charts_of(metrics))
     warned = "".join(f'<p class="warn">{escape(line)}</p>' for line in warnings)
@@ -104,7 +104,7 @@ def page(
 
 
 def _summary(metrics: list[dict[str, Any]]) -> str:
-    """What a run has come to: its length, and its last scores beside plain ones."""
+    """Render length and speed of a run, and its last scores beside the baselines."""
     train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
     rows = [row for last in train[-1:] for row in _effort(last)]
     rows += [row for last in held[-1:] for row in _results(last, _asks(held))]
@@ -135,23 +135,24 @@ def _results(last: Numbers, asks: Mapping[str, str]) -> Iterator[Row]:
 
 
 def _asks(held: list[dict[str, Any]]) -> dict[str, str]:
-    """What each term of the loss is about, the main one first."""
+    """Return what each loss term predicts, the main term first."""
     asks: dict[str, str] = held[-1].get("asks", {}) if held else {}
     return asks
 
 
 def _plain(term: str, main: str, entry: Mapping[str, object]) -> tuple[str, str]:
-    """What a share of right answers is compared with: its name, and its name in the metrics."""
+    """Return the baseline of an accuracy: its name, and its key in the metrics."""
     if term == main and "unigram_accuracy" in entry:
         return "unigram", "unigram_accuracy"
     return "chance", f"{term}_chance"
 
 
 def _blanks(metrics: list[dict[str, Any]]) -> str:
-    """How the guesses for the same blanks changed over the run."""
+    """Render how the predictions for the same masked tokens changed over the run."""
     held = [entry for entry in of_kind(metrics, "eval") if entry.get("blanks")]
     if not held:
         return ""
+    # Five columns fit the page: first, last and three evaluations between, fewer if they coincide.
     picked = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
     rows = [head_cells(["", *(f"step {held[i]['step']:,}" for i in picked)])]
     moments: list[list[MaskedToken]] = [held[i]["blanks"] for i in picked]
@@ -179,7 +180,8 @@ def _line(
     dashed: bool = False,
     smooth: bool = False,
 ) -> Line:
-    """One metric over the steps."""
+    """Make the line of one metric over the steps."""
+    # Null where a value was not finite, and missing where a term was not measured.
     found = [(e["step"], y) for e in entries if (y := e.get(metric)) is not None]
     xs, ys = [x for x, _ in found], [y for _, y in found]
     if smooth:

@@ -1,1 +1,1 @@
-"""What jobs are made of: corpora, labelled records, vocabularies, networks."""
+"""Files and names -> the parts of a job: corpora, labelled records, vocabularies, networks."""

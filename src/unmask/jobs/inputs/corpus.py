@@ -1,4 +1,4 @@
-"""A corpus -> what a network learns from it: objectives, micro-batches, and checks of both."""
+"""Corpus and recipe -> objective, micro-batches, and checks of both before training."""
 
 import math
 from collections.abc import Callable
@@ -27,18 +27,15 @@ from unmask.train.preflight import PreflightError
 from unmask.train.recipe import Recipe
 from unmask.train.sources import Cursor, LazyMicroBatch, PlannedMicroBatch
 
-_MASKS, _DROPOUT = 201, 202  # one key per kind of draw
-PAIRS = "pairs"  # learned beside another objective where examples have pairs
-DUPLICATES = 0.2  # a larger share of repeated sentences is worth a warning
-BALANCE = 0.05  # farther from half of the pairs, something is wrong
-SAMPLE = 200  # rows that are looked at
+_MASKS, _DROPOUT = 201, 202  # one key per kind of draw, apart from all others
+PAIRS = "pairs"  # the objective that is added if examples are sentence pairs
+DUPLICATES = 0.2  # a larger fraction of repeated sentences is warned about
+BALANCE = 0.05  # how far the fraction of negative pairs may be from one half
+SAMPLE = 200  # packed rows that are checked
 
 
 def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> Objective:
-    """What the network is to learn.
-
-    The objective that the recipe names, and the order of pairs where its examples have pairs.
-    """
+    """Make the objective that the recipe names, joined by sentence pairs if examples have them."""
     assert recipe.objective is not None
     name, paired = recipe.objective.name, recipe.data.pairs != "off"
     main: Objective = find_class("objective", OBJECTIVES, name)(
@@ -50,25 +47,25 @@ def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> Objective:
             'apart. Set data.pairs="nsp" or "sop".'
         )
     if not paired or main.needs_pairs:
-        return main
+        return main  # without pairs, or with pairs that it judges itself
     pairs: Objective = find_class("objective", OBJECTIVES, PAIRS)(Settings(), vocabulary)
     return main.joined([pairs])
 
 
 class CorpusStatistics(TextStatistics):
-    """What is known of a corpus before it is learned from."""
+    """Token statistics of a corpus, for objectives that start from them."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
 
     @property
     def frequencies(self) -> NDArray[np.float64]:
-        """The share of each token of the vocabulary, counted when it is asked for.  [V]"""
+        """Relative frequency of each token of the vocabulary, counted on first use.  [V]"""
         return self.corpus.frequencies
 
 
 class CorpusSource:
-    """The sequences of a corpus, phase after phase of a run."""
+    """The packed rows of a corpus as micro-batches, through all phases of a run."""
 
     def __init__(self, corpus: Corpus, recipe: Recipe, objective: Objective) -> None:
         self.corpus, self.recipe, self.objective = corpus, recipe, objective
@@ -82,13 +79,14 @@ class CorpusSource:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps of the first phase in which the whole text is read once."""
+        """Number of steps of the first phase in one pass over the corpus."""
         return len(self.streams[0].epoch(0)) / self.phases[0].rows
 
     def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
-        """The sequences of a step, in micro-batches that fit the cache."""
+        """Plan the micro-batches of a step, small enough for the CPU's cache."""
         number = self._phase(progress)
         phase, stream = self.phases[number], self.streams[number]
+        # Rows of another length are other rows: each phase starts at the beginning of its stream.
         same = cursor.get("phase", 0) == number
         at = Row(cursor.get("epoch", 0), cursor.get("row", 0)) if same else Row()
         rows, then = stream.take(at, phase.rows)
@@ -101,11 +99,11 @@ class CorpusSource:
         return pieces, {"phase": number, "epoch": then.epoch, "row": then.row}
 
     def sample(self, count: int) -> Batch:
-        """The first sequences, as at the beginning of a run."""
+        """Build a batch of the first rows, prepared as at the start of a run."""
         return self._batch(self.streams[0], self.first_rows(count), 0, 0.0)
 
     def first_rows(self, count: int) -> list[Row]:
-        """Where the first sequences are, as many as there are of `count`."""
+        """Return the cursors of the first `count` rows, or of all if there are fewer."""
         return [Row(0, row) for row in range(min(count, len(self.streams[0].epoch(0))))]
 
     def _batch(self, stream: Stream, rows: list[Row], seed: int, progress: float) -> Batch:
@@ -113,7 +111,7 @@ class CorpusSource:
         return self.objective.prepare(batch, counter_rng.key(self.recipe.seed, _MASKS), progress)
 
     def _sizes(self, phase: Phase) -> list[int]:
-        """Sequences of each micro-batch: equal, as many as fit, a multiple of micro_batches."""
+        """Return the rows of each micro-batch; their number is a multiple of loop.micro_batches."""
         most = max(self.recipe.loop.micro_tokens // phase.length, 1)
         unit = self.recipe.loop.micro_batches
         if phase.rows < unit:
@@ -121,23 +119,25 @@ class CorpusSource:
                 f"recipe [[schedule.phases]]: {phase.rows} sequences a step cannot be shared by "
                 f"{unit} micro-batches. Raise batch_tokens to {unit * phase.length} or more."
             )
+        # Equal micro-batches if possible; otherwise as even as they can be.
         fits = [m for m in range(1, most + 1) if phase.rows % (m * unit) == 0]
         if fits:
             return [max(fits)] * (phase.rows // max(fits))
+        # Small enough for `most` rows each, but never more micro-batches than rows.
         count = math.ceil(math.ceil(phase.rows / most) / unit) * unit
         count = min(count, phase.rows // unit * unit)
         return [len(part) for part in np.array_split(np.arange(phase.rows), count)]
 
     def _phase(self, progress: float) -> int:
-        """Which phase a moment of the run is in."""
+        """Return the number of the phase at this progress."""
         for number, end in enumerate(accumulate(phase.share for phase in self.phases)):
-            if progress < end - 1e-9:
+            if progress < end - 1e-9:  # sums of shares are rounded
                 return number
         return len(self.phases) - 1
 
 
 def check_corpus(source: CorpusSource, say: Callable[[str], None]) -> None:
-    """Check what can be known of a corpus before the first step; refuse what cannot go well."""
+    """Check a corpus before the first step; warn, or refuse what cannot be learned from."""
     share = source.corpus.statistics.duplicate_share
     if share > DUPLICATES:
         say(
@@ -158,6 +158,7 @@ def _check_pairs(source: CorpusSource) -> None:
             'Keep sentences of a document together, or train without pairs: --set data.pairs="off"'
         )
     share = no / (yes + no)
+    # Four standard deviations of a fair coin: a small corpus may be that far off by chance.
     margin = max(BALANCE, 4 * 0.5 / math.sqrt(yes + no))
     if abs(share - 0.5) > margin:
         raise PreflightError(
@@ -167,6 +168,7 @@ def _check_pairs(source: CorpusSource) -> None:
 
 
 def _check_masks(source: CorpusSource, say: Callable[[str], None]) -> None:
+    # Prepared like a training batch, and compared with the same rows before masking.
     vocabulary = source.corpus.tokenizer.vocabulary
     before = source.streams[0].batch(source.first_rows(SAMPLE))
     batch = source.objective.prepare(before, 0, 0.0)

@@ -1,4 +1,4 @@
-"""Files of labelled data -> a task and its records, to learn from and to be scored on."""
+"""Files of labelled data -> a task with its training and held-out records."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ from unmask.train.recipe import Choice, Recipe
 from unmask.train.site import Site
 from unmask.train.sources import ShuffledWindows
 
-Rows = str | Path | Sequence[Mapping[str, Any]]  # a file, or what would be the lines of a JSONL
+Rows = str | Path | Sequence[Mapping[str, Any]]  # a file, or objects like the lines of a JSONL file
 
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Where labelled data is; a set may be of several files."""
+    """Training and held-out files of a task, and how to read their columns."""
 
     train: Rows | Sequence[Path]
     dev: Rows | Sequence[Path]
@@ -36,7 +36,7 @@ class LabelledFiles:
     watcher: ErrorPolicy = REFUSE
 
     def read(self, choice: Choice) -> Labelled:
-        """Read both sets, and the task that the first one poses."""
+        """Read both sets; the training set determines the task, such as its labels."""
         kind: type[Task[Any, Any]] = find_class("task", TASKS, choice.name)
         kind.Ask.check_columns(self.columns, labelled=True)
         config = choice.settings
@@ -55,6 +55,7 @@ class LabelledFiles:
                 notes.append(f"{paths[0]}: {len(records):,} examples")
                 found.append(records)
         task = kind.learn(config, found[0])
+        # The held-out records too: a label that training never saw could never be predicted.
         for records in found:
             task.check(records)
         notes += leaks(found[0], found[1], dev[0])
@@ -63,7 +64,7 @@ class LabelledFiles:
 
 @contextmanager
 def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
-    """Files as they are; rows as a file, so that they are read and checked like one."""
+    """Yield file paths; rows become a temporary JSONL file, to be read and checked like others."""
     if isinstance(rows, str | Path):
         rows = [Path(rows)]
     paths = [row for row in rows if isinstance(row, Path)]
@@ -86,17 +87,18 @@ def window_source(
     *,
     term: str | None = None,
 ) -> ShuffledWindows:
-    """The windows of a task's training data; reports what was read, cut and skipped."""
+    """Make the source of a task's training windows; log what was read, cut and skipped."""
     task, say = part.task, site.folder.say
     for line in part.notes:
         say(line)
     items: list[list[Window]] = []
     cut = 0
-    skipped: list[str] = []  # where they are
+    skipped: list[str] = []  # file and line of each
     for record, windows in task.windows(part.train, tokens, learn=True):
         if not windows:
             skipped.append(record.where)
             continue
+        # All windows stay in memory for the whole run, so they are kept as small arrays.
         compact = [window.compact() for window in windows]
         items += [compact] if task.grouped else [[window] for window in compact]
         cut += sum(window.cut > 0 for window in windows)

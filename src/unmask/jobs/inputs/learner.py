@@ -1,4 +1,4 @@
-"""An objective and a shape -> the network that learns it, and the frozen ones that help."""
+"""Objective and shape -> the network to train, and the frozen companions of the objective."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from unmask.model.shape import Shape
 from unmask.objectives.base import Companions, Objective, TextStatistics
 from unmask.system.settings import validate
 
-_OWN = 203  # a key of draws: of an objective's own parameters
+_OWN = 203  # key of the draws for an objective's own parameters
 
 
 @dataclass(frozen=True)
 class Learner:
-    """A network for an objective, and the frozen ones beside it."""
+    """The network to train for an objective, and the objective's frozen companions."""
 
     network: Network
     companions: Companions
-    digests: Mapping[str, str]  # of the companions
+    digests: Mapping[str, str]  # sha256 of each companion
 
 
 def learner_of(
@@ -37,10 +37,10 @@ def learner_of(
     start: Network | None = None,
     statistics: TextStatistics | None = None,
 ) -> Learner:
-    """Make the network that an objective needs, its own parameters, and load its companions.
+    """Make the network and parameters that an objective needs, and load its companions.
 
-    What the network has in common with `start` is copied, see `make_network`. The objective begins
-    with the `statistics` of a corpus, where there is one.
+    Weights that the network has in common with `start` are copied (see `make_network`). Objectives
+    may use the `statistics` of a corpus for initial values.
     """
     table = {
         "encoders": {**shape.encoders, **objective.encoders(shape)},
@@ -50,9 +50,10 @@ def learner_of(
     folders = {name: load_folder(locate(path)) for name, path in objective.companions().items()}
     companions = {name: folder.network for name, folder in folders.items()}
     std = shape.main.init_std
-    with torch.random.fork_rng(devices=[]):  # for whatever a layer draws by itself
+    with torch.random.fork_rng(devices=[]):  # for layers that draw outside draw_part
         torch.manual_seed(counter_rng.key(seed, _OWN) % 2**63)
         objective.build(shape, companions)
+    # Biases become zero; then weights are drawn by name, so that adding one changes no other.
     objective.apply(partial(zero_start, std=std))
     draw_part(objective, "objective", seed, std)
     digests = {name: fingerprint(folder.path) for name, folder in folders.items()}

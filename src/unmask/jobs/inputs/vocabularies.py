@@ -1,4 +1,4 @@
-"""What a run of a task tokenises with: given vocabularies, a model's, or learned from the data."""
+"""Options, model or records -> the tokenizers of a run: given, the model's, or learned."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class GivenVocabularies:
-    """Vocabularies that the user gives: of both sides, or of each."""
+    """Vocabularies that the user gives: one for both languages, or one for each."""
 
     vocabulary: Path | Tokenizers | None = None
     target: Path | None = None
 
     def tokens(self, start: Folder | None) -> Tokenizers | None:
-        """The tokenizers of these vocabularies, if there are any."""
+        """Load the tokenizers of these vocabularies; None if there are none."""
         source, target = self.vocabulary, self.target
         if source is None:
             if target is not None:
@@ -57,15 +57,17 @@ def find_tokens(
     given: GivenVocabularies,
     start: Folder | None,
 ) -> Tokenizers:
-    """Given tokenizers, the model's, a resumed run's, or such as are learned from the records."""
+    """Find the tokenizers of a run: the model's, the user's, a resumed run's, or learned ones."""
     if start is not None and not task.decodes:
         return Tokenizers(start.needed_tokenizer(), 0)
 
     def progress(done: int, total: int) -> None:
         site.console.progress("learning a vocabulary", "tokens", done, total)
 
+    # A resumed run must have the very vocabulary that its weights were trained with.
     found = given.tokens(start) or stored(site)
     found = found or learned(task, records, settings, start, progress)
+    # By identity: a shared vocabulary is reported once.
     sides = {id(own): own for own in (found.source, found.target) if own is not None}
     sizes = [f"{len(own.vocabulary):,}" for own in sides.values()]
     both = " for both sides" if task.decodes and len(sizes) == 1 else ""
@@ -74,7 +76,7 @@ def find_tokens(
 
 
 def stored(site: Site) -> Tokenizers | None:
-    """The tokenizers of a run that is resumed, from its newest checkpoint."""
+    """Read the tokenizers of a resumed run from its newest checkpoint; None without one."""
     if site.stored is None or not (found := checkpoints(site.folder.checkpoints)):
         return None
     source = read_tokenizer(found[0])
@@ -89,7 +91,7 @@ def learned(
     start: Folder | None = None,
     progress: Progress | None = None,
 ) -> Tokenizers:
-    """Learn vocabularies from the records; a model that is there has its own already."""
+    """Learn vocabularies from the records; if a model is given, only the target language's."""
     sources, targets = task.texts(records)
     if start is not None:
         if settings.joint:

@@ -1,1 +1,1 @@
-"""Gradients -> new weights: optimizers, learning rates, precision."""
+"""Gradients -> new weights: optimizers, learning rate schedules and precision."""

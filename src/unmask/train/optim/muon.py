@@ -1,8 +1,9 @@
-"""Muon: a step in which all directions of a matrix count the same (Jordan et al. 2024).
+"""Muon (Jordan et al. 2024): momentum -> orthogonalised updates of weight matrices.
 
 The momentum of a weight matrix is replaced by the nearest matrix with orthogonal rows or columns,
-found by a few matrix products. Tables, biases and norms stay with AdamW. Steps are scaled to be as
-long as AdamW's usually are (Liu et al. 2025), so that one rate serves both.
+found by a few matrix products, so that all directions of the matrix move equally far. Embeddings,
+biases and norms stay with AdamW. Updates are scaled to the usual size of AdamW's (Liu et al. 2025),
+so that one learning rate serves both.
 """
 
 from collections import defaultdict
@@ -11,22 +12,25 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-ROUNDS = 5
-FIRST, SECOND, THIRD = 3.4445, -4.7750, 2.0315  # of a polynomial that draws lengths towards one
-LENGTH = 0.2  # of AdamW's steps, the root of the mean square
+ROUNDS = 5  # Newton-Schulz iterations
+# Coefficients of Jordan et al.: they raise small singular values fast, and only near to 1.
+FIRST, SECOND, THIRD = 3.4445, -4.7750, 2.0315
+LENGTH = 0.2  # root mean square of AdamW's usual updates (Liu et al.)
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW for most parameters, orthogonal steps for the matrices of the last group.
+    """AdamW for most parameters, and Muon for the matrices of the last parameter group.
 
-    That group also has `momentum`, `factor`, and `parts`: how many matrices lie in each, only to
-    save a product; they are turned each for itself.
+    That group also has `momentum`, `factor` and `parts`. A parameter may be several matrices stored
+    as one (query, key and value) to save a product; `parts` is their number, and each of them is
+    orthogonalised separately.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move the matrices here, and the rest as AdamW does."""
+        """Update the matrices with Muon and all other parameters with AdamW."""
         groups = self.param_groups
+        # AdamW updates whatever is in `param_groups`, so the matrices are hidden from it.
         try:
             self.param_groups = groups[:-1]
             super().step(closure)
@@ -47,21 +51,26 @@ class Muon(torch.optim.AdamW):
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(matrix)
             state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
+            # Nesterov momentum: the gradient is mixed in once more.
             ahead = matrix.grad.lerp(state["momentum"], group["momentum"])
             for part, direction in zip(matrix.chunk(count), ahead.chunk(count), strict=True):
                 alike[tuple(part.shape)].append((part, direction))
+        # All matrices of one shape in one batched product: they are small, and there are many.
         for shape, pairs in alike.items():
             turned = orthogonal(torch.stack([direction for _, direction in pairs]))
+            # An orthogonal matrix has entries of root mean square max(shape) ** -0.5.
             length = LENGTH * max(shape) ** 0.5 * rate
             for (part, _), direction in zip(pairs, turned, strict=True):
                 part.mul_(1 - rate * group["weight_decay"]).sub_(direction, alpha=length)
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Matrices with the same directions, whose lengths are all near one.  [N, I, J] -> [N, I, J]"""
+    """Bring all singular values near 1, keeping the singular vectors.  [N, I, J] -> [N, I, J]"""
+    # Transposed if tall: the squares below are then of the smaller side.
     tall = matrices.shape[1] > matrices.shape[2]
     x: Tensor = matrices.transpose(1, 2) if tall else matrices
     length: Tensor = x.norm(dim=(1, 2), keepdim=True)
+    # The Frobenius norm bounds every singular value, and the iteration needs them to be at most 1.
     x = x / length.clamp(min=1e-7)
     for _ in range(ROUNDS):
         square = x @ x.transpose(1, 2)

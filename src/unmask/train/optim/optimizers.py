@@ -1,4 +1,4 @@
-"""Gradients -> weights: AdamW with its groups, Muon, and their tensors by name."""
+"""Gradients -> weights: AdamW and Muon, their parameter groups, and their state by name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,26 +13,27 @@ from unmask.system.distributed import sharded_like
 from unmask.train.optim.muon import Muon
 from unmask.train.optim.schedules import OptimizerSettings
 
-AVERAGE = "average"  # a running mean of the weights, among the optimizer's tensors
+AVERAGE = "average"  # key of the running mean of the weights in the optimizer's state
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter stands: what decides how the optimizer treats it."""
+    """Location of a parameter in the network, which decides how the optimizer treats it."""
 
-    depth: int | None = None  # inside the encoder: blocks up to it; None outside, as heads are
+    depth: int | None = None  # layer in the encoder, embeddings 0; None outside, as in heads
     in_block: bool = False
 
 
 def place_parameters(
     module: nn.Module, place: Place = Place(), prefix: str = ""
 ) -> Iterator[tuple[str, nn.Parameter, Place]]:
-    """Every parameter of a module with its name and place, by the attributes of the modules.
+    """Yield every parameter of a module with its name and place.
 
-    An encoder has a `depth`, a block of any stack a `level`; both hold for all that is inside.
+    Modules declare their place: an encoder has the attribute `depth`, a block of any stack `level`.
+    Both hold for everything inside.
     """
     depth, level = getattr(module, "depth", place.depth), getattr(module, "level", None)
-    if level is not None:
+    if level is not None:  # a decoder's blocks have a level too, but no depth in the encoder
         place = Place(None if depth is None else level, in_block=True)
     else:
         place = replace(place, depth=depth)
@@ -45,12 +46,13 @@ def place_parameters(
 def make_optimizer(
     module: nn.Module, settings: OptimizerSettings, *, layers: int = 0
 ) -> torch.optim.AdamW:
-    """Make an optimizer for the parameters of a module; biases and norms do not decay.
+    """Make an optimizer for a module, without weight decay for biases and norms.
 
-    `layers` is the number of blocks of the encoder, from which layer-wise rates count down.
+    `layers` is the number of encoder layers, from which layer-wise learning rates count down.
     """
     named = [(p, place) for _, p, place in place_parameters(module) if p.requires_grad]
     muon = settings.kind == "muon"
+    # Hidden matrices only, as in Jordan et al.: embeddings and heads stay with AdamW.
     turned = [p for p, place in named if muon and p.ndim == 2 and place.in_block]
     apart = {id(p) for p in turned}
     alike: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -79,34 +81,35 @@ def make_optimizer(
 
 
 def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
-    """Keep a running mean of the weights, to which the newest ones count so much.
+    """Update the running mean of the weights; `weight` is the share of the present weights.
 
-    It lies with the optimizer's tensors, and so in every checkpoint.
+    The mean is kept in the optimizer's state, and so in every checkpoint.
     """
     with torch.no_grad():
         for parameter in module.parameters():
             state: dict[str, Tensor] = optimizer.state[parameter]
             if AVERAGE in state:
                 state[AVERAGE].lerp_(parameter, weight)
-            elif state:  # an optimizer expects to make its own tensors first
+            elif state:  # empty until the first step; AdamW sets up its tensors only if it is empty
                 state[AVERAGE] = parameter.detach().clone()
 
 
 def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
-    """The mean of a parameter, or the parameter where there is none."""
+    """Return the running mean of a parameter, or the parameter itself if it has none."""
     return _state(parameter, optimizer).get(AVERAGE, parameter)
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """Use this rate from the next step on."""
+    """Set the learning rate, scaled for each parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("scale", 1.0)
 
 
 def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors by name, as `exp_avg/heads.pooler.dense.weight`.
+    """Return the optimizer's tensors by name, such as `exp_avg/heads.pooler.dense.weight`.
 
-    Each module has a prefix, with which the names of its parameters begin.
+    Names instead of torch's parameter numbers, which change with every head that is added. The keys
+    of `modules` are the prefixes of the names.
     """
     return {
         f"{key}/{name}": value
@@ -119,7 +122,7 @@ def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict
 def write_moments(
     modules: Mapping[str, nn.Module], optimizer: Optimizer, moments: dict[str, Tensor]
 ) -> None:
-    """Give an optimizer back what `read_moments` read."""
+    """Restore the tensors that `read_moments` returned, sharded like their parameters."""
     parameters = _named(modules)
     for key, value in moments.items():
         kind, _, name = key.partition("/")
@@ -135,6 +138,7 @@ def _named(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
 
 
 def _state(parameter: nn.Parameter, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors for a parameter, if there are any yet."""
+    """Return the optimizer's tensors of a parameter; empty before its first step."""
+    # get(): the state is a defaultdict, and reading by [] would add an empty entry.
     found: dict[str, Tensor] = optimizer.state.get(parameter, {})
     return found

@@ -1,4 +1,4 @@
-"""Which numbers a run computes in: fp32, or bf16 where the hardware has it and it works."""
+"""Requested precision and device -> fp32, or bf16 where the hardware really supports it."""
 
 import os
 import subprocess
@@ -19,11 +19,12 @@ raise SystemExit(float((x @ x).sum()) != 64.0**3)
 
 
 def choose_precision(wanted: str, device: torch.device) -> Precision:
-    """Choose bf16 where the hardware has it and it works, unless one of the two is asked for."""
+    """Choose bf16 if it is requested, or for "auto" if the hardware has it; test it on a CPU."""
     if wanted == "fp32" or (wanted == "auto" and device.type == "cpu" and not _has_bf16()):
         return "fp32"
     if device.type == "cuda":
         return "bf16" if wanted == "bf16" or torch.cuda.is_bf16_supported() else "fp32"
+    # Requested, or reported by the CPU: what it reports may still be an illegal instruction.
     if bf16_works():
         return "bf16"
     if wanted == "auto":
@@ -41,19 +42,20 @@ def _has_bf16() -> bool:
 
 @cache
 def bf16_works() -> bool:
-    """Try a product in bf16, in a child process where it might kill the process.
+    """Try a bf16 product, in a child process if it might end with an illegal instruction.
 
     Some virtual machines report AMX without letting programs use it.
     """
     if not getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)():
         return True
-    if not hasattr(os, "fork"):  # Windows; a new process takes longer, for it imports torch again
+    if not hasattr(os, "fork"):  # Windows; slower, because a new process imports torch again
+        # -P: a torch.py in the working directory must not be imported.
         trial = [sys.executable, "-P", "-c", TRIAL]
         return subprocess.run(trial, capture_output=True, check=False).returncode == 0
     child = os.fork()
     if not child:
-        torch.set_num_threads(1)  # the threads of the parent are not here
+        torch.set_num_threads(1)  # fork copies no threads: waiting for the parent's would hang
         x = torch.ones(64, 64, dtype=torch.bfloat16)
         code = 0 if float((x @ x).sum()) == 64.0**3 else 1
-        os._exit(code)
+        os._exit(code)  # no cleanup: files, locks and handlers belong to the parent
     return os.waitpid(child, 0)[1] == 0

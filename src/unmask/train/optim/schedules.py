@@ -1,4 +1,4 @@
-"""How a run moves: the settings of the optimizer, and the learning rate over the run."""
+"""Settings of the optimizer, and the learning rate as a function of progress."""
 
 import math
 from typing import Annotated, Literal
@@ -15,26 +15,26 @@ LENGTHS = ("steps", "minutes", "epochs")
 
 
 class OptimizerSettings(Settings):
-    """AdamW (Loshchilov and Hutter 2019), as BERT used it, or Muon beside it (Jordan 2024)."""
+    """AdamW (Loshchilov and Hutter 2019) as in BERT, or Muon beside it (Jordan et al. 2024)."""
 
-    kind: Literal["adamw", "muon"] = "adamw"  # muon: for the matrices of blocks; adamw for the rest
+    kind: Literal["adamw", "muon"] = "adamw"  # muon: matrices of blocks; the rest has AdamW
     rate: Annotated[float, Field(gt=0.0)] = 1e-4
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95  # of muon
-    factor: Annotated[float, Field(gt=0.0)] = 1.0  # muon's rate, as a multiple of the other
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95  # Muon's
+    factor: Annotated[float, Field(gt=0.0)] = 1.0  # Muon's learning rate / AdamW's
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-6
-    decay: Annotated[float, Field(ge=0.0)] = 0.01  # of matrices and tables, not of the rest
-    clip: Annotated[float, Field(gt=0.0)] = 1.0  # the longest gradient that is followed
-    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # rate of a block / the one above
-    head_factor: Annotated[float, Field(gt=0.0)] = 1.0  # rate of heads, as a multiple
+    decay: Annotated[float, Field(ge=0.0)] = 0.01  # weight decay of matrices and embeddings only
+    clip: Annotated[float, Field(gt=0.0)] = 1.0  # maximum gradient norm
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # learning rate of a layer / next
+    head_factor: Annotated[float, Field(gt=0.0)] = 1.0  # learning rate of heads / peak
 
     def scale(self, depth: int | None, layers: int) -> float:
-        """Compare the rate at a depth of an encoder with the highest; None is outside of it."""
+        """Return the factor on the learning rate at a depth of the encoder; None is outside it."""
         return self.head_factor if depth is None else self.layer_decay ** (layers - depth)
 
     def refuse_shares(self) -> None:
-        """Refuse to shard weights where the optimizer needs whole matrices."""
+        """Refuse sharded weights if the optimizer needs whole matrices."""
         if self.kind == "muon":
             raise SettingsError(
                 "--shard: muon turns whole matrices, and every process has a share of them. Leave "
@@ -43,25 +43,25 @@ class OptimizerSettings(Settings):
 
 
 class Phase(Settings):
-    """A part of a pre-training run with sequences of one length."""
+    """A phase of pre-training, with sequences of one length."""
 
-    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of the run
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # fraction of the run
     length: Annotated[int, Field(ge=8, le=2**17)] = 128
-    batch_tokens: Count | None = None  # of one step, over all processes; None: chosen for the run
+    batch_tokens: Count | None = None  # over all processes; None: chosen for the run
 
     @property
     def rows(self) -> int:
-        """Sequences of one step."""
+        """Number of sequences in a step."""
         assert self.batch_tokens is not None, "the batch size has not been chosen yet"
         return max(self.batch_tokens // self.length, 1)
 
 
 class ScheduleSettings(Settings):
-    """How long a run is, in steps, epochs or minutes, and the learning rate on the way."""
+    """Length of a run, in steps, epochs or minutes, and the learning rate over it."""
 
     kind: Kind = "linear"
-    warmup: Fraction = 0.01  # share of the run until the full rate
-    floor: Fraction = 0.0  # share of the rate that is left at the end
+    warmup: Fraction = 0.01  # fraction of the run
+    floor: Fraction = 0.0  # learning rate at the end, as a fraction of the peak
     steps: Count | None = None
     minutes: Annotated[float, Field(gt=0.0)] | None = None
     epochs: Annotated[float, Field(gt=0.0)] | None = None
@@ -83,27 +83,28 @@ class ScheduleSettings(Settings):
         return self
 
     def in_steps(self, steps_per_epoch: float) -> "ScheduleSettings":
-        """The same length counted in steps, where it is given in epochs."""
+        """Convert a length in epochs to one in steps."""
         if self.epochs is None:
             return self
         steps = max(round(self.epochs * steps_per_epoch), 1)
         return self.model_copy(update={"steps": steps, "epochs": None})
 
     def progress(self, step: int, seconds: float) -> float:
-        """How much of the run is behind us, from 0 to 1."""
+        """Fraction of the run that is done, from 0 to 1, by steps or by the clock."""
         if self.steps is not None:
             return min(step / self.steps, 1.0)
         assert self.minutes is not None, "epochs are counted in steps when a run begins"
         return min(seconds / (60 * self.minutes), 1.0)
 
     def seconds_left(self, seconds: float) -> float | None:
-        """What is left of a run by the clock; None for a run by steps."""
+        """Seconds left of a time budget; None for a run counted in steps."""
         return None if self.minutes is None else max(60 * self.minutes - seconds, 0.0)
 
     def factor(self, progress: float) -> float:
-        """What the rate is multiplied with."""
+        """Fraction of the peak learning rate at this progress: warm-up, then decay to the floor."""
         if progress < self.warmup:
             return progress / self.warmup
+        # The maximum guards a run that is all warm-up and ends exactly at progress 1.
         gone = (progress - self.warmup) / max(1.0 - self.warmup, 1e-9)
         left = {
             "linear": 1.0 - gone,

@@ -1,7 +1,7 @@
-"""What every step has: its batches, its result, and the module that it runs.
+"""The protocol of a step: micro-batches in, the gradient of the whole step in `.grad` out.
 
-A step leaves the gradient of the whole step in `.grad`; the loop moves the weights. It counts what
-the losses are divided by, it decides when processes exchange gradients, and it clips.
+A step counts what the losses are divided by, decides when processes exchange gradients, and clips.
+Updating the weights is left to the loop, which can therefore skip a step that is not finite.
 """
 
 import math
@@ -27,18 +27,18 @@ Mode = Literal["loss", "encode", "replay"]
 
 
 class TrainingModule(nn.Module):
-    """A network and its objective: the only entry to both in training, so wrappers see one call."""
+    """A network and its objective in one module, so that DDP and FSDP wrap a single `forward`."""
 
     def __init__(
         self, network: Network, objective: Objective, companions: Companions | None = None
     ) -> None:
         super().__init__()
         self.network, self.objective = network, objective
-        # In a table, so that they are no modules inside of this one: nothing of them is trained.
+        # In a dict, so that they are no submodules: they are neither trained, sharded nor saved.
         self.held = {"companions": dict(companions or {})}
 
     def refuse_scalars(self) -> None:
-        """Refuse parameters of the objective without a dimension, which cannot be sharded."""
+        """Refuse objective parameters without a dimension: FSDP shards along the first one."""
         for name, parameter in self.objective.named_parameters():
             if not parameter.ndim:
                 raise SettingsError(
@@ -53,9 +53,11 @@ class TrainingModule(nn.Module):
         gradient: Tensor | None = None,
         own: Mapping[str, Tensor] | None = None,
     ) -> Sums:
-        """Summed losses; or vectors; or what has a given gradient for vectors and own parameters.
+        """Return summed losses, vectors, or a scalar that backpropagates given gradients.
 
-        The latter is how a coupled step sends the gradient of a loss over all batches through one.
+        In mode "replay", the scalar's gradient is `gradient` for the vectors and `own` for the
+        objective's parameters. A coupled step uses it to send the gradient of a loss over all
+        micro-batches through one of them.
         """
         if mode == "loss":
             sums: Sums = self.objective(self.network, batch, self.held["companions"])
@@ -64,29 +66,32 @@ class TrainingModule(nn.Module):
         if mode == "encode":
             return {"vectors": vectors}
         assert gradient is not None
+        # d/dv sum(v * g) = g. As a forward pass, it takes place inside DDP, whose hooks see it.
         parts = [(vectors * gradient).sum()]
         parameters = dict(self.objective.named_parameters())
         parts += [(parameters[name] * slope).sum() for name, slope in (own or {}).items()]
         return self._with_idle({"replayed": torch.stack(parts).sum()}, ["replayed"])
 
     def _with_idle(self, sums: Sums, terms: Sequence[str]) -> Sums:
-        """Give heads and own parameters that a batch does not reach a gradient of zero.
+        """Give a gradient of zero to heads and objective parameters that a batch does not reach.
 
-        Wrappers wait for the gradients of all parameters, whatever a process's batches use.
+        DDP waits for the gradients of all parameters, and AdamW skips those without one.
         """
         used = {name: sums[name] for name in terms if name in sums and sums[name].requires_grad}
         every = chain(self.network.heads.parameters(), self.objective.parameters())
         idle = unreached(used.values(), every)
         if not used or not idle:
             return sums
+        # Attached to any one loss: zeros have to flow exactly once.
         name, loss = next(iter(used.items()))
         return {**sums, name: with_zero_gradients(loss, idle)}
 
 
 def unreached(losses: Iterable[Tensor], parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The parameters that are trained and that no loss depends on.
+    """Return the trainable parameters that no loss depends on.
 
-    Heads are near the losses, so that the search ends soon where all of them are used.
+    Walks the autograd graph breadth first from the losses. Heads are near them, so the search ends
+    soon if all of them are used.
     """
     idle = {id(tensor): tensor for tensor in parameters if tensor.requires_grad}
     waiting = deque(loss.grad_fn for loss in losses)
@@ -95,6 +100,7 @@ def unreached(losses: Iterable[Tensor], parameters: Iterable[Tensor]) -> list[Te
         node = waiting.popleft()
         if node is None:
             continue
+        # Only the leaves of the graph, which accumulate gradients, have a `variable`.
         idle.pop(id(getattr(node, "variable", None)), None)
         new = {other for other, _ in node.next_functions} - seen
         seen |= new
@@ -104,7 +110,7 @@ def unreached(losses: Iterable[Tensor], parameters: Iterable[Tensor]) -> list[Te
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A batch of a step, and the seed of its dropout."""
+    """One of the batches of a step, with the seed of its dropout."""
 
     batch: Batch
     seed: int
@@ -112,12 +118,12 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step found."""
+    """Losses and gradient norm of a step."""
 
-    losses: dict[str, float]  # mean of each term, unweighted
-    weights: dict[str, float]  # of the terms, where they are not 1
-    norm: float  # of the gradient, before it was clipped
-    tokens: int  # real ones, over all processes
+    losses: dict[str, float]  # unweighted mean of each term
+    weights: dict[str, float]  # of terms; 1 where none is given
+    norm: float  # of the gradient before clipping
+    tokens: int  # over all processes, without padding
 
     @property
     def loss(self) -> float:
@@ -126,16 +132,17 @@ class StepResult:
 
     @property
     def taken(self) -> bool:
-        """Is all of it finite? Otherwise the weights must stay as they are."""
+        """Whether losses and gradient are finite; otherwise the weights must not be updated."""
         return math.isfinite(self.norm) and all(map(math.isfinite, self.losses.values()))
 
 
 @dataclass(frozen=True)
 class StepSite:
-    """Where a step is taken.
+    """The surroundings of a step: processes, precision, clipping and stop requests.
 
-    `rounds` is the most batches that any process has: `give_up` is asked as often on each, between
-    two rounds, because a step of a large network takes longer than someone who stops it will wait.
+    `rounds` is the largest number of micro-batches on any process. `give_up` is a collective call,
+    made between two rounds and equally often on every process: a step of a large network takes too
+    long to make a stop request wait for its end.
     """
 
     processes: Processes
@@ -145,28 +152,29 @@ class StepSite:
     give_up: Callable[[], bool] = lambda: False
 
     def casting(self) -> AbstractContextManager[object]:
-        """The precision of the forward pass."""
+        """Context of the forward pass: autocast to bf16, or nothing."""
         lower, device = self.precision == "bf16", self.processes.device
         return torch.autocast(device.type, dtype=torch.bfloat16, enabled=lower)
 
 
 class Step(Protocol):
-    """Computes the gradient of a step."""
+    """Computes the gradient of a whole step."""
 
     def __call__(
         self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
-        """Leave it in `.grad`; None if the step was given up, with nothing left behind."""
+        """Leave the gradient in `.grad`; return None and leave none if the step is given up."""
 
 
 def clear(module: nn.Module) -> None:
-    """Forget the gradients of the step before."""
+    """Drop the gradients of the previous step."""
     for parameter in module.parameters():
         parameter.grad = None
 
 
 def clipped(module: nn.Module, clip: float) -> float:
-    """Shorten the gradient to a norm of `clip`; returns the norm that it had."""
+    """Clip the gradient to the norm `clip`; return its norm before clipping."""
+    # Frozen parameters have no gradient; with sharded weights the norm itself is sharded.
     parameters = [p for p in module.parameters() if p.requires_grad]
     return float(full_tensor(clip_grad_norm_(parameters, clip)))
 
@@ -174,9 +182,10 @@ def clipped(module: nn.Module, clip: float) -> float:
 def count(
     pieces: Sequence[MicroBatch], terms: Sequence[str], processes: Processes
 ) -> dict[str, float]:
-    """How many answers of each term, and how many tokens, there are in the whole step."""
+    """Count the labels of each loss term, and the tokens, in the whole step of all processes."""
     counts: Counter[str] = Counter()
     for piece in pieces:
         counts.update({**piece.batch.counts, "tokens": piece.batch.real})
+    # One collective call for all counts, in an order that is the same on every process.
     names = [*sorted(terms), "tokens"]
     return dict(zip(names, processes.total([counts[name] for name in names]), strict=True))

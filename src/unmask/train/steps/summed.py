@@ -1,6 +1,7 @@
-"""A step whose loss is a sum over its batches: as if they were one big batch.
+"""A step whose loss is a sum over its micro-batches: the gradient is that of one big batch.
 
-The losses of all batches, on all processes, are divided by the counts of all.
+Losses are summed over all micro-batches of all processes and divided once, by the counts of the
+whole step. The mean of the means would give micro-batches with few labels too much weight.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from unmask.train.steps.base import MicroBatch, StepResult, StepSite, clear, cli
 
 
 class Summed:
-    """Run each batch, forward and back, and let the gradients add up."""
+    """Runs each micro-batch forward and backward, and lets the gradients accumulate."""
 
     def __init__(self, objective: Objective) -> None:
         self.terms, self.weights = sorted(objective.terms), dict(objective.weights)
@@ -22,36 +23,43 @@ class Summed:
     def __call__(
         self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
-        """See Step."""
+        """Accumulate the gradient of the whole step, exchange and clip it; see `Step`."""
         processes, terms = site.processes, self.terms
         counts = count(pieces, terms, processes)
-        # Wrappers average the gradients of the processes, and we want their sum.
+        # DDP and FSDP average gradients over processes; times world size, the mean becomes the sum.
         least = {name: max(counts[name], 1) for name in terms}
         shares = {n: processes.world * self.weights.get(n, 1.0) / least[n] for n in terms}
         sums: Counter[str] = Counter()
-        known: set[str] = set()  # terms that this process's batches have
+        known: set[str] = set()  # terms that occur in the micro-batches of this process
         clear(module)
         rounds = len(pieces) if site.rounds is None else site.rounds
         for number in range(rounds):
+            # Asked in every round, idle ones too: it is a collective call.
             if number and site.give_up():
                 clear(module)
                 return None
-            # Gradients are exchanged in the last round: who has fewer batches is idle at first.
+            # All processes exchange gradients in the last round, so one with fewer micro-batches is
+            # idle in the first ones.
             if number < rounds - len(pieces):
-                if not number:  # DDP talks to all processes in the first pass of a step
+                # DDP communicates in the first forward pass of a step: without this process the
+                # others would hang. The result is not used.
+                if not number:
                     with processes.syncing(module, False), site.casting():
                         module(pieces[0].batch.to(processes.device))
                 continue
             piece = pieces[number - rounds]
-            torch.manual_seed(piece.seed)  # of this batch alone, whoever computes it and when
+            # Dropout depends on the micro-batch alone, whichever process computes it and when.
+            torch.manual_seed(piece.seed)
             with processes.syncing(module, number == rounds - 1), site.casting():
                 found: Sums = module(piece.batch.to(processes.device))
                 own = [name for name in terms if name in found]
                 parts = [(found[name] * shares[name]).float() for name in own]
+                # Divided before the sum: what adds up over micro-batches is already the mean.
                 torch.stack(parts).sum().backward()
             sums.update({name: float(found[name].detach()) for name in own})
             known.update(own)
         totals = processes.total([sums[n] for n in terms] + [float(n in known) for n in terms])
+        # A term without a label in the whole step is left out rather than reported as zero.
         everywhere = zip(terms, totals, totals[len(terms) :], strict=False)
         losses = {name: total / least[name] for name, total, given in everywhere if given}
         norm = clipped(module, site.clip)
