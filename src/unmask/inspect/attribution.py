@@ -201,8 +201,8 @@ class AttributedText:
         """Compute gradient times input for each token.  -> [S]"""
         with torch.enable_grad():
             score = self.asked.score(self.states)
-        # Unlike `backward`, `grad` leaves the .grad of the weights alone. The graph is kept, because
-        # it belongs to the object and the method may be called again.
+        # Unlike `backward`, `grad` leaves the .grad of the weights alone. The graph is kept: it
+        # belongs to the object, and the method may be called again.
         slope: Tensor = torch.autograd.grad(score, self.input, retain_graph=True)[0]
         return _per_token(slope * self.input.detach())
 
