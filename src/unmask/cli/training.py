@@ -36,8 +36,9 @@ def pretrain(
 ) -> None:
     """Pre-train a BERT on a corpus of your own.
 
-    It learns to predict masked tokens and next sentences. With --minutes, it times your machine,
-    chooses a model size and finishes on time. To train with several processes, run
+    It learns to predict masked tokens and, if the recipe has sentence pairs, next sentences. With
+    --minutes, it times your machine, chooses a model size and finishes on time. To train with
+    several processes, run
     torchrun --nproc-per-node 2 -m unmask pretrain ...
 
     Example: unmask pretrain corpus --minutes 30 --out run

@@ -84,8 +84,8 @@ class VectorWriter:
             return 0
         record: dict[str, object] = read_json(self.record)
         rows = record.pop("rows", None)
-        # bool is a subclass of int, so only an exact type keeps True out.
         other = [name for name, value in self.about.items() if record.get(name) != value]
+        # The exact type, because isinstance takes True for an int.
         if other or type(rows) is not int or rows < 0:
             what = ", ".join(other) or "number of rows"
             raise FolderError(

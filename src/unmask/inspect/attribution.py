@@ -26,7 +26,7 @@ from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
 from unmask.system.errors import SettingsError, require
 
 PATTERNS = ("previous", "next", "itself", "same word", "separators")
-CLEAR = 0.4  # mean share of its attention from which a head is said to follow a pattern
+CLEAR = 0.4  # least mean share of its attention for a head to follow a pattern
 STEPS = 32  # points of the path of integrated gradients
 TOP = 5  # values shown of an answer that has many
 Ablated = dict[int, list[int]]  # layer -> its ablated heads
