@@ -113,7 +113,7 @@ def _about(
 
 
 def _named(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
-    """Add the line or record number to the error, which counts from where the job resumed."""
+    """Name the line or record of the text; the error counts from where the job resumed."""
     if source == "-":
         return error
     number = before + error.number

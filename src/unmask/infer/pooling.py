@@ -23,7 +23,7 @@ def mean_of_texts(states: Tensor, batch: Batch) -> Tensor:
         batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True
     )
     # One slice per text sums the same numbers in the same order, whichever texts share the row.
-    # A masked sum over whole rows would round differently in other company.
+    # A masked sum over whole rows would round differently next to other texts.
     return torch.stack(
         [states[row, start : start + length].mean(dim=0) for row, start, length in places]
     )
