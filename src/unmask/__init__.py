@@ -1,12 +1,13 @@
-"""BERT, whole: from raw text to a trained, inspected and served model.
+"""BERT from raw text to a trained, inspected and served model.
 
-    text -> tokens -> examples -> batches -> hidden -> loss -> weights -> checkpoint -> answers
+    text -> tokens -> examples -> batches -> hidden states -> loss -> checkpoint -> answers
 
 >>> import unmask
 >>> model = unmask.load("minilm")  # doctest: +SKIP
 >>> model.embed(["a text", "another"])  # doctest: +SKIP
 
-The folders of this package are the arrows of that line; docs/architecture.md has the map.
+The subpackages follow this pipeline; docs/architecture.md describes each of them. torch is imported
+inside functions only, so that `import unmask` and the command line start fast.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,10 @@ __all__ = ["__version__", "finetune", "load", "register"]
 
 
 def register(kind: "Kind", name: str, thing: "Any") -> None:
-    """Make an "objective", "task", "metric" or "callback" of your own known by a name.
+    """Register an objective, task, metric or callback of your own under a name.
 
-    A file that is given with `--plugin FILE.py` calls this; docs/extend.md has an example of each.
+    Call this in a Python file that is loaded with `--plugin FILE.py`; docs/extend.md has an example
+    of each kind.
     """
     from unmask.system.plugins import register
 
@@ -35,10 +37,10 @@ def register(kind: "Kind", name: str, thing: "Any") -> None:
 
 
 def load(model: "str | Path") -> "Model":
-    """Read a model folder, or a model that `unmask get` has fetched, by its name."""
+    """Load a model from a folder, or by the name of a model that `unmask get` has fetched."""
     from unmask.checkpoint.fetch import locate
 
-    path = locate(model)  # a wrong name is refused before torch is imported
+    path = locate(model)  # before the slow import of torch: a wrong name fails at once
     from unmask.infer.model import Model
 
     return Model.load(path)
@@ -59,10 +61,10 @@ def finetune(
     resume: bool = False,
     overwrite: bool = False,
 ) -> "Model":
-    """Train a model for a task ("classify", "regress", "qa", "ner"), and load it.
+    """Fine-tune a model for a task ("classify", "regress", "qa", "ner") and load the result.
 
-    `train` and `dev` are files, or lists of what would be the lines of a JSONL file; `text`,
-    `second` and `label` name their columns. `settings` are those of the recipe, such as
+    `train` and `dev` are files, or lists of dictionaries with one record each. `text`, `second` and
+    `label` name their columns. `settings` override those of the recipe, for example
     `{"schedule.epochs": 2, "optimizer.rate": 1e-4}`.
     """
     import json

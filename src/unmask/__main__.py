@@ -1,4 +1,4 @@
-"""`python -m unmask` is `unmask`."""
+"""Entry point of `python -m unmask`, which is the same as `unmask`."""
 
 from unmask.cli import main
 

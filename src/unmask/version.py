@@ -1,3 +1,3 @@
-"""The version, in the one place that everything else reads it from."""
+"""The version number; packaging, model folders and `--version` all read it from here."""
 
 VERSION = "0.1.0"

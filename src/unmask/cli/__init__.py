@@ -1,6 +1,7 @@
-"""The command line: one small file per family of verbs; parse, call one function, print.
+"""The command line: `unmask VERB ...`, with one module per family of verbs.
 
-Nothing here imports torch before a verb needs it, so that help and usage errors answer at once.
+A verb parses its options, calls one function and prints the result. Its docstring is its help.
+Verbs import torch themselves, so that help and usage errors appear at once.
 """
 
 import os
@@ -87,14 +88,14 @@ def common(
         ),
     ] = None,
 ) -> None:
-    """BERT, whole: from raw text to a trained, inspected and served model."""
+    """BERT from raw text to a trained, inspected and served model."""
 
 
 def main() -> None:
-    """Run a verb. Exit codes: 0 done, 1 failed, 2 usage, settings or data, 130 interrupted."""
+    """Run a verb. Exit codes: 0 done, 1 failed, 2 bad usage, settings or data, 130 interrupted."""
     _print_utf8()
     guard_streams()
-    trace = "--trace" in sys.argv  # wherever it stands, before or after the verb
+    trace = "--trace" in sys.argv  # typer knows it before the verb only; users put it last
     try:
         code = _run([argument for argument in sys.argv[1:] if argument != "--trace"], trace)
     finally:
@@ -103,10 +104,10 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process; one of several at once.
+    """End the process with an exit code.
 
-    Threads of gloo may outlive the process group, and abort a process that they find in the middle
-    of its own end: what was to be written has been written by then.
+    One of several processes of torchrun ends without Python's clean-up: threads of gloo may outlive
+    the process group and abort a process that is shutting down. All output is written by then.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stderr.flush()
@@ -115,12 +116,15 @@ def _leave(code: int) -> None:
 
 
 def _plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments without `--plugin FILE`, which may stand anywhere, and the files."""
+    """Split `--plugin FILE` options off the arguments, wherever they stand.
+
+    Plugins are loaded before typer parses the rest, because they may add names to the help.
+    """
     rest: list[str] = []
     files: list[str] = []
     waiting = iter(arguments)
     for argument in waiting:
-        if argument == "--":
+        if argument == "--":  # what follows are texts or files, whatever they look like
             rest += [argument, *waiting]
         elif argument == "--plugin":
             file = next(waiting, None)
@@ -135,17 +139,17 @@ def _plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(arguments: list[str], trace: bool) -> int:
-    """Run a verb and return its exit code; what went wrong is printed, mostly in one line."""
+    """Run a verb and return its exit code; print errors, usually as one line."""
     try:
         arguments, files = _plugins(arguments)
         for file in files:
             load_plugin(file)
-        tasks.name_tasks()
+        tasks.name_tasks()  # again, now with the tasks of plugins
         try:
-            code = app(arguments, standalone_mode=False)  # click raises, and we say it
+            code = app(arguments, standalone_mode=False)  # errors are raised, and printed here
         finally:
-            terminal.finish()  # no bar may stand below what is said of its end
-        sys.stdout.flush()  # while it still matters whether that works
+            terminal.finish()  # an error must not appear above a bar
+        sys.stdout.flush()  # a failure to write the last lines still counts
         return code or 0
     except typer.TyperException as error:
         message = error.format_message()
@@ -154,7 +158,7 @@ def _run(arguments: list[str], trace: bool) -> int:
     except UserError as error:
         _say(str(error), trace)
         return 2
-    except Stopped as stopped:  # a run, after it has saved
+    except Stopped as stopped:  # by a signal, after the run has saved its state
         return stopped.exit_code
     except KeyboardInterrupt:
         _say("interrupted.", trace=False)
@@ -178,7 +182,7 @@ def _print_utf8() -> None:
 
 
 def _say(message: str, trace: bool) -> None:
-    """Print an error in one line, below its traceback if that was asked for."""
+    """Print an error in one line, below its traceback with --trace."""
     if trace:
         terminal.say(traceback.format_exc().rstrip())
     terminal.say(f"error: {message}")

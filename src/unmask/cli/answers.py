@@ -1,4 +1,4 @@
-"""Verbs that ask a model: embed, fill, next."""
+"""Verbs that query a model: embed, fill, next."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from unmask.text.vocabulary import require_mask_token
 if TYPE_CHECKING:
     from unmask.infer.model import Model
 
-LONG = 20.0  # seconds after which it is worth saying what would be faster
+LONG = 20.0  # seconds after which a faster way is suggested
 Truncate = Annotated[bool, typer.Option(help="Cut a text that is too long, or refuse it.")]
 
 
@@ -40,7 +40,13 @@ def embed(
     column: options.Column = None,
     truncate: Truncate = True,
 ) -> None:
-    """Turn each text of a file into a vector. Killed, the same command goes on where it was."""
+    """Turn each text of a file into a vector.
+
+    With --out, a killed job resumes when you run the same command again. A text that is longer than
+    the model's limit is truncated.
+
+    Example: unmask embed minilm texts.txt --out vectors.npy
+    """
     from unmask.data.read.lines import ErrorPolicy
     from unmask.data.read.texts import read_texts
 
@@ -54,7 +60,7 @@ def embed(
         raise SettingsError(unknown_name("pool", pool, POOLS))
     if layer != "last4" and not re.fullmatch("-?[0-9]+", layer):
         raise SettingsError(f"--layer {layer}: need a number or last4.")
-    read_texts(file, column=column)  # says what is wrong with the path before torch is imported
+    read_texts(file, column=column)  # refuses a wrong path before torch is imported
     loaded = load(model)
     from unmask.infer.embed_files import embed_file, embed_lines
 
@@ -80,7 +86,12 @@ def fill(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False,
     truncate: Truncate = True,
 ) -> None:
-    """Guess the hidden tokens of a text."""
+    """Predict the masked tokens of a text.
+
+    The most probable tokens are printed for each [MASK]. The model needs a masked-token head.
+
+    Example: unmask fill my-run/model "A man eats [MASK]."
+    """
     require_mask_token(text)
     loaded = load(model)
     places = loaded.fill(text, top=top, truncate=truncate)
@@ -101,7 +112,12 @@ def next_sentence(
     second: Annotated[str, typer.Argument(help="Perhaps the one after it.")],
     truncate: Truncate = True,
 ) -> None:
-    """Say how likely the second text is to have followed the first."""
+    """Estimate the probability that one text follows another.
+
+    The model needs a next-sentence head.
+
+    Example: unmask next my-run/model "A man eats bread." "Shares fell."
+    """
     loaded = load(model)
     share = loaded.next(first, second, truncate=truncate)
     answer(f"{share:.2%}  {'follows' if share >= 0.5 else 'does not follow'}")
@@ -110,7 +126,7 @@ def next_sentence(
 
 @contextmanager
 def saying_what_is_faster(model: "Model") -> Iterator[None]:
-    """One line, if it took long and need not."""
+    """Suggest a faster way in one line if the block took long and there is one."""
     begun = time.monotonic()
     yield
     if time.monotonic() - begun > LONG and model.faster:
@@ -120,7 +136,7 @@ def saying_what_is_faster(model: "Model") -> Iterator[None]:
 def say_what_was_cut(
     model: "Model", limit: int | None = None, hint: str = " (--no-truncate refuses such texts)"
 ) -> None:
-    """One line, if texts lost their end."""
+    """Report in one line how many texts and tokens were truncated, if any."""
     limit = limit or model.network.config.max_length
     if model.cut_texts:
         texts = f"{model.cut_texts:,} {plural('text', model.cut_texts)}"
@@ -131,7 +147,7 @@ def say_what_was_cut(
 
 
 def say_counts(source: str, row: str, written: int, *, skipped: int = 0, blanks: int = 0) -> None:
-    """Say how many lines or records were read, and what became of them."""
+    """Report how many lines or records were read, written and skipped."""
     from unmask.data.read.lines import file_ending
 
     unit, read = "line" if file_ending(source) == ".txt" else "record", written + skipped

@@ -1,4 +1,4 @@
-"""The verb prepare: text files -> a corpus folder."""
+"""The verb `prepare`: text files -> corpus folder."""
 
 import os
 from functools import partial
@@ -29,7 +29,11 @@ def prepare(
     num_tasks: Annotated[int, typer.Option(min=1, help="Tasks that share the work.")] = 1,
     engine: Annotated[str, typer.Option(help="processes, or ray (an extra).")] = "processes",
 ) -> None:
-    """Turn text into a corpus to pre-train on; a killed preparation goes on where it was."""
+    """Turn text files into a corpus for pre-training.
+
+    `unmask prepare texts.txt --tokenizer vocabulary --out corpus` resumes a killed job when you
+    run it again.
+    """
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.vocabulary import load_tokenizer
     from unmask.data.corpus.prepare import PrepareSettings, PrepareTask, check_corpus_folder
@@ -45,7 +49,7 @@ def prepare(
     settings = validate(PrepareSettings, table, where="prepare")
     check_corpus_folder(out)
     for file in files:
-        file_format(file)  # says what is wrong with a path at once
+        file_format(file)  # refuses any wrong path before the first file is read
     made_by = load_tokenizer(locate(tokenizer))
     cores = workers or os.cpu_count() or 1
     if engine == "ray":
@@ -73,7 +77,7 @@ def prepare(
 
 
 def show(manifest: dict[str, Any]) -> None:
-    """What the corpus is like, and what to look at before training on it."""
+    """Print statistics of a corpus to look at before training on it."""
     from unmask.data.corpus.statistics import CorpusReport
 
     statistics = CorpusReport(**manifest["statistics"])
@@ -99,7 +103,7 @@ def show(manifest: dict[str, Any]) -> None:
 
 
 def _histogram(bins: list[int]) -> str:
-    """Shares by powers of two.
+    """Format the shares of a histogram whose bins are powers of two; leave out rare bins.
 
     >>> _histogram([0, 0, 5, 15, 0])
     '4-7: 25 %  8-15: 75 %'

@@ -1,8 +1,8 @@
-"""The story of the README's first command: a BERT of your own, from text to answers, in minutes.
+"""The demo: a small BERT from raw text to a fine-tuned classifier, in minutes.
 
-The text is on every machine that runs this: the documentation inside Python's standard library and
-the installed packages, read from their source files. From it a vocabulary is learned, a small BERT
-is pre-trained, and what it has learned is put to use: which library does a sentence document?
+It needs no data: the text is the documentation in the source files of Python's standard library and
+of installed packages. The demo learns a vocabulary, pre-trains a small BERT and fine-tunes it to
+recognise which library a sentence documents, beside the same network without pre-training.
 """
 
 import json
@@ -41,17 +41,17 @@ from unmask.train.run import Run, RunOptions
 from unmask.train.run_folder import of_kind, read_metrics
 
 Say = Callable[[str], None]
-KEPT_OUT = 8  # one module in so many is for the test: nothing before has seen it
+KEPT_OUT = 8  # one module in eight is held out from vocabulary, pre-training and fine-tuning
 
 
 @dataclass(frozen=True)
 class DemoSize:
-    """How much of everything: as much as the minutes deserve."""
+    """The amounts of text and training in the full and in the fast demo."""
 
-    characters: int  # of each library
+    characters: int  # read from each library
     vocabulary: int
     minutes: float  # of pre-training
-    labelled: int  # sentences of each library to learn the labels from
+    labelled: int  # sentences of each library to fine-tune on
     steps: int  # of fine-tuning
 
 
@@ -62,10 +62,7 @@ FAST = DemoSize(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, s
 def tell(
     out: Path, *, fast: bool = False, console: Console | None = None, say: Say = Console().say
 ) -> None:
-    """Tell the story to `say`, line by line, each step timed and with its number.
-
-    `console` shows how far pre-training is.
-    """
+    """Run the demo; print numbered, timed steps with `say` and progress on `console`."""
     check_output_folder(out, renamed=False)
     if out.exists() and any(out.iterdir()):
         raise FolderError(f"{out}: there is something in it. Give another --out, or remove it.")
@@ -118,19 +115,20 @@ def tell(
 
 
 def gather(limit: int, say: Say = Console().say) -> tuple[list[Module], list[Module]]:
-    """The modules of all libraries: to learn from, and kept out for the test."""
+    """Collect the modules of all libraries: to train on, and held out for testing."""
     seen, unseen = [], []
     for library in LIBRARIES:
         modules = list(read_library(library, limit))
         characters = sum(module.characters for module in modules)
         say(f"   {library:<10} {len(modules):>4} modules  {characters:>9,} characters")
+        # Whole modules are held out: nothing has seen any of their sentences before the test.
         unseen += modules[KEPT_OUT - 1 :: KEPT_OUT]
         seen += [m for i, m in enumerate(modules) if i % KEPT_OUT != KEPT_OUT - 1]
     return seen, unseen
 
 
 def write_texts(modules: Sequence[Module], out: Path) -> list[str]:
-    """One JSON line for each module, as a user's own text might come."""
+    """Write the modules as JSONL, one per line, like text files of a user."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "text.jsonl"
     with path.open("w", encoding="utf-8", newline="\n") as file:
@@ -142,10 +140,10 @@ def write_texts(modules: Sequence[Module], out: Path) -> list[str]:
 
 
 def recipe(size: DemoSize) -> dict[str, Any]:
-    """A BERT as small as the minutes deserve.
+    """Return a recipe to pre-train a small BERT in minutes.
 
-    Many small steps, no dropout, and weights that start as wide as a narrow network wants them:
-    with the paper's 0.02, meant for a width of 768, a short run hardly leaves word frequencies.
+    It takes many small steps without dropout. Initial weights are wider than the paper's 0.02,
+    which is meant for a width of 768: with it, a short run hardly gets beyond token frequencies.
     """
     short = {"dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.06}
     return {
@@ -162,36 +160,36 @@ def recipe(size: DemoSize) -> dict[str, Any]:
 
 
 class IndentedConsole(Console):
-    """Prints the lines of a run as part of the demo, and passes its progress on."""
+    """A console that indents the lines of a run and passes its progress on."""
 
     def __init__(self, console: Console, say: Say) -> None:
         self.tell, self.console = say, console
 
     def say(self, line: str) -> None:
-        """Tell a line of the run."""
+        """Print a line of the run, indented."""
         self.tell(f"   {line}")
 
     def progress(self, *arguments: Any, **more: Any) -> None:
-        """Show how far a stage is."""
+        """Show the progress of a stage."""
         self.console.progress(*arguments, **more)
 
     def finish(self) -> None:
-        """End what is shown."""
+        """End the progress display."""
         self.console.finish()
 
 
 def learn(out: Path, size: DemoSize, console: Console, say: Say) -> Path:
-    """Pre-train, with a bar for as long as it takes."""
+    """Pre-train on the corpus in `out`; return the model folder."""
     job, chosen = Pretrain(out / "corpus"), compose(Pretrain.scope, recipe(size))
     run = Run(job, chosen, out / "pretrain", IndentedConsole(console, say), RunOptions(check=True))
     return run.go().model
 
 
 def compare(model: Path, data: Labelled, size: DemoSize, out: Path, say: Say) -> dict[str, float]:
-    """Fine-tune the pre-trained network and the same one untrained; accuracy on unseen modules."""
+    """Fine-tune the network with and without pre-training; return accuracies on unseen modules."""
     train, dev = len(data.train), len(data.dev)
     trained = load_folder(model)
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # the untrained network is the same each time
     fresh = Network(trained.network.shape)
     say(f"   {train} labelled sentences to learn from, {dev} of unseen modules to test")
     say(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
@@ -207,7 +205,7 @@ def compare(model: Path, data: Labelled, size: DemoSize, out: Path, say: Say) ->
 
 
 def tuning(size: DemoSize) -> Recipe:
-    """A few short epochs with a high rate: the network is small, and so is the data."""
+    """Return a fine-tuning recipe for a small network and little data: a high learning rate."""
     table = {
         "task": {"name": "classify"},
         "tokenizer": {"max_length": 128},
@@ -219,21 +217,23 @@ def tuning(size: DemoSize) -> Recipe:
 
 
 def label(seen: Sequence[Module], unseen: Sequence[Module], size: DemoSize) -> Labelled:
-    """Sentences to learn the labels from, and those of unseen modules for the test."""
+    """Label sentences for training, and sentences of unseen modules for testing."""
     train, dev = label_sentences(seen, size.labelled), label_sentences(unseen, 100)
     return Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
 
 
 def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
-    """So many sentences of every library, with its name, which no sentence may have in it."""
+    """Label `each` sentences of every library with its name."""
     found: list[Sample] = []
     for library in LIBRARIES:
         sentences = (
             sentence
             for module in modules
             if module.library == library
+            # Some 20 paragraphs of each module, so that no long module fills the quota.
             for paragraph in module.paragraphs[:: max(1, len(module.paragraphs) // 20)]
             for sentence in split_sentences(paragraph)
+            # A sentence that names its library would give the label away.
             if 40 <= len(sentence) <= 300 and library not in sentence.lower()
         )
         found += [Sample(text, None, (library,), library) for text in islice(sentences, each)]
@@ -241,14 +241,14 @@ def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
 
 
 def show_tokens(tokenizer: Tokenizer, say: Say) -> None:
-    """A sentence in its tokens."""
+    """Print a sentence and its tokens."""
     text = "Return a new array of the given shape."
     tokens = [tokenizer.vocabulary.tokens[i] for i in tokenizer.encode(text).ids]
     say(f"   {text}\n   {' '.join(tokens)}")
 
 
 def show_blanks(blanks: Sequence[dict[str, Any]], say: Say) -> None:
-    """What the model says about hidden words of sentences it has not seen."""
+    """Print predictions for masked tokens of held-out sentences."""
     say("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
     for case in blanks:
         guesses = ", ".join(f"{token} {share:.0%}" for token, share in case["guesses"])
@@ -256,7 +256,7 @@ def show_blanks(blanks: Sequence[dict[str, Any]], say: Say) -> None:
 
 
 def show_table(told: Sequence[tuple[str, float, str]], seconds: float, out: Path, say: Say) -> None:
-    """The last thing on screen."""
+    """Print the time and result of each step, and commands to try next."""
     say(f"\n{'':3}{'step':<22}{'seconds':>8}   result")
     for what, spent, result in told:
         say(f"{'':3}{what:<22}{spent:>8.1f}   {result}")
@@ -269,7 +269,7 @@ def show_table(told: Sequence[tuple[str, float, str]], seconds: float, out: Path
 
 
 def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) -> None:
-    """The report of the pre-training, and what it bought."""
+    """Write the report of pre-training, with the accuracies of fine-tuning."""
     lines = []
     for name in ("pre-trained", "from nothing"):
         run = read_metrics(out / f"classify-{name.replace(' ', '-')}")

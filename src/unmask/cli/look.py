@@ -1,4 +1,4 @@
-"""The verb that looks inside: attention, what mattered, what each head does."""
+"""The verb `look`: attention, attribution and head statistics of a model as an HTML page."""
 
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from unmask.cli.progress import notice, progress
 from unmask.system.disk import check_output_file, write_file
 from unmask.system.errors import SettingsError
 
-TEXTS = 200  # that show what each head tends to do
+TEXTS = 200  # texts for the head statistics
 
 
 def look(
@@ -31,7 +31,12 @@ def look(
         bool, typer.Option("--integrated", help="Integrated gradients too, by captum.")
     ] = False,
 ) -> None:
-    """Write a page that shows what a model attends to. It opens without a network."""
+    """Write an HTML page with a model's attention for a text.
+
+    It also shows how much each token contributes to the answer, and which heads the answer needs.
+
+    Example: unmask look minilm "The bridge was gone." --out look.html
+    """
     check_output_file(out)
     muted = _heads(mute or [])
     from unmask.checkpoint.fetch import locate

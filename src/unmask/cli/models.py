@@ -1,4 +1,4 @@
-"""Verbs on model folders: get, info, convert, export, compile."""
+"""Verbs for model folders: get, info, convert, export, compile."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,13 @@ def get(
     name: Annotated[str, typer.Argument(help="minilm, or hf:NAME for one of the hub.")],
     out: Annotated[Path | None, typer.Option(help="Into this folder, not the cache.")] = None,
 ) -> None:
-    """Fetch a model, check its digest, and keep it."""
+    """Download a model, verify it and keep it.
+
+    The model is cached: other commands then accept its name. Models of the Hugging Face hub need
+    pip install 'unmask[hub]'.
+
+    Example: unmask get minilm
+    """
     from unmask.checkpoint.fetch import get as fetch
 
     fetch(name, out, say=notice)
@@ -30,7 +36,13 @@ def convert(
     source: Annotated[Path, typer.Argument(help="A BERT folder; old pickled weights too.")],
     out: options.NewFolder,
 ) -> None:
-    """Turn a BERT folder of any age into a safe one: safetensors, today's names, a manifest."""
+    """Convert an old BERT folder to safetensors.
+
+    The new folder has safetensors in place of pickled weights, current tensor names and a manifest
+    with digests.
+
+    Example: unmask convert old-bert --out new-bert
+    """
     from unmask.checkpoint.integrity import refuse_other_than_models
 
     check_output_folder(out, renamed=True)
@@ -42,7 +54,13 @@ def convert(
 
 
 def export(model: options.ModelName, out: options.NewFolder) -> None:
-    """Write a model as ONNX, for other runtimes, if it says there what it says here."""
+    """Export a model to ONNX for other runtimes.
+
+    The outputs of the graph are compared with those of the model. If they differ, nothing is
+    written. Needs pip install 'unmask[onnx]'.
+
+    Example: unmask export minilm --out minilm-onnx
+    """
     from unmask.checkpoint.fetch import locate
 
     check_output_folder(out, renamed=True)
@@ -67,7 +85,13 @@ def compile_model(
     ] = None,
     least: Annotated[float | None, typer.Option(help="Refuse a result below this.")] = None,
 ) -> None:
-    """Prepare a model for ONNX Runtime, compare it with itself, and write what is near enough."""
+    """Compile a model for ONNX Runtime, in fp32 or int8.
+
+    The new folder works with every command. If its answers differ too much from those of the model,
+    nothing is written. Needs pip install 'unmask[onnx]'.
+
+    Example: unmask compile minilm --int8 --out minilm-int8
+    """
     check_output_folder(out, renamed=True)
     loaded = load(model)
     from unmask.infer.compiled.compile import compile_model as run
@@ -83,7 +107,13 @@ def info(
         str | None, typer.Argument(help="A model; this installation if left out.")
     ] = None,
 ) -> None:
-    """Say what a model is, or, without one, what is installed here."""
+    """Describe a model, or this installation.
+
+    Shows the architecture, settings, labels, integrity and origin of a model and, for a fine-tuned
+    model, the fields that `unmask predict` accepts.
+
+    Example: unmask info minilm
+    """
     table = _installation() if model is None else _model(model)
     width = max(map(len, table))
     for key, value in table.items():
@@ -150,7 +180,7 @@ def _model(model: str) -> dict[str, str]:
 
 
 def _questions(folder: "Folder") -> dict[str, str]:
-    """What a fine-tuned model can be asked: its task, the fields of a question, an example."""
+    """Describe the task of a fine-tuned model: its name, input fields and an example."""
     from unmask.tasks.restore import task_of
 
     shape = folder.network.shape

@@ -1,6 +1,7 @@
-"""Arguments and options that several verbs have. Nothing here imports torch.
+"""Arguments and options that several verbs share. Nothing here imports torch.
 
-Options that belong together are the fields of a dataclass, which a verb has as one parameter.
+Options that belong together are fields of a dataclass, and a verb takes them as one parameter
+(`grouped`).
 """
 
 import os
@@ -32,7 +33,11 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: data.
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """Let a parameter whose type is a dataclass stand for the options that are its fields."""
+    """Let a verb take a dataclass as parameter whose fields are options of the command line.
+
+    typer reads options from a function's signature. The wrapper shows it a flat one, with a
+    parameter for each field, and builds the dataclasses before it calls the verb.
+    """
     own = signature(verb).parameters
     types = {name: p.annotation for name, p in own.items() if isinstance(p.annotation, type)}
     kinds = {name: kind for name, kind in types.items() if is_dataclass(kind)}
@@ -47,14 +52,16 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     flat: list[Parameter] = []
     for name, parameter in own.items():
         flat += inside[name].values() if name in inside else [parameter]
+    # Fields have defaults and later parameters may have none, which only keywords allow.
     keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
+    # `wraps` has set __wrapped__, which inspect would follow; __signature__ comes first.
     vars(call)["__signature__"] = Signature(keywords)
     return call
 
 
 @dataclass(frozen=True)
 class TableFlags:
-    """Which columns of a table are texts."""
+    """Options that name the columns of a table."""
 
     text: Annotated[str | None, typer.Option(help="The column of the text, or the source.")] = None
     second: Annotated[
@@ -72,7 +79,7 @@ class TableFlags:
     ] = None
 
     def columns(self, label: str | None = None) -> "Columns":
-        """These columns, and the one of the answer."""
+        """Return the chosen columns, with `label` as the column of the label."""
         from unmask.data.labelled.columns import Columns
 
         short = {"text": self.text, "second": self.second, "label": label}
@@ -89,12 +96,12 @@ class TableFlags:
 
 @dataclass(frozen=True)
 class DataFlags(TableFlags):
-    """The same, and what becomes of records that cannot be used."""
+    """Options that name the columns of a table and say what to do with bad records."""
 
     on_bad: Annotated[str, typer.Option(help="stop at a bad record, or skip it.")] = "stop"
 
     def watcher(self) -> "StopOrSkip":
-        """What bad records are reported to."""
+        """Return the policy for bad records: stop at the first, or report and skip them."""
         from unmask.data.read.lines import StopOrSkip
 
         if self.on_bad not in (known := ("stop", "skip")):
@@ -104,7 +111,7 @@ class DataFlags(TableFlags):
 
 @dataclass(frozen=True)
 class RunFlags:
-    """What every verb that starts a run has."""
+    """Options of every verb that starts a training run."""
 
     out: Annotated[Path, typer.Option(help="The run's folder.")]
     rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None
@@ -126,7 +133,7 @@ class RunFlags:
     ] = False
 
     def check(self) -> None:
-        """Refuse to resume and to start over at once, and a folder that cannot be written."""
+        """Refuse --resume with --overwrite, and a folder that cannot be written."""
         if self.resume and self.overwrite:
             raise UserError(
                 "--resume and --overwrite: a run is resumed or started over. Give one of them."
@@ -134,13 +141,13 @@ class RunFlags:
         check_output_folder(self.out, renamed=False)
 
     def changes(self, flags: Mapping[str, object]) -> list[str]:
-        """The settings that the user gives: flags by their settings' names, then those of --set."""
+        """Return the user's settings as NAME=VALUE; those of --set come last and win."""
         flags = {"optimizer.rate": self.rate, "seed": self.seed, **flags}
         given = [f"{name}={value}" for name, value in flags.items() if value is not None]
         return given + (self.set_ or [])
 
     def how(self) -> "RunOptions":
-        """How the run is carried out. Imports torch."""
+        """Return how the run is carried out. Imports torch."""
         from unmask.train.run import RunOptions
 
         return RunOptions(
@@ -154,12 +161,12 @@ class RunFlags:
 
 
 def console_of_run() -> Console:
-    """The terminal, or silence for the other processes that torchrun has started."""
+    """Return the terminal in the main process, and a silent console in others of torchrun."""
     return terminal if _is_main() else Console()
 
 
 def answer_of_run(line: str) -> None:
-    """Print what a run came to, once for all processes that torchrun has started."""
+    """Print the result of a run, in the main process of torchrun only."""
     if _is_main():
         answer(line)
 

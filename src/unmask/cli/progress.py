@@ -1,7 +1,7 @@
-"""Reports of a job on standard error: lines, and how far it is.
+"""Progress of a job -> standard error: lines, with a bar or with periodic progress lines.
 
-On a terminal a bar stands below the lines and disappears when its stage ends; elsewhere a plain
-line comes every few seconds.
+On a terminal, a bar is shown below the lines and disappears when its stage ends. Elsewhere, a plain
+line is printed every few seconds.
 """
 
 import sys
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EVERY = 5.0  # seconds between plain lines
-PATIENCE = 2.0  # seconds before the first: a shorter job says nothing
-REDRAW = 0.1  # seconds between two pictures of the bar
+PATIENCE = 2.0  # seconds before the first plain line: shorter jobs print none
+REDRAW = 0.1  # seconds between two updates of the bar
 BAR_WIDTH = 40
 ERASE = "\r\x1b[2K"  # back to the start of the line, and clear it
 
 
 @dataclass
 class Stage:
-    """One part of a job: what is counted, how far it is, how far it goes."""
+    """One stage of a job: its name, its unit, how much is done and how much there is."""
 
     what: str
     unit: str
     total: int | None = None
     done: int = 0
-    before: int = 0  # done when it began
+    before: int = 0  # done when the stage began, as in a resumed job
     begun: float = field(default_factory=lambda: time.monotonic())
-    note: str = ""  # what else is to be seen, as a loss
-    seconds_left: float | None = None  # as the job knows it; None: estimated from the rate
+    note: str = ""  # shown beside the numbers, such as a loss
+    seconds_left: float | None = None  # if the job knows; otherwise estimated from the rate
 
     @property
     def rate(self) -> float:
-        """How much is done in a second."""
+        """Units per second since the stage began."""
         return (self.done - self.before) / max(time.monotonic() - self.begun, 1e-9)
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end; None where nobody can tell."""
+        """Seconds until the end; None if they cannot be estimated."""
         if self.seconds_left is not None:
             return self.seconds_left
         if not self.total or not self.rate:
@@ -53,15 +53,15 @@ class Stage:
 
 
 class Terminal(Console):
-    """Standard error: lines, and the progress of one stage after the other.
+    """A console on standard error, with the progress of one stage at a time.
 
-    A standard error that is closed, full or without a reader is given up silently.
+    If standard error is closed, full or has no reader, output is dropped and the job continues.
     """
 
     def __init__(self) -> None:
         self.stage: Stage | None = None
-        self.due = 0.0  # when progress is shown again
-        self.drawn = False  # is a bar the last thing on the screen?
+        self.due = 0.0  # when progress may be shown again
+        self.drawn = False  # whether a bar is the last thing on the screen
 
     def say(self, line: str) -> None:
         """Print a line, above the bar if there is one."""
@@ -81,10 +81,11 @@ class Terminal(Console):
         note: str = "",
         seconds_left: float | None = None,
     ) -> None:
-        """Move the bar on, or print a line if one is due; a new name starts a new stage."""
+        """Update the bar, or print a line if one is due; a new name starts a new stage."""
         if self.stage is None or self.stage.what != what:
             self.stage = Stage(what, unit, before=done)
             begun = self.stage.begun
+            # max: a new stage does not shorten the pause after the last line.
             self.due = begun if self._has_bars() else max(self.due, begun + PATIENCE)
         stage = self.stage
         stage.done, stage.total, stage.note, stage.seconds_left = done, total, note, seconds_left
@@ -99,33 +100,35 @@ class Terminal(Console):
             self._write(f"{_line(stage)}\n")
 
     def finish(self) -> None:
-        """End the current stage and take its bar off the screen."""
+        """End the current stage and remove its bar."""
         self._erase()
         self.stage, self.due = None, 0.0
 
     def answer(self, line: str, *, flush: bool = False) -> None:
-        """Print a line of what was asked for on standard output; that it gets lost is an error.
+        """Print a line of the result on standard output; a failure to write it is an error.
 
-        `print` is for what a verb says about files it has written: those are the answer.
+        Use `print` for remarks of a verb whose result is a file: losing those is no error.
         """
-        if self.drawn and sys.stdout.isatty():  # the same screen: the bar comes back below
+        if self.drawn and sys.stdout.isatty():  # same screen; the next update redraws the bar below
             self._erase()
         if isinstance(sys.stdout, GuardedStream):
             sys.stdout.need()
         print(line, flush=flush)
 
     def _has_bars(self) -> bool:
-        """Is it a terminal that knows control characters, unlike those of some editors?"""
+        """Whether it is a terminal with control characters, which those of some editors lack."""
         if not self._stream.isatty():
             return False
-        from rich.console import Console as Rich
+        from rich.console import Console as Rich  # here, because only bars need it
 
         return not Rich(stderr=True).is_dumb_terminal
 
     def _draw(self, stage: Stage) -> None:
-        """Replace the bar by one that shows the stage as it is now."""
+        """Draw the bar of a stage over the last one."""
         from rich.console import Console as Rich
 
+        # rich only formats the line. Its live display would also capture standard output, and
+        # results that are redirected to a file would end up on the screen.
         rich = Rich(stderr=True)
         with rich.capture() as captured:
             rich.print(_bar(stage), no_wrap=True)
@@ -143,39 +146,39 @@ class Terminal(Console):
 
     @property
     def _stream(self) -> GuardedStream:
-        """Standard error as it is now, behind a guard."""
+        """The current standard error, behind a guard."""
         return guarded(sys.stderr)
 
 
-terminal = Terminal()  # of this process: it has one standard error
+terminal = Terminal()  # one per process, because bar and lines share one standard error
 notice, answer = terminal.say, terminal.answer
 
 
 class ProgressBar:
-    """How much of a job of one stage is done, shown on the terminal."""
+    """Progress of a job with a single stage."""
 
     def __init__(self, what: str, unit: str, total: int | None) -> None:
         self.what, self.unit, self.total, self.done = what, unit, total, 0
 
     def advance(self, step: int = 1) -> None:
-        """Count `step` more as done."""
+        """Count `step` more units as done and update the display."""
         self.done += step
         terminal.progress(self.what, self.unit, self.done, self.total)
 
 
 @contextmanager
 def progress(what: str, unit: str, total: int | None = None) -> Iterator[ProgressBar]:
-    """Show a job's progress on standard error while the block runs."""
+    """Show the progress of a job on standard error while the block runs."""
     job = ProgressBar(what, unit, total)
     job.advance(0)
     try:
         yield job
     finally:
-        terminal.finish()  # before anybody prints the error that ends the job
+        terminal.finish()  # before the error that ends the job is printed
 
 
 def _line(stage: Stage) -> str:
-    """A stage as a plain line."""
+    """Format a stage as a plain line."""
     of = f" of {stage.total:,}" if stage.total else ""
     left = "" if stage.left is None else f", {stage.left:,.0f} s left"
     note = f"; {stage.note}" if stage.note else ""
@@ -183,7 +186,7 @@ def _line(stage: Stage) -> str:
 
 
 def _bar(stage: Stage) -> "Table":
-    """A stage as a bar of one line."""
+    """Lay out a stage as a bar of one line."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -200,14 +203,14 @@ def _bar(stage: Stage) -> "Table":
         Text(stage.note),
     )
     grid = Table.grid(padding=(0, 1))
-    for cell in cells:  # on a narrow screen the bar and the note give way
+    for cell in cells:  # a narrow screen cuts the bar and the note, not the numbers
         grid.add_column(no_wrap=cell not in (picture, cells[-1]))
     grid.add_row(*cells)
     return grid
 
 
 def _rate(rate: float) -> str:
-    """So many a second, with digits where they are few.
+    """Format a rate, with decimals if it is small.
 
     >>> _rate(1234.5), _rate(0.25)
     ('1,234 a second', '0.25 a second')
@@ -216,7 +219,7 @@ def _rate(rate: float) -> str:
 
 
 def _clock(seconds: float | None) -> str:
-    """Hours, minutes and seconds.
+    """Format seconds as hours, minutes and seconds.
 
     >>> _clock(3725.9), _clock(None)
     ('1:02:05', '-:--:--')

@@ -1,4 +1,4 @@
-"""The verb that serves models over HTTP, with a page."""
+"""The verb `serve`: models -> HTTP server with a web page."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from unmask.cli.progress import notice
 from unmask.system.errors import SettingsError
 
-TOKEN = "UNMASK_TOKEN"  # noqa: S105  the name of the variable
+TOKEN = "UNMASK_TOKEN"  # noqa: S105  the name of the environment variable
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -34,7 +34,11 @@ def serve(
     queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 256,
     texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 32,
 ) -> None:
-    """Serve models over HTTP: OpenAI's and text-embeddings-inference's routes, ours, and a page."""
+    """Serve models over HTTP, with a web page.
+
+    `unmask serve minilm my-run/model` offers routes that are compatible with OpenAI and
+    text-embeddings-inference, and others; /docs lists all of them.
+    """
     token = (token or os.environ.get(TOKEN) or "").strip() or None
     if token and not token.isascii():
         raise SettingsError("the token has letters that HTTP cannot carry. Use plain ones.")
@@ -45,7 +49,7 @@ def serve(
     folders = _named(models)
     from unmask.server.threads import load, wait_briefly
 
-    wait_briefly()
+    wait_briefly()  # sets a variable that OpenMP reads once, when torch is imported
     from unmask.checkpoint.fetch import locate
 
     for folder in folders.values():
@@ -76,7 +80,7 @@ def _named(models: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for given in models:
         name, equals, path = given.partition("=")
-        if not equals or Path(given).exists():  # a folder's name may have one, too
+        if not equals or Path(given).exists():  # a path may contain "=", too
             name, path = Path(given).name, given
         if name in found:
             raise SettingsError(f"two models named {name}. Name one of them: NAME={path}.")
@@ -85,7 +89,7 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _watched(paths: list[Path]) -> dict[str, Path]:
-    """Run folders by their names."""
+    """Return run folders by name; refuse missing ones and equal names."""
     runs: dict[str, Path] = {}
     for path in paths:
         if not path.is_dir():

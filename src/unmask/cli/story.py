@@ -1,4 +1,4 @@
-"""The verb demo."""
+"""The verb `demo`: a small BERT from raw text to a fine-tuned classifier."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,16 +14,21 @@ def demo(
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Under a minute, with less of all.")] = False,
 ) -> None:
-    """Learn a vocabulary, pre-train a small BERT and use it, on text that is already here."""
+    """Pre-train and fine-tune a small BERT in minutes.
+
+    It needs no data: the text is the documentation of Python and of installed packages.
+
+    Example: unmask demo --fast
+    """
     from unmask.cli.demo import tell
 
     def say(line: str) -> None:
-        answer(line, flush=True)  # the story is read while it happens, also through a pipe
+        answer(line, flush=True)  # shows each line at once, also in a pipe
 
     tell(out or _free(Path("runs")), fast=fast, console=terminal, say=say)
 
 
 def _free(folder: Path) -> Path:
-    """runs/demo, runs/demo-2, ...: the first that is not there."""
+    """Return the first of runs/demo, runs/demo-2, ... that does not exist."""
     names = ["demo", *(f"demo-{i}" for i in range(2, 10_000))]
     return next(folder / name for name in names if not (folder / name).exists())

@@ -1,7 +1,8 @@
-"""Standard output and error, which may be closed, full, or have no reader any more.
+"""Standard output and error -> guarded streams, whose failure does not end a job.
 
-A job outlives them: the first write that fails is the last one, and what comes after it goes
-nowhere. Only a verb whose answer is what it prints fails with its standard output.
+They may be closed, full or without a reader. After the first write that fails, all further output
+is dropped and the job continues. Only a verb whose result is what it prints fails with its standard
+output.
 """
 
 import errno
@@ -12,7 +13,7 @@ from typing import Any, TextIO, cast
 
 
 class OutputLost(Exception):
-    """The answer cannot be written. No OSError: nobody may take it for a fault of the disk."""
+    """The result cannot be printed. Not an OSError, which would be reported as a disk error."""
 
     def __init__(self, cause: OSError | ValueError) -> None:
         super().__init__(f"standard output: {getattr(cause, 'strerror', None) or cause}.")
@@ -20,26 +21,26 @@ class OutputLost(Exception):
 
 
 class GuardedStream:
-    """A standard stream whose loss ends no job, unless the stream carries the answer."""
+    """A standard stream whose failure ends a job only if it carries the result."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.needed = False  # is a failure an error?
-        self.error: OutputLost | None = None  # why it was given up
+        self.needed = False  # whether a failure is an error
+        self.error: OutputLost | None = None  # the failure after which output is dropped
 
     def write(self, text: str) -> int:
-        """Write, or drop what nobody can read."""
+        """Write text, or drop it after a failure."""
         if self.error is None:
             try:
                 return self.stream.write(text)
-            except UnicodeError:  # a ValueError too, but the text is at fault
+            except UnicodeError:  # a ValueError, but the text is at fault, not the stream
                 raise
-            except (OSError, ValueError) as error:  # ValueError: it was closed
+            except (OSError, ValueError) as error:  # ValueError: the stream is closed
                 self._give_up(error)
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what is held."""
+        """Flush the stream, unless it has failed."""
         if self.error is None:
             try:
                 self.stream.flush()
@@ -47,13 +48,13 @@ class GuardedStream:
                 self._give_up(error)
 
     def need(self) -> None:
-        """From here on a failure is an error, also one that has happened already."""
+        """Treat a failure as an error from now on, and one that has already happened, too."""
         self.needed = True
         if self.error is not None:
             raise self.error
 
     def isatty(self) -> bool:
-        """Is it a terminal that can still be written to?"""
+        """Whether the stream is a terminal that can still be written to."""
         return self.error is None and self.stream.isatty()
 
     def __getattr__(self, name: str) -> Any:
@@ -61,7 +62,9 @@ class GuardedStream:
 
     def _give_up(self, error: OSError | ValueError) -> None:
         self.error = OutputLost(error)
-        with suppress(OSError, ValueError):  # what the buffers hold would fail again at the end
+        # Python flushes the buffers once more at exit. That would fail again and print an error, so
+        # the descriptor is pointed at the null device.
+        with suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.stream.fileno())
             os.close(null)
@@ -70,29 +73,29 @@ class GuardedStream:
 
 
 def guarded(stream: TextIO) -> GuardedStream:
-    """The stream behind a guard; one that has a guard is left as it is."""
+    """Guard a stream, unless it is guarded already."""
     return stream if isinstance(stream, GuardedStream) else GuardedStream(stream)
 
 
 def guard_streams() -> None:
-    """Put a guard before standard output and error, for everything that runs in this process."""
+    """Guard standard output and error for the whole process, and open those that are closed."""
     for name, mode, flags in (
         ("stdin", "r", os.O_RDONLY),
-        ("stdout", "w", os.O_RDONLY),  # cannot be written to: a closed one has no answer
+        ("stdout", "w", os.O_RDONLY),  # not writable: a closed output stays an error
         ("stderr", "w", os.O_WRONLY),
     ):
         if getattr(sys, name) is None:
-            # The lowest free number is the stream's own. Left free, it would go to the next file
-            # that is opened, and what libraries print would end up in that file.
+            # `open` takes the lowest free descriptor, which is the closed stream's. Left free, the
+            # next data file would get it, and whatever libraries print would end up in that file.
             number = os.open(os.devnull, flags)
-            os.set_inheritable(number, True)
+            os.set_inheritable(number, True)  # the same holds for child processes
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
     sys.stdout = cast(TextIO, guarded(sys.stdout))
     sys.stderr = cast(TextIO, guarded(sys.stderr))
 
 
 def drop_rest() -> None:
-    """Write what is left on standard output; whether that works no longer matters."""
+    """Flush standard output at the end; a failure is no error any more."""
     stream = guarded(sys.stdout)
     stream.needed = False
     stream.flush()

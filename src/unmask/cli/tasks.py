@@ -1,4 +1,4 @@
-"""Verbs of labelled data: finetune, evaluate, predict, check."""
+"""Verbs for labelled data: finetune, evaluate, predict, check."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 
 
 def name_tasks() -> None:
-    """Put the names of all tasks into the help. Call it again when plugins have been loaded."""
+    """Write the names of all tasks into the help; call again after loading plugins."""
     names = ", ".join(known_names("task", TASKS))
     TASK.help = f"{names}, or multi RECIPE.toml for several."
     TASK_OF_FILE.help = f"What it is for: {names}. Recognised by its contents if left out."
@@ -48,7 +48,12 @@ def finetune(
     trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
     run: options.RunFlags,
 ) -> None:
-    """Train a model for a task, or for several, on labelled data of your own."""
+    """Fine-tune a model on labelled data.
+
+    Several tasks at once: unmask finetune multi tasks.toml minilm --out run
+
+    Example: unmask finetune classify minilm --train a.tsv --dev b.tsv --out run
+    """
     flags = {"schedule.epochs": epochs, "loop.batch_size": batch, "tokenizer.max_length": length}
     changes = run.changes(flags)
     run.check()
@@ -81,9 +86,9 @@ def _check_arguments(
     *,
     for_one: bool,
 ) -> None:
-    """Refuse arguments that are not those of one task, or those of several.
+    """Refuse arguments that are missing, or that do not go with one task or with several.
 
-    `for_one`: is there any other option that only a single task has?
+    `for_one` says whether any other option is given that only a single task has.
     """
     if task != "multi":
         if len(arguments) != 1 or not train or not dev:
@@ -107,7 +112,12 @@ def evaluate(
     table: options.DataFlags = options.DataFlags(),
     label: Label = None,
 ) -> None:
-    """Score a fine-tuned model on labelled data."""
+    """Score a fine-tuned model on labelled data.
+
+    The metrics depend on the task, such as accuracy, F1 or BLEU.
+
+    Example: unmask evaluate run/model dev.tsv
+    """
     columns, watcher = table.columns(label), table.watcher()
     loaded = load(model)
     from unmask.infer.predict import evaluate_file
@@ -126,9 +136,12 @@ def predict(
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
     table: options.DataFlags = options.DataFlags(),
 ) -> None:
-    """Answer every line: a text or a JSON object in, a JSON object out.
+    """Answer each line of a file with a fine-tuned model.
 
-    `unmask info MODEL` lists the fields of such an object, with an example.
+    A line is a text or a JSON object, and each answer is a JSON object. `unmask info MODEL` lists
+    the fields, with an example.
+
+    Example: unmask predict run/model texts.txt
     """
     columns, watcher = table.columns(), table.watcher()
     loaded = load(model)
@@ -150,7 +163,13 @@ def check(
     label: Label = None,
     set_: options.Set = None,
 ) -> None:
-    """Read a data file and say everything that is wrong with it, with its lines."""
+    """Check a labelled data file for errors.
+
+    Every error is listed with its line. With --train, the file is also compared with the training
+    data.
+
+    Example: unmask check dev.tsv --train train.tsv
+    """
     from unmask.system.settings import apply_overrides
     from unmask.tasks.check import examine
 

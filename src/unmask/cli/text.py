@@ -1,4 +1,4 @@
-"""Verbs on text and vocabularies: tokenize, vocab learn."""
+"""Verbs for text and vocabularies: tokenize, vocab learn."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -28,12 +28,17 @@ def tokenize(
     limit: Annotated[int | None, typer.Option(min=3, help="At most so many tokens.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Show the tokens of a text, their ids, segments and places in the text."""
+    """Show the tokens of texts with ids, segments and offsets.
+
+    Texts are arguments or lines of standard input. With --pair, two texts are one input.
+
+    Example: unmask tokenize minilm "Unaffable, she said."
+    """
     if pair and (texts is None or len(texts) != 2):
         raise UserError(f"--pair: {len(texts or [])} texts; need exactly two, each in quotes.")
     from unmask.checkpoint.fetch import locate
 
-    folder = locate(model)  # a wrong name answers before more is imported
+    folder = locate(model)  # refuses a wrong name before more is imported
     from unmask.checkpoint.vocabulary import load_tokenizer
 
     tokenizer = load_tokenizer(folder)
@@ -78,14 +83,19 @@ def vocab_learn(
     column: options.Column = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count words.")] = 1,
 ) -> None:
-    """Learn a WordPiece vocabulary from text, the same for any number of workers."""
+    """Learn a WordPiece vocabulary from text files.
+
+    The result is the same for any number of workers.
+
+    Example: unmask vocab learn texts.txt --size 8192 --out vocabulary
+    """
     from unmask.data.read.texts import read_texts
 
     if criterion not in CRITERIA:
         raise SettingsError(unknown_name("criterion", criterion, CRITERIA))
     check_output_folder(out, renamed=True)
     for file in files:
-        read_texts(file, column=column)  # says what is wrong with a path before numpy is imported
+        read_texts(file, column=column)  # refuses a wrong path before numpy is imported
     from unmask.checkpoint.vocabulary import learn_folder
     from unmask.system.settings import validate
     from unmask.text.learn import LearnSettings

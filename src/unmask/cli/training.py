@@ -1,4 +1,4 @@
-"""The verb pretrain: a corpus folder -> a run folder with a model in it."""
+"""The verb `pretrain`: corpus folder -> run folder with a model in it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,9 +34,14 @@ def pretrain(
     pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
     run: options.RunFlags,
 ) -> None:
-    """Train a BERT on a corpus of your own: hidden words and next sentences.
+    """Pre-train a BERT on a corpus of your own.
 
-    `torchrun --nproc-per-node 2 -m unmask pretrain ...` trains on several processes.
+    It learns to predict masked tokens and, if the recipe has sentence pairs, next sentences. With
+    --minutes, it times your machine, chooses a model size and finishes on time. To train with
+    several processes, run
+    torchrun --nproc-per-node 2 -m unmask pretrain ...
+
+    Example: unmask pretrain corpus --minutes 30 --out run
     """
     if steps is not None and minutes is not None:
         raise SettingsError("--steps and --minutes: a run has one length. Give one of them.")
@@ -58,9 +63,9 @@ def pretrain(
 def _recipe(
     arguments: list[str], changes: list[str], phase: dict[str, int], run: options.RunFlags
 ) -> "Recipe | None":
-    """The recipe that was asked for; None if a run that is resumed has its own and nothing was.
+    """Compose the recipe from the arguments; None if a resumed run continues with its own.
 
-    What is wrong with the arguments is reported here, before torch is imported.
+    Errors in the arguments are raised here, before torch is imported.
     """
     if len(arguments) > 2:
         raise UserError(f"{len(arguments)} arguments; need a corpus, or a recipe and a corpus.")
@@ -86,15 +91,16 @@ def _recipe(
         if run.shard:
             recipe.optimizer.refuse_shares()
 
+    # Options hold for every phase, so they go in before --set, which can change a single one.
     source = _with_phases(read_toml(recipe_path("", name)), phase)
     return compose(PRETRAIN, source, changes, console=options.console_of_run(), check=check)
 
 
 def _with_phases(table: dict[str, Any], phase: dict[str, int]) -> dict[str, Any]:
-    """A recipe with these settings in each of its phases; a length leaves it a single phase."""
+    """Put settings into every phase of a recipe; with a length, only one phase is left."""
     if not phase:
         return table
-    old = "phases" in table  # as recipes of the first version have them
+    old = "phases" in table  # as in recipes of version 0.1
     schedule = table if old else table.get("schedule", {})
     phases = schedule.get("phases") or [{}]
     if "length" in phase:

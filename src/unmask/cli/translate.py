@@ -1,4 +1,4 @@
-"""The verbs of translation: train, run, evaluate, compare, look."""
+"""Verbs for translation: train, run, evaluate, compare, look."""
 
 import json
 from pathlib import Path
@@ -47,15 +47,22 @@ def train(
     batch: Annotated[int | None, typer.Option(min=1, help="Pairs a step.")] = None,
     run: options.RunFlags,
 ) -> None:
-    """Train a translator on pairs of texts of your own."""
+    """Train a translation model on pairs of texts.
+
+    Pairs are the files of a folder (train.de, train.en, val.de, val.en) or given with --train and
+    --dev.
+
+    Example: unmask translate train pairs --from de --to en --out translator
+    """
     flags = {"schedule.epochs": epochs, "schedule.minutes": minutes, "loop.batch_size": batch}
     changes = run.changes(flags)
+    # The BERT has a vocabulary of its own, which the target language cannot share.
     if model is not None and not any(".joint" in change for change in changes):
         changes.append("tokenizer.joint=false")
     run.check()
     from unmask.data.labelled.parallel_files import PairFiles
 
-    # What is wrong with the paths is reported before torch is imported.
+    # Refuses wrong paths before torch is imported.
     learned, held_out = PairFiles(folder, source, target, train or [], dev or []).paths()
     from unmask.jobs.finetune import Finetune
     from unmask.jobs.inputs.labelled import LabelledFiles
@@ -86,7 +93,12 @@ def run(
     scores: Annotated[bool, typer.Option("--json", help="JSON lines, with scores.")] = False,
     split: Annotated[bool, typer.Option(help="Translate a text that is too long in parts.")] = True,
 ) -> None:
-    """Translate every line: a text in, a text out; blank lines stay."""
+    """Translate each line of a file.
+
+    Blank lines stay blank, so line N of the output translates line N of the input.
+
+    Example: unmask translate run translator/model texts.txt --beams 4
+    """
     asked = {"beams": beams, "penalty": penalty, "longest": longest, "sample": sample}
     asked |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     settings = _settings(asked)
@@ -112,7 +124,12 @@ def evaluate(
     table: options.DataFlags = options.DataFlags(),
     out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
 ) -> None:
-    """Score a translator on pairs: BLEU and chrF by sacrebleu, loss, perplexity."""
+    """Score a translation model: BLEU, chrF, loss, perplexity.
+
+    BLEU and chrF are computed by sacrebleu (pip install 'unmask[translate]').
+
+    Example: unmask translate evaluate translator/model val.de val.en
+    """
     settings = _settings({"beams": beams, "penalty": penalty})
     from unmask.system.disk import check_output_file, write_file
 
@@ -122,7 +139,7 @@ def evaluate(
     from unmask.infer.predict import evaluate_file
     from unmask.tasks.translate import Translate, TranslateSettings, metrics
 
-    scored = metrics()  # says at once what is not installed
+    scored = metrics()  # fails at once if sacrebleu is not installed
     task = Translate(TranslateSettings(search=settings))
     columns, watcher = table.columns(), table.watcher()
     found, _, said = evaluate_file(loaded, files, columns, watcher, notice, task)
@@ -132,7 +149,7 @@ def evaluate(
     for name, value in found.items():
         answer(f"{name:<12} {value:.2f}")
     for _, metric in scored:
-        metric.corpus_score([said[0].text], [[""]])  # knows its references then
+        metric.corpus_score([said[0].text], [[""]])  # a signature needs a call with references
         answer(f"signature    {metric.get_signature()}")
 
 
@@ -140,7 +157,12 @@ def compare(
     recipe: Annotated[Path, typer.Argument(help="Data and variants, as TOML.")],
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")] = None,
 ) -> None:
-    """Train several variants, and draw their curves in one figure."""
+    """Train several variants and plot their curves.
+
+    A TOML file names the data and the variants. A table of their scores is printed.
+
+    Example: unmask translate compare compare.toml
+    """
     from unmask.jobs.compare import FIGURE, read_comparison
     from unmask.jobs.compare import compare as run_all
 
@@ -162,7 +184,12 @@ def look(
     out: Annotated[Path, typer.Option(help="The picture, an SVG file.")],
     target: Annotated[str | None, typer.Option(help="A translation; the model's own.")] = None,
 ) -> None:
-    """Draw which words of a text each word of its translation looked at."""
+    """Draw which source words each target word attended to.
+
+    The model's own translation is drawn, or the one given with --target.
+
+    Example: unmask translate look translator/model "Ein Hund." --out look.svg
+    """
     from unmask.system.disk import check_output_file, write_file
 
     if out.suffix != ".svg":
@@ -178,7 +205,7 @@ def look(
 
 
 def _settings(asked: dict[str, float | None]) -> "SearchSettings":
-    """How to search, checked before torch is imported."""
+    """Validate search settings, before torch is imported."""
     from unmask.model.config import SearchSettings
     from unmask.system.settings import validate
 

@@ -1,7 +1,8 @@
-"""Checkpoint -> answers: a loaded model, embeddings, hidden tokens, next sentences, attention."""
+"""Checkpoint -> answers: embeddings, masked tokens, predictions, translations, attention."""
 
 from typing import Literal, get_args
 
 Pool = Literal["mean", "cls"]
-POOLS = get_args(Pool)  # here, where naming them needs no torch
-ENDINGS = ".npy", ".parquet", ".jsonl"  # of files of vectors
+# Defined here, so that the command line can check options without importing torch.
+POOLS = get_args(Pool)
+ENDINGS = ".npy", ".parquet", ".jsonl"  # file formats for vectors

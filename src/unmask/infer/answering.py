@@ -1,4 +1,8 @@
-"""Records -> answers of a task, in order, in steady memory."""
+"""Records -> answers of a task, in their order and in constant memory.
+
+A record may have several windows, or none. The engine knows windows only, so records wait in a
+queue until all of their windows are answered.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +16,7 @@ from unmask.tasks.forward import Forward
 from unmask.tasks.results import AnswerCounts
 from unmask.text.tokens import Tokenizers
 
-HELD = 2**24  # characters of records that are answered together
+HELD = 2**24  # characters of waiting records at which a group ends
 
 
 def answer_records(
@@ -26,13 +30,13 @@ def answer_records(
     numbers: Iterator[int] | None = None,
     truncate: bool = True,
 ) -> Iterator[tuple[Record, Answer]]:
-    """Every record with its answer, in order, in steady memory.
+    """Yield every record with its answer, in order.
 
-    `tally` counts on the way; with `known`, losses too. Without `truncate` a text that is too long
-    is refused.
+    `tally` counts truncated texts and, with the criterion `known`, the loss of labelled windows.
+    Without `truncate`, a text that is too long is an error.
     """
-    waiting: deque[tuple[Record, Sequence[Window]]] = deque()
-    held = 0  # characters of those that wait
+    waiting: deque[tuple[Record, Sequence[Window]]] = deque()  # answers are due in this order
+    held = 0  # characters of the records in `waiting`
     tally = tally or AnswerCounts()
 
     def windows() -> Iterator[Window]:
@@ -57,7 +61,7 @@ def answer_records(
     scored = engine.run_in_order(
         windows(),
         read,
-        lambda: held > HELD,
+        lambda: held > HELD,  # GROUP limits windows, not the text of their records
         workers=forward.workers,
         tokens=task.batch_tokens,
         worker_tokens=task.worker_tokens,
@@ -70,8 +74,8 @@ def answer_records(
         return record, task.decode(record, own, values, tokens)
 
     for value in scored:
-        while not waiting[0][1]:  # records without a window, such as blank texts
+        while not waiting[0][1]:  # no windows, as in a blank text: due before this value
             yield answer([])
-        yield answer([value, *islice(scored, len(waiting[0][1]) - 1)])
-    while waiting:
+        yield answer([value, *islice(scored, len(waiting[0][1]) - 1)])  # advances the loop too
+    while waiting:  # records at the end that have no windows
         yield answer([])

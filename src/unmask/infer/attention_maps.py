@@ -1,10 +1,10 @@
-"""What a model attends to: the weights of every head, and what can be read off them.
+"""Attention weights of every head -> weights between words or between texts, and rollout.
 
     weights [L, H, S, S]    layer, head, from, to; every row of a head sums to 1
 
-Weights say where a head looks. They do not say why the model answers as it does: beside them stand
-the rollout, which follows them through all layers, and the gradient times the input, which asks
-what a change of a token would do to the answer.
+Attention weights show where a head looks, not why the model predicts what it predicts. Two further
+measures help: rollout, computed here, follows attention through all layers; gradient times input
+(`inspect.attribution`) estimates how much each token contributes to the prediction.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ BETWEEN = {"all": (None, None), "first to second": (0, 1), "second to first": (1
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What each head of each layer looks at: weights[layer][head][from, to]."""
+    """Attention weights of all layers and heads for one text or pair, with its tokens."""
 
     tokens: list[str]
     segments: list[int]
@@ -31,11 +31,11 @@ class AttentionMaps:
 
     @property
     def words(self) -> list[int]:
-        """The word that each token is a piece of, counted from 0."""
+        """The index of the word that each token belongs to, counted from 0."""
         return merge_word_pieces(self.tokens)[1]
 
     def hidden(self) -> "AttentionMaps":
-        """Without [CLS] and [SEP], as if nobody could have looked there."""
+        """Remove [CLS] and [SEP], and rescale what is left of each row to sum to 1."""
         keep = np.flatnonzero(~np.array(self.special))
         weights = self.weights[:, :, keep][:, :, :, keep]
         return replace(
@@ -47,8 +47,9 @@ class AttentionMaps:
         )
 
     def merged(self) -> "AttentionMaps":
-        """Of words: a word is looked at with all its pieces together, and looks as their mean."""
+        """Merge tokens into words: sum the attention that goes in, average what goes out."""
         tokens, words = merge_word_pieces(self.tokens)
+        # All tokens of a word are in the same text, so its first token tells the segment.
         first = [words.index(word) for word in range(len(tokens))]
         return replace(
             self,
@@ -59,7 +60,7 @@ class AttentionMaps:
         )
 
     def between(self, which: str) -> Table:
-        """The weights from one text to the other, [L, H, from, to]; nothing is made to sum to 1."""
+        """Select the weights from one text to the other, without rescaling: [L, H, from, to]."""
         if which not in BETWEEN:
             raise SettingsError(unknown_name("texts", which, tuple(BETWEEN)))
         source, target = (
@@ -69,20 +70,23 @@ class AttentionMaps:
         return self.weights[:, :, source][:, :, :, target]
 
     def rollout(self) -> Table:
-        """How much of each first token is in each last one.  -> [S, S]
+        """Compute attention rollout (Abnar and Zuidema 2020).  -> [S, S]
 
-        Abnar and Zuidema (2020): heads averaged, half of each step stays where it is.
+        Row i has the share of each input token in the last hidden state of token i. Heads are
+        averaged; the residual connection counts as half of each layer.
         """
         size = len(self.tokens)
         out = stays = np.eye(size, dtype=np.float32)
         step: Table
         for step in self.weights.mean(axis=1):
+            # Rescaled for the sake of hidden(), which can leave rows of zeros.
             out = _to_one(0.5 * step + 0.5 * stays) @ out
         return out
 
 
 def _to_one(weights: Table) -> Table:
-    """Rows that sum to 1; a row of zeros stays."""
+    """Scale rows to sum to 1."""
+    # A head that attends to [CLS] and [SEP] alone leaves a row of zeros, which must not become NaN.
     total: Table = weights.sum(axis=-1, keepdims=True)
     out: Table = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
     return out

@@ -1,4 +1,4 @@
-"""Texts -> vectors: the states of one layer, or of the last four side by side, pooled."""
+"""Texts -> vectors: hidden states of one layer, or of the last four concatenated, pooled."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypedDict
@@ -21,12 +21,12 @@ Vector = NDArray[np.float32]
 
 
 class EmbedOptions(TypedDict, total=False):
-    """How to make a vector of a text; the top of this file says what each means."""
+    """How hidden states become the vector of a text."""
 
-    pool: Pool
-    layer: Layer  # 0 is the embeddings, -1 the last block
-    normalize: bool  # to length 1
-    truncate: bool  # cut the end of a text that is too long; otherwise refuse it
+    pool: Pool  # "mean" over all tokens, or the state of [CLS]
+    layer: Layer  # 0 is the embeddings, -1 the last block; "last4" concatenates four
+    normalize: bool  # to unit length
+    truncate: bool  # cut the end of a text that is too long; otherwise it is an error
 
 
 USUAL: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "truncate": True}
@@ -35,7 +35,10 @@ USUAL: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "truncate
 def vectors_of(
     examples: Iterable[Encoded], live: LiveForward, forward: Forward, pad_id: int, how: EmbedOptions
 ) -> Iterator[Vector]:
-    """Yield one vector per example, in order; a compiled pass knows the last states only."""
+    """Yield one vector per example, in order.
+
+    The last layer is computed by `forward`, which may be compiled; other layers by `live`.
+    """
     pool, layers = how["pool"], live.network.config.layers
     if pool not in POOLS:
         raise SettingsError(unknown_name("pool", pool, POOLS))
@@ -44,6 +47,7 @@ def vectors_of(
 
     def read(some: list[Encoded]) -> Sequence[Vector]:
         batch = lay_out(some, pad_id=pad_id)
+        # A compiled graph returns the last layer only.
         if chosen == [layers]:
             states = [forward.last(batch)]
         else:
@@ -58,7 +62,7 @@ def vectors_of(
 
 
 def width_of(options: EmbedOptions, width: int) -> int:
-    """How many numbers a vector has."""
+    """Return the size of the vectors of a network with hidden states of this width."""
     return 4 * width if options.get("layer") == "last4" else width
 
 
@@ -72,4 +76,4 @@ def _layers(layer: Layer, layers: int) -> list[int]:
             f"layer {layer!r}: the model has {layers}; need 0 (the embeddings) to {layers}, -1 to "
             f"{-layers - 1} from the end, or 'last4'."
         )
-    return [layer % (layers + 1)]
+    return [layer % (layers + 1)]  # there are layers + 1 states: the embeddings count, too

@@ -1,4 +1,8 @@
-"""Texts of a file -> a file of vectors, in steady memory; killed, the same command goes on."""
+"""File of texts -> file of vectors, in constant memory and resumable.
+
+Vectors are saved group by group, as the engine computes them (`vector_files`). A resumed job reads
+the texts again and skips those whose vectors are on disk already.
+"""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -25,7 +29,7 @@ def embed_lines(
     watcher: ErrorPolicy = REFUSE,
     **options: Unpack[EmbedOptions],
 ) -> Iterator[str]:
-    """Yield one vector per line or record, blank ones included, as a line of JSON."""
+    """Yield the vector of each line or record, also of blank ones, as a line of JSON."""
     return map(line_of, model.embeddings(_texts(source, column, watcher), **options))
 
 
@@ -40,9 +44,9 @@ def embed_file(
     watcher: ErrorPolicy = REFUSE,
     **options: Unpack[EmbedOptions],
 ) -> int:
-    """Write one vector per line or record to a .npy, .parquet or .jsonl; return their number.
+    """Write one vector per line or record to a .npy, .parquet or .jsonl file; return their number.
 
-    Row N is line N of plain text, record N of a table. A blank one is an empty text to the model.
+    Row N is line N of plain text, or record N of a table. A blank line is embedded as empty text.
     """
     check_output_file(out)
     if out.suffix == ".parquet" and source == "-":
@@ -50,28 +54,33 @@ def embed_file(
             f"--out {out}: has each text beside its vector, and standard input can be read only "
             "once. Give a file of texts, or --out with .npy or .jsonl."
         )
-    read_texts(source, column=column)  # says what is wrong with the path
+    read_texts(source, column=column)  # refuses a wrong path before work begins
     about = _about(model, source, column, options)
     width = width_of(options, model.network.config.width)
     with open_vectors(out, width, about) as rows:
         begun = rows.safe
         if begun:
             say(f"{out}: {begun:,} vectors are there already; going on behind them")
+        # Skipped texts are still read, so that blank lines among them are counted.
         texts = islice(_texts(source, column, watcher), begun, None)
         try:
             for vector in model.embeddings(texts, **options):
                 rows.add(vector)
-                # Whole groups only, so that every text has the mates that it would have had.
+                # Save whole groups only. A resumed job then forms the groups that an uninterrupted
+                # one would have formed, packs the same rows and writes the same bytes.
                 if not rows.count % GROUP:
                     rows.save()
                 progress(1)
         except TextTooLong as error:
             raise _named(error, source, column, begun) from None
+        # If the file was written to while it was read, vectors no longer belong to its lines.
         if about != _about(model, source, column, options):
             raise DataError(
                 f"{source}: was changed while it was read, so that vectors of old and new texts "
                 "are mixed; they are removed. Run the command again."
             )
+        # A .parquet file also holds the texts, which are read once more. Without the watcher: the
+        # first reading has reported bad and counted blank lines.
         publish(rows, out, _texts(source, column))
         return rows.count
 
@@ -81,7 +90,7 @@ def _texts(source: str, column: str | None, watcher: ErrorPolicy = REFUSE) -> It
 
 
 def _records(source: str, column: str | None, watcher: ErrorPolicy = REFUSE) -> Iterator[Record]:
-    """Every line or record, blank ones too, so that rows and lines have the same numbers."""
+    """Yield every line or record, also blank ones, so that row and line numbers agree."""
     records = read_texts(source, column=column, watcher=watcher, blanks=True)
     return refuse_empty(source, records)
 
@@ -89,21 +98,22 @@ def _records(source: str, column: str | None, watcher: ErrorPolicy = REFUSE) -> 
 def _about(
     model: Model, source: str, column: str | None, options: EmbedOptions
 ) -> dict[str, object] | None:
-    """What vectors are made of; None for what cannot be read twice."""
+    """Describe all that the vectors depend on; None for standard input, which cannot resume."""
     if source == "-":
         return None
     file = Path(source).stat()
     return {
         "text": [str(Path(source).resolve()), file.st_size, file.st_mtime_ns],
         "column": column,
-        "layout of rows": "one for every line or record",  # once, blank ones were skipped
+        "layout of rows": "one for every line or record",  # earlier versions skipped blank ones
+        # A compiled model computes slightly different vectors; one file must not mix the two.
         "model": [fingerprint(model.path), type(model.forward).__name__],
         **(USUAL | options),
     }
 
 
 def _named(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
-    """With the line of the text."""
+    """Name the line or record of the text; the error counts from where the job resumed."""
     if source == "-":
         return error
     number = before + error.number

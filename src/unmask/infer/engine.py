@@ -1,9 +1,9 @@
-"""Examples -> answers in order: sort by length, pack rows, run, put back in order.
+"""Examples -> answers in their order: sort by length, pack into rows, run, restore the order.
 
-Training's evaluation, `evaluate`, `predict`, `embed` and the server all go through here.
+Evaluation during training, `evaluate`, `predict`, `embed` and the server all use this engine.
 
-Memory does not grow with the input: examples are taken in groups, and only a group is held. What
-an example's answer is does not depend on those that happened to share its row or its group.
+Memory does not grow with the input, because examples are processed in groups and only one group is
+held. The answer to an example does not depend on the other examples of its row or group.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,10 +18,10 @@ import torch
 from unmask.data.batch import Tokenized
 from unmask.data.packing import BATCH_TOKENS, WORKER_TOKENS, neighbours
 
-GROUP = 4096  # examples that are sorted together: enough to find neighbours of equal length
-IDLE = 0.3  # of the workers; beyond it, all cores had better share each batch
+GROUP = 4096  # examples that are sorted together; enough for batches of nearly equal lengths
+IDLE = 0.3  # share of idle workers above which all cores compute each batch together
 
-_CORES: ContextVar[int | None] = ContextVar("cores", default=None)  # of a worker
+_CORES: ContextVar[int | None] = ContextVar("cores", default=None)  # set in workers
 
 E = TypeVar("E", bound=Tokenized)
 A = TypeVar("A")
@@ -29,7 +29,7 @@ P = TypeVar("P")
 
 
 class _Map(Protocol):
-    """What `map` is, for one argument."""
+    """A function like `map` with one iterable: `map` itself, or that of a thread pool."""
 
     def __call__(self, fn: Callable[[P], A], parts: Iterable[P], /) -> Iterable[A]: ...
 
@@ -43,11 +43,11 @@ def run_in_order(
     tokens: int = BATCH_TOKENS,
     worker_tokens: int | None = None,
 ) -> Iterator[A]:
-    """Yield what `read` makes of each example, in the order they came.
+    """Yield the answer of `read` to each example, in the order of the examples.
 
-    It is given neighbours in length, some `tokens` at a time, or `worker_tokens` to each of several
-    workers if there is enough for them. `full` may end a group early: is more held than memory has
-    room for?
+    `read` gets examples of similar length: about `tokens` tokens on all cores, or `worker_tokens`
+    in each of several workers if there are enough batches for them. `full` is called after each
+    example and returns True to end the group early, when the caller holds too much in memory.
     """
     examples = iter(examples)
     with ExitStack() as later:
@@ -58,12 +58,15 @@ def run_in_order(
                 with torch.inference_mode():
                     return read([group[i] for i in chosen])
 
+            # One small batch per core fits the core's cache and needs no synchronisation. With too
+            # few batches some cores would be idle; larger batches on all cores are then faster.
             parts = list(by_length(group, worker_tokens or WORKER_TOKENS))
             each: _Map = map
             if workers == 1 or _idle(len(parts), workers) > IDLE:
                 parts = list(by_length(group, tokens))
-            else:  # they take longer to begin than one text to answer
-                parts.reverse()  # who is last had better have the least to do
+            else:
+                parts.reverse()  # end with the cheapest batches, so that workers finish together
+                # Started only when needed: starting workers takes half as long as a single text.
                 each = at_once = at_once or later.enter_context(_several(workers))
             answers: dict[int, A] = {}
             for chosen, found in zip(parts, each(answer, parts), strict=True):
@@ -73,30 +76,34 @@ def run_in_order(
 
 @contextmanager
 def _several(workers: int) -> Iterator[_Map]:
-    """A `map` whose calls run side by side, each on one core: they need not wait for each other."""
+    """Provide a `map` that runs calls in parallel threads, with one core for each call."""
     threads, ready = torch.get_num_threads(), Barrier(workers + 1)
 
     def begin() -> None:
         _CORES.set(1)
         torch.set_num_threads(1)
-        torch.get_num_threads()  # a thread takes the caller's number when it first asks: now
+        # torch fixes the number for a thread when the thread first asks. Ask now, before the
+        # caller's number is restored below; otherwise every worker would use all cores.
+        torch.get_num_threads()
         ready.wait()
 
     with ThreadPoolExecutor(workers, initializer=begin) as pool:
+        # `submit` starts a thread only if none is idle. The barrier keeps those that have started
+        # busy, so this starts all of them, and each has asked for its number.
         for _ in range(workers):
             pool.submit(int)
         ready.wait()
-        torch.set_num_threads(threads)  # with which threads begin, those of the caller too
+        torch.set_num_threads(threads)  # also the default of threads started later
         yield pool.map
 
 
 def cores() -> int:
-    """How many the caller has: a worker of ours one, others as many as torch."""
+    """Return the number of cores for the calling thread: one in a worker, else torch's number."""
     return _CORES.get() or torch.get_num_threads()
 
 
 def _idle(parts: int, workers: int) -> float:
-    """The share of workers that have nothing to do, if each part takes as long as another."""
+    """Estimate the idle share of the workers, if all parts take equally long."""
     turns = -(-parts // workers)
     return 1.0 - parts / (turns * workers)
 
@@ -111,5 +118,5 @@ def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
 
 
 def by_length(examples: Sequence[Tokenized], most: int | None = None) -> Iterator[list[int]]:
-    """Neighbours in length together, about `most` tokens at a time: their numbers."""
+    """Yield batches of about `most` tokens, as indices of examples with similar lengths."""
     return neighbours([len(example.ids) for example in examples], most)

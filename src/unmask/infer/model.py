@@ -1,4 +1,4 @@
-"""A model folder, ready to answer: `unmask.load(...)` returns one of these."""
+"""Model folder -> answers: the class `Model`, which `unmask.load(...)` returns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,66 +42,68 @@ from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import MASK, require_mask_token
 
 T = TypeVar("T")
-SHORTEST = 8  # tokens that a task may read at once
+SHORTEST = 8  # tokens; the smallest limit that a manifest may set
 
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """A token that may stand in a hidden place."""
+    """A candidate for a masked token, with its probability."""
 
     token: str
     probability: float
 
 
 class Model:
-    """A network with its tokenizer.
+    """A network with its tokenizer, ready for inference.
 
-    A text longer than the network can hold loses its end, and is counted in `cut_texts` and
-    `cut_tokens`; with `truncate=False` it is refused instead.
+    A text that is longer than the network's limit is truncated, which `cut_texts` and `cut_tokens`
+    count; with `truncate=False` it is an error instead.
     """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.path = folder.path
         self.network = folder.network
-        keep_freed_memory()
+        keep_freed_memory()  # batches need blocks of the same sizes again and again
         self.live = LiveForward(folder.network)
         self.forward: Forward = self.live
         self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
+        # Without ONNX Runtime, a compiled folder still answers in full precision.
         if self.compiled and installed():
             self.forward = CompiledForward(folder.path / COMPILED)
         self.tokenizer = folder.needed_tokenizer()
         self.manifest = folder.manifest
         self.settings = (folder.manifest or {}).get("task")
-        self.cut_texts = 0  # how many texts were too long and lost their end
-        self.cut_tokens = 0
+        self.cut_texts = 0  # texts that were truncated
+        self.cut_tokens = 0  # tokens that they lost
 
     @classmethod
     def load(cls, model: str | Path) -> "Model":
-        """Read a model folder, or a fetched model by its name."""
+        """Load a model folder, or a fetched model by its name."""
         return cls(load_folder(locate(model)))
 
     def embed(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Table:
-        """One vector per text.  -> [N, D]"""
+        """Compute one vector per text.  -> [N, D]"""
         vectors = list(self.embeddings(texts, **options))
         width = width_of(options, self.network.config.width)
         return np.stack(vectors) if vectors else np.zeros((0, width), np.float32)
 
     def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
-        """The same one after another, in steady memory however many texts there are."""
+        """Yield one vector per text, in constant memory however many texts there are."""
         how = USUAL | options
         examples = self.examples(([text] for text in listed(texts)), truncate=how["truncate"])
         return self.vectors(examples, how)
 
     def vectors(self, examples: Iterable[Encoded], how: EmbedOptions) -> Iterator[Vector]:
-        """One vector per text that is tokenised already."""
-        forward = self.live if self.network.shape.labels else self.forward  # compiled for labels
+        """Yield one vector per text that is tokenized already."""
+        # The compiled graph of a fine-tuned model returns its scores, not hidden states.
+        forward = self.live if self.network.shape.labels else self.forward
         return vectors_of(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
 
     def fill(
         self, text: str, *, top: int = 5, truncate: bool = True
     ) -> list[list[TokenPrediction]]:
-        """The likeliest tokens for each [MASK] of a text, best first."""
+        """Predict the `top` tokens for each [MASK] of a text, most probable first."""
         self._need(TOKENS, "guess hidden tokens", f"{MASKED} or {PRETRAINING}")
         require_mask_token(text)
         example = self.example(text, truncate=truncate)
@@ -112,6 +114,7 @@ class Model:
                 "holds. Shorten the text before it."
             )
         with torch.inference_mode():
+            # Only masked positions are multiplied with the embeddings of the whole vocabulary.
             states = self.network.states_for(TOKENS, self._rows(example))[0, places]
             scores = self.network.token_scores(states)  # [N, V]
             best = scores.softmax(dim=-1).topk(min(top, scores.shape[-1]), dim=-1)
@@ -123,17 +126,17 @@ class Model:
         ]
 
     def next(self, first: str, second: str, *, truncate: bool = True) -> float:
-        """The probability that the second text is what followed the first."""
+        """Compute the probability that the second text follows the first."""
         self._need(PAIR, "judge next sentences", PRETRAINING)
         example = self.example(first, second, truncate=truncate)
         with torch.inference_mode():
             states = self.network.states_for(PAIR, self._rows(example))
-            scores = self.network.pair_scores(states[:, 0])[0]  # class 0 is "follows"
+            scores = self.network.pair_scores(states[:, 0])[0]  # class 0: it follows
             return float(scores.softmax(dim=-1)[0])
 
     @property
     def faster(self) -> str | None:
-        """What would let it answer faster, if there is something."""
+        """A command that would make inference faster, or None if there is none."""
         if self.forward is not self.live:
             return None
         if self.compiled:
@@ -143,20 +146,21 @@ class Model:
 
     @cached_property
     def task(self) -> Task[Any, Any]:
-        """What the model was fine-tuned for."""
+        """The task that the model was fine-tuned for."""
         return task_of(self.network.shape, self.settings, str(self.path))
 
     @property
     def fine_tuned(self) -> bool:
-        """Was it trained for a task?"""
+        """Whether the model was fine-tuned for a task."""
         return self.network.shape.labels is not None or self.network.shape.decoder is not None
 
     @property
     def limit(self) -> int:
-        """Tokens that are read at once: as many as it was fine-tuned with."""
+        """The longest input in tokens: as in fine-tuning, or what the encoder can hold."""
         shape = self.network.shape
         most = shape.encoders[shape.reads(LABELS if shape.labels else None).encoder].max_length
         length: object = (self.settings or {}).get("length", most)
+        # A manifest can be edited by hand. Not isinstance: True would pass as an int.
         if type(length) is not int or length < SHORTEST:
             raise FolderError(
                 f"{self.path}: its manifest says task.length {length!r:.40}; need a whole number "
@@ -166,7 +170,7 @@ class Model:
 
     @property
     def tokens(self) -> Tokenizers:
-        """How texts become tokens, for a task."""
+        """The tokenizers that a task uses, for the source and for the target of a decoder."""
         return Tokenizers(self.tokenizer, self.limit, self.folder.target)
 
     def predict(
@@ -177,10 +181,11 @@ class Model:
         *,
         truncate: bool = True,
     ) -> Iterator[Any]:
-        """The answer to each record of the model's task, in order, in steady memory.
+        """Yield the answer to each record of the model's task, in order and in constant memory.
 
-        A `tally` counts the loss of records whose answers are known; `task` is the model's own with
-        other options. Without `truncate` a text that is too long is refused.
+        With `tally`, the loss of labelled records is computed and counted there. `task` replaces
+        the model's own task by one with other options. Without `truncate`, a text that is too long
+        is an error.
         """
         task = task or self.task
         known = None if tally is None else Criterion.of(self.network, task.objective)
@@ -200,24 +205,24 @@ class Model:
         self.cut_tokens += tally.cut_tokens
 
     def classify(self, texts: Iterable[str | tuple[str, str]]) -> list[Labels]:
-        """The labels of each text or pair."""
+        """Predict the labels of each text or pair."""
         return self._ask(Classify, _samples(texts))
 
     def score(self, texts: Iterable[str | tuple[str, str]]) -> list[float]:
-        """The number that belongs to each text or pair."""
+        """Predict a number for each text or pair (regression)."""
         return [number.score for number in self._ask(Regress, _samples(texts))]
 
     def answer(self, question: str, context: str) -> QaAnswer:
-        """The stretch of a passage that answers a question; text "" if there is none."""
+        """Extract the span of a passage that answers a question; text "" if there is none."""
         asked = Question("the question", question, context, None, "the question")
         return self._ask(Qa, [asked])[0]
 
     def entities(self, text: str) -> FoundEntities:
-        """The names in a text."""
+        """Find the named entities in a text."""
         return self._ask(Ner, [sentence_of(text, "the text")])[0]
 
     def _ask(self, kind: type[Task[Any, T]], records: Iterable[object]) -> list[T]:
-        """The answers of a model that was fine-tuned for this kind of task."""
+        """Answer records, if the model was fine-tuned for this kind of task."""
         if self.task.name != kind.name:
             raise SettingsError(
                 f"{self.path}: the model was fine-tuned for {self.task.name}, not for {kind.name}. "
@@ -227,18 +232,18 @@ class Model:
 
     @cached_property
     def translator(self) -> Translator:
-        """The same model as one that says texts."""
+        """This model as a translator; an error if it has no decoder."""
         return Translator(self.folder, self.limit)
 
     def translate(self, texts: Iterable[str], **search: Any) -> list[str]:
-        """Each text in the other language; `search` as in SearchSettings: beams=4."""
+        """Translate texts; `search` takes fields of SearchSettings, such as `beams=4`."""
         settings = validate(SearchSettings, search, where="translate")
         return [found.text for found in self.translator.translate(listed(texts), settings)]
 
     def attention(
         self, text: str, second: str | None = None, *, truncate: bool = True
     ) -> AttentionMaps:
-        """The attention weights of every layer and head for a text or a pair."""
+        """Compute the attention weights of every layer and head for a text or a pair."""
         self.refuse_recurrent()
         example = self.example(text, second, truncate=truncate)
         with recording(self.network.encoder) as weights:
@@ -246,12 +251,12 @@ class Model:
         return self.maps_of(example, weights)
 
     def maps_of(self, example: Encoded, weights: Sequence[Tensor]) -> AttentionMaps:
-        """The weights that one text or pair had in each layer, with its tokens."""
+        """Combine the attention weights of one text or pair with its tokens."""
         stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
         return AttentionMaps(self.tokens_of(example), example.segments, example.special, stacked)
 
     def refuse_recurrent(self) -> None:
-        """There is no attention to look at in layers that read word by word."""
+        """Raise an error if the layers are recurrent: they have no attention weights."""
         if self.network.config.cell != "attention":
             raise SettingsError(
                 f"{self.path}: its layers are {self.network.config.cell}, which have no attention. "
@@ -259,21 +264,21 @@ class Model:
             )
 
     def example(self, text: str, second: str | None = None, *, truncate: bool = True) -> Encoded:
-        """A text or a pair as the network reads it."""
+        """Tokenize a text or a pair."""
         texts = [text] if second is None else [text, second]
         return next(self.examples([texts], truncate=truncate))
 
     def tokens_of(self, example: Encoded) -> list[str]:
-        """The names of its tokens."""
+        """Return the tokens of an example as strings."""
         return [self.token(i) for i in example.ids]
 
     def token(self, id: int) -> str:
-        """The name of a token; a model may have more embeddings than its vocabulary has tokens."""
+        """Return a token as a string; a model may have more embeddings than tokens."""
         tokens = self.tokenizer.vocabulary.tokens
         return tokens[id] if id < len(tokens) else f"[id {id}]"
 
     def states(self, example: Encoded) -> list[Tensor]:
-        """The states of all layers for one text or pair.  -> (layers + 1) x [1, S, D]"""
+        """Compute the hidden states of all layers for one text.  -> (layers + 1) x [1, S, D]"""
         with torch.inference_mode():
             return self.live.states(self._rows(example))
 
@@ -282,7 +287,7 @@ class Model:
         return batch.to(self.network.table().device)
 
     def examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
-        """Texts or pairs -> what the model reads, tokenised ahead by all cores."""
+        """Tokenize texts or pairs on all cores, ahead of the model; count what is truncated."""
         limit = self.network.config.max_length
         encoded = self.tokenizer.encode_many(texts, limit=limit)
         for number, example in enumerate(encoded, start=1):
@@ -301,14 +306,14 @@ class Model:
 
 
 def listed(texts: Iterable[T]) -> Iterable[T]:
-    """Refuse one string, which would be taken for a list of its letters."""
+    """Refuse a single string, which would be read as a list of its characters."""
     if isinstance(texts, str):
         raise SettingsError("texts is one string; need a list of them. Write [text].")
     return texts
 
 
 def _samples(texts: Iterable[str | tuple[str, str]]) -> Iterator[Sample]:
-    """Texts and pairs as records without answers."""
+    """Turn texts and pairs into unlabelled records."""
     for number, text in enumerate(listed(texts), start=1):
         first, second = (text, None) if isinstance(text, str) else text
         yield Sample(first, second, None, f"text {number}")

@@ -1,6 +1,6 @@
-"""Records of a file -> answers, one JSON object a line, in steady memory; and their scores.
+"""File of records -> answers as JSON objects, in constant memory; labelled file -> metrics.
 
-Without a file, lines of standard input: a text, or a JSON object with what the task asks about.
+A line of plain text or of standard input is a text, or a JSON object with the task's fields.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ def predict_lines(
     watcher: ErrorPolicy = REFUSE,
     say: Say = Console().say,
 ) -> Iterator[dict[str, Any]]:
-    """The answers to a file, or to the lines of standard input ("-") or of a .txt."""
+    """Yield the answers to a file, or to standard input ("-"), as dictionaries for JSON."""
     task = model.task
     for answer in model.predict(asked(task, source, columns, watcher, say)):
         yield task.plain(answer)
@@ -38,7 +38,7 @@ def asked(
     watcher: ErrorPolicy = REFUSE,
     say: Say = Console().say,
 ) -> Iterator[Any]:
-    """What a file asks a task about."""
+    """Read the records of a file for prediction, without labels."""
     task.Ask.check_columns(columns, labelled=False)
     if file_format(source, None) == ".txt":  # standard input, too
         return _from_lines(task, str(source), columns, watcher)
@@ -51,13 +51,13 @@ def asked(
 def _from_lines(
     task: Task[Any, Any], source: str, columns: Columns, watcher: ErrorPolicy
 ) -> Iterator[Any]:
-    """One record for every line, blank ones included, so that answer N belongs to line N."""
+    """Yield one record per line, blank lines included, so that answer N belongs to line N."""
     for number, line in read_lines(source, watcher):
         where = f"{'standard input' if source == '-' else source}:{number}"
         try:
             record = task.record(task.Ask.of_line(line, where, columns), where, number)
         except DataError as error:
-            watcher.bad(error, line)
+            watcher.bad(error, line)  # raises the error, unless bad lines are skipped
             continue
         if not line.strip():
             watcher.blank()
@@ -72,15 +72,16 @@ def evaluate_file(
     say: Say = Console().say,
     task: Task[Any, Any] | None = None,
 ) -> tuple[dict[str, float], Detail, Sequence[Any]]:
-    """The scores of a model on a labelled file, what else is worth seeing, and its answers.
+    """Score a model on labelled files; return its metrics, their details and the answers.
 
-    `task` is the model's own with other options, if it is given.
+    `task` replaces the model's own task by one with other options.
     """
     task = task or model.task
     task.Ask.check_columns(columns, labelled=True)
     columns, notes = task.noted(sources, columns)
     for note in notes:
         say(f"{sources[0]}: {note}")
+    # Metrics such as F1 and BLEU need all records and answers at once.
     records = list(task.read_files(sources, columns, watcher, task.config))
     if not records:
         raise DataError(f"{sources[0]}: nothing to score in it. Is it the right file?")

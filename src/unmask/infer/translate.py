@@ -1,4 +1,4 @@
-"""Texts -> their translations, in order, in steady memory; and what each word looked at."""
+"""Texts -> translations, in their order and in constant memory, with word alignments."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from unmask.text.tokens import Tokenizers
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """Where each word that is said looked in the source: rows of shares that make 1."""
+    """Attention of each target word to the source words; every row sums to 1."""
 
     source: list[str]
     target: list[str]
@@ -28,7 +28,7 @@ class WordAlignment:
 
 
 class Translator:
-    """A network with a decoder, and the words of both sides."""
+    """A network with a decoder, and the tokenizers of both languages."""
 
     def __init__(self, folder: Folder, limit: int | None = None) -> None:
         self.path, self.network = folder.path, folder.network
@@ -42,7 +42,7 @@ class Translator:
         limit = limit or folder.network.config.max_length
         self.tokens = Tokenizers(folder.needed_tokenizer(), limit, folder.target)
         self.limit, self.most = limit, decoder.max_length
-        self.split_texts = 0  # how many were too long and were translated in parts
+        self.split_texts = 0  # texts that were too long and were translated in parts
 
     def translate(
         self,
@@ -52,23 +52,24 @@ class Translator:
         split: bool = True,
         alignment: bool = False,
     ) -> Iterator[Translation]:
-        """Every text's translation; without `split` one that is too long is refused.
+        """Yield the translation of each text; without `split`, one that is too long is an error.
 
-        With `alignment` also where its words looked, unless it was translated in parts.
+        With `alignment`, each translation has its word alignment, unless it was made in parts.
         """
         search = settings or SearchSettings()
         task = Translate(TranslateSettings(search=search), split=split, alignment=alignment)
         pairs = (Pair(text, None, f"text {number}") for number, text in enumerate(texts, 1))
+        # Graphs are compiled for encoders and their labels only, so the network itself decodes.
         for _, found in answer_records(LiveForward(self.network), self.tokens, task, pairs):
             yield found
         self.split_texts += task.split_texts
 
     def looked(self, source: str, target: str | None = None) -> WordAlignment:
-        """Where each word of a translation looked: of the model's own, unless one is given."""
+        """Align a translation with its source; without `target`, align the model's own."""
         if target is None:
             (found,) = self.translate([source], split=False)
             return self._looked(source, found.words or ())
-        words = self._said.encode(target).ids[1:-1]
+        words = self._said.encode(target).ids[1:-1]  # without [CLS] and [SEP]
         if len(words) >= self.most:
             raise DataError(
                 f"the translation: {len(words):,} tokens; the model says "
@@ -87,5 +88,5 @@ class Translator:
 
     @property
     def _said(self) -> Tokenizer:
-        """The tokenizer of what is said."""
+        """The tokenizer of the target language, which may be that of the source."""
         return self.tokens.target or self.tokens.source

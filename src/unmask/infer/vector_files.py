@@ -1,8 +1,8 @@
-"""Vectors -> a file, row by row, so that a killed command can go on.
+"""Vectors -> a file, written row by row, so that a killed job can resume.
 
-They gather in a folder beside the file's place, `.NAME.unfinished`: an array without its length,
-and a record of what it is made of and how many rows of it are safe on disk. The file appears when
-it is whole; then the folder is gone.
+Rows are collected in a folder beside the output, `.NAME.unfinished`. It holds an array whose header
+has no length yet, and a record of what the vectors depend on and how many rows are safe on disk.
+When all rows are there, the output appears under its name and the folder is removed.
 """
 
 import json
@@ -22,15 +22,16 @@ from unmask.system.errors import DataError, FolderError
 from unmask.system.settings import read_json
 
 LOCK, RECORD = "lock", "record.json"
-BLOCK = 4096  # rows that are read back at once
+BLOCK = 4096  # rows read back at a time
 
 
 class VectorWriter:
-    """The rows of a file that is being made."""
+    """Rows of an unfinished file of vectors; reopening continues after the last saved row."""
 
     def __init__(self, folder: Path, width: int, about: dict[str, object]) -> None:
         self.folder, self.width, self.about = folder, width, about
         self.path, self.record = folder / "rows.npy", folder / RECORD
+        # Through a planted link, this command would overwrite the file that the link points to.
         for path in (folder, self.path, self.record):
             if path.is_symlink():
                 raise FolderError(
@@ -38,50 +39,53 @@ class VectorWriter:
                 )
         row = 4 * width  # bytes
         recorded = self._recorded()
-        self.path.touch()
+        self.path.touch()  # "r+b" keeps what is in the file, but does not create one
         self.file = self.path.open("r+b")
         self._write_header(0)
         self.start = self.file.tell()
         written = self.file.seek(0, os.SEEK_END)
+        # If the disk lost rows that the record counts, start over.
         self.safe = recorded if written >= self.start + recorded * row else 0
         self.count = self.safe
         self.file.seek(self.start + self.count * row)
-        self.file.truncate()
+        self.file.truncate()  # rows after the last save may be incomplete
 
     def add(self, vector: Vector) -> None:
-        """One more row."""
+        """Append one row."""
         assert len(vector) == self.width
         self.file.write(vector.astype("<f4").tobytes())
         self.count += 1
 
     def save(self) -> None:
-        """From here on, what was added is not lost."""
+        """Make all rows so far survive a crash."""
+        # Rows reach the disk before the record that counts them, never the other way round.
         self.file.flush()
         os.fsync(self.file.fileno())
         write_file(self.record, json.dumps({**self.about, "rows": self.count}).encode())
         self.safe = self.count
 
     def blocks(self) -> Iterator[Table]:
-        """All rows, once they are finished, a few at a time in memory."""
+        """Read the rows of a finished array back, BLOCK at a time."""
         with self.path.open("rb") as file:
             file.seek(self.start)
             while len(block := np.fromfile(file, "<f4", BLOCK * self.width)):
                 yield block.reshape(-1, self.width)
 
     def finish(self) -> None:
-        """Save the array, with its length."""
+        """Complete the array: save all rows and write the length into the header."""
         self.save()
         self._write_header(self.count)
         self.file.close()
         fsync(self.path)
 
     def _recorded(self) -> int:
-        """How many rows an earlier command has left; refused if it was about something else."""
+        """Return how many rows an earlier job saved; refuse rows made of anything else."""
         if not self.record.exists():
             return 0
         record: dict[str, object] = read_json(self.record)
         rows = record.pop("rows", None)
         other = [name for name, value in self.about.items() if record.get(name) != value]
+        # The exact type, because isinstance takes True for an int.
         if other or type(rows) is not int or rows < 0:
             what = ", ".join(other) or "number of rows"
             raise FolderError(
@@ -91,7 +95,7 @@ class VectorWriter:
         return rows
 
     def _write_header(self, count: int) -> None:
-        """The shape stands first and is known last; numpy leaves room for all its digits."""
+        """Write the .npy header; numpy pads it, so that a larger count later has the same size."""
         self.file.seek(0)
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self.width)}
         np.lib.format.write_array_header_1_0(self.file, shape)
@@ -99,23 +103,24 @@ class VectorWriter:
 
 @contextmanager
 def open_vectors(out: Path, width: int, about: dict[str, object] | None) -> Iterator[VectorWriter]:
-    """Rows to add to, for a file that does not exist yet; None: they cannot be gone on with.
+    """Open the unfinished rows of a file that does not exist yet, locked against other jobs.
 
-    The folder stays if the process is killed or interrupted, or the disk is full. It goes if the
-    data is at fault: what has to be mended changes what the rows were made of.
+    Without `about`, rows of an earlier job are discarded. If the process is killed or interrupted,
+    or the disk is full, saved rows stay for the next job. After an error in the data they are
+    removed, because fixing the data changes what the vectors depend on.
     """
     folder = out.with_name(f".{out.name}.unfinished")
     rows: VectorWriter | None = None
     try:
         folder.mkdir(exist_ok=True)
         with file_lock(folder / LOCK, what="these vectors"):
-            check_output_file(out)  # somebody else may have written it meanwhile
+            check_output_file(out)  # another job may have written it before we got the lock
             if about is None:
                 (folder / RECORD).unlink(missing_ok=True)
             rows = VectorWriter(folder, width, about or {})
             try:
                 yield rows
-            except Exception as error:
+            except Exception as error:  # not KeyboardInterrupt: then saved rows stay
                 if isinstance(error, DataError) or not rows.safe:
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
@@ -126,13 +131,14 @@ def open_vectors(out: Path, width: int, about: dict[str, object] | None) -> Iter
         left = f"{safe:,} vectors are safe, and the same command goes on with them"
         raise disk_error(out, error, left=left) from error
     finally:
-        if WINDOWS:  # where a folder cannot go while a file in it is locked
+        # Windows cannot remove a folder with a locked file; try again now that it is unlocked.
+        if WINDOWS:
             with suppress(OSError):
                 folder.rmdir()
 
 
 def publish(rows: VectorWriter, out: Path, texts: Iterator[str]) -> None:
-    """Put the file in its place, whole; `texts` are read for a table, which has them too."""
+    """Move the finished file to its place at once; `texts` are the text column of a .parquet."""
     rows.finish()
     made = rows.path
     if out.suffix != ".npy":
@@ -146,8 +152,9 @@ def publish(rows: VectorWriter, out: Path, texts: Iterator[str]) -> None:
 
 
 def line_of(vector: Vector) -> str:
-    """Write a vector as JSON."""
+    """Format a vector as JSON."""
     numbers: list[float] = vector.tolist()
+    # A float32 has about seven digits; all those of its float64 would double the file.
     return json.dumps([round(x, 7) for x in numbers])
 
 
@@ -158,7 +165,7 @@ def _write_lines(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None:
 
 
 def _write_parquet(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None:
-    """Each text with its vector."""
+    """Write a table with each text and its vector."""
     from pyarrow import float32, list_, record_batch, schema, string
     from pyarrow.parquet import ParquetWriter
 

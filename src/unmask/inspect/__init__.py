@@ -1,1 +1,1 @@
-"""What a model attends to, and why it answers as it does."""
+"""Attention, attribution and head ablation: what a model looks at, and what its answer needs."""

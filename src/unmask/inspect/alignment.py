@@ -1,16 +1,17 @@
-"""Where each word looked -> a picture: source words across, target words down, darker is more."""
+"""Word alignment -> SVG: source words across, target words down, darker for more attention."""
 
 from html import escape
 
 from unmask.infer.translate import WordAlignment
 
-CELL, LETTER = 26, 7.2  # pixels: of a field, and of a letter of a label
+CELL, LETTER = 26, 7.2  # pixels: side of a cell, average width of a letter
 EDGE = 12
 
 
 def alignment_svg(looked: WordAlignment) -> str:
-    """The matrix as one SVG; a field says its number when the pointer rests on it."""
+    """Draw an alignment matrix as SVG; each cell has its weight as a tooltip."""
     left = round(max((len(word) for word in looked.target), default=0) * LETTER) + 2 * EDGE
+    # Source words are turned by 48 degrees; they rise by the sine of that, about 0.75.
     slant = max((len(word) for word in looked.source), default=0) * LETTER * 0.75
     top = round(slant) + 2 * EDGE
     width = left + CELL * len(looked.source) + round(slant) + EDGE

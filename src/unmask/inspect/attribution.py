@@ -1,7 +1,8 @@
-"""A text -> what the model did with it: attention, what mattered to its answer, its heads' habits.
+"""Text -> attribution: gradients and head ablation for an answer; corpus -> head statistics.
 
-What a model answers, in order of what it was made for: its labels, the hidden tokens, the vector of
-the text. Gradients and mute heads are about that answer.
+The answer is what the model was trained for: its labels if it has some; else, with a token head and
+a [MASK] in the text, the prediction for the first [MASK]; else the vector of the text. Gradients
+and ablated heads refer to that answer.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,37 +26,37 @@ from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
 from unmask.system.errors import SettingsError, require
 
 PATTERNS = ("previous", "next", "itself", "same word", "separators")
-CLEAR = 0.4  # of its attention, on average: then a head has a habit
-STEPS = 32  # of integrated gradients
-TOP = 5  # values of an answer, where there are many
-Ablated = dict[int, list[int]]  # layer -> its mute heads
-Trace = list[Tensor]  # the states of all layers
+CLEAR = 0.4  # least mean share of its attention for a head to follow a pattern
+STEPS = 32  # points of the path of integrated gradients
+TOP = 5  # values shown of an answer that has many
+Ablated = dict[int, list[int]]  # layer -> its ablated heads
+Trace = list[Tensor]  # hidden states of the embeddings and of every layer
 Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of a text, as numbers with names."""
+    """The model's answer to a text as named numbers, with and without ablated heads."""
 
-    about: str  # what they are
+    about: str  # what the numbers are, such as "labels"
     names: list[str]
-    values: list[float]  # probabilities, or a score; of a vector one cosine
-    without: list[float]  # the same without the heads that are mute
+    values: list[float]  # probabilities, a score, or the cosine of a vector
+    without: list[float]  # `values` with the given heads ablated
 
 
 @dataclass(frozen=True)
 class HeadStatistic:
-    """What a head tends to do, over a corpus."""
+    """Where a head attends, averaged over the tokens of a corpus."""
 
     layer: int
     head: int
-    shares: dict[str, float]  # of its attention, by HABITS
-    entropy: float  # in bits; of the most even attention it would be `even`
-    even: float
+    shares: dict[str, float]  # of its attention, by PATTERNS
+    entropy: float  # in bits
+    even: float  # the entropy of uniform attention, in bits
 
     @property
     def name(self) -> str:
-        """In a word or two."""
+        """The pattern that the head follows, or "everywhere" or "mixed"."""
         best = max(self.shares, key=lambda name: self.shares[name])
         if self.shares[best] >= CLEAR:
             return best
@@ -63,39 +64,41 @@ class HeadStatistic:
 
 
 def gradient_times_input(model: Model, text: str, second: str | None = None) -> Table:
-    """How much each token's embedding, as it is, moves the answer.  -> [S]"""
+    """Compute gradient times input: the effect of each embedding on the answer.  -> [S]"""
     return AttributedText(model, text, second).gradient_times_input()
 
 
 def integrated_gradients(model: Model, text: str, second: str | None = None) -> Table:
-    """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
+    """Compute integrated gradients from [PAD] tokens to the text, with captum.  -> [S]"""
     return AttributedText(model, text, second).integrated_gradients()
 
 
 def answer(
     model: Model, text: str, second: str | None = None, *, mute: Ablated | None = None
 ) -> Prediction:
-    """What the model says, of itself and, with mute heads, without them."""
+    """Compute the model's answer and, if heads are given, its answer with them ablated."""
     return AttributedText(model, text, second).answer(mute)
 
 
 def head_statistics(
     model: Model, texts: Iterable[str], *, progress: Callable[[], object] = lambda: None
 ) -> list[HeadStatistic]:
-    """What each head does over some texts, layer by layer."""
+    """Measure where each head attends, over all tokens of some texts; layer by layer."""
     total: Sums = np.zeros(())  # [habits + 1, L, H]
     even, rows = 0.0, 0
     for text in texts:
         maps = model.attention(text)
         progress()
         size = len(maps.tokens)
-        if size < 3:
+        if size < 3:  # [CLS] and [SEP] alone
             continue
         weights = maps.weights.astype(np.float64)  # [L, H, S, S]
         sums: list[Sums] = [(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)]
-        bits = np.log2(np.maximum(weights, 1e-12))
+        bits = np.log2(np.maximum(weights, 1e-12))  # keeps 0 log 0 at 0
         sums.append((-weights * bits).sum(axis=(2, 3)))
         total = total + np.stack(sums)
+        # Sums are over tokens, so a long text counts for more than a short one. Uniform attention
+        # in a text of this size would have log2(size) bits for each token.
         even += float(size * np.log2(size))
         rows += size
     if not rows:
@@ -109,29 +112,29 @@ def head_statistics(
 
 
 def _kinds(maps: AttentionMaps) -> list[Table]:
-    """Who is looked at, in the order of HABITS.  5 x [S, S] of 0 and 1"""
+    """Return the attention that each of PATTERNS stands for.  -> 5 x [S, S] of 0 and 1"""
     size = len(maps.tokens)
     word = np.array(maps.words)
     itself = np.eye(size)
-    same = (word[:, None] == word[None, :]) - itself
+    same = (word[:, None] == word[None, :]) - itself  # other tokens of the word
     separators = np.tile(np.array(maps.special, float), (size, 1))
     return [np.eye(size, k=-1), np.eye(size, k=1), itself, same, separators]
 
 
 @dataclass(frozen=True)
 class ProbedAnswer:
-    """A question whose answer can be computed again: from the states of all layers."""
+    """An answer as a function of the hidden states, so that changed states can be compared."""
 
     about: str
     names: list[str]
     values: Callable[[Trace], Tensor]  # -> [N], one for each name
-    score: Callable[[Trace], Tensor]  # -> [], the first of them before it is a share
+    score: Callable[[Trace], Tensor]  # -> [], the first of them before the softmax
 
 
 class AttributedText:
-    """One text or a pair on its way through the network, and what the network is best asked.
+    """A text or pair with its forward pass, and the answer that attributions refer to.
 
-    The text is tokenised once, and one pass gives attention, answer and gradient.
+    The text is tokenized once, and a single pass gives attention, answer and gradient.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class AttributedText:
         self.model, self.network = model, model.network
         self.example = model.example(text, second, truncate=truncate)
         self.batch = lay_out([self.example], pad_id=model.tokenizer.vocabulary.pad)
+        # The embeddings are the leaf of the graph: gradients are wanted there, not for weights.
         self.input = self.embedded().requires_grad_()
         with torch.enable_grad(), recording(self.network.encoder) as weights:
             self.states = self.trace(self.input)
@@ -154,10 +158,11 @@ class AttributedText:
         return self.model.maps_of(self.example, self.weights)
 
     def embedded(self, *, blank: bool = False) -> Tensor:
-        """What the blocks are given; blank, with [PAD] for every word.  -> [1, S, D]"""
+        """Compute the embeddings; if `blank`, with [PAD] for every word.  -> [1, S, D]"""
         tokens = self.batch.tokens
         if blank:
             special = torch.tensor([self.example.special])
+            # [CLS] and [SEP] stay, so attributions only measure what the words add.
             tokens = torch.where(special, tokens, self.model.tokenizer.vocabulary.pad)
         with torch.no_grad():
             embeddings = self.network.encoder.embeddings
@@ -166,21 +171,21 @@ class AttributedText:
             return embedded
 
     def trace(self, embedded: Tensor) -> Trace:
-        """The states of all layers.  [1, S, D] -> L + 1 of them"""
+        """Run the blocks on embeddings.  [1, S, D] -> L + 1 hidden states"""
         trace: Trace = []
         allowed = masks.of(self.network.config, self.batch.owner, self.batch.index)
         self.network.encoder.run(embedded, allowed, self.batch.index, trace=trace)
         return trace
 
     def answer(self, mute: Ablated | None = None) -> Prediction:
-        """What the model says, of itself and without the heads that are mute."""
+        """Return the answer and, if heads are given, the answer with them ablated."""
         with torch.no_grad():
             values: list[float] = self.asked.values(self.states).tolist()
         without = self.without(mute) if mute else values
         return Prediction(self.asked.about, self.asked.names, values, without)
 
     def without(self, mute: Ablated) -> list[float]:
-        """The values of the answer without the heads that are mute."""
+        """Compute the values of the answer with some heads ablated."""
         config = self.network.config
         for layer, own in mute.items():
             if not 0 <= layer < config.layers or any(not 0 <= head < config.heads for head in own):
@@ -193,15 +198,16 @@ class AttributedText:
         return values
 
     def gradient_times_input(self) -> Table:
-        """How much each token's embedding, as it is, moves the answer.  -> [S]"""
+        """Compute gradient times input for each token.  -> [S]"""
         with torch.enable_grad():
             score = self.asked.score(self.states)
-        # The weights keep their gradients.
+        # Unlike `backward`, `grad` leaves the .grad of the weights alone. The graph is kept: it
+        # belongs to the object, and the method may be called again.
         slope: Tensor = torch.autograd.grad(score, self.input, retain_graph=True)[0]
         return _per_token(slope * self.input.detach())
 
     def integrated_gradients(self) -> Table:
-        """The same, averaged on the way from a row of [PAD] to the text, by captum.  -> [S]"""
+        """Compute integrated gradients from [PAD] tokens to the text, with captum.  -> [S]"""
         require("--integrated", "captum", extra="explain")
         from captum.attr import IntegratedGradients
 
@@ -209,13 +215,14 @@ class AttributedText:
             return self.asked.score(self.trace(embedded))[None]
 
         with torch.enable_grad():
+            # One point of the path at a time, because mask and positions are those of one row.
             found: Tensor = IntegratedGradients(score).attribute(
                 self.embedded(), self.embedded(blank=True), n_steps=STEPS, internal_batch_size=1
             )
         return _per_token(found.detach())
 
     def _asked(self) -> ProbedAnswer:
-        """What this model is best asked about this text."""
+        """Choose the answer for this model and text, as the module docstring describes."""
         ids, mask = self.example.ids, self.model.tokenizer.vocabulary.mask
         if labels := self.network.shape.labels:
             self._refuse_another(LABELS)
@@ -239,15 +246,16 @@ class AttributedText:
         )
 
     def _places(self, labels: LabelsConfig) -> ProbedAnswer:
-        """Tags of tokens, or where an answer begins and ends: the surest of all."""
+        """The most probable tags of tokens, or start and end positions of an answer span."""
         tokens = self.model.tokens_of(self.example)
-        dim = 0 if labels.on == "span" else 1
+        dim = 0 if labels.on == "span" else 1  # spans choose a token, tags a label
 
         def shares(trace: Trace) -> Tensor:
             return self._scores(trace).softmax(dim=dim)
 
         found = shares(self.states)
         if OUTSIDE in labels.names:
+            # Otherwise "O", the tag of most tokens, would fill the list.
             found[:, labels.names.index(OUTSIDE)] = 0.0
         best = found.flatten().topk(min(TOP, found.numel())).indices
         names = [f"{label}: {token}" for token in tokens for label in labels.names]
@@ -274,6 +282,7 @@ class AttributedText:
         def mean(trace: Trace) -> Tensor:
             return mean_of_texts(trace[-1], self.batch)[0]
 
+        # A vector has no score to follow, so its projection on the unchanged vector stands for it.
         truth = F.normalize(mean(self.states), dim=0)
         return ProbedAnswer(
             "the vector",
@@ -283,7 +292,7 @@ class AttributedText:
         )
 
     def _scores(self, trace: Trace) -> Tensor:
-        """Of the label head: for the text, or for each token.  -> [C] or [S, C]"""
+        """Compute the label scores of the text, or of each token.  -> [C] or [S, C]"""
         return self.network.scores_of_labels(trace)[0]
 
 
@@ -295,6 +304,6 @@ SHARES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _per_token(found: Tensor) -> Table:
-    """[1, S, D] -> [S]"""
+    """Sum attributions over the embedding dimensions.  [1, S, D] -> [S]"""
     out: Table = found[0].sum(dim=-1).numpy()
     return out

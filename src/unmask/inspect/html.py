@@ -1,4 +1,8 @@
-"""What was looked at -> one HTML file that needs no network, and the same data for the server."""
+"""Text -> attention page: one self-contained HTML file, or its data as JSON for the server.
+
+Weights are sent as float32 without rounding, so the page shows the numbers of the model. A long
+text is shown in windows, because all of its weights could take a hundred megabytes.
+"""
 
 import base64
 import json
@@ -15,8 +19,8 @@ from unmask.inspect import attribution
 from unmask.inspect.attribution import HeadStatistic
 from unmask.system.errors import SettingsError
 
-WINDOW = 128  # tokens of a long text that are shown at a time
-MODULES = "dom.js", "maps.js", "attention.js"  # each needs only those before it
+WINDOW = 128  # tokens shown at a time
+MODULES = "dom.js", "maps.js", "attention.js"  # in order of their imports
 
 
 def payload(
@@ -31,13 +35,14 @@ def payload(
     integrated: bool = False,
     habits: Sequence[HeadStatistic] = (),
 ) -> dict[str, Any]:
-    """All that the page draws, as JSON. `each_head` also mutes every head by itself."""
+    """Compute what the page shows. `each_head` also ablates every head on its own."""
     row = attribution.AttributedText(model, text, second, truncate=truncate)
     maps = row.maps
     count = len(maps.tokens)
     if not 0 <= start < count:
         raise SettingsError(f"start {start}: the text has {count} tokens; need 0 to {count - 1}.")
     part = slice(start, start + WINDOW)
+    # Measures are computed over the whole text, then cut to the window.
     importance = {
         "rollout to [CLS]": maps.rollout()[0][part],
         "gradient × input": row.gradient_times_input()[part],
@@ -53,6 +58,7 @@ def payload(
         "tokens": maps.tokens[part],
         "segments": maps.segments[part],
         "special": maps.special[part],
+        # Words count from 0 in each window.
         "words": [word - words[start] for word in words[part]],
         "layers": config.layers,
         "heads": config.heads,
@@ -67,6 +73,7 @@ def payload(
             f"Tokens {start + 1} to {last} of {count}. Weights are of all {count}; without [CLS] "
             "and [SEP], shares of those shown."
         )
+    # A file cannot ask the model later, so it needs the effect of every head; the server need not.
     if each_head:
         found["muted"] = [
             [row.without({layer: [head]}) for head in range(config.heads)]
@@ -76,10 +83,11 @@ def payload(
 
 
 def self_contained(payloads: Sequence[dict[str, Any]], title: str) -> str:
-    """The page of one model, or of several side by side."""
+    """Build the HTML page of one model, or of several side by side."""
     place = files("unmask") / "page"
     script = "".join(_without_imports((place / name).read_text("utf-8")) for name in MODULES)
-    data = json.dumps(payloads, allow_nan=False).replace("<", "\\u003c")  # cannot end its element
+    # Without a "<", no text can close the script element that holds the data.
+    data = json.dumps(payloads, allow_nan=False).replace("<", "\\u003c")
     page = Template((place / "look.html").read_text("utf-8"))
     return page.substitute(
         title=escape(title),
@@ -90,5 +98,5 @@ def self_contained(payloads: Sequence[dict[str, Any]], title: str) -> str:
 
 
 def _without_imports(module: str) -> str:
-    """One script instead of several: what it imports stands before it."""
+    """Strip imports and exports, so that modules can be concatenated to one script."""
     return re.sub(r"^export ", "", re.sub(r"^import .*\n", "", module, flags=re.M), flags=re.M)

@@ -1,1 +1,1 @@
-"""Models for ONNX Runtime: compiled to fp32 or int8, and exported."""
+"""Models -> ONNX: compiled for unmask in fp32 or int8, or exported for other runtimes."""

@@ -1,8 +1,8 @@
-"""A model -> a folder that answers faster, written only if it still says nearly the same.
+"""Model -> compiled model folder, written only if its answers agree with the model's.
 
-The folder is the model's own, with the engine's pass beside the weights as a graph for ONNX
-Runtime. In int8, half of the texts show how wide the inputs of each layer are; the other half shows
-what the bytes change.
+The new folder is the model's own folder with an ONNX graph of the engine's forward pass beside the
+weights. For int8, half of the texts calibrate the input ranges of each layer. The other half
+measures the agreement, in fp32 as well.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,18 +34,18 @@ from unmask.system.disk import check_output_folder
 from unmask.system.errors import DataError, FolderError, SettingsError, require
 from unmask.tasks.forward import Forward, LiveForward
 
-FEWEST, FOUND, MOST = 20, 400, 2000  # texts that are needed; looked for; taken of a file
-VECTORS = 0.985  # the least cosine of a vector to what it was
+FEWEST, FOUND, MOST = 20, 400, 2000  # texts: required; taken by default; taken of a file
+VECTORS = 0.985  # least cosine between a vector and its full-precision counterpart
 
 
 @dataclass(frozen=True)
 class Agreements:
-    """How near the compiled model is to the live one."""
+    """Agreement of the compiled model with the original, as a share or a cosine."""
 
-    found: float  # which must not be below `bar`
-    bar: float
+    found: float
+    bar: float  # the least value to accept
     texts: int
-    text: str  # in words
+    text: str  # the result as a sentence
 
 
 def compile_model(
@@ -57,9 +57,10 @@ def compile_model(
     least: float | None = None,
     say: Callable[[str], None] = Console().say,
 ) -> Agreements:
-    """Write the folder; refuse one whose answers differ too much.
+    """Compile a model into a new folder; refuse a result whose answers differ too much.
 
-    Records are what the model's task asks about, or texts for an encoder.
+    `records` are records of the model's task, or texts for an encoder. `least` replaces the usual
+    limit of the agreement.
     """
     check_output_folder(out, renamed=True)
     require("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
@@ -72,11 +73,14 @@ def compile_model(
     if int8:
         refuse_other_encoders(network, model.path, [LABELS], "--int8 covers")
         say(f"watching the layers read {len(records[::2]):,} texts")
+        # Calibration and comparison never share a text: agreement on the texts that the ranges were
+        # fitted to would be too good.
         with observing(network) as seen:
             _answers(model, _Alone(network), records[::2])
         network = quantized(network, seen)
     compared: list[Agreements] = []
 
+    # Runs inside the unfinished folder, so an error here leaves nothing behind.
     def beside(folder: Path) -> None:
         say("writing the graph")
         write_rows(network, folder / COMPILED)
@@ -84,7 +88,7 @@ def compile_model(
         compared.append(_compared(model, CompiledForward(folder / COMPILED), records[1::2], say))
         found = compared[-1]
         bar = found.bar if least is None else least
-        if not found.found >= bar:
+        if not found.found >= bar:  # written this way, NaN is refused, too
             raise FolderError(
                 f"{model.path}: {found.text}; need at least {bar}. Nothing was written. Give "
                 "texts like those it will read (--texts), or accept less (--least)."
@@ -104,7 +108,7 @@ def compile_model(
 
 
 def records_for(model: Model, source: str | None, column: str | None = None) -> list[Any]:
-    """What a file asks; without one, paragraphs of the standard library's documentation."""
+    """Read the records of a file; without one, use documentation of the standard library."""
     plain = model.network.shape.labels is None
     if source is not None:
         if plain:
@@ -135,6 +139,7 @@ def _compared(
     count = len(records)
     if model.network.shape.labels is None:
         cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
+        # The worst vector decides: the mean hides single texts that int8 changes a lot.
         mean, least = float(cosines.mean()), float(cosines.min())
         text = f"vectors of {count:,} texts: cosine to full precision {mean:.4f} on average, "
         return Agreements(least, VECTORS, count, f"{text}{least:.4f} at least")
@@ -146,8 +151,8 @@ def _compared(
 
 
 def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any]:
-    """What the model says if it computes in this way."""
-    other = copy(model)
+    """Answer records with another forward pass."""
+    other = copy(model)  # the caller's model keeps its own forward pass and counts
     other.forward = forward
     if model.network.shape.labels is None:
         return list(other.embeddings(records))
@@ -155,7 +160,7 @@ def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any
 
 
 class _Alone(LiveForward):
-    """A network whose batches are computed one after the other, as observers need it."""
+    """A network that runs one batch at a time: observers of ranges are not thread-safe."""
 
     @property
     def workers(self) -> int:

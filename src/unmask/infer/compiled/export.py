@@ -1,12 +1,12 @@
-"""A model -> ONNX, which other runtimes read; written only if it says what the live model says.
+"""Model -> ONNX for other runtimes, written only if its outputs equal those of the model.
 
-One text or pair a row, padded; names as in transformers:
+Each row is one text or pair, padded. Inputs and outputs are named as in transformers:
 
     input_ids, attention_mask, token_type_ids   [batch, length]
 
-    encoder alone     last_hidden_state, pooler_output, sentence_embedding (the mean, of length 1)
-    labels            logits; start_logits and end_logits of spans; NAME_logits of several heads
-    hidden tokens     logits, or prediction_logits and seq_relationship_logits with next sentences
+    encoder           last_hidden_state, pooler_output, sentence_embedding (mean, of unit length)
+    labels            logits; start_logits and end_logits for spans; NAME_logits for several heads
+    masked tokens     logits, or prediction_logits and seq_relationship_logits with a pair head
 """
 
 from pathlib import Path
@@ -32,8 +32,8 @@ from unmask.system.disk import check_output_folder
 from unmask.system.errors import FolderError
 
 INPUTS = "input_ids", "attention_mask", "token_type_ids"
-TOLERANCE = 1e-3  # of numbers around 1, computed in another order
-CHECKED = ((1, 2), (3, 17), (2, 64))  # texts, tokens of the longest
+TOLERANCE = 1e-3  # largest difference; another order of sums rounds numbers around 1 differently
+CHECKED = ((1, 2), (3, 17), (2, 64))  # batch sizes and lengths to compare
 FILE = "model.onnx"
 CARD_TEXT = """\
 # {name}
@@ -62,27 +62,30 @@ inputs = {{
 
 
 class Padded(nn.Module):
-    """A network as other runtimes know it: one text a row."""
+    """A network with the inputs and outputs of transformers: one padded text per row."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
+        # Run the heads once on a dummy, because their outputs depend on the shape of the network.
         states = [torch.ones(1, 1, network.config.width)] * (network.config.layers + 1)
         self.names = list(outputs_of(network, states, torch.ones(1, 1)))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, ...]:
-        """3 x [B, S] -> the outputs of the heads"""
+        """Run the encoder and the heads.  3 x [B, S] -> the outputs, in the order of `names`"""
         index = torch.arange(input_ids.shape[1], device=input_ids.device).expand(input_ids.shape)
         trace: list[Tensor] = []
+        # The attention mask serves as owner: real tokens (1) attend to each other, padding (0) to
+        # padding. `shared` keeps the mask in the graph whatever the example inputs look like.
         rows = PlainRows(input_ids, token_type_ids, index, attention_mask)
         self.network.encode(rows, trace=trace, shared=True)
         return tuple(outputs_of(self.network, trace, attention_mask).values())
 
 
 def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str, Tensor]:
-    """What the heads say of states, by transformers' names.
+    """Compute the outputs of all heads from the hidden states, with transformers' names.
 
     (layers + 1) x [B, S, D], [B, S] -> {name: [B, ...]}
     """
@@ -114,10 +117,10 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
 
 
 def export_onnx(folder: Folder, out: Path) -> float:
-    """Write a folder with `model.onnx`, its tokenizer, and how to run it.
+    """Export a model to a new folder: `model.onnx`, the tokenizer and a README.
 
-    Returns the largest difference to the live model that was seen; one that is too large is
-    refused, and nothing is written.
+    Return the largest difference found between the graph and the model. If it is too large, raise
+    an error and write nothing.
     """
     check_output_folder(out, renamed=True)
     refuse_other_than_transformers(folder.network, folder.path)
@@ -129,11 +132,12 @@ def export_onnx(folder: Folder, out: Path) -> float:
         path = place / FILE
         graph = Padded(folder.network).eval()
         ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
-        # One tensor given twice would become one input.
+        # A tensor passed twice would become a single input, hence zeros_like. Sizes of 0 and 1
+        # would be taken as constants, hence 2 x 3.
         inputs = dict(zip(INPUTS, (ids, mask, torch.zeros_like(ids)), strict=True))
         write_onnx(graph, inputs, graph.names, path)
         difference = _difference(path, graph)
-        if not difference <= TOLERANCE:
+        if not difference <= TOLERANCE:  # written this way, NaN is refused, too
             raise FolderError(
                 f"{folder.path}: the ONNX graph differs from the live model by {difference:.1e}; "
                 f"need at most {TOLERANCE:.0e}. Nothing was written; this is a fault of unmask or "
@@ -149,7 +153,10 @@ def export_onnx(folder: Folder, out: Path) -> float:
 
 
 def _difference(path: Path, graph: Padded) -> float:
-    """The most by which a runtime differs from the live network, which reads each text alone."""
+    """Return the largest difference between the graph and the network.
+
+    The graph gets padded batches, the network each text alone, so wrong padding shows, too.
+    """
     from onnxruntime import InferenceSession
 
     session: GraphSession = InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -159,7 +166,7 @@ def _difference(path: Path, graph: Padded) -> float:
     for texts, longest in (*CHECKED, (1, config.max_length)):
         shape = texts, min(longest, config.max_length)
         lengths = draw.integers(2, shape[1], size=texts, endpoint=True)
-        lengths[0] = shape[1]
+        lengths[0] = shape[1]  # no batch is padded further than its longest text
         real: list[int] = lengths.tolist()
         inputs = {
             "input_ids": draw.integers(0, config.vocab_size, size=shape),
@@ -171,15 +178,16 @@ def _difference(path: Path, graph: Padded) -> float:
             alone = [torch.from_numpy(inputs[name][text : text + 1, :length]) for name in INPUTS]
             for padded, truth in zip(said, _live(graph.network, *alone).values(), strict=True):
                 found = torch.from_numpy(padded[text : text + 1])
+                # Outputs for padding mean nothing; compare the real tokens.
                 for dim, size in enumerate(truth.shape):
                     found = found.narrow(dim, 0, size)
                 differences.append(float((found - truth).abs().max()))
-    return float(np.max(differences))  # which keeps what is not a number
+    return float(np.max(differences))  # unlike Python's max, it keeps NaN
 
 
 @torch.inference_mode()
 def _live(network: Network, ids: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
-    """What the network says of one text, as it computes everywhere else."""
+    """Run the network on one text, in the way it runs outside of exported graphs."""
     trace: list[Tensor] = []
     index = torch.arange(ids.shape[1])[None]
     network.encode(PlainRows(ids, segments, index, torch.zeros_like(ids)), trace=trace)

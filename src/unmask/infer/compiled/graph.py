@@ -1,7 +1,9 @@
-"""The engine's pass as an ONNX graph, and ONNX Runtime to run it.
+"""Network -> ONNX graph of the engine's forward pass, run by ONNX Runtime.
 
-tokens, segments, index, owner [B, S]              -> states [B, S, D], of the last block
-the same, and places [P] in the flat batch         -> scores [P, C], of a model with labels
+    tokens, segments, index, owner [B, S]             -> states [B, S, D] of the last block
+    tokens, segments, index, owner, and places [P]    -> scores [P, C] of a model with labels
+
+Rows are packed; `owner` tells their texts apart. `places` are positions in the flattened batch.
 """
 
 import logging
@@ -23,23 +25,23 @@ from unmask.model.shape import MAIN
 from unmask.system.errors import FolderError, SettingsError, require
 from unmask.tasks.forward import READ, scores_at
 
-COMPILED = "compiled.onnx"  # in a model's folder
-SLOW = "SkipLayerNormFusion"  # takes eight times as long as what it fuses, on one core
+COMPILED = "compiled.onnx"  # file name in a model folder
+SLOW = "SkipLayerNormFusion"  # eight times as slow on one core as unfused
 ROWS = "tokens", "segments", "index", "owner"
 PLACES, STATES, SCORES = "places", "states", "scores"
 Array = NDArray[Any]
-SHAPES = {1: {0: "places"}, 2: {0: "batch", 1: "length"}}  # by how many dimensions an input has
+SHAPES = {1: {0: "places"}, 2: {0: "batch", 1: "length"}}  # dynamic dimensions by rank
 
 
 class GraphSession(Protocol):
-    """A graph in ONNX Runtime."""
+    """The part of onnxruntime.InferenceSession that is used here."""
 
     def run(self, names: list[str], inputs: dict[str, Array]) -> list[Array]:
-        """The outputs of these names."""
+        """Compute the named outputs."""
 
 
 class EngineGraph(nn.Module):
-    """What the engine asks of a network, in one call."""
+    """A network as the graph computes it: hidden states or, at given places, label scores."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -53,15 +55,16 @@ class EngineGraph(nn.Module):
         owner: Tensor,
         places: Tensor | None = None,
     ) -> Tensor:
-        """See the top of the file."""
+        """Run the encoder, and the label head if `places` are given (see the module docstring)."""
         rows = PlainRows(tokens, segments, index, owner)
+        # `shared` keeps the mask of texts, which single texts as example inputs would not need.
         if places is None:
             return self.network.encode(rows, shared=True)
         return scores_at(self.network, rows, places, shared=True)
 
 
 def refuse_other_than_transformers(network: Network, path: Path) -> None:
-    """Graphs are of BERT: of an encoder, and of labels on it."""
+    """Refuse decoders and recurrent layers, for which no graph can be written."""
     cells = {config.cell for config in network.shape.encoders.values()}
     if network.shape.decoder or cells != {"attention"}:
         raise SettingsError(
@@ -73,7 +76,7 @@ def refuse_other_than_transformers(network: Network, path: Path) -> None:
 def refuse_other_encoders(
     network: Network, path: Path | str, names: Iterable[str], what: str
 ) -> None:
-    """Refuse some heads on another encoder, where only the main one can be followed."""
+    """Refuse the named heads if they read another encoder than the main one."""
     for name in names:
         head = network.shape.heads.get(name)
         if head is not None and head.encoder != MAIN:
@@ -85,7 +88,8 @@ def refuse_other_encoders(
 
 
 def write_rows(network: Network, path: Path) -> None:
-    """Write the graph of a network: of its labels, if it has one head for them."""
+    """Write the graph of a network, up to its label scores if it has labels."""
+    # Sizes of 0 and 1 would be taken as constants.
     inputs = {name: torch.zeros(2, 3, dtype=torch.long) for name in ROWS}
     if network.shape.labels:
         inputs[PLACES] = torch.arange(3)
@@ -96,9 +100,9 @@ def write_rows(network: Network, path: Path) -> None:
 def write_onnx(
     graph: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], path: Path
 ) -> None:
-    """Let torch write a graph, in one file and in silence."""
+    """Export a graph into one file, without torch's log output and warnings."""
     require("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
-    logger = logging.getLogger("torch.onnx")  # warns of what we do not have and do not need
+    logger = logging.getLogger("torch.onnx")  # warns of packages that are not needed here
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -120,30 +124,30 @@ def write_onnx(
 
 
 def installed() -> bool:
-    """Is ONNX Runtime here?"""
+    """Return whether ONNX Runtime is installed."""
     return find_spec("onnxruntime") is not None
 
 
 class CompiledForward:
-    """A graph in ONNX Runtime: many batches side by side on a core each, or one on all cores."""
+    """A compiled graph in ONNX Runtime: one batch per core in parallel, or one on all cores."""
 
     def __init__(self, path: Path) -> None:
         require("a compiled model", "onnxruntime", extra="onnx")
         self.path = path
-        self.sessions: dict[int, GraphSession] = {}  # by the number of their threads
+        self.sessions: dict[int, GraphSession] = {}  # by number of threads
         self.lock = Lock()
 
     @property
     def workers(self) -> int:
-        """One for each core, since they then wait for nothing."""
+        """One worker per core: cores with batches of their own need no synchronisation."""
         return torch.get_num_threads()
 
     def scores(self, batch: Batch) -> Tensor:
-        """What the head says at the places to read.  -> [P, C]"""
+        """Compute the label scores at the places that the batch names.  -> [P, C]"""
         return self._run(batch, {PLACES: batch.labels[READ].numpy()}, SCORES)
 
     def last(self, batch: Batch) -> Tensor:
-        """The states of the last block.  -> [B, S, D]"""
+        """Compute the hidden states of the last block.  -> [B, S, D]"""
         return self._run(batch, {}, STATES)
 
     def _run(self, batch: Batch, more: dict[str, Array], output: str) -> Tensor:
@@ -151,7 +155,7 @@ class CompiledForward:
         inputs = {name: row.numpy() for name, row in zip(ROWS, rows, strict=True)}
         try:
             (found,) = self._session().run([output], inputs | more)
-        except Exception as error:  # it has no common kind
+        except Exception as error:  # its errors share no class below Exception
             why = " ".join(str(error).split())[:200]
             raise FolderError(
                 f"{self.path}: ONNX Runtime cannot run it ({why}). Compile the model again, with "
@@ -160,15 +164,17 @@ class CompiledForward:
         return torch.from_numpy(found)
 
     def _session(self) -> GraphSession:
-        """One for as many threads as the caller has; made once."""
+        """Return a session with as many threads as the caller has cores."""
         from onnxruntime import InferenceSession, SessionOptions
 
+        # A session's number of threads is fixed, so workers (one core each) and callers with all
+        # cores need different ones. The lock: several workers may ask for the first one at once.
         threads = cores()
         with self.lock:
             if threads not in self.sessions:
                 options = SessionOptions()
                 options.intra_op_num_threads = threads
-                options.log_severity_level = 3
+                options.log_severity_level = 3  # errors only
                 self.sessions[threads] = InferenceSession(
                     self.path,
                     options,
