@@ -41,7 +41,7 @@ class ClassifySettings(Settings):
 
     several: bool = False  # a text may have any number of labels
     separator: str = ","  # between several labels in a CSV or TSV cell
-    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # chooses labels, with `several`
+    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of `several`: chosen above it
     balance: Literal["none", "labels"] = "none"  # labels: rare ones weigh as much
     smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 

@@ -260,10 +260,10 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     def agreement(
         self, truth: Sequence[FoundEntities], found: Sequence[FoundEntities]
     ) -> Agreement:
-        """Compare tags of words that either model puts into an entity; O would hide the rest."""
+        """Return the share of equal tags, of words that either model puts into an entity."""
         texts = zip(truth, found, strict=True)
         words = [pair for a, b in texts for pair in zip(a.tags, b.tags, strict=True)]
-        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]
+        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]  # most words are O
         if not same:
             raise DataError(
                 f"the model sees no name in {len(truth):,} texts, so that nothing can be compared. "

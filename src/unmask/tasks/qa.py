@@ -143,7 +143,7 @@ class Qa(LabelTask[Question, QaAnswer]):
     @property
     def head(self) -> LabelsConfig:
         """A label head on every token with two outputs, start and end."""
-        return LabelsConfig(on="span", names=("start", "end"), dropout=0.0)
+        return LabelsConfig(on="span", names=("start", "end"), dropout=0.0)  # as BERT's
 
     def check(self, records: Sequence[Question]) -> None:
         """Refuse questions without an `answers` field."""
@@ -233,7 +233,7 @@ class Qa(LabelTask[Question, QaAnswer]):
         return found
 
     def mistake(self, record: Question, answer: QaAnswer) -> tuple[str, str, float] | None:
-        """Return an answer that shares no word with any label; severity is its confidence."""
+        """Return labels, answer and confidence if the answer shares no word with any label."""
         spans = record.answers or ()
         if best_match(answer.text, spans)[1] > 0.0:
             return None
