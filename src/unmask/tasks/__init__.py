@@ -1,6 +1,7 @@
-"""Questions about a user's data -> answers. A task has an objective, by which it is learned.
+"""Tasks: what a model can be fine-tuned for, from a user's labelled data to its answers.
 
-A new task is a file here and a line below. Nothing is imported before it is used.
+Each task trains with an objective. To add a task, write a module here and add a line below. Classes
+are named as strings, so a task is imported only when it is used.
 """
 
 TASKS = {

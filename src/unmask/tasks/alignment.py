@@ -1,4 +1,4 @@
-"""What each word of a translation looked at in its source."""
+"""Translated texts -> attention of each target word over the source words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ Table = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Aligned(Hypothesis):
-    """What was found for a text, and where its words looked."""
+    """A finished hypothesis with its alignment."""
 
     looked: AlignmentView | None = None
 
 
 class Aligning(DecodingSession):
-    """Texts that a decoder says; once all are complete, also where their words looked."""
+    """A decoding session that adds alignments once all texts are complete."""
 
     def __init__(
         self,
@@ -47,8 +47,9 @@ class Aligning(DecodingSession):
         self.network, self.pairs, self.tokens = network, pairs, tokens
 
     def values(self) -> list[Hypothesis]:
-        """See Decoding."""
+        """Return the hypotheses so far; each has its alignment when the session is done."""
         found = super().values()
+        # A stream calls this after every step. The extra pass per text is worth it only at the end.
         if not self.done:
             return found
         return [
@@ -60,33 +61,38 @@ class Aligning(DecodingSession):
 def looked(
     network: Network, tokens: Tokenizers, source: Numbers, words: Sequence[int]
 ) -> AlignmentView | None:
-    """Where each word looked; None if the decoder has one context for the whole source.
+    """Compute the alignment of a translation; None if the decoder has no attention over the source.
 
-    Heads and layers are averaged; pieces are joined to words.
+    Attention weights are averaged over heads and layers, and WordPiece tokens merged into words.
     """
     readers, config = lookers(network), network.shape.decoder
     if not readers or config is None:
         return None
     said = tokens.target or tokens.source
-    # What was cut off has no end.
+    # A translation that was stopped at the limit has no [SEP], so the slice drops it. The decoder
+    # reads all tokens but the last, hence the + 1.
     target = [said.vocabulary.cls, *words, said.vocabulary.sep][: config.max_length + 1]
     pair = PairTokens(source, target)
     rows, pad_id = rows_of([len(pair.ids)]), tokens.source.vocabulary.pad
     batch = batch_of_pairs([pair], rows, pad_id=pad_id, term=DECODER)
+    # One teacher-forced pass over the finished tokens. The search does not record weights, as its
+    # beams are reordered and dropped on the way.
     with torch.inference_mode(), recording(readers) as weights:
         decoder_states(network, batch.to(network.table().device))
     seen = [found[0].mean(dim=0) for found in weights]  # over heads
-    # A Transformer gives all words in each layer, a recurrent decoder one after another.
+    # If one call covers all target tokens, there is one tensor per layer, to average. A decoder
+    # that feeds its context back runs token by token: one tensor per token, to concatenate.
     at_once = len(seen[0]) == len(pair.answers)
     mean = torch.stack(seen).mean(dim=0) if at_once else torch.cat(seen)
     across, columns = _words(tokens.source, source)
+    # Row t predicts token t + 1: the weights belong to the predicted token, so [CLS] has no row.
     down, rows_of_words = _words(said, target[1:])
     shares = merged_weights(mean.float().cpu().numpy(), rows_of_words, columns)
     return AlignmentView(source=across, target=down, weights=shares.tolist())
 
 
 def lookers(network: Network) -> torch.nn.ModuleList:
-    """Whatever looks at the source; nothing, where a decoder has one context for all of it."""
+    """Return the modules that attend to the source; none for a decoder with a fixed context."""
     decoder = network.heads[DECODER]
     if isinstance(decoder, Decoder):
         return torch.nn.ModuleList(decoder.crosses())
@@ -98,7 +104,7 @@ def lookers(network: Network) -> torch.nn.ModuleList:
 def merged_weights(weights: Table, rows: Sequence[int], columns: Sequence[int]) -> Table:
     """Merge weights of tokens into weights of words, given the word of each row and column.
 
-    A word is looked at with all its pieces together, and looks as their mean.
+    Rows of a word are averaged and columns summed, so the weights of a row still sum to 1.
     [..., T, S] -> [..., words of T, words of S]
     """
     looking, seen = _members(rows), _members(columns)
@@ -107,11 +113,11 @@ def merged_weights(weights: Table, rows: Sequence[int], columns: Sequence[int]) 
 
 
 def _members(words: Sequence[int]) -> Table:
-    """Which tokens are pieces of which word.  -> [words, tokens] of 0 and 1"""
+    """Return the membership matrix of tokens in words.  -> [words, tokens] of 0 and 1"""
     count = max(words, default=-1) + 1
     return np.eye(count, dtype=np.float32)[:, words]
 
 
 def _words(tokenizer: Tokenizer, ids: Numbers) -> tuple[list[str], list[int]]:
-    """The words that ids spell, and the word of each id."""
+    """Merge tokens into words; also return the word index of each token."""
     return merge_word_pieces([tokenizer.vocabulary.tokens[id] for id in ids])

@@ -1,7 +1,7 @@
-"""What a user asks: one pydantic model for each task, from which all ways to ask are made.
+"""Questions that users ask a task: one pydantic model per task.
 
-Lines and tables of `unmask predict`, the server's schema, the form on the page and what `unmask
-info` prints come from the fields of an Ask.
+The fields of an `Ask` define every way to ask: the JSON lines and tables of `unmask predict`, the
+server's schema, the form on the page, and the list that `unmask info` prints.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from unmask.system.errors import DataError, SettingsError, unknown_name
 from unmask.system.settings import parse_json
 from unmask.text.tokenizer import whole_characters
 
-TEXT = "A warm, funny and moving film."  # to try a model with
-NEEDED = {"string_type": "need a text. Add it"}  # where pydantic speaks of types
-TYPES = {  # of JSON's schema, in words
+TEXT = "A warm, funny and moving film."  # the example on the page and in `unmask info`
+NEEDED = {"string_type": "need a text. Add it"}  # instead of pydantic's message
+TYPES = {  # types of JSON Schema, in words
     "string": "text",
     "integer": "whole number",
     "number": "number",
@@ -28,32 +28,36 @@ TYPES = {  # of JSON's schema, in words
     "object": "object",
 }
 EXAMPLES = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
-Text = Annotated[str, AfterValidator(whole_characters)]  # half a character cannot be sent back
+Text = Annotated[str, AfterValidator(whole_characters)]  # a lone surrogate cannot be sent back
 
 
 class Ask(BaseModel):
-    """A question; nothing in it is ignored."""
+    """A question; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Fields that say how to answer, not what is asked: questions that agree in them go together.
+    # Fields that set how to answer, such as a beam width. Only questions with equal options can be
+    # answered in one batch.
     options: ClassVar[frozenset[str]] = frozenset()
-    truths: ClassVar[Sequence[str]] = ("label",)  # columns of labelled data that hold the answer
+    truths: ClassVar[Sequence[str]] = ("label",)  # columns of labelled data with the answer
 
     def chosen(self) -> tuple[tuple[str, object], ...]:
-        """The options, for comparison."""
+        """Return the options as comparable pairs; questions with equal options share a batch."""
         return tuple((name, getattr(self, name)) for name in sorted(self.options))
 
     @classmethod
     def needed(cls) -> list[str]:
-        """The fields that a question must have."""
+        """Return the names of the required fields."""
         return [name for name, field in cls.model_fields.items() if field.is_required()]
 
     @classmethod
     def check_columns(cls, columns: Columns, *, labelled: bool) -> None:
-        """Refuse columns of fields that are not in a question, or not in labelled data."""
+        """Refuse columns for fields that the question does not have.
+
+        Labelled data has the columns of the labels instead of the options.
+        """
         fields = [*cls.model_fields]
-        if labelled:  # no truth depends on the options
+        if labelled:  # labels do not depend on the options
             fields = [*(name for name in fields if name not in cls.options), *cls.truths]
         for name in columns.given():
             if name not in fields:
@@ -61,7 +65,7 @@ class Ask(BaseModel):
 
     @classmethod
     def described(cls) -> dict[str, str]:
-        """Each field in words: its type, its default and what it means."""
+        """Describe each field in words: type, default and meaning."""
         schemas: dict[str, dict[str, object]] = cls.model_json_schema()["properties"]
         found: dict[str, str] = {}
         for name, field in cls.model_fields.items():
@@ -74,7 +78,7 @@ class Ask(BaseModel):
 
     @classmethod
     def example(cls) -> dict[str, object]:
-        """A question, with the fields that are needed or have an example."""
+        """Return an example question with the required fields and those that have an example."""
         schemas: dict[str, dict[str, object]] = cls.model_json_schema()["properties"]
         found: dict[str, object] = {}
         for name, field in cls.model_fields.items():
@@ -86,19 +90,21 @@ class Ask(BaseModel):
 
     @classmethod
     def of_line(cls, line: str, where: str, columns: Columns = Columns()) -> Self:
-        """A line as a question: a JSON object, or a text that is all there is."""
+        """Parse one line of input: a JSON object, or plain text if only one field is required."""
         needed = cls.needed()
+        # Only the first character decides. To retry invalid JSON as plain text would hide mistakes.
         if line.lstrip().startswith("{"):
             return cls.of_table(parse_json(line, where=where, kind=DataError), where, columns)
-        if len(needed) == 1:  # a blank line is an empty text
+        if len(needed) == 1:  # also a blank line, so that answer n belongs to line n
             return cls.model_validate({needed[0]: require_unicode(line, where)})
         found = f"'{line:.40}' is no JSON object" if line.strip() else "the line is blank"
         raise DataError(f"{where}: {found}; need a JSON object with {' and '.join(needed)}.")
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str, columns: Columns = Columns()) -> Self:
-        """An object or a row of a table as a question; other keys are not read."""
+        """Make a question from a JSON object or a table row; other keys are ignored."""
         keys = {name: columns.given().get(name, name) for name in cls.model_fields}
+        # A null counts as a missing field, so that the default applies.
         given: dict[str, object] = {
             name: table[key] for name, key in keys.items() if table.get(key) is not None
         }
@@ -115,6 +121,7 @@ class Ask(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
+            # Pydantic reports several errors and its own names; users know the name of the column.
             first = error.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
             need = NEEDED.get(first["type"]) or str(first["msg"])
@@ -124,14 +131,14 @@ class Ask(BaseModel):
 
     @classmethod
     def _fields(cls) -> str:
-        """What a question has, in words."""
+        """List the fields of the question, for error messages."""
         needed = cls.needed()
         names = [name if name in needed else f"{name} (optional)" for name in cls.model_fields]
         return f"The fields are {', '.join(names)}; --column FIELD=COLUMN renames one."
 
 
 def _type_of(schema: Mapping[str, object]) -> str:
-    """The type of a field in words, with its bounds."""
+    """Return the type of a field in words, with its bounds."""
     union = schema.get("anyOf")
     if isinstance(union, list):
         types = dict.fromkeys(_type_of(part) for part in union if part.get("type") != "null")
@@ -151,9 +158,10 @@ A = TypeVar("A", bound=Ask)
 def rows(
     kind: type[A], source: str | Path, columns: Columns, watcher: ErrorPolicy
 ) -> Iterator[tuple[A, str]]:
-    """The rows of a table as questions, with their places."""
-    objects = file_format(source, TABLES) == ".jsonl"  # each has keys of its own, in no order
+    """Yield the rows of a table as questions, each with its place in the file."""
+    objects = file_format(source, TABLES) == ".jsonl"  # every object may have other keys
 
+    # Reading only the question's columns saves decoding the others of a parquet file.
     def choose(names: Sequence[str]) -> list[str]:
         nonlocal columns
         columns = columns if objects else columns.among(names)

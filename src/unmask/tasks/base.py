@@ -1,13 +1,14 @@
-"""What training, evaluation, prediction and the server ask of a task.
+"""The interface of a task: what training, evaluation, prediction and the server call.
 
     question (Ask) -> record -> windows -> network -> raw values -> answer -> metrics, view
 
-A record is a piece of data as a person sees it: a text, a question with its passage, a sentence,
-with its truth where that is known. A window is as much of it as the network reads at once; most
-records are one. What the network makes of a record's windows becomes its answer in one function of
-the task, whoever asks: training, `evaluate`, `predict`, the server.
+A record is one item of data as a user sees it, such as a text or a question with its passage. It
+holds the label if that is known. A window is the part of a record that fits into the network at
+once; most records have one window. A single method, `decode`, turns the raw values of a record's
+windows into its answer. Training, `evaluate`, `predict` and the server all call it, so a score
+measures the answers that users get.
 
-A task has an objective, from which the network learns; it is none itself.
+A task owns the data, the answers and the metrics. The loss belongs to its `objective`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,15 +39,15 @@ from unmask.text.tokens import Tokenizers
 
 
 class HasKey(Protocol):
-    """A piece of data."""
+    """A record, as functions for every task need it."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Its texts: what makes it the same as another one."""
+        """The record's texts; records with equal keys count as duplicates."""
 
     @property
     def where(self) -> str:
-        """Its place, for messages."""
+        """The place of the record in its file, for messages."""
 
 
 Record = TypeVar("Record", bound=HasKey)
@@ -54,38 +55,38 @@ Answer = TypeVar("Answer")
 
 
 class Window(Tokenized, Protocol):
-    """What the network reads at once."""
+    """The tokens of a record that the network reads at once."""
 
     @property
     def cut(self) -> int:
-        """Tokens at its end that did not fit."""
+        """Number of tokens dropped from the end because they did not fit."""
 
     @property
     def labelled(self) -> bool:
-        """Is its truth known?"""
+        """Whether the label is known."""
 
     def compact(self) -> Self:
-        """The same in less memory, with what training needs of it."""
+        """Return a smaller copy that keeps only what training needs."""
 
 
 class Task(Generic[Record, Answer]):
-    """A kind of question, with what learns it, its answers and its metrics."""
+    """A kind of question: how to read its data, train on it, answer it and score the answers."""
 
     name: ClassVar[str]
-    title: ClassVar[str] = ""  # what a page calls it; the name, if it is empty
+    title: ClassVar[str] = ""  # shown on the page; empty: the name
     Config: ClassVar[type[Settings]] = Settings
-    Ask: ClassVar[type[asks.Ask]]  # what a user asks
-    answers: ClassVar[type]  # a dataclass that JSON can carry, or str
-    metric: str  # the best model is the one with the most of it
-    tabular: ClassVar[bool] = False  # its records are rows of tables, whose columns must be known
-    generates: ClassVar[bool] = False  # answers grow in sessions, step by step
-    decodes: ClassVar[bool] = False  # it has a decoder, with a vocabulary of its own
-    parallel: ClassVar[bool] = False  # its files belong together, line by line
-    grouped: ClassVar[bool] = False  # windows of a record stay together when they are shuffled
-    neighbours: ClassVar[int] = 1  # steps whose records are sorted by length together
-    reads: ClassVar[Sequence[str]] = ()  # settings of a recipe that a run reads for it alone
-    batch_tokens: ClassVar[int] = BATCH_TOKENS  # that are answered at once
-    worker_tokens: ClassVar[int] = WORKER_TOKENS  # ... by each of several workers
+    Ask: ClassVar[type[asks.Ask]]  # the fields of a question
+    answers: ClassVar[type]  # a dataclass of JSON values, or str; processes exchange it as JSON
+    metric: str  # its highest value marks the best step
+    tabular: ClassVar[bool] = False  # reads tables, whose columns must be known
+    generates: ClassVar[bool] = False  # answers step by step, in sessions
+    decodes: ClassVar[bool] = False  # has a decoder, which needs a target vocabulary
+    parallel: ClassVar[bool] = False  # line n of one file belongs to line n of the others
+    grouped: ClassVar[bool] = False  # shuffling keeps the windows of a record together
+    neighbours: ClassVar[int] = 1  # number of steps sorted by length together
+    reads: ClassVar[Sequence[str]] = ()  # recipe settings that only this task uses
+    batch_tokens: ClassVar[int] = BATCH_TOKENS  # tokens per batch at inference
+    worker_tokens: ClassVar[int] = WORKER_TOKENS  # tokens per batch of each of several workers
 
     def __init__(self, config: Settings) -> None:
         self.config = config
@@ -96,14 +97,14 @@ class Task(Generic[Record, Answer]):
     def read(
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Record]:
-        """The records of a labelled file; some tasks have parallel files."""
+        """Yield the records of one labelled file, or of the files of one parallel set."""
         raise NotImplementedError
 
     @classmethod
     def read_files(
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Record]:
-        """The records of several files: of parallel ones, or of one after the other."""
+        """Yield the records of all files: a parallel set together, others one by one."""
         for some in [paths] if cls.parallel else [[path] for path in paths]:
             yield from cls.read(some, columns, watcher, config)
 
@@ -111,52 +112,58 @@ class Task(Generic[Record, Answer]):
     def noted(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
-        """Columns as they are inferred from a file, and what to tell about that."""
+        """Infer the columns of a data set; also return lines to print about the choice."""
         return columns, []
 
     def questions(
         self, source: str | Path, columns: Columns, watcher: ErrorPolicy
     ) -> Iterator[Record]:
-        """The records of a file without truths: by default each row of a table is an `Ask`."""
+        """Yield the records of an unlabelled file; by default each table row is an `Ask`."""
         for number, (ask, where) in enumerate(asks.rows(self.Ask, source, columns, watcher), 1):
             yield self.record(ask, where, number)
 
     @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
-        """Is a file one of this task's? `lines` are its first ones, if it is text."""
+        """Whether a file looks like data for this task, for `unmask check` without `--task`.
+
+        `lines` are the first lines of the file if it is text.
+        """
         return False
 
     @classmethod
     def learn(cls, config: Any, records: Sequence[Record]) -> Self:
-        """The task that these records pose: with their labels."""
+        """Make the task from the training records, for example with the labels in them."""
         return cls(config)
 
     @classmethod
     def restore(cls, shape: Shape, config: Any) -> "Self | None":
-        """The task that a network of this shape was trained for; None if it is another one."""
+        """Make the task of a trained model from its heads; None for a model of another task."""
         raise NotImplementedError
 
     def check(self, records: Sequence[Record]) -> None:
-        """Refuse records that it cannot be asked, such as with labels it does not know."""
+        """Refuse records that cannot be used, such as records with unknown labels."""
 
     @classmethod
     def texts(cls, records: Iterable[Record]) -> tuple[Iterable[str], Iterable[str]]:
-        """What a vocabulary is learned from, where none is given: of both sides."""
+        """Return the source and the target texts from which to learn a vocabulary.
+
+        Tasks without a decoder have no target texts.
+        """
         return (text for record in records for text in record.key), ()
 
     def record(self, ask: Any, where: str, number: int) -> Record:
-        """A question as a record without a truth; `number` counts questions that come together."""
+        """Turn a question into an unlabelled record; `number` counts the questions of a call."""
         raise NotImplementedError
 
     # The network
 
     def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
-        """What stands on the encoder; `given` are the recipe's settings of a decoder."""
+        """Return the heads to put on the encoder; `given` is the recipe's decoder table."""
         raise NotImplementedError
 
     @property
     def objective(self) -> Objective:
-        """What a network learns for it."""
+        """The objective that the network is trained with."""
         raise NotImplementedError
 
     def windows(
@@ -167,24 +174,25 @@ class Task(Generic[Record, Answer]):
         learn: bool = False,
         numbers: Iterator[int] | None = None,
     ) -> Iterator[tuple[Record, Sequence[Window]]]:
-        """Every record with its windows.
+        """Yield every record with its windows.
 
-        To `learn` from, a record that would be no good has none, and is skipped. `numbers` are
-        those of the windows among all that are asked.
+        With `learn`, a record that is unsuitable for training gets no windows and is skipped.
+        `numbers` yields the index of each window within the whole job. Sampling draws by this
+        index, so answers do not depend on how windows are batched or shared among processes.
         """
         raise NotImplementedError
 
     def batch(self, windows: Sequence[Any], tokens: Tokenizers, term: str | None = None) -> Batch:
-        """Windows with their truth, for the objective; `term` is the name of the loss, if another.
+        """Pack windows and their labels into a batch for the objective.
 
-        The loss is called after the task by itself.
+        `term` names the loss where that is not the task's name: in a run of several tasks.
         """
         raise NotImplementedError
 
     # Answers
 
     def asked(self, ask: Any) -> Self:
-        """The task with the options of a question, if it has some."""
+        """Return the task with the options of a question applied, such as the beam width."""
         return self
 
     def run(
@@ -195,27 +203,33 @@ class Task(Generic[Record, Answer]):
         *,
         known: Criterion | None = None,
     ) -> RawAnswers:
-        """What a session says of windows at its end; with `known`, also the loss of its truths."""
+        """Compute the raw value of each window, and with `known` the loss of the labelled windows.
+
+        This default runs a decoding session to its end. Tasks that do not generate override it.
+        """
         session = self.session(forward, windows, tokens)
         while not session.done:
             session.step()
         labelled: list[Window] = [window for window in windows if window.labelled]
         if not (known and labelled):
             return RawAnswers(session.values())
+        # Generated answers do not give the loss of the labels: that needs a pass of its own.
         return RawAnswers(session.values(), *known(self.batch(labelled, tokens)))
 
     def session(
         self, forward: Forward, windows: Sequence[Any], tokens: Tokenizers
     ) -> AnswerSession:
-        """Begin to answer windows step by step, in a task that generates."""
+        """Start answering windows step by step; only tasks that generate can."""
         raise SettingsError(f"{self.name}: answers at once, not step by step.")
 
     def stream(
         self, forward: Forward, records: Iterable[Record], tokens: Tokenizers
     ) -> GrowingAnswers[Answer]:
-        """Begin to answer records step by step; the answers can be read after every step."""
+        """Start answering records step by step; answers can be read after every step."""
         found = list(self.windows(records, tokens, numbers=count()))
+        # One session for all windows, so that every step is one batched pass of the decoder.
         windows = [window for _, own in found for window in own]
+        # Without a window, as when all texts are blank, there is nothing to decode.
         session = self.session(forward, windows, tokens) if windows else None
         parts = [(len(own), partial(self.decode, r, own, tokens=tokens)) for r, own in found]
         return GrowingAnswers(session, parts)
@@ -223,33 +237,33 @@ class Task(Generic[Record, Answer]):
     def decode(
         self, record: Record, windows: Sequence[Any], values: Sequence[Any], tokens: Tokenizers
     ) -> Answer:
-        """What the raw values of a record's windows say."""
+        """Turn the raw values of a record's windows into its answer."""
         raise NotImplementedError
 
     def view(self, record: Record, answer: Answer) -> View:
-        """The answer as a person looks at it."""
+        """Return the answer in one of the forms that the page and reports can draw."""
         raise NotImplementedError
 
     def plain(self, answer: Any) -> dict[str, Any]:
-        """The answer as a line of JSON."""
+        """Return the answer as a JSON object."""
         return asdict(answer)
 
     # Metrics
 
     def score(self, records: Sequence[Record], answers: Sequence[Answer]) -> dict[str, float]:
-        """Metrics by name."""
+        """Return the metrics by name."""
         raise NotImplementedError
 
     def score_loss(self, loss: float) -> dict[str, float]:
-        """Metrics that follow from the mean loss."""
+        """Return metrics that follow from the mean loss, such as perplexity."""
         return {}
 
     def mistake(self, record: Record, answer: Answer) -> tuple[str, str, float] | None:
-        """What is true, what was said and how bad that is; None where the answer is right."""
+        """Return (label, prediction, severity) of a wrong answer; None if it is correct."""
         return None
 
     def detail(self, records: Sequence[Record], answers: Sequence[Answer]) -> Detail:
-        """What else is worth seeing: the worst mistakes, and what a task adds to them."""
+        """Return what reports show beside the metrics, such as the worst mistakes."""
         wrong = []
         for record, answer in zip(records, answers, strict=True):
             if mistake := self.mistake(record, answer):
@@ -259,15 +273,18 @@ class Task(Generic[Record, Answer]):
     def settle(
         self, records: Sequence[Record], answers: Sequence[Answer]
     ) -> tuple[Self, Sequence[Answer]]:
-        """With what is best chosen on held-out records, such as a threshold; answers with it."""
+        """Choose decision values, such as a threshold, on held-out records.
+
+        Returns the task with these values and the answers decided again.
+        """
         return self, answers
 
     def alike(self, answers: Sequence[Answer]) -> bool:
-        """Are all answers the same, so that comparing them says little?"""
+        """Whether all answers are equal, so that comparing two models on them shows little."""
         return False
 
     def agreement(self, truth: Sequence[Answer], found: Sequence[Answer]) -> Agreement:
-        """How alike two models answer the same records."""
+        """Measure how well the answers of two models to the same records agree."""
         return Agreement.of([one == two for one, two in zip(truth, found, strict=True)])
 
 
@@ -277,11 +294,15 @@ def all_scores(
     answers: Sequence[Answer],
     loss: float | None,
 ) -> dict[str, float]:
-    """The metrics of a task, and those of plugins; None stands for a loss that is unknown."""
+    """Return the metrics of a task together with those of plugins.
+
+    `loss` is None if it is unknown; metrics derived from the loss are then missing.
+    """
     scores = task.score(records, answers) | ({} if loss is None else task.score_loss(loss))
     metrics: dict[str, Callable[..., object]] = registered("metric")
     for name, metric in metrics.items():
         value = metric(records, answers)
+        # A plugin may return anything, and a NaN would make every comparison of steps false.
         if not isinstance(value, int | float) or not isfinite(value):
             raise SettingsError(f"metric '{name}': returned {value!r:.60}; need a finite number.")
         scores[name] = float(value)

@@ -1,4 +1,4 @@
-"""A data file -> everything that is wrong with it, and what it holds: `unmask check`."""
+"""Data file -> its faults, warnings and contents: the work behind `unmask check`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,26 @@ from unmask.system.settings import validate
 from unmask.tasks import TASKS
 from unmask.tasks.base import HasKey, Task
 
-LOOKED_AT = 50  # lines that tell what a file is
-SHOWN = 20  # labels whose counts are given
-RARE = 5  # examples of a label are few
+LOOKED_AT = 50  # lines from which the task is guessed
+SHOWN = 20  # labels, and repeated texts, that are listed
+RARE = 5  # a label with fewer examples gets a warning
 
 
 @dataclass
 class FileCheck(ErrorPolicy):
-    """What was found. It writes down what is bad, and the reader goes on."""
+    """The findings about one file.
+
+    It is also the error policy of the reader: a bad record is noted and reading continues, so one
+    check lists every fault.
+    """
 
     task: str
     facts: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)  # what a run would refuse
+    faults: list[str] = field(default_factory=list)  # a run would stop at these
 
     def bad(self, error: DataError, raw: str = "") -> None:
-        """One more fault."""
+        """Record a fault."""
         self.faults.append(str(error))
 
 
@@ -44,9 +48,10 @@ def examine(
     train: Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> FileCheck:
-    """Read all of a file, and the training data beside it if labels must be known from there.
+    """Read a whole file and report what it holds and every fault in it.
 
-    `settings` are the task's own, as a recipe has them.
+    With `train`, labels are checked against those of the training file, and examples that occur in
+    both files are counted. `settings` are the recipe's `[task]` settings.
     """
     name = task or guess_task(path)
     kind: type[Task[HasKey, Any]] = find_class("task", TASKS, name)
@@ -60,6 +65,7 @@ def examine(
     if not records:
         found.faults.append(f"{path}: nothing to learn from in it. Is it the right file?")
         return found
+    # An error in the training file is one more fault: the report on `path` must still be printed.
     try:
         examples = records if train is None else list(kind.read([train], columns, REFUSE, config))
         if not examples:
@@ -77,12 +83,15 @@ def examine(
 
 
 def guess_task(path: Path) -> str:
-    """What a file is for, by what stands in it."""
+    """Guess a file's task from its ending and its first lines."""
     ending = file_format(path, None)
     lines: list[str] = []
+    # Other tables, such as parquet, may be binary; tasks that read tables open these themselves.
     if ending not in TABLES or ending == ".jsonl":
         lines = [text for _, text in islice(read_lines(path, IGNORE), LOOKED_AT)]
-    for name in reversed(known_names("task", TASKS)):  # the most general ones stand first
+    # `classify` stands first in TASKS and accepts any table, so it must be asked last, and plugins
+    # first.
+    for name in reversed(known_names("task", TASKS)):
         kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
         if kind.recognises(path, ending, lines):
             return name
@@ -90,7 +99,8 @@ def guess_task(path: Path) -> str:
 
 
 def _check(task: Task[HasKey, Any], records: Sequence[HasKey], found: FileCheck) -> None:
-    """Can records be scored by a task that was learned, perhaps from others?"""
+    """Note the records that the task refuses; it may have learned its labels from another file."""
+    # One record at a time: `check` raises at the first bad record, and all are to be listed.
     for record in records:
         try:
             task.check([record])
@@ -120,13 +130,16 @@ def _labels_of(record: HasKey) -> list[str]:
 
 
 def _answer_of(record: HasKey) -> object:
-    """The label, or several in one order, since theirs says nothing."""
+    """Return the label of a record; several labels are sorted, because their order is free."""
     label: object = getattr(record, "label", None)
     return sorted(map(str, label)) if isinstance(label, tuple) else label
 
 
 def _repeated(records: Sequence[HasKey], found: FileCheck) -> None:
-    """The same text twice is learned twice; with two answers it cannot be learned."""
+    """Warn about texts that occur more than once.
+
+    A repeated text counts twice in training; with different labels it cannot be learned.
+    """
     first: dict[tuple[str, ...], HasKey] = {}
     torn: list[str] = []
     for record in records:

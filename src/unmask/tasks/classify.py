@@ -1,7 +1,7 @@
-"""Labels for a text or a pair: one of them, or any number at once.
+"""Classification: a text or a pair -> one label, or any number of labels.
 
-one        softmax over the labels; the most probable one is the answer
-several    a sigmoid for each label; all above the threshold are the answer
+one        softmax over the labels; the answer is the most probable label
+several    one sigmoid per label; the answer is every label above the threshold
 """
 
 import re
@@ -31,36 +31,36 @@ from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import LabelsView
 from unmask.text.tokens import Tokenizers
 
-SHOWN = 5  # labels whose probabilities are given, where there are many
-NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that are sorted as numbers
-CONFUSED = 30  # labels for which a confusion can be drawn
+SHOWN = 5  # labels whose probabilities an answer lists; chosen labels are always listed
+NUMBER = re.compile(r"-?[0-9]{1,18}")  # sorted as numbers; 18 digits fit into 64 bits
+CONFUSED = 30  # with more labels no confusion matrix is drawn
 
 
 class ClassifySettings(Settings):
-    """How labels are read and learned."""
+    """How labels are read from the file, learned and chosen."""
 
     several: bool = False  # a text may have any number of labels
-    separator: str = ","  # between them, in a table of text
-    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of several
-    balance: Literal["none", "labels"] = "none"  # labels: rare ones count as much as frequent ones
+    separator: str = ","  # between several labels in a CSV or TSV cell
+    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of `several`: chosen above it
+    balance: Literal["none", "labels"] = "none"  # labels: rare ones weigh as much
     smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a text, with the probabilities of the likeliest."""
+    """The chosen labels of a text, with the probabilities of the most probable ones."""
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
 
     @property
     def label(self) -> str:
-        """The one, where there is one."""
+        """The label, in a task with one label per text."""
         return self.labels[0]
 
 
 class Classify(TextTask[Labels]):
-    """A linear reading of the pooled [CLS]."""
+    """A linear layer on the pooled [CLS], as in BERT."""
 
     name = "classify"
     title = "Classify"
@@ -79,7 +79,7 @@ class Classify(TextTask[Labels]):
 
     @classmethod
     def understand(cls, config: ClassifySettings, sample: Sample) -> tuple[str, ...]:
-        """The labels as they stand in a file: a text, a number, or a list of them."""
+        """Parse the label of a sample: a text, a whole number, or a list of labels."""
         value: object = sample.label
         where = sample.where
         if isinstance(value, list) and not config.several:
@@ -89,9 +89,10 @@ class Classify(TextTask[Labels]):
             )
         if isinstance(value, str) and config.several:
             value = [part for part in value.split(config.separator) if part.strip()]
+        # A sample always has a tuple of labels, so that the rest need not tell the two modes apart.
         names: list[str] = []
         for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, bool):
+            if isinstance(part, bool):  # as JSON spells it, not as Python does
                 part = str(part).lower()
             if not isinstance(part, str | int):
                 raise DataError(
@@ -109,12 +110,12 @@ class Classify(TextTask[Labels]):
 
     @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
-        """A table."""
+        """Whether the file is a table; `classify` is the most general task for tables."""
         return ending in TABLES
 
     @classmethod
     def learn(cls, config: ClassifySettings, records: Sequence[Sample]) -> "Classify":
-        """With the labels that occur, numbers in their order."""
+        """Make the task with the labels that occur; whole numbers are sorted as numbers."""
         seen: Counter[str] = Counter(name for record in records for name in _labels_of(record))
         if len(seen) < (1 if config.several else 2):
             only = f"only the label '{next(iter(seen))}'" if seen else "no label"
@@ -124,6 +125,7 @@ class Classify(TextTask[Labels]):
             )
         numbers = all(NUMBER.fullmatch(name) for name in seen)
         names = sorted(seen, key=int) if numbers else sorted(seen)
+        # Scores read as class names would give a useless model with a label per example.
         if len(names) > len(records) / 2 and all(map(is_fraction, names)):
             raise DataError(
                 f"{records[0].where}: {len(names):,} different numbers as labels of "
@@ -131,11 +133,12 @@ class Classify(TextTask[Labels]):
             )
         if config.balance == "none":
             return cls(config, names)
+        # n / (C * count), the "balanced" weights of scikit-learn: every label has the same total.
         return cls(config, names, [len(records) / (len(names) * seen[name]) for name in names])
 
     @classmethod
     def restore(cls, shape: Shape, config: ClassifySettings) -> "Classify | None":
-        """For text labels that are not a number."""
+        """Make the task of a model with text labels that are not a number."""
         labels = text_labels(shape)
         if labels is None or labels.answer == "number":
             return None
@@ -144,23 +147,23 @@ class Classify(TextTask[Labels]):
 
     @property
     def head(self) -> LabelsConfig:
-        """A layer on the pooler, with a row for each label."""
+        """A label head on the pooler, with one output per label."""
         answer: LabelAnswer = "several" if self.config.several else "one"
         return LabelsConfig(on="text", names=self.names, answer=answer)
 
     def check(self, records: Sequence[Sample]) -> None:
-        """Every label must have occurred in training."""
+        """Refuse labels that do not occur in the training data."""
         for record in records:
             for name in _labels_of(record):
                 if name not in self.number:
                     raise unknown_label(record.where, name, self.names[:20])
 
     def truth(self, record: Sample) -> list[int]:
-        """The numbers of its labels."""
+        """Return the indices of the labels of a record."""
         return [self.number[name] for name in _labels_of(record)]
 
     def truths(self, windows: LabelWindows) -> Tensor:
-        """The number of each text's label, or a one for each of its labels."""
+        """Return the label index of each text, or a row of 0 and 1.  -> [N] or [N, C]"""
         numbers: list[list[int]] = [window.truth for window in windows]
         if not self.config.several:
             return torch.tensor([own[0] for own in numbers])
@@ -170,13 +173,13 @@ class Classify(TextTask[Labels]):
         return table
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        """Cross-entropy; of several labels, the mean over all labels."""
+        """Return the summed cross-entropy; of several labels, the mean over the labels."""
         found = self._entropy(scores, batch, "sum")
         return found / len(self.names) if self.config.several else found
 
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The same of each text."""
-        found = self._entropy(scores, batch, "none")  # [N], or [N, C] of several labels
+        """Return the cross-entropy of each text."""
+        found = self._entropy(scores, batch, "none")  # [N]; several labels: [N, C]
         return found.sum(dim=1) / len(self.names) if self.config.several else found
 
     def _entropy(self, scores: Tensor, batch: Batch, how: str) -> Tensor:
@@ -184,15 +187,17 @@ class Classify(TextTask[Labels]):
         smooth = self.config.smoothing
         if not self.config.several:
             return F.cross_entropy(scores, truth, weights, reduction=how, label_smoothing=smooth)
+        # Each label is a choice of two, so smoothing moves a target towards 1/2.
         target = truth * (1 - smooth) + smooth / 2
         return F.binary_cross_entropy_with_logits(scores, target, weights, reduction=how)
 
     def decode(
         self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> Labels:
-        """The most probable label, or all that are probable enough."""
+        """Choose the most probable label, or every label above the threshold."""
         own: Scores = values[0][0]
         shares = 1 / (1 + np.exp(-own)) if self.config.several else softmax(own)
+        # A stable sort breaks ties by label order, on every machine alike.
         order: list[int] = np.argsort(-shares, kind="stable").tolist()
         chosen = order[:1]
         if self.config.several:
@@ -204,21 +209,22 @@ class Classify(TextTask[Labels]):
         )
 
     def view(self, record: Sample, answer: Labels) -> LabelsView:
-        """Its labels and their shares."""
+        """Return the labels and their probabilities for display."""
         return LabelsView(chosen=list(answer.labels), shares=answer.probabilities)
 
     def alike(self, answers: Sequence[Labels]) -> bool:
-        """Does every text have the same labels?"""
+        """Whether every text got the same labels."""
         return len({answer.labels for answer in answers}) == 1
 
     def agreement(self, truth: Sequence[Labels], found: Sequence[Labels]) -> Agreement:
-        """The share of texts with the same labels, however sure."""
+        """Return the share of texts with the same labels, whatever their probabilities."""
         return Agreement.of([a.labels == b.labels for a, b in zip(truth, found, strict=True)])
 
     def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
-        """Accuracy, macro F1 and, of one label, Matthews' correlation."""
+        """Return accuracy and macro F1, with Matthews correlation or micro F1."""
         truth, said = _sets(records, answers)
         found = count_labels(truth, said)
+        # The mean over all known labels: one that is neither predicted nor true counts as 0.
         macro = float(np.mean([found.get(name, LabelCounts()).f1 for name in self.names]))
         right = float(np.mean([a == b for a, b in zip(truth, said, strict=True)]))
         scores = {"accuracy": right, "macro_f1": macro}
@@ -227,14 +233,14 @@ class Classify(TextTask[Labels]):
         return {**scores, "matthews": matthews(self._confusion(records, answers))}
 
     def mistake(self, record: Sample, answer: Labels) -> tuple[str, str, float] | None:
-        """Other labels than the true ones: the surer, the worse."""
+        """Return labels, predictions and confidence of a wrong answer."""
         truth, said = sorted(_labels_of(record)), sorted(answer.labels)
         if truth == said:
             return None
         return ", ".join(truth), ", ".join(said), max(answer.probabilities.values())
 
     def detail(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Detail:
-        """A line for each label, the confusion, the surest mistakes."""
+        """Return a table by label, the confusion matrix and the most confident mistakes."""
         detail, found = super().detail(records, answers), count_labels(*_sets(records, answers))
         detail.table = [found.get(name, LabelCounts()).row(name) for name in self.names]
         if not self.config.several and len(self.names) <= CONFUSED:

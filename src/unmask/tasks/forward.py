@@ -1,4 +1,4 @@
-"""Packed rows -> numbers: what a task asks of a network, as it is or compiled."""
+"""Packed batch -> label scores or hidden states, from a PyTorch network or a compiled one."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,44 +11,47 @@ from unmask.model.network import Network
 from unmask.model.network import PackedRows as NetworkRows
 from unmask.model.shape import LABELS
 
-READ = "read"  # among a batch's labels: the places in the flat batch
+READ = "read"  # key in Batch.labels: flat indices of the tokens that the head reads
 
 
 class Forward(Protocol):
-    """Rows -> numbers: a network as it is, or as a runtime has compiled it."""
+    """The forward pass that tasks call: of a PyTorch network, or of a compiled runtime."""
 
     @property
     def workers(self) -> int:
-        """Batches that are best computed side by side."""
+        """Number of batches to compute in parallel."""
 
     def scores(self, batch: Batch) -> Tensor:
-        """What the head says at the places to read.  -> [P, C]"""
+        """Return the label scores at the batch's places.  -> [P, C]"""
 
     def last(self, batch: Batch) -> Tensor:
-        """The states of the last block.  -> [B, S, D]"""
+        """Return the hidden states of the last layer.  -> [B, S, D]"""
 
 
 @dataclass(frozen=True)
 class LiveForward:
-    """A network as it is."""
+    """The forward pass of a PyTorch network."""
 
     network: Network
 
     @property
     def workers(self) -> int:
-        """One for each core, since they then wait for nothing; one on other devices."""
+        """One worker per core on a CPU, one on other devices.
+
+        Workers with a core each do not wait for each other, as the threads of one large product do.
+        """
         return torch.get_num_threads() if self._device.type == "cpu" else 1
 
     def scores(self, batch: Batch) -> Tensor:
-        """What the head says at the places to read.  -> [P, C]"""
+        """Return the label scores at the batch's places.  -> [P, C]"""
         return scores_of(self.network, batch.to(self._device))
 
     def last(self, batch: Batch) -> Tensor:
-        """The states of the last block.  -> [B, S, D]"""
+        """Return the hidden states of the last layer.  -> [B, S, D]"""
         return self.states(batch)[-1]
 
     def states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings and the output of every block: layers + 1 tensors [B, S, D]."""
+        """Return the embeddings and the output of every layer: layers + 1 tensors [B, S, D]."""
         batch = batch.to(self._device)
         trace: list[Tensor] = []
         self.network.encode(batch, trace=trace)
@@ -60,13 +63,13 @@ class LiveForward:
 
 
 def network_of(forward: Forward) -> Network:
-    """The network of a live model, which alone can say texts."""
+    """Return the network of a live model; compiled models cannot generate text."""
     assert isinstance(forward, LiveForward), "a compiled model says no texts"
     return forward.network
 
 
 def scores_of(network: Network, batch: Batch, head: str = LABELS) -> Tensor:
-    """Scores of labels at the places to read.  -> [P, C]"""
+    """Return label scores at the batch's places.  -> [P, C]"""
     return scores_at(network, batch, batch.labels[READ], head=head)
 
 
@@ -78,6 +81,7 @@ def scores_at(
     head: str = LABELS,
     shared: bool = False,
 ) -> Tensor:
-    """The same of any rows and places.  [P] -> [P, C]"""
+    """Return label scores at chosen places of any packed rows.  [P] -> [P, C]"""
+    # Given the places, the last layer skips most of its work for all other tokens.
     states = network.states_for(head, rows, places=places, shared=shared)
     return network.label_scores(states, head)

@@ -1,4 +1,4 @@
-"""Records -> answers that grow token by token, to be shown before they are complete."""
+"""Records -> answers that grow token by token, for showing them before they are complete."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -10,27 +10,29 @@ Answer = TypeVar("Answer")
 
 
 class GrowingAnswers(Generic[Answer]):
-    """The answers to some records of a task that generates, as they grow together."""
+    """The answers to some records while one session generates them together."""
 
     def __init__(
         self,
         session: AnswerSession | None,
         parts: Sequence[tuple[int, Callable[[Sequence[object]], Answer]]],
     ) -> None:
-        """Of each record, `parts` has the number of its windows and what decodes their values."""
+        """`parts` has the number of windows of each record, and a function that decodes them."""
         self.session, self.parts = session, parts
 
     @property
     def done(self) -> bool:
-        """Are all answers complete?"""
+        """Whether all answers are complete."""
         return self.session is None or self.session.done
 
     def step(self) -> None:
-        """One token further, for every answer that is not complete."""
+        """Generate one more token of every incomplete answer."""
         if self.session is not None and not self.session.done:
             self.session.step()
 
     def answers(self) -> list[Answer]:
-        """What there is of each answer so far."""
+        """Return every answer as far as it has been generated."""
+        # The session knows only windows, in the order of the records: each record takes its own off
+        # the front. A record without windows takes none and is decoded from an empty list.
         values = iter(self.session.values() if self.session else [])
         return [decode(list(islice(values, count))) for count, decode in self.parts]

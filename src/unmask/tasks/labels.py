@@ -1,6 +1,6 @@
-"""Tasks whose answer is read from scores of labels: of a text, of tokens, of the ends of a span.
+"""The base of tasks that classify a text, each of its tokens, or each token as the end of a span.
 
-windows -> rows -> encoder -> states in some places -> head -> scores -> answer
+    windows -> packed rows -> encoder -> hidden states at some places -> head -> scores -> answer
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,68 +32,70 @@ from unmask.tasks.forward import READ, Forward, scores_of
 from unmask.tasks.results import RawAnswers
 from unmask.text.tokens import Tokenizers
 
-Scores = NDArray[np.float32]  # [P, C]: at each place that is read
-LOOKED_AT = 50  # rows that tell what a table is
-TRUTH = "truth"  # among a batch's labels: what must be answered
+Scores = NDArray[np.float32]  # [P, C]: for each scored place
+LOOKED_AT = 50  # rows of a table from which its task is guessed
+TRUTH = "truth"  # key in Batch.labels: the labels of the task
 LabelWindows = Sequence["LabelWindow"]
 
 
 @dataclass(frozen=True, slots=True)
 class LabelWindow:
-    """Tokens with the places whose states are scored."""
+    """Tokens, with the places whose hidden states the head scores."""
 
     ids: Numbers
     segments: Numbers
     places: Sequence[int]
-    truth: Any = None  # what the scores should say, where it is known
-    about: Any = None  # whatever the task needs to understand the scores
-    cut: int = 0  # tokens at its end that did not fit
+    truth: Any = None  # the label, in the form that `truths` collects; None: unknown
+    about: Any = None  # what `decode` needs, such as offsets in the text
+    cut: int = 0  # tokens truncated at the end
 
     @property
     def labelled(self) -> bool:
-        """Is its truth known?"""
+        """Whether the label is known."""
         return self.truth is not None
 
     def compact(self) -> "LabelWindow":
-        """The same in less memory; what answers need is left out."""
+        """Return a smaller copy without `about`, which only answers need."""
+        # Training holds the windows of all examples in memory, and a list costs eight bytes or more
+        # per token.
         ids, segments = np.asarray(self.ids, np.int32), np.asarray(self.segments, np.int8)
         return replace(self, about=None, ids=ids, segments=segments)
 
 
 class LabelTask(Task[Record, Answer]):
-    """A task with a head of labels."""
+    """A task that reads its answer from the scores of a label head."""
 
     @property
     def head(self) -> LabelsConfig:
-        """The layer that its scores come from."""
+        """The configuration of the label head."""
         raise NotImplementedError
 
     def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
-        """Its labels, and the pooler if they read it."""
+        """Return the label head, and the pooler if the label head reads it."""
         return heads_of({LABELS: self})
 
     @property
     def objective(self) -> Objective:
-        """Its loss."""
+        """The objective that trains the head with the loss of this task."""
         return SupervisedObjective({self.name: self}, {self.name: LABELS})
 
     def truths(self, windows: LabelWindows) -> Tensor:
-        """What must be answered.  -> [N] or [N, K]"""
+        """Return the labels of a batch as a tensor.  -> [N] or [N, K]"""
         raise NotImplementedError
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        """How wrong scores are beside the batch's truths, summed over answers.  [P, C] -> []"""
+        """Return the loss of a batch, summed over its labels.  [P, C] -> []"""
         raise NotImplementedError
 
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The same of each place that is read, or of each window.  [P, C] -> [P] or [N]"""
+        """Return the loss of each scored place or of each window.  [P, C] -> [P] or [N]"""
         raise SettingsError(
             f"{self.name}: has no loss of a single record. Define the method 'losses' of "
             f"{type(self).__name__}."
         )
 
     def batch(self, windows: LabelWindows, tokens: Tokenizers, term: str | None = None) -> Batch:
-        """Windows in packed rows, with places and truths."""
+        """Pack windows into a batch with the scored places and the labels."""
         truths = self.truths(windows)
         batch = places_of(windows, tokens)
         return batch.with_labels(len(truths), term or self.name, **{TRUTH: truths})
@@ -106,20 +108,25 @@ class LabelTask(Task[Record, Answer]):
         *,
         known: Criterion | None = None,
     ) -> RawAnswers:
-        """The scores of each window; they also give the loss, but for an objective of its own."""
+        """Score each window; with `known`, also return the loss of the labels.
+
+        The loss is computed from the same scores, unless the task has an objective of its own.
+        """
         batch = self.batch(windows, tokens) if known else places_of(windows, tokens)
+        # NumPy has no bfloat16, in which a GPU may compute.
         scores = forward.scores(batch).float().cpu()
         parts: Sequence[Tensor] = scores.split([len(window.places) for window in windows])
         values: list[Scores] = [part.numpy() for part in parts]
         if not known:
             return RawAnswers(values)
+        # Compared by type: a subclass may override the loss, so the shortcut below would be wrong.
         if type(known.objective) is not SupervisedObjective:
             return RawAnswers(values, *known(batch))
         return RawAnswers(values, float(self.loss(scores, batch)), batch.counts[self.name])
 
 
 def places_of(windows: LabelWindows, tokens: Tokenizers) -> Batch:
-    """Windows in packed rows, with the places to read."""
+    """Pack windows into a batch with the flat indices of the scored places."""
     batch = lay_out(windows, pad_id=tokens.source.vocabulary.pad)
     begins: list[int] = batch.begins.tolist()
     places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
@@ -127,28 +134,31 @@ def places_of(windows: LabelWindows, tokens: Tokenizers) -> Batch:
 
 
 class SupervisedObjective(Objective):
-    """The loss of the task that a batch belongs to, which the name of its count tells.
+    """The supervised loss of one or several label tasks on one encoder.
 
-    Each of several tasks has a head by its name, of which a batch uses one.
+    Each task has a head of its own. A batch belongs to one task: the one whose name stands in its
+    counts.
     """
 
     def __init__(self, tasks: Mapping[str, LabelTask[Any, Any]], heads: Mapping[str, str]) -> None:
-        """`heads` are the heads of the tasks, by the names of their losses."""
+        """Take tasks by the names of their losses, and the head of each."""
         super().__init__(Settings())
         self.tasks, self.head_of = dict(tasks), dict(heads)
 
     def describe(self) -> list[Term]:
-        """A term for each task."""
+        """Return one loss term per task."""
         return [Term(name, "answers") for name in self.tasks]
 
     def forward(
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
-        """The loss of one task."""
-        (name,) = batch.counts
+        """Return the loss of the task that the batch belongs to."""
+        (name,) = batch.counts  # fails if a batch ever mixes tasks
         task, scores = self.tasks[name], scores_of(network, batch, self.head_of[name])
         if not each:
             return {name: task.loss(scores, batch)}
+        # `losses` has one entry per window, or one per scored place, which must be assigned to the
+        # window that it lies in.
         losses, windows = task.losses(scores, batch), torch.arange(len(batch.row))
         if len(losses) == len(scores):
             windows = batch.texts().flatten()[batch.labels[READ]]
@@ -156,7 +166,7 @@ class SupervisedObjective(Objective):
 
 
 def label_tasks(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, LabelTask[Any, Any]]:
-    """Several tasks on one encoder, each of which must be learned from labels."""
+    """Return tasks that can share an encoder; refuse those that are not label tasks."""
     found = {name: task for name, task in tasks.items() if isinstance(task, LabelTask)}
     for name, task in tasks.items():
         if name not in found:
@@ -168,14 +178,14 @@ def label_tasks(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, LabelTask[Any,
 
 
 def heads_of(tasks: Mapping[str, LabelTask[Any, Any]]) -> Heads:
-    """A head for each of several tasks; a pooler if one of them reads it."""
+    """Return the label head of each task, and one pooler if any of them reads it."""
     several = {name: task.head for name, task in tasks.items()}
     pooler: Heads = {POOLER: PoolerConfig()} if any(h.pooled for h in several.values()) else {}
     return {**pooler, **several}
 
 
 class TextTask(LabelTask[Sample, Answer]):
-    """A task that reads a text or a pair of texts at its [CLS]."""
+    """A task that classifies or scores a text, or a pair of texts, at [CLS]."""
 
     tabular = True
     Ask: ClassVar[type[Ask]] = AskText
@@ -184,7 +194,7 @@ class TextTask(LabelTask[Sample, Answer]):
     def read(
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Sample]:
-        """Texts or pairs, with their labels where the table has them."""
+        """Yield texts or pairs, with their labels where the table has them."""
         (path,) = paths
         return read_samples(path, columns, watcher, partial(cls.understand, config))
 
@@ -192,19 +202,19 @@ class TextTask(LabelTask[Sample, Answer]):
     def noted(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
-        """The columns of the first file."""
+        """Infer the columns from the first file; also return a line that names them."""
         columns = infer_columns(paths[0], columns, labelled=labelled)
         return columns, [columns.said()]
 
     def questions(
         self, source: str | Path, columns: Columns, watcher: ErrorPolicy
     ) -> Iterator[Sample]:
-        """As from a labelled file, whose labels are not needed."""
+        """Yield the texts of a table; a column of labels is not needed."""
         return self.read([source], columns, watcher, self.config)
 
     @classmethod
     def first_labels(cls, path: Path, ending: str, lines: Sequence[str]) -> list[str]:
-        """The labels of the first rows of a table."""
+        """Return the labels of the first rows of a table."""
         if ending not in TABLES:
             return []
         samples = islice(read_samples(path, infer_columns(path, Columns()), IGNORE), LOOKED_AT)
@@ -212,15 +222,15 @@ class TextTask(LabelTask[Sample, Answer]):
 
     @classmethod
     def understand(cls, config: Any, sample: Sample) -> Any:
-        """The label of a file as the task has it; refuses one that it cannot have."""
+        """Parse a label from the file; refuse one that is invalid for the task."""
         raise NotImplementedError
 
     def record(self, ask: AskText, where: str, number: int) -> Sample:
-        """A text or a pair."""
+        """Return the text or pair of a question, without a label."""
         return Sample(ask.text, ask.second, None, where)
 
     def truth(self, record: Sample) -> object:
-        """What the scores of a labelled record should say."""
+        """Return a record's label in the form that `truths` collects."""
         raise NotImplementedError
 
     def windows(
@@ -231,22 +241,24 @@ class TextTask(LabelTask[Sample, Answer]):
         learn: bool = False,
         numbers: Iterator[int] | None = None,
     ) -> Iterator[tuple[Sample, list[LabelWindow]]]:
-        """One window each; a text that is too long loses its end."""
+        """Yield one window per record; a text that is too long is truncated at its end."""
+        # The tokenizer takes groups of texts ahead and runs in parallel; `tee` keeps just these.
         records, again = tee(records)
         texts = (record.texts for record in again)
         encoded = tokens.source.encode_many(texts, limit=tokens.max_length)
         for record, found in zip(records, encoded, strict=True):
             truth = None if record.label is None else self.truth(record)
+            # Place 0 is [CLS].
             yield record, [LabelWindow(found.ids, found.segments, [0], truth, cut=found.cut)]
 
 
 def text_labels(shape: Shape) -> LabelsConfig | None:
-    """The labels on texts of a network that has one task."""
+    """Return the text-label head of a model with a single task, or None."""
     return shape.labels if shape.labels and shape.labels.on == "text" else None
 
 
 def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
-    """The error for a label that a trained task cannot know."""
+    """Return the error for a label that does not occur in the training data."""
     return DataError(
         f"{where}: {unknown_name('label', label, known)} It does not occur in the training data. "
         "Mend it, or add examples of it there."
@@ -254,7 +266,9 @@ def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
 
 
 def fullest_windows(places: Sequence[int], size: int, room: int, stride: int) -> list[int]:
-    """For each word the beginning of the window that shows most around it.
+    """Return, for each place, the start of the window that shows the most context around it.
+
+    Windows hold `room` of `size` tokens and share about `stride`; the last one is flush right.
 
     >>> fullest_windows([0, 4, 9, 11], size=12, room=8, stride=4)
     [0, 0, 4, 4]
@@ -262,9 +276,12 @@ def fullest_windows(places: Sequence[int], size: int, room: int, stride: int) ->
     if size <= room:
         return [0] * len(places)
     step = max(room - stride, 1)
+    # The last window is moved back to be full: a short one would show less context than fits.
     begins = list(range(0, size - room, step)) + [size - room]
     found = []
     for place in places:
+        # The most context is in the window whose middle is nearest. Distances are doubled to stay
+        # integers; of two equal ones the earlier window wins.
         middles = [(abs(2 * (place - b) - room), b) for b in begins if b <= place < b + room]
         found.append(min(middles)[1])
     return found

@@ -1,6 +1,7 @@
-"""Scores -> probabilities; answers against the truth -> numbers.
+"""Scores -> probabilities; predictions and labels -> metrics.
 
-Answers are labels, sets of labels, or numbers that should agree.
+Covers single labels, sets of labels and real numbers. Tests compare the results with scikit-learn
+and SciPy.
 """
 
 from collections import Counter
@@ -18,7 +19,9 @@ F = TypeVar("F", np.float32, np.float64)
 
 
 def softmax(scores: NDArray[F]) -> NDArray[F]:
-    """Scores as probabilities, along the last axis."""
+    """Return the softmax of scores over the last axis."""
+    # Subtracting the maximum avoids overflow. `initial` allows an empty axis, which a question
+    # without a candidate answer has.
     grown = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
     shares: NDArray[F] = grown / grown.sum(axis=-1, keepdims=True)
     return shares
@@ -26,7 +29,7 @@ def softmax(scores: NDArray[F]) -> NDArray[F]:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How often something was said, true, and both."""
+    """How often a label was predicted, was true, and was both (a true positive)."""
 
     said: int = 0
     true: int = 0
@@ -37,21 +40,21 @@ class LabelCounts:
 
     @property
     def precision(self) -> float:
-        """Of what was said, the share that is true."""
+        """The share of predictions that are true; 0 without predictions."""
         return self.both / self.said if self.said else 0.0
 
     @property
     def recall(self) -> float:
-        """Of what is true, the share that was said."""
+        """The share of true labels that were predicted; 0 without true labels."""
         return self.both / self.true if self.true else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of the two."""
+        """The harmonic mean of precision and recall."""
         return 2 * self.both / (self.said + self.true) if self.said + self.true else 0.0
 
     def row(self, name: str) -> dict[str, str | float]:
-        """As a line of a table."""
+        """Return the scores of a label as a table row."""
         shares = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
         return {"label": name, **shares, "count": self.true}
 
@@ -59,7 +62,11 @@ class LabelCounts:
 def count_labels(
     truth: Sequence[Set[T]], said: Sequence[Set[T]], label: Callable[[T], str] = str
 ) -> dict[str, LabelCounts]:
-    """For each label of things that occur in either, how often one was said, true, and both."""
+    """Count predicted, true and correct items by label, over all records.
+
+    Items may be labels or, with a function for their label, other things such as entity spans.
+    """
+    # Both arguments hold sets: a label that is predicted twice for one record counts once.
     shared = [right & found for right, found in zip(truth, said, strict=True)]
     counts = [
         Counter(label(t) for things in each for t in things) for each in (said, truth, shared)
@@ -68,7 +75,7 @@ def count_labels(
 
 
 def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
-    """How often each truth was called what: [truth, said]."""
+    """Count how often each true label was predicted as each label: [true, predicted]."""
     number = {name: i for i, name in enumerate(names)}
     table = np.zeros((len(names), len(names)), dtype=np.int64)
     for right, found in zip(truth, said, strict=True):
@@ -77,8 +84,8 @@ def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -
 
 
 def matthews(table: NDArray[np.int64]) -> float:
-    """Matthews' correlation of a confusion, for any number of labels (Gorodkin 2004)."""
-    counts = table.astype(np.float64)
+    """Return the Matthews correlation of a confusion matrix of any size (Gorodkin 2004)."""
+    counts = table.astype(np.float64)  # fourth powers below overflow int64 from 55,000 records on
     true: Numbers = counts.sum(axis=1)
     said: Numbers = counts.sum(axis=0)
     all_, right = float(counts.sum()), float(np.trace(counts))
@@ -87,12 +94,12 @@ def matthews(table: NDArray[np.int64]) -> float:
 
 
 def dot(one: Numbers, other: Numbers) -> float:
-    """The sum of products."""
+    """Return the dot product as a Python float."""
     return float(one @ other)
 
 
 def pearson(first: ArrayLike, second: ArrayLike) -> float:
-    """How well one line goes through all pairs; 0 where one of the two never changes."""
+    """Return Pearson's correlation; 0 if one side is constant."""
     a, b = _centred(first), _centred(second)
     size = sqrt(dot(a, a) * dot(b, b))
     return dot(a, b) / size if size else 0.0
@@ -104,18 +111,18 @@ def _centred(values: ArrayLike) -> Numbers:
 
 
 def spearman(first: ArrayLike, second: ArrayLike) -> float:
-    """How well two orders agree: Pearson's of the ranks."""
+    """Return Spearman's rank correlation; 0 if one side is constant."""
     return pearson(ranks(first), ranks(second))
 
 
 def ranks(values: ArrayLike) -> Numbers:
-    """The place of each value in their order; equal ones share the mean of their places.
+    """Return the rank of each value, from 1; equal values share the mean of their ranks.
 
     >>> ranks([10, 30, 20, 20])
     array([1. , 4. , 2.5, 2.5])
     """
     numbers = np.asarray(values, dtype=np.float64)
     _, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    last = counts.cumsum()
+    last = counts.cumsum()  # the highest rank within each group of equal values
     mean: Numbers = (last - (counts - 1) / 2)[which]
     return mean

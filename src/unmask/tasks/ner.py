@@ -1,7 +1,7 @@
-"""Names in a text: a tag for each word, B- for the first of a name, I- for the others, O for none.
+"""Named entities: text -> one tag per word (B- starts, I- continues, O outside an entity) -> spans.
 
-A word is judged by its first piece. A sentence longer than the model is read in overlapping
-windows, and each word judged in the one that shows most around it; nothing is cut.
+A word is tagged at its first token, as in BERT. A sentence longer than the model is read in
+overlapping windows; each word is tagged in the window that shows the most context around it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,23 +49,23 @@ from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import Vocabulary
 
-TEXT = "Ada Lovelace met Charles Babbage in London."  # to try a model with
-MARKS = ('"tokens"', '"entities"', '"spans"')  # of JSON lines
-AHEAD = 256  # sentences that are tokenised at a time
-_Span = tuple[str, int, int]  # of a name: label, start, end
+TEXT = "Ada Lovelace met Charles Babbage in London."  # shown on the page
+MARKS = ('"tokens"', '"entities"', '"spans"')  # keys by which JSON lines are recognised
+AHEAD = 256  # sentences per call of the tokenizer, which is parallel within a call
+_Span = tuple[str, int, int]  # label, start, end
 
 
 class NerSettings(Settings):
-    """How sentences are read."""
+    """How sentences are read and windowed."""
 
-    stride: Annotated[int, Field(ge=0)] = 64  # tokens that two windows share
-    context: Annotated[int, Field(ge=0)] = 0  # tokens of the document shown on either side
-    lenient: bool = False  # an I- that follows nothing of its kind begins a name
+    stride: Annotated[int, Field(ge=0)] = 64  # tokens shared by two windows
+    context: Annotated[int, Field(ge=0)] = 0  # document tokens shown on each side
+    lenient: bool = False  # an I- tag without a predecessor of its label starts an entity
 
 
 @dataclass(frozen=True)
 class FoundEntity:
-    """A name that was found."""
+    """A predicted entity: its span in characters and the mean probability of its tags."""
 
     label: str
     text: str
@@ -76,14 +76,14 @@ class FoundEntity:
 
 @dataclass(frozen=True)
 class FoundEntities:
-    """The names in a text, and the tag of each of its words."""
+    """The entities in a text, and the tag of each word."""
 
     entities: tuple[FoundEntity, ...]
     tags: tuple[str, ...]
 
 
 class AskSentence(Ask):
-    """A text with names in it."""
+    """A text with named entities in it."""
 
     text: Annotated[Text, Field(description="The text to find names in.", examples=[TEXT])]
 
@@ -91,7 +91,7 @@ class AskSentence(Ask):
 
 
 class Ner(LabelTask[Sentence, FoundEntities]):
-    """A linear reading of the first piece of each word."""
+    """A linear layer on the first token of each word."""
 
     name = "ner"
     title = "Names"
@@ -114,7 +114,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         watcher: ErrorPolicy,
         config: NerSettings,
     ) -> Iterator[Sentence]:
-        """Sentences with their entities."""
+        """Yield sentences with their entities."""
         (path,) = paths
         return read_sentences(path, watcher, columns, lenient=config.lenient)
 
@@ -126,32 +126,33 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         watcher: ErrorPolicy,
         config: NerSettings,
     ) -> Iterator[Sentence]:
-        """With other numbers for the documents of each file: none goes on in the next file."""
+        """Yield the sentences of several files; no document continues in the next file."""
         for which, path in enumerate(paths):
             for sentence in cls.read([path], columns, watcher, config):
+                # Interleaved, the numbers of two files never meet.
                 yield replace(sentence, document=sentence.document * len(paths) + which)
 
     @classmethod
     def noted(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
-        """How the tags of a file are written."""
+        """Return the columns unchanged, and a line that names the tagging scheme."""
         lines = file_format(paths[0], None) == ".jsonl"
         return columns, [] if lines else [scheme_of(paths[0])]
 
     def record(self, ask: AskSentence, where: str, number: int) -> Sentence:
-        """A sentence of a document of its own: none may be the context of another one."""
+        """Make a sentence in a document of its own, so that no other question is its context."""
         return replace(sentence_of(ask.text, where), document=number)
 
     def questions(
         self, source: str | Path, columns: Columns, watcher: ErrorPolicy
     ) -> Iterator[Sentence]:
-        """As from a labelled file, whose answers are not needed."""
+        """Yield the sentences of a file in the training format; entities are not needed."""
         return self.read([source], columns, watcher, self.config)
 
     @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
-        """Columns of words and tags, or JSON lines with tokens or entities."""
+        """Whether the file has columns of words and tags, or JSON lines with entities."""
         if ending == ".jsonl":
             found = any(mark in line for line in lines for mark in MARKS)
             return found and not any('"question"' in line for line in lines)
@@ -159,7 +160,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
 
     @classmethod
     def learn(cls, config: NerSettings, records: Sequence[Sentence]) -> "Ner":
-        """With the labels that occur."""
+        """Make the task with the labels that occur."""
         labels = sorted({e.label for record in records for e in record.entities or ()})
         if not labels:
             raise DataError(
@@ -170,17 +171,17 @@ class Ner(LabelTask[Sentence, FoundEntities]):
 
     @classmethod
     def restore(cls, shape: Shape, config: NerSettings) -> "Ner | None":
-        """For labels on tokens."""
+        """Make the task of a model with labels on tokens."""
         labels = shape.labels
         return cls(config, labels.names) if labels and labels.on == "token" else None
 
     @property
     def head(self) -> LabelsConfig:
-        """A layer with a row for each tag."""
+        """A label head on tokens, with one output per tag."""
         return LabelsConfig(on="token", names=self.tags)
 
     def check(self, records: Sequence[Sentence]) -> None:
-        """Every label must have occurred in training."""
+        """Refuse sentences without entities, and labels that are not in the training data."""
         known = sorted({tag[2:] for tag in self.tags if tag != OUTSIDE})
         for record in records:
             if record.entities is None:
@@ -197,11 +198,11 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         learn: bool = False,
         numbers: Iterator[int] | None = None,
     ) -> Iterator[tuple[Sentence, list[LabelWindow]]]:
-        """One each, or as many as a long sentence needs."""
+        """Yield one window per sentence, or several for a long one."""
         room, tokenizer = tokens.max_length - 2, tokens.source
 
         def group(numbered: tuple[int, Sentence]) -> int:
-            """Sentences that may be shown beside each other; without a context, just enough."""
+            """Group by document for context; without context, only to batch the tokenizer."""
             number, record = numbered
             return record.document if self.config.context else number // AHEAD
 
@@ -218,22 +219,23 @@ class Ner(LabelTask[Sentence, FoundEntities]):
                 yield record, self._windows(record, shown, starts, tokenizer.vocabulary, room)
 
     def truths(self, windows: LabelWindows) -> Tensor:
-        """The number of each word's tag."""
+        """Return the tag index of each word.  -> [N]"""
         tags: list[list[int]] = [window.truth for window in windows]
         return torch.tensor(list(chain.from_iterable(tags)), dtype=torch.long)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        """Cross-entropy over the tags of each word."""
+        """Return the cross-entropy summed over words."""
         return F.cross_entropy(scores, batch.labels[TRUTH], reduction="sum")
 
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The same of each word."""
+        """Return the cross-entropy of each word."""
         return F.cross_entropy(scores, batch.labels[TRUTH], reduction="none")
 
     def decode(
         self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> FoundEntities:
-        """The best tag of each word, and the names that they spell."""
+        """Take the best tag of each word and join tags into entities."""
+        # Scores come window by window; `about` puts them back into the order of the words.
         words: list[list[int]] = [window.about for window in windows]
         order = np.argsort(list(chain.from_iterable(words)), kind="stable")
         every = np.concatenate(values)[order]
@@ -248,7 +250,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         return FoundEntities(tuple(found), tags)
 
     def view(self, record: Sentence, answer: FoundEntities) -> SpansView:
-        """The names in the text."""
+        """Return the text with its entities marked."""
         spans = [
             Marked(start=n.start, end=n.end, label=n.label, share=n.probability)
             for n in answer.entities
@@ -258,10 +260,10 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     def agreement(
         self, truth: Sequence[FoundEntities], found: Sequence[FoundEntities]
     ) -> Agreement:
-        """The share of the words that are tagged alike, among those in which either sees a name."""
+        """Return the share of equal tags, of words that either model puts into an entity."""
         texts = zip(truth, found, strict=True)
         words = [pair for a, b in texts for pair in zip(a.tags, b.tags, strict=True)]
-        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]
+        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]  # most words are O
         if not same:
             raise DataError(
                 f"the model sees no name in {len(truth):,} texts, so that nothing can be compared. "
@@ -273,12 +275,12 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     def score(
         self, records: Sequence[Sentence], answers: Sequence[FoundEntities]
     ) -> dict[str, float]:
-        """Precision, recall and F1 of whole names, as CoNLL counts them."""
+        """Return precision, recall and F1 of whole entities, as the CoNLL script counts them."""
         total = sum(_hits(records, answers).values(), LabelCounts())
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
     def mistake(self, record: Sentence, answer: FoundEntities) -> tuple[str, str, float] | None:
-        """The names that were missed, and those that are none: the more, the worse."""
+        """Return the missed and the invented entities; severity is their number."""
         truth, said = _spans(record.entities or ()), _spans(answer.entities)
         if truth == said:
             return None
@@ -289,21 +291,22 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         return missed, invented, float(len(truth ^ said))
 
     def detail(self, records: Sequence[Sentence], answers: Sequence[FoundEntities]) -> Detail:
-        """A line for each label, the sentences with the most mistakes."""
+        """Return scores by label and the sentences with the most mistakes."""
         detail, found = super().detail(records, answers), _hits(records, answers)
         detail.table = [found[label].row(label) for label in sorted(found)]
         return detail
 
     def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
-        """The pieces of each word of each sentence; a word that has none is an unknown one."""
+        """Tokenize each word of each sentence: [sentence][word] -> token ids."""
         found = iter(tokenizer.ids([own.text[a:b] for own in some for a, b in own.words]))
+        # A word may lose all its characters, such as a zero-width space; it still needs a token.
         unknown_id = [tokenizer.vocabulary.unknown]
         return [[next(found) or unknown_id for _ in record.words] for record in some]
 
     def _around(self, before: int, after: int, spare: int) -> tuple[int, int]:
-        """How many of the tokens before and after a sentence are shown, with so much room left."""
+        """Return how many context tokens fit before and after a sentence, in `spare` tokens."""
         before, after = min(before, self.config.context), min(after, self.config.context)
-        if before + after > spare:
+        if before + after > spare:  # half each; what `before` leaves goes to `after`
             before = min(before, max(spare, 0) // 2)
             after = min(after, max(spare, 0) - before)
         return before, after
@@ -311,20 +314,21 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     def _windows(
         self, record: Sentence, shown: list[int], starts: list[int], words: Vocabulary, room: int
     ) -> list[LabelWindow]:
-        """The windows over all tokens that are shown; each word of the sentence is in one."""
+        """Cut the visible tokens into windows; each word is tagged in exactly one."""
         truth = None if record.entities is None else self._truth(record)
         owners = fullest_windows(starts[:-1], len(shown), room, self.config.stride)
         found = []
-        for begin in sorted(set(owners)) or [0]:  # a text may have no word in it
+        for begin in sorted(set(owners)) or [0]:  # a text without words still needs a window
             own = [i for i, owner in enumerate(owners) if owner == begin]
             part = [words.cls, *shown[begin : begin + room], words.sep]
+            # + 1 for [CLS], which stands before the visible tokens
             places = [starts[i] - begin + 1 for i in own]
             tags = None if truth is None else [truth[i] for i in own]
             found.append(LabelWindow(part, [0] * len(part), places, tags, own))
         return found
 
     def _truth(self, record: Sentence) -> list[int]:
-        """The number of each word's tag."""
+        """Return the tag index of each word."""
         tags = [OUTSIDE] * len(record.words)
         for entity in record.entities or ():
             inside = [
@@ -336,7 +340,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
 
 
 def _hits(records: Sequence[Sentence], answers: Sequence[FoundEntities]) -> dict[str, LabelCounts]:
-    """By label, how many names were said, true, and both."""
+    """Count predicted, true and correct entities by label."""
     truth = [_spans(record.entities or ()) for record in records]
     said = [_spans(answer.entities) for answer in answers]
     return count_labels(truth, said, lambda span: span[0])

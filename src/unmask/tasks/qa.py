@@ -1,9 +1,8 @@
-"""Questions about a passage: the answer is a stretch of it, or that there is none (SQuAD).
+"""Extractive question answering (SQuAD): a question and a passage -> a span of it, or no answer.
 
-A passage longer than the model is read in overlapping windows, each with the question before it.
-Every token has a score for being the first of the answer and one for being the last; the best
-stretch over all windows is the answer, exactly as it stands in the passage. That the passage does
-not answer is the score of [CLS] for both.
+A passage longer than the model is read in overlapping windows, each after the question. Every
+token gets a score as the first and as the last token of the answer. The answer is the best span
+over all windows, copied verbatim from the passage. [CLS] as both ends stands for "no answer".
 """
 
 import re
@@ -37,24 +36,24 @@ from unmask.tasks.views import Marked, SpansView
 from unmask.text.tokenizer import Encoded, Offsets
 from unmask.text.tokens import Tokenizers
 
-PASSAGE = "The book was written by Ada in the spring of 1843."  # to try a model with
-SURE = 1e4  # how much better no answer is where there is nothing to answer with
+PASSAGE = "The book was written by Ada in the spring of 1843."  # shown on the page
+SURE = 1e4  # margin of "no answer" without any candidate; finite, as JSON has no infinity
 
 
 class QaSettings(Settings):
-    """How passages are read, and which stretches are answers."""
+    """How passages are windowed, and which spans may be answers."""
 
-    stride: Annotated[int, Field(ge=0)] = 128  # tokens that two windows share
-    longest_question: Count = 64  # tokens; the rest is cut
+    stride: Annotated[int, Field(ge=0)] = 128  # tokens shared by two windows
+    longest_question: Count = 64  # tokens; the rest is truncated
     longest_answer: Count = 30  # tokens
-    best: Count = 20  # first and last tokens that are tried, and answers that are given at most
-    unanswerable: bool = False  # some passages do not answer: then the answer may be nothing
-    threshold: float = 0.0  # ... where nothing is better than the best stretch by more than this
+    best: Count = 20  # start and end tokens that are combined; also the most candidates returned
+    unanswerable: bool = False  # a passage may hold no answer
+    threshold: float = 0.0  # margin over the best span above which there is no answer
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stretch that may be the answer."""
+    """A span that may be the answer, in characters of the passage."""
 
     text: str
     start: int
@@ -65,13 +64,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class QaAnswer:
-    """The answer, "" where there is none, and what else it may be, best first."""
+    """The answer, "" if there is none, and the other candidates, best first."""
 
     text: str
-    start: int  # in the passage; -1 without an answer
+    start: int  # in characters of the passage; -1 without an answer
     end: int
     probability: float
-    nothing: float  # how much better no answer is than the best stretch
+    nothing: float  # score of "no answer" minus score of the best span
     candidates: tuple[Candidate, ...]
 
 
@@ -89,7 +88,7 @@ class AskPassage(Ask):
 
 
 class Qa(LabelTask[Question, QaAnswer]):
-    """Two scores for each token: begins the answer, ends it."""
+    """Two scores per token: it starts the answer, it ends the answer."""
 
     name = "qa"
     title = "Answer"
@@ -103,31 +102,31 @@ class Qa(LabelTask[Question, QaAnswer]):
     def read(
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: QaSettings
     ) -> Iterator[Question]:
-        """Questions with their passages."""
+        """Yield questions with their passages and answers."""
         (path,) = paths
         return read_questions(path, watcher, columns)
 
     def record(self, ask: AskPassage, where: str, number: int) -> Question:
-        """A question without an answer."""
+        """Return a question without an answer."""
         name = where if ask.id is None else str(ask.id)
         return Question(name, ask.question, ask.context, None, where)
 
     def questions(
         self, source: str | Path, columns: Columns, watcher: ErrorPolicy
     ) -> Iterator[Question]:
-        """As from a labelled file in SQuAD's format; else rows of a table."""
+        """Yield the questions of a file in SQuAD's format, or the rows of a table."""
         if file_format(source, None) == ".json":
             return self.read([source], columns, watcher, self.config)
         return super().questions(source, columns, watcher)
 
     @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
-        """SQuAD's JSON, or lines with questions and contexts."""
+        """Whether the file is SQuAD's JSON, or JSON lines of questions with contexts."""
         return ending == ".json" or asks_about_passages(lines)
 
     @classmethod
     def learn(cls, config: QaSettings, records: Sequence[Question]) -> "Qa":
-        """Some are unanswerable if the training data has such."""
+        """Make the task; it allows "no answer" if the training data has such questions."""
         if not any(record.answers for record in records):
             raise DataError(
                 f"{records[0].where}: none of {len(records):,} questions has an answer; need some "
@@ -138,16 +137,16 @@ class Qa(LabelTask[Question, QaAnswer]):
 
     @classmethod
     def restore(cls, shape: Shape, config: QaSettings) -> "Qa | None":
-        """For labels on the ends of a span."""
+        """Make the task of a model with labels on span ends."""
         return cls(config) if shape.labels and shape.labels.on == "span" else None
 
     @property
     def head(self) -> LabelsConfig:
-        """A layer with two rows."""
-        return LabelsConfig(on="span", names=("start", "end"), dropout=0.0)
+        """A label head on every token with two outputs, start and end."""
+        return LabelsConfig(on="span", names=("start", "end"), dropout=0.0)  # as BERT's
 
     def check(self, records: Sequence[Question]) -> None:
-        """Every question must have its answers."""
+        """Refuse questions without an `answers` field."""
         for record in records:
             if record.answers is None:
                 raise DataError(
@@ -162,9 +161,9 @@ class Qa(LabelTask[Question, QaAnswer]):
         learn: bool = False,
         numbers: Iterator[int] | None = None,
     ) -> Iterator[tuple[Question, list[LabelWindow]]]:
-        """As many as the passage needs."""
+        """Yield as many windows as each passage needs."""
         limit = tokens.max_length
-        first = min(self.config.longest_question, limit // 2)
+        first = min(self.config.longest_question, limit // 2)  # leave half for the passage
         room = limit - first - 3
         stride = min(self.config.stride, max(room // 2, 0))  # a window must be able to advance
         for record in records:
@@ -174,26 +173,30 @@ class Qa(LabelTask[Question, QaAnswer]):
             yield record, [_window(part, record) for part in parts]
 
     def truths(self, windows: LabelWindows) -> Tensor:
-        """The places of the first and the last token."""
+        """Return the first and last token of each answer.  -> [N, 2]"""
         return torch.tensor([window.truth for window in windows])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The mean of two cross-entropies over the tokens of a window.  [P, 2] -> []"""
+        """Return the mean of start and end cross-entropy, summed over windows.  [P, 2] -> []"""
         return _loss(scores, batch, "sum")
 
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The same of each window."""
+        """Return the mean of start and end cross-entropy of each window."""
         return _loss(scores, batch, "none")
 
     def decode(
         self, record: Question, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> QaAnswer:
-        """The best stretch over all windows, or nothing."""
+        """Choose the best span over all windows, or no answer."""
         found: dict[Offsets, float] = {}
         for window, table in zip(windows, values, strict=True):
             for stretch, score in self._stretches(window, table):
+                # Overlapping windows may score a span twice; the higher score counts.
                 found[stretch] = max(score, found.get(stretch, score))
+        # Ties are broken by position, so the answer does not depend on the order of the windows.
         best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.config.best]
+        # The window with the answer must be able to overrule all windows without it, hence the
+        # minimum, as in BERT's SQuAD 2.0 script.
         nothing = min(float(table[0].sum()) for table in values)
         totals = [score for _, score in best] + [nothing] * self.config.unanswerable
         shares: list[float] = softmax(np.array(totals)).tolist()
@@ -206,18 +209,18 @@ class Qa(LabelTask[Question, QaAnswer]):
         return self._decided(answer)
 
     def view(self, record: Question, answer: QaAnswer) -> SpansView:
-        """The answer in its passage."""
+        """Return the passage with the answer marked."""
         if not answer.text:
             return SpansView(text=record.context, spans=[], note="The passage does not answer it.")
         span = Marked(start=answer.start, end=answer.end, label="answer", share=answer.probability)
         return SpansView(text=record.context, spans=[span])
 
     def agreement(self, truth: Sequence[QaAnswer], found: Sequence[QaAnswer]) -> Agreement:
-        """The share of questions with the same answer, however sure."""
+        """Return the share of questions with the same answer, whatever the probabilities."""
         return Agreement.of([a.text == b.text for a, b in zip(truth, found, strict=True)])
 
     def score(self, records: Sequence[Question], answers: Sequence[QaAnswer]) -> dict[str, float]:
-        """SQuAD's exact match and F1; with unanswerable questions also of the two kinds."""
+        """Return SQuAD's exact match and F1; also F1 of each kind if some are unanswerable."""
         each = np.array(
             [best_match(a.text, r.answers or ()) for r, a in zip(records, answers, strict=True)]
         )
@@ -230,7 +233,7 @@ class Qa(LabelTask[Question, QaAnswer]):
         return found
 
     def mistake(self, record: Question, answer: QaAnswer) -> tuple[str, str, float] | None:
-        """An answer that shares no word with the truth: the surer, the worse."""
+        """Return labels, answer and confidence if the answer shares no word with any label."""
         spans = record.answers or ()
         if best_match(answer.text, spans)[1] > 0.0:
             return None
@@ -240,7 +243,7 @@ class Qa(LabelTask[Question, QaAnswer]):
     def settle(
         self, records: Sequence[Question], answers: Sequence[QaAnswer]
     ) -> "tuple[Qa, Sequence[QaAnswer]]":
-        """With the threshold that gives the most F1 on these questions."""
+        """Choose the no-answer threshold with the highest F1 on these questions."""
         if not self.config.unanswerable:
             return self, answers
         spoken = [
@@ -250,7 +253,8 @@ class Qa(LabelTask[Question, QaAnswer]):
         silent = [float(not record.answers) for record in records]
         margins = np.array([answer.nothing for answer in answers])
         order = margins.argsort(kind="stable")
-        # With a threshold after the k-th in this order, k questions are answered.
+        # With a threshold after the k-th margin, k questions are answered. Each gains its F1 and
+        # loses the 1.0 that an unanswerable question would have scored: one pass finds the best k.
         gains = np.cumsum(np.array(spoken)[order] - np.array(silent)[order])
         count = int(np.insert(gains, 0, 0.0).argmax())
         threshold = margins[order[count - 1]] if count else margins[order[0]] - 1.0
@@ -258,7 +262,7 @@ class Qa(LabelTask[Question, QaAnswer]):
         return settled, [settled._decided(answer) for answer in answers]
 
     def _decided(self, answer: QaAnswer) -> QaAnswer:
-        """The best candidate, or nothing where that is better by more than the threshold."""
+        """Apply the threshold: fill in the best candidate, or no answer."""
         none = self.config.unanswerable and answer.nothing > self.config.threshold
         if none or not answer.candidates:
             return replace(answer, text="", start=-1, end=-1)
@@ -268,9 +272,10 @@ class Qa(LabelTask[Question, QaAnswer]):
         )
 
     def _stretches(self, window: LabelWindow, scores: Scores) -> Iterator[tuple[Offsets, float]]:
-        """Stretches of the passage that begin and end well, with their scores."""
+        """Yield spans of the passage between likely start and end tokens, with scores."""
         offsets: Sequence[Offsets] = window.about
         own = scores[list(window.segments).index(1) :][: len(offsets)]
+        # Only the best starts and ends are combined: trying all pairs is quadratic in the length.
         likeliest: list[list[int]] = np.argsort(-own, axis=0, kind="stable").T.tolist()
         firsts, lasts = (places[: self.config.best] for places in likeliest)
         for a in firsts:
@@ -281,12 +286,13 @@ class Qa(LabelTask[Question, QaAnswer]):
 
 
 def asks_about_passages(lines: Sequence[str]) -> bool:
-    """Are these JSON lines of questions with their passages?"""
+    """Whether JSON lines hold questions with their passages."""
     return any('"question"' in line and '"context"' in line for line in lines)
 
 
 def _loss(scores: Tensor, batch: Batch, reduction: str) -> Tensor:
     parts: list[Tensor] = list(scores.split(batch.length.tolist()))
+    # The softmax is over the tokens of one window; -inf gives padding a probability of 0.
     rows = pad_sequence(parts, True, float("-inf"))  # [N, S, 2]
     ends = batch.labels[TRUTH]
     first, last = (
@@ -296,17 +302,17 @@ def _loss(scores: Tensor, batch: Batch, reduction: str) -> Tensor:
 
 
 def _window(part: Encoded, record: Question) -> LabelWindow:
-    """A part of a passage; `about` says where in the passage its tokens are."""
+    """Make a window; `about` holds the character offsets of its passage tokens."""
     begin = part.segments.index(1)
     offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)
     if record.answers:
-        truth = _ends(offsets, begin, record.answers[0])
+        truth = _ends(offsets, begin, record.answers[0])  # of several, the first is learned
     return LabelWindow(part.ids, part.segments, range(len(part.ids)), truth, offsets)
 
 
 def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, int]:
-    """The first and last token of an answer; [CLS] twice if the window does not hold it all."""
+    """Return the first and last token of an answer; [CLS] twice if the window lacks part of it."""
     if not offsets or answer.start < offsets[0][0] or answer.end > offsets[-1][1]:
         return 0, 0
     first = next(i for i, (_, end) in enumerate(offsets) if end > answer.start)
@@ -315,14 +321,14 @@ def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, in
 
 
 def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:
-    """Exact match and F1 against the answer that fits best; no answer is the empty one."""
+    """Return exact match and F1 with the closest label; no label means the empty answer."""
     truths = [span.text for span in answers if plain(span.text)] or [""]
     exact = max(float(plain(said) == plain(truth)) for truth in truths)
     return exact, max(overlap(said, truth) for truth in truths)
 
 
 def overlap(said: str, truth: str) -> float:
-    """F1 of the words of an answer, as SQuAD counts it.
+    """Return the F1 of two answers as bags of words, as the SQuAD script counts it.
 
     >>> overlap("the Eiffel Tower in Paris", "Eiffel Tower")
     0.6666666666666666
@@ -335,7 +341,7 @@ def overlap(said: str, truth: str) -> float:
 
 
 def plain(text: str) -> str:
-    """Without case, punctuation, articles and spare spaces: what SQuAD compares.
+    """Drop case, punctuation, articles and extra spaces, as the SQuAD script does.
 
     >>> plain("The  Eiffel-Tower!")
     'eiffeltower'

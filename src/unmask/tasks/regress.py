@@ -1,4 +1,4 @@
-"""A number for a text or a pair, such as how similar two sentences are."""
+"""Regression: a text or a pair -> a number, such as the similarity of two sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from unmask.text.tokens import Tokenizers
 
 
 class RegressSettings(Settings):
-    """Nothing is to be set."""
+    """Regression has no settings."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """What the model says."""
+    """The predicted score."""
 
     score: float
 
 
 class Regress(TextTask[Number]):
-    """A linear reading of the pooled [CLS], trained to the least square."""
+    """A linear layer on the pooled [CLS], trained with the squared error."""
 
     name = "regress"
     title = "Score"
@@ -48,9 +48,10 @@ class Regress(TextTask[Number]):
 
     @classmethod
     def understand(cls, config: RegressSettings, sample: Sample) -> float:
-        """The number; refuses what is none."""
+        """Parse the score of a sample; refuse what is not a finite number."""
         value: object = sample.label
         wrong = f"{sample.where}: the score is {value!r:.60}; need a"
+        # JSON's true is an int in Python and would pass as 1.
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise DataError(f"{wrong} number. Mend it.")
         try:
@@ -63,13 +64,14 @@ class Regress(TextTask[Number]):
 
     @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
-        """A table whose labels are numbers with a point; others are taken for names."""
+        """Whether a table has decimal fractions as labels; whole numbers may be class names."""
         labels = cls.first_labels(path, ending, lines)
         return bool(labels) and all(map(is_fraction, labels))
 
     @classmethod
     def learn(cls, config: RegressSettings, records: Sequence[Sample]) -> "Regress":
-        """The numbers must differ."""
+        """Make the task; refuse training data with a constant score."""
+        # A constant has no correlation, which is the metric.
         if len({number_of(record) for record in records}) < 2:
             raise DataError(
                 f"{records[0].where}: the number is {number_of(records[0]):g} in all "
@@ -79,7 +81,7 @@ class Regress(TextTask[Number]):
 
     @classmethod
     def restore(cls, shape: Shape, config: RegressSettings) -> "Regress | None":
-        """For a text label that is a number."""
+        """Make the task of a model with a numeric text label."""
         labels = text_labels(shape)
         if labels is None or labels.answer != "number":
             return None
@@ -87,45 +89,46 @@ class Regress(TextTask[Number]):
 
     @property
     def head(self) -> LabelsConfig:
-        """A layer on the pooler, with one row."""
+        """A label head on the pooler with a single output."""
         return LabelsConfig(on="text", names=(self.label,), answer="number")
 
     def truth(self, record: Sample) -> float:
-        """The number."""
+        """Return the score of a record."""
         return number_of(record)
 
     def truths(self, windows: LabelWindows) -> Tensor:
-        """The numbers."""
+        """Return the scores of a batch.  -> [N]"""
         return torch.tensor([window.truth for window in windows])
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The square of the difference."""
+        """Return the summed squared error."""
         return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="sum")
 
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The square of each difference."""
+        """Return the squared error of each text."""
         return F.mse_loss(scores[:, 0], batch.labels[TRUTH], reduction="none")
 
     def decode(
         self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> Number:
-        """The number as it is."""
+        """Return the raw score; the head is linear and its output is not scaled."""
         return Number(float(values[0][0, 0]))
 
     def view(self, record: Sample, answer: Number) -> NumberView:
-        """The number."""
+        """Return the score for display."""
         return NumberView(value=answer.score)
 
     def agreement(self, truth: Sequence[Number], found: Sequence[Number]) -> Agreement:
-        """The share of the variance that is kept."""
+        """Return the share of variance that the second model preserves (R squared)."""
         one, two = (np.array([number.score for number in some]) for some in (truth, found))
+        # The floor avoids a division by zero where a model gives all texts the same score.
         share = 1.0 - float(np.square(two - one).mean()) / max(float(one.var()), 1e-12)
         return Agreement(
             share, 0.98, "numbers of {texts:,} texts: {share:.2%} of their variance is kept"
         )
 
     def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
-        """Correlations, and the mean square of the differences."""
+        """Return Spearman's and Pearson's correlation and the mean squared error."""
         truth = np.array([number_of(record) for record in records])
         said = np.array([answer.score for answer in answers])
         return {
@@ -135,11 +138,11 @@ class Regress(TextTask[Number]):
         }
 
     def mistake(self, record: Sample, answer: Number) -> tuple[str, str, float]:
-        """How far an answer is off."""
+        """Return label, prediction and absolute error; no prediction is exactly right."""
         truth = number_of(record)
         return f"{truth:g}", f"{answer.score:.3g}", abs(truth - answer.score)
 
 
 def number_of(record: Sample) -> float:
-    """The truth of a record."""
+    """Return the score of a labelled record."""
     return float(record.label)

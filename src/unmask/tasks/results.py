@@ -1,4 +1,4 @@
-"""What comes of asking a task: raw values, at once or step by step, and what is made of them."""
+"""The values that flow between a network, its task and a report: raw values, answers, mistakes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from math import fsum
 from operator import attrgetter
 from typing import Any, Protocol
 
-WORST = 20  # mistakes that are shown
+WORST = 20  # mistakes that a report shows
 
 
 @dataclass(frozen=True)
 class RawAnswers:
-    """What a network made of some windows; the summed loss and its count where a truth is known."""
+    """A network's raw value per window, with the summed loss where labels are known."""
 
     values: Sequence[object]  # one for each window
     loss: float = 0.0
@@ -20,67 +20,69 @@ class RawAnswers:
 
 
 class AnswerSession(Protocol):
-    """Answers that grow step by step, such as texts token by token."""
+    """Answers that are generated step by step, such as a translation token by token."""
 
     @property
     def done(self) -> bool:
-        """Is there nothing left to do?"""
+        """Whether every answer is complete."""
 
     def step(self) -> None:
-        """Go one token further."""
+        """Generate one more token of every incomplete answer."""
 
     def values(self) -> Sequence[object]:
-        """What there is so far: one raw value for each window."""
+        """Return the raw value of each window as far as it has been generated."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An answer that was wrong, and by how much."""
+    """A wrong answer and how severe it is."""
 
     where: str
     text: str
     truth: str
     said: str
-    badness: float  # the larger, the worse
+    badness: float  # sorts mistakes, the worst has the highest value
 
 
 @dataclass
 class Detail:
-    """What is shown of a score besides its numbers."""
+    """What a report shows beside the metrics."""
 
-    table: list[dict[str, Any]] = field(default_factory=list)  # a line for each label
-    confusion: dict[str, Any] | None = None  # names, and counts [truth][said]
+    table: list[dict[str, Any]] = field(default_factory=list)  # one row per label
+    confusion: dict[str, Any] | None = None  # "names", and "counts" as [true][predicted]
     mistakes: list[Mistake] = field(default_factory=list)  # only the worst are kept, worst first
 
     def __post_init__(self) -> None:
+        # A model early in its training may get every record wrong; reports must stay small.
         self.mistakes = nlargest(WORST, self.mistakes, key=attrgetter("badness"))
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How alike two models answer the same records."""
+    """How well the answers of two models to the same records agree."""
 
     share: float
-    least: float  # a smaller share means that they differ too much
-    text: str  # in words, with {share} and {texts}
+    least: float  # below this share the models differ too much
+    text: str  # a format string with {share} and {texts}
 
     @classmethod
     def of(cls, same: Sequence[bool]) -> "Agreement":
-        """By the answers that are the same."""
+        """Return the share of records with equal answers; 97 % are expected."""
         text = "{share:.2%} of the answers to {texts:,} texts are the same"
         return cls(sum(same) / len(same), 0.97, text)
 
 
 @dataclass
 class AnswerCounts:
-    """What answering counts on its way."""
+    """Losses and truncation, counted while records are answered."""
 
-    losses: list[float] = field(default_factory=list)  # summed, of each batch
-    counts: list[int] = field(default_factory=list)  # of answers that have a truth
-    cut_texts: int = 0  # were too long and lost their end
+    losses: list[float] = field(default_factory=list)  # the sum of each batch
+    counts: list[int] = field(default_factory=list)  # labels in each sum
+    cut_texts: int = 0  # texts that were truncated
     cut_tokens: int = 0
 
     @property
     def mean(self) -> float:
-        """The loss of one answer; the same in whichever order batches were done."""
+        """The mean loss per label, independent of the order of the batches."""
+        # fsum rounds once, so the order in which parallel workers finish changes no bit.
         return fsum(self.losses) / max(sum(self.counts), 1)

@@ -1,10 +1,10 @@
-"""Translation: a text in, a text in another language out (or any other sequence to sequence).
+"""Translation, or any other sequence-to-sequence task: a text -> a text.
 
-    pair -> tokens of both sides -> rows -> encoder -> decoder -> words -> text -> BLEU
+    pair -> tokens of both sides -> packed rows -> encoder -> decoder -> tokens -> text -> BLEU
 
-A text and its translation share a row number and an owner, so that rows may hold several; only
-layers that read word by word take them apart. A target is [CLS] words [SEP]: the decoder hears it
-from [CLS] on and must answer from the first word to [SEP].
+A source and its target share a row number and an owner, so several pairs fit into one packed row
+and one more mask keeps them apart. Only recurrent layers have to unpack them. A target is
+[CLS] tokens [SEP]: the decoder reads it from [CLS] on and predicts the next token, up to [SEP].
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,11 +45,11 @@ from unmask.text.detokenize import merge_word_pieces, with_spaces
 from unmask.text.sentences import split_sentences
 from unmask.text.tokens import Tokenizers
 
-# Tokens of the sources that are searched together, by all cores or by each. A step has many small
-# sums: in small batches workers would wait for Python's lock more than they compute.
+# Source tokens that are decoded together, by all cores or by each worker. Decoding steps are short:
+# with 512 tokens per worker, two workers wait for Python's lock; with 2,048 they hardly do.
 AT_ONCE, OF_WORKER = 4096, 2048
-EXAMPLE = "Ein Hund rennt über eine Wiese."  # to try a model with
-NEIGHBOURS = 20  # steps whose pairs are sorted by length together
+EXAMPLE = "Ein Hund rennt über eine Wiese."  # shown on the page and in `unmask info`
+NEIGHBOURS = 20  # steps whose pairs are sorted together by length, so that little is padding
 
 
 Beams = Annotated[int, Field(ge=1, le=64, description="Width of the beam; 1 is greedy.")]
@@ -62,7 +62,7 @@ Alignment = Annotated[
 
 
 class TranslateSettings(NextTokenSettings):
-    """What is learned, and how a translation is looked for."""
+    """Teacher forcing and label smoothing, and how translations are searched."""
 
     search: SearchSettings = SearchSettings()
 
@@ -81,19 +81,19 @@ class AskTranslation(Ask):
 
 @dataclass(frozen=True)
 class Translation:
-    """What was said, and how sure the model was of a word, on average (a log-probability)."""
+    """A translation, with the mean log-probability of its tokens."""
 
     text: str
     score: float
-    words: tuple[int, ...] | None = None  # as they were said; None if in parts, or not at all
-    alignment: AlignmentView | None = None  # if it is wanted and there are words
+    words: tuple[int, ...] | None = None  # token ids; None for a text in parts or a blank one
+    alignment: AlignmentView | None = None  # if requested, and the decoder has attention
 
 
 BLANK = Translation("", 0.0)
 
 
 class Translate(Task[Pair, Translation]):
-    """A decoder on an encoder says the translation word by word."""
+    """An encoder-decoder that generates the translation token by token."""
 
     name = "translate"
     title = "Translate"
@@ -112,58 +112,58 @@ class Translate(Task[Pair, Translation]):
         self, config: TranslateSettings, *, split: bool = True, alignment: bool = False
     ) -> None:
         super().__init__(config)
-        self.split = split  # translate a text that is too long in parts, or refuse it
-        self.alignment = alignment  # also say where words looked
-        self.split_texts = 0  # how many were
+        self.split = split  # split a text that is too long, or refuse it
+        self.alignment = alignment  # also return alignments
+        self.split_texts = 0  # number of texts that were split
 
     @classmethod
     def read(
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Pair]:
-        """The pairs of a table, or of two parallel files."""
+        """Yield the pairs of a table, or of two parallel files."""
         return read_pairs(paths, columns, watcher)
 
     @classmethod
     def noted(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
-        """Which file or column is which side."""
+        """Return the columns unchanged, and a line about which file or column is which side."""
         return columns, [describe_columns(paths, columns)] if labelled else []
 
     @classmethod
     def restore(cls, shape: Shape, config: TranslateSettings) -> "Translate | None":
-        """For a network with a decoder."""
+        """Make the task of a model with a decoder."""
         return cls(config) if shape.decoder else None
 
     def check(self, records: Sequence[Pair]) -> None:
-        """Every text must have its translation."""
+        """Refuse pairs without a translation."""
         for pair in records:
             if pair.target is None:
                 raise DataError(f"{pair.where}: no translation; need it to learn or to score.")
 
     @classmethod
     def texts(cls, records: Iterable[Pair]) -> tuple[Iterable[str], Iterable[str]]:
-        """Sources and targets."""
+        """Return the source texts and the target texts."""
         first, second = tee(records)
         return (pair.source for pair in first), (pair.target or "" for pair in second)
 
     def record(self, ask: AskTranslation, where: str, number: int) -> Pair:
-        """A text without a translation."""
+        """Return a text without a translation."""
         return Pair(ask.text, None, where)
 
     def asked(self, ask: AskTranslation) -> Self:
-        """With the search of a question."""
+        """Return the task with the search options of a question."""
         search = ask.model_dump(include={"beams", "penalty"})
         settings = validate(SearchSettings, search, where=self.name)
         return self.searching(settings, alignment=ask.alignment)
 
     def searching(self, settings: SearchSettings, *, alignment: bool = False) -> Self:
-        """With another search."""
+        """Return a copy of the task with other search settings."""
         config = self.config.model_copy(update={"search": settings})
         return type(self)(config, split=self.split, alignment=alignment)
 
     def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
-        """A decoder of the encoder's shape, where nothing else is given."""
+        """Return a decoder; settings that are not given are the encoder's."""
         target = tokens.target or tokens.source
         own = config.model_dump(include={"layers", "max_length", "cell"})
         words = {"vocab_size": len(target.vocabulary), "shared": target is tokens.source}
@@ -172,7 +172,9 @@ class Translate(Task[Pair, Translation]):
         return {DECODER: decoder}
 
     def _refuse_forcing(self, decoder: DecoderConfig) -> None:
-        """Refuse to force only some words on a decoder that never hears its own words."""
+        """Refuse a teacher-forcing ratio below 1 for a decoder that never reads its own output."""
+        # Forcing chooses between the label and the decoder's own token as the next input. These
+        # decoders have no such input, or get all inputs in one call.
         fed = "no word" if decoder.feeds in ("nothing", "context") else ""
         if decoder.cell == "attention":
             fed = "all words at once: a Transformer is trained on the truth"
@@ -184,7 +186,7 @@ class Translate(Task[Pair, Translation]):
 
     @property
     def objective(self) -> Objective:
-        """The next word, everywhere."""
+        """Next-token prediction by the decoder."""
         return NextToken(self.config, term=self.name)
 
     def windows(
@@ -195,11 +197,12 @@ class Translate(Task[Pair, Translation]):
         learn: bool = False,
         numbers: Iterator[int] | None = None,
     ) -> Iterator[tuple[Pair, list[PairTokens]]]:
-        """A text as it is read: whole, or in parts if it is too long; a blank one not at all.
+        """Yield a text whole, or in parts if it is too long; a blank text has no windows.
 
-        A pair to learn from is never cut: its sides would not match any more.
+        With `learn`, a pair that is too long is skipped. Cut, its sides would no longer match.
         """
         numbers = numbers or count()
+        # The tokenizers encode texts in groups, ahead of the loop; `tee` keeps just these.
         pairs, first, second = tee(records, 3)
         target = tokens.target or tokens.source
         sources = tokens.source.encode_many([pair.source] for pair in first)
@@ -210,9 +213,11 @@ class Translate(Task[Pair, Translation]):
             if learn:
                 yield pair, [whole] if len(whole.ids) <= tokens.max_length else []
                 continue
+            # The decoder never reads the last token, so a target may be one longer than the model.
             if len(answer) > tokens.max_length + 1:
-                answer = ()  # its loss is unknown; it is translated all the same
+                answer = ()  # the text is translated all the same, its loss is unknown
             parts = self._parts(pair.source, source.ids, at, tokens)
+            # A target cannot be divided among the parts of its source.
             known = answer if len(parts) == 1 else ()
             yield pair, [PairTokens(ids, known, next(numbers)) for ids in parts]
 
@@ -234,13 +239,13 @@ class Translate(Task[Pair, Translation]):
             window.ids
             for sentence in split_sentences(text)
             for window in tokens.source.windows(sentence, limit=limit, stride=0)
-            if not all(window.special)
+            if not all(window.special)  # a sentence may have no token of its own
         ]
 
     def batch(
         self, windows: Sequence[PairTokens], tokens: Tokenizers, term: str | None = None
     ) -> Batch:
-        """Pairs in packed rows."""
+        """Lay pairs out in packed rows, both sides of a pair in the same row."""
         rows = rows_of([len(window.ids) for window in windows])
         pad_id = tokens.source.vocabulary.pad
         return batch_of_pairs(windows, rows, pad_id=pad_id, term=term or self.name)
@@ -248,7 +253,7 @@ class Translate(Task[Pair, Translation]):
     def session(
         self, forward: Forward, windows: Sequence[PairTokens], tokens: Tokenizers
     ) -> AnswerSession:
-        """Begin to search."""
+        """Start decoding all windows together."""
         rows = rows_of([len(window.source) for window in windows])
         begin = Aligning if self.alignment else DecodingSession
         with torch.inference_mode():
@@ -261,11 +266,12 @@ class Translate(Task[Pair, Translation]):
         values: Sequence[Hypothesis],
         tokens: Tokenizers,
     ) -> Translation:
-        """The text that was said, parts joined."""
+        """Turn tokens into text and join the parts of a long text."""
         if not values:
             return BLANK
-        words = sum(len(own.words) + 1 for own in values)
+        words = sum(len(own.words) + 1 for own in values)  # scores include [SEP]
         text = " ".join(written(own.words, tokens) for own in values)
+        # The mean over the tokens of all parts, so that long parts count for more.
         score = sum(own.score for own in values) / words
         if len(values) > 1:
             return Translation(text, score)
@@ -274,27 +280,28 @@ class Translate(Task[Pair, Translation]):
         return Translation(text, score, tuple(only.words), alignment)
 
     def plain(self, answer: Translation) -> dict[str, Any]:
-        """Without the numbers of its words."""
+        """Return the translation as JSON, without its token ids."""
         found: dict[str, Any] = {"text": answer.text, "score": answer.score}
         if answer.alignment is not None:
             found["alignment"] = answer.alignment.model_dump()
         return found
 
     def view(self, record: Pair, answer: Translation) -> TextView:
-        """The text, and where its words looked."""
+        """Return the text, with its alignment if there is one."""
         return TextView(text=answer.text, score=answer.score, alignment=answer.alignment)
 
     def score(self, records: Sequence[Pair], answers: Sequence[Translation]) -> dict[str, float]:
-        """BLEU and chrF of lower-cased text, as sacrebleu computes them."""
+        """Return BLEU and chrF of lower-cased text, as computed by sacrebleu."""
         said, truth = [own.text for own in answers], [pair.target or "" for pair in records]
         return {name: metric.corpus_score(said, [truth]).score for name, metric in metrics()}
 
     def score_loss(self, loss: float) -> dict[str, float]:
-        """Between how many words the model wavers, on average."""
+        """Return the perplexity."""
         return {"perplexity": perplexity(loss)}
 
     def detail(self, records: Sequence[Pair], answers: Sequence[Translation]) -> Detail:
-        """The translations that have least in common with what was asked for."""
+        """Return the translations that are least like their references."""
+        # chrF, because BLEU needs four-grams in common: of one sentence it is often near 0.
         (_, _), (_, chrf) = metrics()
         found = []
         for pair, own in zip(records, answers, strict=True):
@@ -305,14 +312,14 @@ class Translate(Task[Pair, Translation]):
 
 
 def written(words: Sequence[int], tokens: Tokenizers) -> str:
-    """What was said, as it is written."""
+    """Turn target token ids into text with ordinary spacing."""
     names = (tokens.target or tokens.source).vocabulary.tokens
     found, _ = merge_word_pieces([names[word] for word in words])
     return with_spaces(found)
 
 
 def metrics() -> list[tuple[str, Any]]:
-    """BLEU and chrF, of lower-cased text; their signatures say how they were computed."""
+    """Return sacrebleu's BLEU and chrF for lower-cased text."""
     require("scoring translations", "sacrebleu", extra="translate")
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -320,5 +327,5 @@ def metrics() -> list[tuple[str, Any]]:
 
 
 def perplexity(loss: float) -> float:
-    """The exponential of a loss."""
-    return exp(min(loss, 100.0))
+    """Return exp(loss), capped."""
+    return exp(min(loss, 100.0))  # a loss of 710 would overflow

@@ -1,4 +1,7 @@
-"""An answer as a person looks at it: one of five views, which the page and reports can draw."""
+"""Answers in a form to display: five kinds that the page and reports can draw.
+
+Every task converts its answers to one of them, so a new task needs no drawing code.
+"""
 
 from typing import Annotated, Literal
 
@@ -10,7 +13,7 @@ class _View(BaseModel):
 
 
 class LabelsView(_View):
-    """Labels with their shares, the likeliest first; `chosen` are the answer."""
+    """Labels with their probabilities, most probable first; `chosen` is the answer."""
 
     kind: Literal["labels"] = "labels"
     chosen: list[str]
@@ -18,7 +21,7 @@ class LabelsView(_View):
 
 
 class Marked(_View):
-    """A stretch of a text."""
+    """A labelled span of a text, in characters."""
 
     start: int
     end: int
@@ -27,7 +30,7 @@ class Marked(_View):
 
 
 class SpansView(_View):
-    """Stretches of a text; `note` says what else there is to say, such as that there is none."""
+    """Marked spans of a text; `note` is shown with them, for example that there is no answer."""
 
     kind: Literal["spans"] = "spans"
     text: str
@@ -36,7 +39,7 @@ class SpansView(_View):
 
 
 class AlignmentView(_View):
-    """How much of each target word's look fell on each source word."""
+    """Attention weights of each target word over the source words: [target][source]."""
 
     source: list[str]
     target: list[str]
@@ -44,7 +47,7 @@ class AlignmentView(_View):
 
 
 class TextView(_View):
-    """A text that the model wrote, and perhaps where it looked."""
+    """A generated text with its score, and its alignment if requested."""
 
     kind: Literal["text"] = "text"
     text: str
@@ -53,7 +56,7 @@ class TextView(_View):
 
 
 class NumberView(_View):
-    """A number."""
+    """A single number."""
 
     kind: Literal["number"] = "number"
     value: float
@@ -67,12 +70,13 @@ class Ranked(_View):
 
 
 class RankingView(_View):
-    """Candidates, the best first."""
+    """Candidates, best first."""
 
     kind: Literal["ranking"] = "ranking"
     items: list[Ranked]
 
 
+# The discriminator lets pydantic restore the right class from JSON, and OpenAPI describe each kind.
 View = Annotated[
     LabelsView | SpansView | TextView | NumberView | RankingView, Field(discriminator="kind")
 ]
