@@ -87,7 +87,7 @@ def train_theirs(
     if not plain.dropout:
         config = config.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
     model = theirs.bert(config, pairs=False)
-    optimizer = theirs.adamw(model, OptimizerSettings(rate=plain.rate))
+    optimizer = theirs.adamw(model, OptimizerSettings(learning_rate=plain.rate))
     schedule = ScheduleSettings(minutes=minutes, warmup=0.05)
     cursor, seconds, tokens, step = Cursor(), 0.0, 0, 0
     found: list[dict[str, Any]] = []

@@ -110,7 +110,7 @@ def settings(case: Quality, seed: int) -> Recipe:
         "seed": seed,
         "task": {"name": case.task},
         "tokenizer": {"max_length": case.length},
-        "optimizer": {"rate": case.rate, "epsilon": 1e-8},
+        "optimizer": {"learning_rate": case.rate, "epsilon": 1e-8},
         "schedule": {"warmup": 0.1, "epochs": case.epochs},
         "loop": {"batch_size": BATCH, "precision": "fp32"},
         "evaluate": {"times": 1},
@@ -252,7 +252,7 @@ class Speed:
             for step in range(STEPS):
                 dealt = deal.take(cursor, step, 0.0)
                 cursor = dealt.cursor
-                clip = self.recipe.optimizer.clip
+                clip = self.recipe.optimizer.max_grad_norm
                 take_step(module, dealt.pieces, optimizer, group, clip=clip)
 
         return steps

@@ -31,7 +31,7 @@ from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.steps.base import MicroBatch, TrainingModule
 
 THREADS, MICRO_TOKENS = 2, 2048
-RULES = OptimizerSettings(rate=1e-4)
+RULES = OptimizerSettings(learning_rate=1e-4)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Ours:
 
     def step(self) -> None:
         """Train on all examples once."""
-        take_step(self.module, self.pieces, self.optimizer, clip=RULES.clip)
+        take_step(self.module, self.pieces, self.optimizer, clip=RULES.max_grad_norm)
 
     def flops(self) -> float:
         """Count the floating-point operations of a step's matrix products, forward and back."""

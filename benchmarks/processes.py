@@ -51,7 +51,7 @@ def speed(corpus: Path, work: Work, side: str, folder: Path) -> float:
     if count > 1:
         command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"]
     command += ["unmask", "pretrain", "bert", str(corpus), "--out", str(out), "--overwrite"]
-    command += ["--size", work.size, "--steps", str(STEPS), "--length", "128", "--no-preflight"]
+    command += ["--size", work.size, "--steps", str(STEPS), "--max-length", "128", "--no-preflight"]
     command += ["--batch-tokens", str(work.batch_tokens), "--threads", str(threads), "--set"]
     command += ["train.evaluations=0"]
     env = {**os.environ, "OMP_NUM_THREADS": str(threads)}

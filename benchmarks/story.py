@@ -42,7 +42,7 @@ class Story:
     tasks: dict[str, Tuned]
 
 
-RATE = ("--rate", "3e-4")  # small networks need a higher rate than the recipes' 5e-5
+RATE = ("--learning-rate", "3e-4")  # small networks need a higher rate than the recipes' 5e-5
 FEW = 501  # lines: as many labels, or one fewer if the first line is a header
 SST2 = Tuned(
     "classify",
@@ -55,7 +55,7 @@ REVIEWS = Tuned(
     "classify",
     "chinese/chnsenticorp/train.tsv",
     "chinese/chnsenticorp/dev.tsv",
-    ("--epochs", "3", "--length", "256"),
+    ("--epochs", "3", "--max-length", "256"),
     ("accuracy",),
 )
 STORIES = {
@@ -72,7 +72,7 @@ STORIES = {
                 "qa",
                 "squad/train-v1.1-36-articles.json",
                 "squad/dev-v1.1-12-articles.json",
-                ("--epochs", "4", "--length", "256"),
+                ("--epochs", "4", "--max-length", "256"),
                 ("exact", "f1"),
             ),
         },
@@ -83,7 +83,7 @@ STORIES = {
         {
             "mood": REVIEWS,
             "mood of few": replace(
-                REVIEWS, settings=("--epochs", "20", "--length", "256"), lines=FEW
+                REVIEWS, settings=("--epochs", "20", "--max-length", "256"), lines=FEW
             ),
             "names": Tuned(
                 "ner",

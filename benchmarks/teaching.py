@@ -83,7 +83,7 @@ class Fused:
         words, tokens = tokens_of(setting, BATCH * STEPS)
         tokens = by_length(tokens)
         self.module = TrainingModule(gru(len(words.source.vocabulary)), TASK.objective).train()
-        self.optimizer = make_optimizer(self.module, OptimizerSettings(rate=1e-3))
+        self.optimizer = make_optimizer(self.module, OptimizerSettings(learning_rate=1e-3))
         parts = [tokens[i : i + BATCH] for i in range(0, len(tokens), BATCH)]
         self.batches = [TASK.batch(part, words) for part in parts]
         self.about = {"words": sum(batch.counts[TASK.name] for batch in self.batches)}

@@ -86,11 +86,11 @@ def train(
     chosen = batches(len(windows), recipe.loop.batch_size, seed)
     begun = time.monotonic()
     for step in range(schedule.steps):
-        rate = recipe.optimizer.rate * schedule.factor((step + 0.5) / schedule.steps)
+        rate = recipe.optimizer.learning_rate * schedule.factor((step + 0.5) / schedule.steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         part = rows_of(task, [windows[i] for i in next(chosen)])
-        theirs.step(model, optimizer, [part], recipe.optimizer.clip)
+        theirs.step(model, optimizer, [part], recipe.optimizer.max_grad_norm)
     return time.monotonic() - begun
 
 

@@ -46,7 +46,7 @@ SMALL = [  # a recipe's settings for a model that learns them in seconds
     "loop.batch_size=20",
     "schedule.epochs=2.0",
     "evaluate.times=2",
-    "optimizer.rate=5e-3",
+    "optimizer.learning_rate=5e-3",
     "task.smoothing=0.0",
 ]
 SHAPE = ["model.width=32", "model.layers=1", "model.init_std=0.1", "model.dropout=0.0"]

@@ -40,11 +40,11 @@ def injections(world: World, count: int, *, seed: int = 0) -> dict[str, object]:
     for number in range(count):
         kind, step = KINDS[number % len(KINDS)], dice.randrange(STEPS)
         out = world.path / f"poisoned-{number}"
-        loop = {"keep": 50, "save_steps": 1, "bad_steps": 3}
+        loop = {"keep_checkpoints": 50, "save_steps": 1, "max_skipped_steps": 3}
         table = recipe(loop=loop | ({"precision": "bf16"} if kind == "bf16" else {}))
         # With this learning rate, training diverges without an injected value.
         if kind == "rate":
-            table = recipe(loop=loop, optimizer={"rate": 1e20})
+            table = recipe(loop=loop, optimizer={"learning_rate": 1e20})
         heard = Heard()
         try:
             with _poison(kind, step):

@@ -120,7 +120,7 @@ def _scene(world: World) -> Scene:
     scene = Scene(world.path / "template", world.path / "step-9-apart")
     if not scene.template.exists():
         out = world.path / "scene"
-        table = recipe(schedule={"steps": 9}, loop={"keep": 9})
+        table = recipe(schedule={"steps": 9}, loop={"keep_checkpoints": 9})
         assert end_of(fork(lambda: run_here(world.corpus, out, table))) == 0
         assert newest_step(out) == 9
         (out / "checkpoints" / "step-9").rename(scene.state)

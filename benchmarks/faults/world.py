@@ -42,13 +42,13 @@ def recipe(**changes: Any) -> dict[str, Any]:
         "seed": 1,
         "model": {**sizes, "max_length": 32},
         "data": {"held_out": 10},
-        "optimizer": {"rate": 1e-3},
+        "optimizer": {"learning_rate": 1e-3},
         "schedule": {
             "steps": STEPS,
             "warmup": 0.1,
             "phases": [{"share": 1.0, "length": 32, "batch_tokens": 256}],
         },
-        "loop": {"save_steps": 3, "micro_tokens": 128},
+        "loop": {"save_steps": 3, "micro_batch_tokens": 128},
         "evaluate": {"times": 2, "tokens": 256},
     }
     for name, value in changes.items():

@@ -65,7 +65,7 @@ def finetune(
 
     `train` and `dev` are files, or lists of dictionaries with one record each. `text`, `second` and
     `label` name their columns. `settings` override those of the recipe, for example
-    `{"schedule.epochs": 2, "optimizer.rate": 1e-4}`.
+    `{"schedule.epochs": 2, "optimizer.learning_rate": 1e-4}`.
     """
     import json
     from pathlib import Path

@@ -104,7 +104,7 @@ class Heating(Count):
 
 def run(out, *names, steps=6, console=None, **options):
     table = {
-        "optimizer": {"rate": 1e-2},
+        "optimizer": {"learning_rate": 1e-2},
         "schedule": {"steps": steps},
         "loop": {"precision": "fp32", "save_steps": 2},
     }

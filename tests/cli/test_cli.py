@@ -514,3 +514,16 @@ def test_one_of_several_processes_ends_at_once(world, printed, arguments, code):
     assert done.returncode == code
     assert done.stdout.replace(f"unmask {VERSION}", "").strip() == printed
     assert done.stderr.count("\n") == (code != 0)  # what was to be said has been said
+
+
+def test_a_flag_of_an_earlier_version_works_and_is_told_its_new_name(unmask, tmp_path):
+    done = unmask("pretrain", "corpus", "--out", tmp_path / "run", "--rate", "high")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "notice: the flag --rate is now called --learning-rate"
+    assert "--learning-rate" in lines[-1]
+    assert "float" in lines[-1]
+
+
+def test_words_behind_two_dashes_are_texts_whatever_they_look_like(unmask, tiny):
+    shown = json.loads(unmask("tokenize", "--json", tiny, "--", "--trace --rate").stdout)
+    assert shown["text"] == "--trace --rate"

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_cli import rows, said
 from unmask.checkpoint.folder import load_folder, save_folder
 
-SMALL = ["--epochs", "4", "--batch", "8", "--rate", "5e-3", "--threads", "1"]
+SMALL = ["--epochs", "4", "--batch-size", "8", "--learning-rate", "5e-3", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")

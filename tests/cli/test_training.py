@@ -18,7 +18,7 @@ from tests.train.first_version import BERT
 from unmask.checkpoint.folder import load_folder
 from unmask.checkpoint.state import load_state
 
-SMALL = "--size tiny --length 32 --batch-tokens 256 --threads 1 --no-preflight".split()
+SMALL = "--size tiny --max-length 32 --batch-tokens 256 --threads 1 --no-preflight".split()
 SETTINGS = "model.width=32 model.layers=1 model.heads=2 model.inner_width=64 data.held_out=10"
 SMALL += [word for setting in SETTINGS.split() for word in ("--set", setting)]
 
@@ -60,7 +60,7 @@ MISTAKES = {
         r"--shard: muon turns whole matrices.* set optimizer\.kind=adamw",
     ),
     "rows too long": (
-        ["CORPUS", "--out", "RUN", "--length", "1024"],
+        ["CORPUS", "--out", "RUN", "--max-length", "1024"],
         r"sequences of 1024 tokens; the network reads at most 512",
     ),
 }
@@ -122,18 +122,18 @@ def phases_of(*words) -> list[tuple[float, int, int | None]]:
 def test_a_length_makes_one_phase(prepared, tmp_path):
     run = prepared, "--out", tmp_path / "run"
     assert phases_of(*run) == [(0.9, 128, 32_768), (0.1, 512, 131_072)]
-    assert phases_of(*run, "--length", 64) == [(1.0, 64, 32_768)]
-    assert phases_of("budget", *run, "--length", 64) == [(1.0, 64, None)]
+    assert phases_of(*run, "--max-length", 64) == [(1.0, 64, 32_768)]
+    assert phases_of("budget", *run, "--max-length", 64) == [(1.0, 64, None)]
 
 
 def test_batch_tokens_are_set_for_every_phase(prepared, tmp_path):
     run = prepared, "--out", tmp_path / "run"
     found = phases_of(*run, "--batch-tokens", 4096)
     assert found == [(0.9, 128, 4096), (0.1, 512, 4096)]
-    assert phases_of(*run, "--length", 64, "--batch-tokens", 640) == [(1.0, 64, 640)]
+    assert phases_of(*run, "--max-length", 64, "--batch-tokens", 640) == [(1.0, 64, 640)]
 
 
-@pytest.mark.parametrize("flags", [[], ["--length", 64], ["--batch-tokens", 640]], ids=str)
+@pytest.mark.parametrize("flags", [[], ["--max-length", 64], ["--batch-tokens", 640]], ids=str)
 def test_a_recipe_of_the_first_version_is_read_and_its_new_names_are_told(
     unmask, prepared, tmp_path, flags
 ):
@@ -146,9 +146,9 @@ def test_a_recipe_of_the_first_version_is_read_and_its_new_names_are_told(
     assert sorted(notices) == [
         "notice: the setting examples is now called data",
         "notice: the setting phases is now called schedule.phases",
-        "notice: the setting train.keep is now called loop.keep",
+        "notice: the setting train.keep is now called loop.keep_checkpoints",
     ]
-    assert error.startswith("error: recipe: 'loop.keep' is 1; ")
+    assert error.startswith("error: recipe: 'loop.keep_checkpoints' is 1; ")
     assert not (tmp_path / "run").exists()
 
 

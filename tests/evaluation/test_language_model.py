@@ -342,7 +342,7 @@ def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):
 
     monkeypatch.setattr(Evaluation, "__call__", looked_at)
     few = {"times": 1, "tokens": 4 * LENGTH}
-    fits = {"micro_tokens": 4 * LENGTH}
+    fits = {"micro_batch_tokens": 4 * LENGTH}
     rotary = {"positions": "rotary"}
     run(schedule={"phases": phases}, model=rotary, evaluate=few, loop=fits)
     assert shapes == {(2, 2 * LENGTH)}

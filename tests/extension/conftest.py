@@ -39,13 +39,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command(place, "vocab", "learn", "text.txt", "--size", "200", "--out", "words")
     lines = ["--lines", "sentences", "--workers", "1"]
     command(place, "prepare", "text.txt", "--tokenizer", "words", "--out", "corpus", *lines)
-    command(place, *pretraining("bert", "mlm", "schedule.steps=60", "optimizer.rate=5e-3"))
+    command(place, *pretraining("bert", "mlm", "schedule.steps=60", "optimizer.learning_rate=5e-3"))
     return place
 
 
 def pretraining(out: str, objective: str, *changes: str) -> list[str]:
     """A run of an objective on sequences of 32 tokens, with all that is not exact left out."""
-    flags = ["pretrain", "bert", "corpus", "--out", out, "--length", "32", "--batch-tokens", "512"]
+    flags = ["pretrain", "bert", "corpus", "--out", out, "--max-length", "32", "--batch-tokens", "512"]
     flags += ["--no-preflight", "--threads", "1"]
     own = [*SMALL, f"objective.name={objective}", 'data.pairs="off"', "data.held_out=6"]
     return [*flags, *settings(*own, "evaluate.times=2", *changes)]

@@ -103,7 +103,7 @@ def write_data(world: Path, task: str) -> list[str]:
 def test_a_copy_of_a_task_trains_scores_and_answers_the_same(world, tmp_path, name):
     flags, data = copied(tmp_path, "tasks", name), write_data(world, name)
     small = settings("loop.precision=fp32", "evaluate.times=1", "loop.batch_size=8")
-    small += ["--length", "32"] if name == "qa" else []
+    small += ["--max-length", "32"] if name == "qa" else []
     if name == "translate":
         small += settings("tokenizer.joint=false", "tokenizer.size=40")
     shape = ["--epochs", "2", "--threads", "1", "--no-preflight", *small]

@@ -29,12 +29,12 @@ OWN = {
     "generator": set(),
     "imitation": {"map.weight", "map.bias"},
 }
-ONCE = ["model.dropout=0.0", "model.attention_dropout=0.0", "optimizer.clip=1e9"]
+ONCE = ["model.dropout=0.0", "model.attention_dropout=0.0", "optimizer.max_grad_norm=1e9"]
 
 
 def run_of(name: str, out: str, *changes: str, steps: int = STEPS) -> list[str]:
     objective, needed = RUNS[name]
-    own = [f"schedule.steps={steps}", "loop.save_steps=4", "optimizer.rate=5e-3"]
+    own = [f"schedule.steps={steps}", "loop.save_steps=4", "optimizer.learning_rate=5e-3"]
     return [*pretraining(out, objective, *needed, *own, *changes), *plugin(name)]
 
 
@@ -133,13 +133,13 @@ def gradients(world: Path, out: str, *changes: str, processes: int = 1) -> dict[
 def test_a_coupled_loss_has_the_gradients_of_one_pass(world, micro_tokens, processes):
     """All texts at once in one process, beside any micro-batches and two processes."""
     if not (world / "at-once").exists():
-        gradients(world, "at-once", "loop.micro_tokens=512")
+        gradients(world, "at-once", "loop.micro_batch_tokens=512")
     found = load_file(world / "at-once" / "checkpoints" / "step-1" / "optimizer.safetensors")
     expected = {key: 10 * v for key, v in found.items() if key.startswith("exp_avg/")}
     assert expected["exp_avg/objective.sharpness"].abs().item() > 1e-3
     assert expected["exp_avg/heads.half.dense.weight"].abs().max() > 1e-3
     out = f"parts-{micro_tokens}-{processes}"
-    changes = [f"loop.micro_tokens={micro_tokens}"]
+    changes = [f"loop.micro_batch_tokens={micro_tokens}"]
     parts = gradients(world, out, *changes, processes=processes)
     assert parts.keys() == expected.keys()
     for name, gradient in expected.items():

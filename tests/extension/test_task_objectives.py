@@ -20,12 +20,12 @@ from unmask import load
 from unmask.train.run_folder import read_metrics
 
 STEPS, SAVED, HARDER = 60, 20, 10.0
-OFF = ["model.frozen=0", "loop.precision=fp32", "optimizer.rate=5e-3", "task.teacher=bert/model"]
+OFF = ["model.frozen=0", "loop.precision=fp32", "optimizer.learning_rate=5e-3", "task.teacher=bert/model"]
 
 
 def finetuning(out: str, *changes: str) -> list[str]:
     words = ["finetune", "tutored", "bert/model", "--train", "said.train.txt"]
-    words += ["--dev", "said.dev.txt", "--out", out, "--batch", "16", "--threads", "1"]
+    words += ["--dev", "said.dev.txt", "--out", out, "--batch-size", "16", "--threads", "1"]
     own = [
         *OFF,
         f"schedule.steps={STEPS}",
@@ -79,7 +79,7 @@ def test_what_it_publishes_are_models_and_its_own_parameters_are_in_none(whole):
 
 @pytest.mark.slow
 def test_it_begins_as_its_objective_says(whole):
-    command(whole, *finetuning("begun", "schedule.steps=1", "optimizer.rate=1e-9"))
+    command(whole, *finetuning("begun", "schedule.steps=1", "optimizer.learning_rate=1e-9"))
     helper = load(whole / "begun" / "models" / "helper").network.encoder.state_dict()
     for name, tensor in load(whole / "bert" / "model").network.encoder.state_dict().items():
         torch.testing.assert_close(helper[name], tensor, rtol=0.0, atol=1e-6, msg=name)

@@ -41,11 +41,11 @@ def trained(world) -> Path:
     lines = [" ".join(draw.choices(words, k=draw.randint(1, 4))) + "\n" for _ in range(120)]
     (world / "words.train.txt").write_text("".join(lines))
     (world / "words.dev.txt").write_text("".join(lines[::10]))
-    small = settings("optimizer.rate=5e-3", "loop.precision=fp32", "evaluate.times=2")
+    small = settings("optimizer.learning_rate=5e-3", "loop.precision=fp32", "evaluate.times=2")
     for task, files, epochs in (("highlight", "topics", 20), ("spell", "words", 40)):
         ending = "jsonl" if files == "topics" else "txt"
         data = ["--train", f"{files}.train.{ending}", "--dev", f"{files}.dev.{ending}"]
-        flags = ["--out", task, "--epochs", str(epochs), "--batch", "16", "--threads", "1"]
+        flags = ["--out", task, "--epochs", str(epochs), "--batch-size", "16", "--threads", "1"]
         own = [*data, *flags, "--no-preflight", *small]
         command(world, "finetune", task, "bert/model", *own, *plugin(task))
     return world

@@ -240,7 +240,7 @@ def test_a_model_scores_exactly_what_training_said_it_does(model, tmp_path, name
     model(name)
     files = written(tmp_path, LABELLED[name])
     changes = {"schedule.epochs": 20, "loop.batch_size": 8, "evaluate.times": 1}
-    changes |= {"optimizer.rate": 5e-3}
+    changes |= {"optimizer.learning_rate": 5e-3}
     changes |= {"task.stride": 8, "tokenizer.max_length": 32} if name in ("qa", "ner") else {}
     out = tmp_path / "run"
     own = unmask.finetune(name, tmp_path / name, train=files, dev=files, out=out, settings=changes)

@@ -34,7 +34,7 @@ from unmask.train.site import Site
 WORDS = "red green blue six seven is was it the a john paris lives in . who where".split()
 TABLE: dict[str, Any] = {
     "task": {"name": "classify"},
-    "optimizer": {"rate": 3e-3},
+    "optimizer": {"learning_rate": 3e-3},
     "schedule": {"steps": 16, "warmup": 0.1},
     "loop": {"batch_size": 8, "precision": "fp32"},
     "evaluate": {"times": 4},

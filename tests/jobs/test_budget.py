@@ -223,7 +223,7 @@ def test_the_size_and_the_batch_are_chosen_unless_they_are_given(asked, chosen, 
     assert chosen(asked("--minutes", 10, "--batch-tokens", 2560)) == ("mini", 2560)
     both = asked("--minutes", 10, "--size", "tiny", "--batch-tokens", 2560)
     assert chosen(both) == ("tiny", 2560)
-    assert chosen(asked("--minutes", 10, "--length", 64, "--size", "tiny")) == ("tiny", 4096)
+    assert chosen(asked("--minutes", 10, "--max-length", 64, "--size", "tiny")) == ("tiny", 4096)
     assert chosen(asked("--set", "schedule.minutes=10", "--size", "tiny")) == ("tiny", 4096)
 
 

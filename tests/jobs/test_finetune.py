@@ -248,7 +248,7 @@ def test_a_head_may_read_several_layers(model, tmp_path, kind):
 
 
 def test_names_are_learned_and_transformers_reads_them(model, tmp_path):
-    settings = recipe(task={"name": "ner"}, schedule={"steps": 40}, optimizer={"rate": 5e-3})
+    settings = recipe(task={"name": "ner"}, schedule={"steps": 40}, optimizer={"learning_rate": 5e-3})
     found = finetune(model, names(tmp_path), tmp_path / "run", settings)
     assert found["f1"] == 1.0
     theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "run" / "model")
@@ -368,7 +368,7 @@ def test_a_recipe_may_have_steps_and_no_epochs(tmp_path):
 
 def test_processes_share_a_step_in_as_many_parts_each(model, tmp_path):
     """However long the windows of a step happen to be."""
-    loop = {"batch_size": 21, "micro_tokens": 27, "micro_batches": 2}
+    loop = {"batch_size": 21, "micro_batch_tokens": 27, "micro_batches": 2}
     windows, source = windows_and_source(model, tmp_path, 60, loop=loop)
     deals = [Dealer(source, Processes(rank, 2)) for rank in range(2)]
     cursor, uneven = {}, 0

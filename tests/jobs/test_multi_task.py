@@ -36,7 +36,7 @@ def several(tmp_path, *, steps=80, **changes) -> Recipe:
             {"name": "number", "task": {"name": "classify"}, **files},
             {"name": "names", "task": {"name": "ner"}, "train": str(conll), "dev": str(conll)},
         ],
-        "optimizer": {"rate": 3e-3},
+        "optimizer": {"learning_rate": 3e-3},
         "schedule": {"steps": steps, "warmup": 0.1},
         "loop": {"batch_size": 8, "precision": "fp32"},
         "evaluate": {"times": 4},

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 CLOSE, STEPS, WITHIN = 1e-4, 50, 60
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-COMMON = ["loop.precision=fp32", "evaluate.times=2", "optimizer.rate=1e-3"]
+COMMON = ["loop.precision=fp32", "evaluate.times=2", "optimizer.learning_rate=1e-3"]
 TUNED = [*COMMON, "loop.batch_size=7"]
 SHAPE = ["model.width=32", "model.layers=1", "model.heads=2", "model.inner_width=64"]
 WORDS = "red green blue six seven is it the john paris lives in . who where".split()
@@ -68,7 +68,7 @@ def jobs(tmp_path_factory) -> dict[str, list[object]]:
         )
     )
     squad = ["--train", place / "squad.json", "--dev", place / "squad.json"]
-    squad += ["--length", "48"]
+    squad += ["--max-length", "48"]
     phases = "schedule.phases=[{length = 32, batch_tokens = 224}]"
     shape = [*SHAPE, "model.max_length=32", "model.size=tiny", phases, "data.held_out=10"]
     return {

@@ -18,7 +18,7 @@ from unmask.train.compose import compose
 QUICK = {
     "schedule.steps": 30,
     "loop.batch_size": 8,
-    "optimizer.rate": 5e-3,
+    "optimizer.learning_rate": 5e-3,
     "evaluate.times": 3,
 }
 

@@ -78,7 +78,7 @@ def fitting(pairs, words, limit) -> tuple[list[PairTokens], list[Pair]]:
 @pytest.mark.slow
 def test_a_transformer_learns_a_toy_language_and_its_folder_translates(tmp_path):
     pairs = toy_pairs(100)
-    changes = [*TRANSFORMER, "schedule.epochs=90.0", "optimizer.rate=3e-3"]
+    changes = [*TRANSFORMER, "schedule.epochs=90.0", "optimizer.learning_rate=3e-3"]
     scores = trained(tmp_path / "run", changes=changes, data=(pairs, pairs[:20]))
     assert scores["bleu"] > 90
     model = Translator(load_folder(tmp_path / "run" / "model"))
@@ -196,7 +196,7 @@ def shuffled(tokens, changes, **how):
 def test_processes_compute_as_many_parts_and_none_is_empty():
     words = learned(TRAIN, TokenizerSettings(size=60))
     tokens, _ = fitting(TRAIN[:3], words, 32)
-    changes = ["loop.batch_size=3", "loop.micro_tokens=1", "loop.micro_batches=2"]
+    changes = ["loop.batch_size=3", "loop.micro_batch_tokens=1", "loop.micro_batches=2"]
     source = shuffled(tokens, [*RECURRENT, *changes])
     dealt = [Dealer(source, Processes(rank, 2)).take({}, 0, 0.0) for rank in range(2)]
     parts = [[piece.batch.number.tolist() for piece in own.pieces] for own in dealt]

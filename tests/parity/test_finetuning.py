@@ -29,7 +29,7 @@ from unmask.train.steps.base import MicroBatch, TrainingModule
 pytest.importorskip("transformers")
 
 BATCH, STEPS, LENGTH = 8, 3, 64
-RULES = OptimizerSettings(rate=1e-3, decay=0.1)
+RULES = OptimizerSettings(learning_rate=1e-3, weight_decay=0.1)
 WORDS = [f"w{i}" for i in range(30)]
 
 
@@ -116,9 +116,9 @@ def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path
         batches = [task.batch(part, tokens) for part in parts]
         shared += sum(len(batch.row) > len(batch.tokens) for batch in batches)
         pieces = [MicroBatch(batch, 0) for batch in batches]
-        result = take_step(module, pieces, optimizer, clip=RULES.clip)
-        assert result.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
-        theirs.step(wrapped, their_optimizer, [tuned.rows_of(task, some)], RULES.clip)
+        result = take_step(module, pieces, optimizer, clip=RULES.max_grad_norm)
+        assert result.norm > RULES.max_grad_norm, "the gradient was not clipped, so that is not compared"
+        theirs.step(wrapped, their_optimizer, [tuned.rows_of(task, some)], RULES.max_grad_norm)
     assert shared, "no row held several windows"
 
     other.save_pretrained(tmp_path / "theirs")

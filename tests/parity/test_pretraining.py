@@ -28,7 +28,7 @@ from unmask.train.steps.base import MicroBatch, TrainingModule
 transformers = pytest.importorskip("transformers")
 
 LENGTH, ROWS, STEPS = 64, 8, 3
-RULES = OptimizerSettings(rate=1e-4, decay=0.1)
+RULES = OptimizerSettings(learning_rate=1e-4, weight_decay=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +90,15 @@ def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, ob
     module = TrainingModule(ours, objective)
     optimizer, other = make_optimizer(module, RULES), adamw(theirs, RULES)
     for seed, batch in enumerate(batches):
-        result = take_step(module, [MicroBatch(batch, seed)], optimizer, clip=RULES.clip)
+        result = take_step(module, [MicroBatch(batch, seed)], optimizer, clip=RULES.max_grad_norm)
         other.zero_grad()
         answer = theirs(**apart([batch], LENGTH))
         answer.loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), RULES.clip)
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), RULES.max_grad_norm)
         other.step()
         assert result.loss == pytest.approx(answer.loss.item(), abs=1e-5)
         assert result.norm == pytest.approx(norm.item(), rel=1e-4)
-        assert result.norm > RULES.clip, "the gradient was not clipped, so that is not compared"
+        assert result.norm > RULES.max_grad_norm, "the gradient was not clipped, so that is not compared"
     theirs.save_pretrained(tmp_path / "theirs")
     back = load_folder(tmp_path / "theirs").network.state_dict()
     moved = 0.0

@@ -19,7 +19,7 @@ from unmask.train.optim.optimizers import make_optimizer, read_moments
 from unmask.train.optim.schedules import OptimizerSettings
 from unmask.train.steps.base import MicroBatch, TrainingModule
 
-RULES = OptimizerSettings(rate=1e-2, decay=0.1)
+RULES = OptimizerSettings(learning_rate=1e-2, weight_decay=0.1)
 TURNS = ["number", "names", "names", "number", "names", "number"]
 
 
@@ -59,7 +59,7 @@ def trained(made, turns, objective=SupervisedObjective, spoil=None):
     module = TrainingModule(network, objective(tasks, {name: name for name in tasks}))
     optimizer, result = make_optimizer(module, RULES), None
     for turn, name in enumerate(turns):
-        result = take_step(module, [MicroBatch(batches[name], turn)], optimizer, clip=RULES.clip)
+        result = take_step(module, [MicroBatch(batches[name], turn)], optimizer, clip=RULES.max_grad_norm)
         assert result is not None
     return network.state_dict(), read_moments({"": network}, optimizer), result
 

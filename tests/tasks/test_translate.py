@@ -612,7 +612,7 @@ def test_four_pairs_are_learned_by_heart(kind, both, tokens):
     network = tiny_translator(own, layers=1, **encoder, **sizes)
     task = Translate(TranslateSettings(smoothing=0.0))
     learner = TrainingModule(network, task.objective).train()
-    optimizer = make_optimizer(learner, OptimizerSettings(rate=2e-2, decay=0.0))
+    optimizer = make_optimizer(learner, OptimizerSettings(learning_rate=2e-2, weight_decay=0.0))
     batch = batch_of(both, tokens[:4])
     for step in itertools.count():
         assert step < 300, "it does not learn"

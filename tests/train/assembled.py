@@ -102,7 +102,7 @@ def pretraining(recipe: str, place: Path, *changes: str) -> Assembled:
     """A step of two micro-batches, each of four sequences of 32 tokens."""
     corpus = corpus_of(place, chatter(80))
     shape = ['model.size="tiny"', *(f"model.{name}={value}" for name, value in SHAPE.items())]
-    sizes = ["data.held_out=10", f"loop.micro_tokens={4 * 32}", "schedule.steps=4"]
+    sizes = ["data.held_out=10", f"loop.micro_batch_tokens={4 * 32}", "schedule.steps=4"]
     phases = f"schedule.phases=[{{length = 32, batch_tokens = {8 * 32}}}]"
     precision = f'loop.precision="{PRECISION}"'
     chosen = compose(Pretrain.scope, recipe, [*shape, *sizes, phases, precision, *changes])

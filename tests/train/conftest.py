@@ -30,13 +30,13 @@ TABLE: dict[str, Any] = {
         "max_length": 64,
     },
     "data": {"held_out": 10},
-    "optimizer": {"rate": 1e-3},
+    "optimizer": {"learning_rate": 1e-3},
     "schedule": {
         "steps": STEPS,
         "warmup": 0.1,
         "phases": [{"length": LENGTH, "batch_tokens": 8 * LENGTH}],
     },
-    "loop": {"micro_tokens": 4 * LENGTH, "precision": "fp32"},
+    "loop": {"micro_batch_tokens": 4 * LENGTH, "precision": "fp32"},
     "evaluate": {"times": 2},
 }
 
@@ -65,7 +65,7 @@ def corpus(tmp_path_factory) -> Corpus:
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    """The table of a small run, with some of it changed: table(loop={"keep": 3}, seed=1)."""
+    """The table of a small run, with some of it changed: table(loop={"keep_checkpoints": 3}, seed=1)."""
     result = json.loads(json.dumps(TABLE))
     for name, value in changes.items():
         known = isinstance(value, dict) and isinstance(result.get(name), dict)

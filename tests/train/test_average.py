@@ -30,7 +30,7 @@ def test_the_mean_by_hand():
 
 @pytest.fixture
 def how():
-    return {"loop": {"average": 0.5, "save_steps": 5}}
+    return {"loop": {"weight_average": 0.5, "save_steps": 5}}
 
 
 def tensors(folder, name):
@@ -60,6 +60,6 @@ def test_a_run_that_was_killed_goes_on_with_its_mean(run, how):
 
 
 def test_a_mean_over_less_than_a_step_is_the_weights(run):
-    folder = run("short", loop={"average": 0.01})
+    folder = run("short", loop={"weight_average": 0.01})
     last = folder / "checkpoints" / f"step-{STEPS}" / "model.safetensors"
     assert last.read_bytes() == (folder / "model" / "model.safetensors").read_bytes()

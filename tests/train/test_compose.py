@@ -83,12 +83,12 @@ def test_an_unknown_key_is_named_also_in_a_change():
         ({"seed": -1}, "recipe: 'seed' is -1; "),
         ({"seed": "one"}, "recipe: 'seed' is 'one'; "),
         ({"seed": 1.5}, "recipe: 'seed' is 1.5; "),
-        ({"loop": {"keep": 1}}, "recipe: 'loop.keep' is 1; "),
+        ({"loop": {"keep_checkpoints": 1}}, "recipe: 'loop.keep_checkpoints' is 1; "),
         ({"loop": {"precision": "fp16"}}, "recipe: 'loop.precision' is 'fp16'; "),
         ({"loop": 3}, "recipe: 'loop' is 3; "),
         ({"optimizer": 3}, "recipe: 'optimizer' is 3; "),
         ({"model": {"layers": "two"}}, "recipe: 'model.layers' is 'two'; "),
-        ({"optimizer": {"rate": "fast"}}, "recipe: 'optimizer.rate' is 'fast'; "),
+        ({"optimizer": {"learning_rate": "fast"}}, "recipe: 'optimizer.learning_rate' is 'fast'; "),
         ({"schedule": {"steps": 0}}, "recipe: 'schedule.steps' is 0; "),
         (
             {"schedule": {"steps": 1, "phases": [{"length": 7}]}},
@@ -105,7 +105,7 @@ def test_a_value_that_cannot_be_is_named_with_its_place(made, says):
     assert refused({**table(), **made}).startswith(says)
 
 
-@pytest.mark.parametrize("name", ["optimizer.rate", "schedule.warmup", "schedule.epochs"])
+@pytest.mark.parametrize("name", ["optimizer.learning_rate", "schedule.warmup", "schedule.epochs"])
 def test_a_table_where_a_job_has_a_number_of_its_own_is_refused(name):
     top, _, inner = name.partition(".")
     says = f"recipe: '{name}' is {{'x': 3}}; input should be a valid number"
@@ -197,12 +197,12 @@ def test_a_run_has_one_length():
 
 def test_assignments_come_last():
     changes = ["schedule.steps=50", "model.size=mini", "schedule.phases.1.length=256"]
-    changes += ["schedule.steps=7", "optimizer.rate=2e-3"]
+    changes += ["schedule.steps=7", "optimizer.learning_rate=2e-3"]
     made = compose(PRETRAIN, "bert", changes)
     assert made.model.size == "mini"
     assert [phase.length for phase in made.schedule.phases] == [128, 256]
     assert made.schedule.steps == 7
-    assert made.optimizer.rate == 2e-3
+    assert made.optimizer.learning_rate == 2e-3
 
 
 def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
@@ -232,7 +232,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, says):
     ("change", "says"),
     [
         ({"seed": 1}, "seed (0 then, 1 now)"),
-        ({"optimizer": {"rate": 2e-3}}, "optimizer.rate (0.001 then, 0.002 now)"),
+        ({"optimizer": {"learning_rate": 2e-3}}, "optimizer.learning_rate (0.001 then, 0.002 now)"),
         ({"model": {"layers": 2}}, "model.layers (1 then, 2 now)"),
         ({"model": {"norm": "pre"}}, "model.norm (None then, 'pre' now)"),
         ({"objective": {"name": "mlm", "rate": 0.2}}, "objective.rate (0.15 then, 0.2 now)"),
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, says):
             {"schedule": {"phases": [{"length": 16, "batch_tokens": 512}]}},
             "schedule.phases.0.batch_tokens (256 then, 512 now)",
         ),
-        ({"loop": {"micro_tokens": 999}}, "loop.micro_tokens (128 then, 999 now)"),
+        ({"loop": {"micro_batch_tokens": 999}}, "loop.micro_batch_tokens (128 then, 999 now)"),
     ],
     ids=str,
 )
@@ -408,9 +408,9 @@ FILES = {  # a file of the first version, whose it is, the same file now, and th
             "tune.layer_decay": "optimizer.layer_decay",
             "tune.head_factor": "optimizer.head_factor",
             "tune.patience": "evaluate.patience",
-            "train.micro_tokens": "loop.micro_tokens",
+            "train.micro_tokens": "loop.micro_batch_tokens",
             "train.evaluations": "evaluate.times",
-            "train.keep": "loop.keep",
+            "train.keep": "loop.keep_checkpoints",
         },
     ),
 }
@@ -439,7 +439,7 @@ def test_files_of_the_first_version_have_the_values_that_are_written_in_them():
     assert (multi.loop.batch_size, multi.tokenizer.max_length, multi.model.frozen) == (8, 64, 1)
     assert (multi.optimizer.layer_decay, multi.optimizer.head_factor) == (0.9, 5.0)
     assert (multi.evaluate.patience, multi.evaluate.times) == (2, 5)
-    assert (multi.loop.micro_tokens, multi.loop.keep, multi.data.temperature) == (512, 3, 0.3)
+    assert (multi.loop.micro_batch_tokens, multi.loop.keep_checkpoints, multi.data.temperature) == (512, 3, 0.3)
     assert (multi.schedule.epochs, multi.schedule.warmup, multi.seed) == (2.0, 0.2, 3)
     assert [entry.name for entry in multi.tasks] == ["mood", "who"]
     assert (qa.loop.batch_size, qa.tokenizer.max_length, qa.schedule.epochs) == (16, 384, 2.0)
@@ -455,7 +455,7 @@ MOVES = {
     "decoder": (TRANSLATE, "decoder.max_length", "model.decoder.max_length", 70),
     "phases": (PRETRAIN, "phases", "schedule.phases", [{"length": 32, "batch_tokens": 64}]),
     "temperature": (SEVERAL, "temperature", "data.temperature", 0.25),
-    "train": (FINETUNE, "train.keep", "loop.keep", 7),
+    "train": (FINETUNE, "train.keep", "loop.keep_checkpoints", 7),
     "train.evaluations": (FINETUNE, "train.evaluations", "evaluate.times", 7),
     "train.eval_tokens": (PRETRAIN, "train.eval_tokens", "evaluate.tokens", 7),
     "tune.batch": (FINETUNE, "tune.batch", "loop.batch_size", 7),
@@ -477,7 +477,7 @@ def test_every_name_that_moved_is_tried():
 
 
 def value_of(made: Recipe, name: str) -> object:
-    """What a recipe has by a name: `value_of(recipe, "loop.keep")`."""
+    """What a recipe has by a name: `value_of(recipe, "loop.keep_checkpoints")`."""
     found = made.model_dump(exclude_none=True)
     for part in name.split("."):
         found = found[part]
@@ -547,7 +547,7 @@ FULL = {  # recipes with objective and task settings of their own
             "model": {"size": "tiny", "positions": "t5", "reach": 64, "window": 9},
             "data": {"pairs": "sop", "copies": 2},
             "objective": {"name": "mlm", "rate": 0.3, "last_rate": 0.1, "whole_words": True},
-            "optimizer": {"kind": "muon", "momentum": 0.9, "factor": 2.0, "epsilon": 1e-9},
+            "optimizer": {"kind": "muon", "momentum": 0.9, "muon_factor": 2.0, "epsilon": 1e-9},
             "schedule": {
                 "minutes": 1.5,
                 "phases": [
@@ -555,7 +555,7 @@ FULL = {  # recipes with objective and task settings of their own
                     {"share": 0.75, "length": 64, "batch_tokens": 640},
                 ],
             },
-            "loop": {"save_steps": 3, "average": 0.1, "ahead": "off"},
+            "loop": {"save_steps": 3, "weight_average": 0.1, "prefetch": "off"},
             "evaluate": {"times": 3, "tokens": 99},
         },
     ),
@@ -655,10 +655,10 @@ def test_a_run_of_the_first_version_is_resumed(corpus, tmp_path):
     path.write_text(write_toml(old_names(read_toml(path))))
     pretrain(corpus.path, out, None, resume=True, said=said)
     assert "resuming from step 2" in said
-    assert said[0].endswith("does not read: optimizer.momentum, optimizer.factor")
+    assert said[0].endswith("does not read: optimizer.momentum, optimizer.muon_factor")
     said.clear()
     pretrain(corpus.path, out, given, resume=True, said=said)
     assert "resuming from step 2" in said
-    other = {**given, "optimizer": {"rate": 2e-3}}
-    with pytest.raises(FolderError, match=r"other settings: optimizer.rate \(0.001 then, 0.002 no"):
+    other = {**given, "optimizer": {"learning_rate": 2e-3}}
+    with pytest.raises(FolderError, match=r"other settings: optimizer.learning_rate \(0.001 then, 0.002 no"):
         pretrain(corpus.path, out, other, resume=True)

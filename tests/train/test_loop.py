@@ -312,7 +312,7 @@ def test_a_half_written_checkpoint_is_swept_away(run, cut_short):
 
 @pytest.mark.parametrize("keep", [2, 3])
 def test_the_newest_checkpoints_are_kept(run, keep):
-    folder = run(loop={"save_steps": 2, "keep": keep})
+    folder = run(loop={"save_steps": 2, "keep_checkpoints": keep})
     assert steps_saved(folder) == list(range(2, STEPS + 1, 2))[-keep:]
 
 
@@ -337,12 +337,12 @@ def test_a_checkpoint_is_a_model_with_its_recipe_and_where_it_came_from(run, cor
 
 
 def test_a_run_saves_when_the_time_has_come(run):
-    folder = run(loop={"save_minutes": 1e-9, "keep": 50})
+    folder = run(loop={"save_minutes": 1e-9, "keep_checkpoints": 50})
     assert steps_saved(folder) == list(range(1, STEPS + 1))
 
 
 def test_the_rate_of_every_step_is_the_schedules(run):
-    folder = run(schedule={"steps": 10, "warmup": 0.2}, optimizer={"rate": 0.01})
+    folder = run(schedule={"steps": 10, "warmup": 0.2}, optimizer={"learning_rate": 0.01})
     rates = [entry["rate"] for entry in metrics(folder)]
     expected = [0.0025, 0.0075, *(0.01 * (1 - (i + 0.5 - 2) / 8) for i in range(2, 10))]
     assert rates == pytest.approx(expected)  # at the middle of each step
@@ -488,7 +488,7 @@ def test_a_run_over_many_epochs_goes_on_to_the_same_bits(run):
     """So small a corpus that it is read several times."""
     often = {
         "schedule": {"steps": 6, "phases": [{"length": LENGTH, "batch_tokens": 64 * LENGTH}]},
-        "loop": {"micro_tokens": 64 * LENGTH},
+        "loop": {"micro_batch_tokens": 64 * LENGTH},
     }
     whole = run("whole", **often)
     assert state(whole, 6)[2]["cursor"]["epoch"] >= 2
@@ -534,7 +534,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_told(run, poison, value):
 
 def test_a_step_that_is_left_out_changes_neither_weights_nor_optimizer(run, poison):
     poison(3)
-    folder = run(loop={"save_steps": 1, "keep": 20})
+    folder = run(loop={"save_steps": 1, "keep_checkpoints": 20})
     assert state(folder, 3)[:2] == state(folder, 2)[:2]
     assert state(folder, 4)[0] != state(folder, 3)[0]
     assert state(folder, 3)[2]["cursor"] != state(folder, 2)[2]["cursor"], "its batch is passed by"
@@ -546,10 +546,10 @@ def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_sta
     poison(*range(5, 9))
     folder = tmp_path / "run"
     with pytest.raises(UserError) as error:
-        run(loop={"save_steps": 4, "bad_steps": 2})
+        run(loop={"save_steps": 4, "max_skipped_steps": 2})
     message = str(error.value)
     assert message.startswith("step 7: the loss or the gradient is not finite")
-    assert "That is 3 such steps in a row, more than loop.bad_steps = 2." in message
+    assert "That is 3 such steps in a row, more than loop.max_skipped_steps = 2." in message
     assert f"The last good checkpoint is step 4 in {folder / 'checkpoints'}." in message
     assert message.endswith("Begin again with a lower rate.")
     assert steps_saved(folder) == [4]
@@ -559,14 +559,14 @@ def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_sta
 def test_without_a_checkpoint_none_is_named(run, poison, tmp_path):
     poison(*range(1, 10))
     with pytest.raises(UserError) as error:
-        run(loop={"bad_steps": 0})
+        run(loop={"max_skipped_steps": 0})
     assert steps_saved(tmp_path / "run") == []
     assert "checkpoint is step" not in str(error.value)
 
 
 def test_a_rate_far_too_high_poisons_no_checkpoint(run, tmp_path):
     with pytest.raises(UserError, match="not finite|NaN or infinity"):
-        run(optimizer={"rate": 1e30, "clip": 1e30}, loop={"save_steps": 1, "bad_steps": 2})
+        run(optimizer={"learning_rate": 1e30, "max_grad_norm": 1e30}, loop={"save_steps": 1, "max_skipped_steps": 2})
     for step in steps_saved(tmp_path / "run"):
         found = load_state(tmp_path / "run" / "checkpoints" / f"step-{step}")
         tensors = [*found.network.state_dict().values(), *found.optimizer.values()]
@@ -618,6 +618,6 @@ def test_state_json_says_how_far_the_run_is(run):
 
 
 def test_a_run_learns(run):
-    folder = run(schedule={"steps": 60}, optimizer={"rate": 5e-3})
+    folder = run(schedule={"steps": 60}, optimizer={"learning_rate": 5e-3})
     first, *_, last = metrics(folder, "eval")
     assert last["mlm"] < first["mlm"] - 0.3

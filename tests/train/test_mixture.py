@@ -89,7 +89,7 @@ def test_each_process_is_dealt_its_own_and_builds_no_other():
         built.append(len(texts))
         return plain(texts)
 
-    some = source(24, micro_tokens=8, lay_out=lay_out)  # four batches of two
+    some = source(24, micro_batch_tokens=8, lay_out=lay_out)  # four batches of two
     whole = [tuple(texts_of([piece])) for piece in some.pieces({}, 0, 0.0)[0]]
     built.clear()
     dealt = [Dealer(some, Processes(rank, 3)).take({}, 0, 0.0) for rank in range(3)]

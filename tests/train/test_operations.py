@@ -46,7 +46,7 @@ CASES: dict[str, Callable[[Path], Callable[[], object]]] = {
     "bert": lambda place: pretraining("bert", place).step,
     "budget": lambda place: pretraining("budget", place).step,
     "budget with running average": lambda place: (
-        pretraining("budget", place, "loop.average=0.2").step
+        pretraining("budget", place, "loop.weight_average=0.2").step
     ),
     "classify": lambda place: finetuning("classify", place).step,
     "ner": lambda place: finetuning("ner", place).step,

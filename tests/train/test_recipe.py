@@ -157,7 +157,7 @@ def sizes(corpus):
     def of(rows: int, micro: int, micro_batches: int) -> list[int]:
         made = recipe(
             schedule={"phases": [{"length": LENGTH, "batch_tokens": rows * LENGTH}]},
-            loop={"micro_tokens": micro * LENGTH or 1, "micro_batches": micro_batches},
+            loop={"micro_batch_tokens": micro * LENGTH or 1, "micro_batches": micro_batches},
         )
         objective = objective_for(made, corpus.tokenizer.vocabulary)
         pieces, _ = CorpusSource(corpus, made, objective).pieces({}, 0, 0.0)
@@ -266,7 +266,7 @@ def attributes(folder: str) -> frozenset[str]:
 def test_all_leaves_are_found():
     found = leaves(Recipe)
     assert {"seed", "model.size", "model.decoder.cell", "objective", "tasks"} <= set(found)
-    assert {"schedule.phases", "loop.keep", "data.pairs", "evaluate.times"} <= set(found)
+    assert {"schedule.phases", "loop.keep_checkpoints", "data.pairs", "evaluate.times"} <= set(found)
     deep = leaves(Recipe, lists=True)
     assert {"schedule.phases.length", "tasks.train", "tasks.task"} <= set(deep)
     assert len(found) > 70

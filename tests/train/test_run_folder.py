@@ -166,7 +166,7 @@ OTHER = {
         {"objective": {"name": "mlm", "rate": 0.2}},
         r"objective.rate \(0.15 then, 0.2 now\)",
     ),
-    "rate": ({"optimizer": {"rate": 0.5}}, r"optimizer.rate \(0.001 then, 0.5 now\)"),
+    "rate": ({"optimizer": {"learning_rate": 0.5}}, r"optimizer.learning_rate \(0.001 then, 0.5 now\)"),
     "steps": ({"schedule": {"steps": 3}}, r"schedule.steps \(2 then, 3 now\)"),
     "length": (
         {"schedule": {"phases": [{"length": 16, "batch_tokens": 256}]}},
@@ -198,7 +198,7 @@ def test_a_setting_spelled_out_is_the_one_left_out(run, finished):
 def test_a_run_of_a_version_that_had_fewer_settings_goes_on(run, finished):
     text = (finished / "recipe.toml").read_text()
     lines = text.splitlines(keepends=True)
-    fewer = [line for line in lines if not line.startswith(("epsilon", "ahead"))]
+    fewer = [line for line in lines if not line.startswith(("epsilon", "prefetch"))]
     assert len(fewer) == len(lines) - 2
     (finished / "recipe.toml").write_text("".join(fewer))
     said = []
@@ -306,10 +306,10 @@ def test_a_run_resumed_as_it_was_hears_no_warning(run, finished):
     [
         {"save_minutes": 1.0},
         {"save_steps": 1},
-        {"keep": 5},
+        {"keep_checkpoints": 5},
         {"log_steps": 2},
-        {"bad_steps": 3},
-        {"ahead": "on"},
+        {"max_skipped_steps": 3},
+        {"prefetch": "on"},
         {"micro_batches": 2},
     ],
     ids=str,
@@ -329,13 +329,13 @@ def test_what_the_run_is_made_of_is_written_down(finished, corpus):
     assert (facts["precision"], facts["micro_batches"]) == ("fp32", 1)
     assert set(facts) >= {*EXACT, *BINDING, "unmask", "begun"}
     assert facts["processor"]
-    assert read_toml(finished / "recipe.toml")["optimizer"]["rate"] == 1e-3
+    assert read_toml(finished / "recipe.toml")["optimizer"]["learning_rate"] == 1e-3
 
 
 def test_the_recipe_is_written_down_in_full_so_that_new_defaults_change_no_old_run(finished):
     stored = read_toml(finished / "recipe.toml")
     assert stored["optimizer"]["beta2"] == 0.999
-    assert stored["loop"]["keep"] == 2
+    assert stored["loop"]["keep_checkpoints"] == 2
     assert stored["schedule"]["phases"] == [{"share": 1.0, "length": 32, "batch_tokens": 256}]
 
 

@@ -53,7 +53,7 @@ def items_of(groups, *, first=0, lengths=(2, 9, 4, 7)) -> list[list[Text]]:
 
 
 def shuffled(items, batch_size, *, neighbours=1, objective=PLAIN, **loop) -> ShuffledWindows:
-    how = {"batch_size": batch_size, "micro_tokens": 16, **loop}
+    how = {"batch_size": batch_size, "micro_batch_tokens": 16, **loop}
     recipe = Recipe(schedule={"steps": 10}, loop=how)
     return ShuffledWindows(items, plain, objective, recipe, neighbours=neighbours)
 
@@ -135,7 +135,7 @@ def test_groups_of_all_sizes_stay_whole_however_small_micro_batches_are(
 ):
     items = items_of([2, 3, 1, 3, 2, 2, 3, 3, 2])
     together = {text.number: [t.number for t in item] for item in items for text in item}
-    some = shuffled(items, 5, micro_tokens=micro_tokens, micro_batches=micro_batches)
+    some = shuffled(items, 5, micro_batch_tokens=micro_tokens, micro_batches=micro_batches)
     seen = Counter()
     for batches, _ in walk(some, 9):
         for batch in batches:
@@ -157,7 +157,7 @@ def test_awkward_numbers_of_micro_batches_have_something_in_each(
 ):
     sizes = [1, 2, 1, 1, 3]
     items = items_of(sizes * 13)
-    some = shuffled(items, batch_size, micro_tokens=micro_tokens, micro_batches=micro_batches)
+    some = shuffled(items, batch_size, micro_batch_tokens=micro_tokens, micro_batches=micro_batches)
     for batches, _ in walk(some, 6):
         assert len(batches) % micro_batches == 0
         assert len(batches) > 0
@@ -412,7 +412,7 @@ def test_an_error_in_the_thread_is_raised_in_its_turn():
 
 
 def test_a_run_with_batches_made_ahead_ends_with_the_same_bits(run, whole):
-    how = {"loop": {"ahead": "on"}, "objective": {"name": "mlm"}}
+    how = {"loop": {"prefetch": "on"}, "objective": {"name": "mlm"}}
     assert state(run("ahead", **how), STEPS) == state(whole, STEPS)
     stopped(run, "again", 5, **how)
     assert state(run("again", resume=True, **how), STEPS) == state(whole, STEPS)

@@ -79,7 +79,7 @@ class Count:  # the job
 
 STEPS = 60
 TABLE = {
-    "optimizer": {"rate": 1e-2},
+    "optimizer": {"learning_rate": 1e-2},
     "schedule": {"steps": STEPS},
     "loop": {"precision": "fp32", "save_steps": 20},
 }

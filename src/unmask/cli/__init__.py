@@ -61,6 +61,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
     "demo": story.demo,
 }
+OLD_FLAGS = {"--rate": "--learning-rate", "--batch": "--batch-size", "--length": "--max-length"}
 for name, verb in VERBS.items():
     app.command(name)(options.grouped(verb))
 app.add_typer(text.vocab, name="vocab")
@@ -95,9 +96,11 @@ def main() -> None:
     """Run a verb. Exit codes: 0 done, 1 failed, 2 bad usage, settings or data, 130 interrupted."""
     _print_utf8()
     guard_streams()
-    trace = "--trace" in sys.argv  # typer knows it before the verb only; users put it last
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options_given, texts = sys.argv[1:end], sys.argv[end:]
+    trace = "--trace" in options_given  # typer knows it before the verb only; users put it last
     try:
-        code = _run([argument for argument in sys.argv[1:] if argument != "--trace"], trace)
+        code = _run([word for word in options_given if word != "--trace"] + texts, trace)
     finally:
         drop_rest()
     _leave(code)
@@ -113,6 +116,18 @@ def _leave(code: int) -> None:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _current_flags(arguments: list[str]) -> list[str]:
+    """Replace flags of earlier versions by their present names, with a notice."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    found = list(arguments)
+    for i, argument in enumerate(arguments[:end]):
+        flag, equals, value = argument.partition("=")
+        if flag in OLD_FLAGS:
+            terminal.say(f"notice: the flag {flag} is now called {OLD_FLAGS[flag]}")
+            found[i] = f"{OLD_FLAGS[flag]}{equals}{value}"
+    return found
 
 
 def _plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -146,7 +161,7 @@ def _run(arguments: list[str], trace: bool) -> int:
             load_plugin(file)
         tasks.name_tasks()  # again, now with the tasks of plugins
         try:
-            code = app(arguments, standalone_mode=False)  # errors are raised, and printed here
+            code = app(_current_flags(arguments), standalone_mode=False)  # errors are raised, and printed here
         finally:
             terminal.finish()  # an error must not appear above a bar
         sys.stdout.flush()  # a failure to write the last lines still counts

@@ -149,7 +149,7 @@ def recipe(size: DemoSize) -> dict[str, Any]:
     return {
         "model": {"size": "tiny", "max_length": 128, **short},
         "data": {"held_out": 12},
-        "optimizer": {"rate": 2e-3},
+        "optimizer": {"learning_rate": 2e-3},
         "schedule": {
             "minutes": size.minutes,
             "warmup": 0.05,
@@ -209,7 +209,7 @@ def tuning(size: DemoSize) -> Recipe:
     table = {
         "task": {"name": "classify"},
         "tokenizer": {"max_length": 128},
-        "optimizer": {"rate": 5e-4},
+        "optimizer": {"learning_rate": 5e-4},
         "schedule": {"steps": size.steps, "warmup": 0.1},
         "evaluate": {"times": 4},
     }

@@ -114,22 +114,26 @@ class RunFlags:
     """Options of every verb that starts a training run."""
 
     out: Annotated[Path, typer.Option(help="The run's folder.")]
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None
-    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random.")] = None
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores.")] = None
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", help="Peak learning rate.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed.")] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; by default all cores.")
+    ] = None
     set_: Set = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start over; delete the old run.")
+        bool, typer.Option("--overwrite", help="Delete the run in --out and start over.")
     ] = False
     shard: Annotated[
-        bool, typer.Option("--shard", help="Share the weights among processes (FSDP2).")
+        bool, typer.Option("--shard", help="Shard the weights across processes (FSDP2).")
     ] = False
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="RUN/tensorboard too (an extra).")
+        bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard (optional dependency).")
     ] = False
     no_preflight: Annotated[
-        bool, typer.Option("--no-preflight", help="Do not check that it is sane.")
+        bool, typer.Option("--no-preflight", help="Skip the checks before the first step.")
     ] = False
 
     def check(self) -> None:
@@ -142,7 +146,7 @@ class RunFlags:
 
     def changes(self, flags: Mapping[str, object]) -> list[str]:
         """Return the user's settings as NAME=VALUE; those of --set come last and win."""
-        flags = {"optimizer.rate": self.rate, "seed": self.seed, **flags}
+        flags = {"optimizer.learning_rate": self.learning_rate, "seed": self.seed, **flags}
         given = [f"{name}={value}" for name, value in flags.items() if value is not None]
         return given + (self.set_ or [])
 

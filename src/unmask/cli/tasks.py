@@ -42,8 +42,10 @@ def finetune(
     table: options.DataFlags,
     label: Label = None,
     epochs: options.Epochs = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Examples a step.")] = None,
-    length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window at most.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per step.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=8, help="Longest window, in tokens.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
     trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
     run: options.RunFlags,
@@ -54,7 +56,11 @@ def finetune(
 
     Example: unmask finetune classify minilm --train a.tsv --dev b.tsv --out run
     """
-    flags = {"schedule.epochs": epochs, "loop.batch_size": batch, "tokenizer.max_length": length}
+    flags = {
+        "schedule.epochs": epochs,
+        "loop.batch_size": batch_size,
+        "tokenizer.max_length": max_length,
+    }
     changes = run.changes(flags)
     run.check()
     columns, watcher = table.columns(label), table.watcher()  # refused before torch is imported

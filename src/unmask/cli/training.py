@@ -19,18 +19,24 @@ Arguments = Annotated[
     ),
 ]
 Size = Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base, large or auto.")]
-Minutes = Annotated[float | None, typer.Option(help="How many minutes; the rate ends with them.")]
+Minutes = Annotated[
+    float | None, typer.Option(help="Time limit in minutes; the learning rate ends with it.")
+]
 
 
 def pretrain(
     arguments: Arguments,
     *,
     size: Size = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="How many steps.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     minutes: Minutes = None,
-    length: Annotated[int | None, typer.Option(help="One phase with rows so long.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens a step.")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Share of the run until then.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Train in one phase with this sequence length.")
+    ] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Batch size in tokens.")] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="Warm-up, as a fraction of the run.")
+    ] = None,
     pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
     run: options.RunFlags,
 ) -> None:
@@ -48,7 +54,7 @@ def pretrain(
     flags = {"model.size": size, "schedule.warmup": warmup, "data.pairs": pairs}
     flags |= {"schedule.steps": steps, "schedule.minutes": minutes}
     run.check()
-    phase = {"length": length, "batch_tokens": batch_tokens}
+    phase = {"length": max_length, "batch_tokens": batch_tokens}
     given = {name: value for name, value in phase.items() if value is not None}
     recipe = _recipe(arguments, run.changes(flags), given, run)
     from unmask.jobs.pretrain import Pretrain

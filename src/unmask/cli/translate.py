@@ -44,7 +44,7 @@ def train(
     table: options.DataFlags,
     epochs: options.Epochs = None,
     minutes: Annotated[float | None, typer.Option(help="How long, instead of epochs.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Pairs a step.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs per step.")] = None,
     run: options.RunFlags,
 ) -> None:
     """Train a translation model on pairs of texts.
@@ -54,7 +54,7 @@ def train(
 
     Example: unmask translate train pairs --from de --to en --out translator
     """
-    flags = {"schedule.epochs": epochs, "schedule.minutes": minutes, "loop.batch_size": batch}
+    flags = {"schedule.epochs": epochs, "schedule.minutes": minutes, "loop.batch_size": batch_size}
     changes = run.changes(flags)
     # The BERT has a vocabulary of its own, which the target language cannot share.
     if model is not None and not any(".joint" in change for change in changes):
@@ -86,7 +86,7 @@ def run(
     penalty: Penalty = 1.0,
     longest: Annotated[int | None, typer.Option(min=1, help="Words at most.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw words.")] = False,
-    temperature: Annotated[float, typer.Option(help="Of draws; below 1 is bolder.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; values below 1 favour likely tokens.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Draw among so many.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this share.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of draws.")] = 0,

@@ -79,7 +79,7 @@ class HeldOutText(Evaluator):
 
     def _on(self, tokens: int) -> Evaluation:
         """Make an evaluation on this many tokens."""
-        rows = max(self.recipe.loop.micro_tokens // self.phase.length, 1)
+        rows = max(self.recipe.loop.micro_batch_tokens // self.phase.length, 1)
         return Evaluation(self.stream, self.objective, self.group, tokens=tokens, micro_rows=rows)
 
     def _affordable(self, network: Network) -> tuple[int, int]:

@@ -170,7 +170,7 @@ def _seconds(do: Callable[[], object], device: torch.device) -> float:
 def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
     """Make a full micro-batch of random tokens, without padding."""
     length = recipe.schedule.phases[0].length
-    rows = max(recipe.loop.micro_tokens // length, 1)
+    rows = max(recipe.loop.micro_batch_tokens // length, 1)
     rng = np.random.default_rng(0)
     first = len(SPECIALS) if len(vocabulary) > len(SPECIALS) else 0
     tokens = rng.integers(first, len(vocabulary), (rows, length))

@@ -136,7 +136,7 @@ def _finished(path: Path, asked: TrialResult) -> TrialResult:
 def tried(recipe: Recipe, chosen: TrialSettings) -> Recipe:
     """Return the recipe with the settings of a trial."""
     return recipe.changed(
-        optimizer={"rate": chosen["rate"]},
+        optimizer={"learning_rate": chosen["rate"]},
         loop={"batch_size": chosen["batch"]},
         schedule={"epochs": float(chosen["epochs"]), "steps": None, "minutes": None},
     )

@@ -29,7 +29,7 @@ SHAPE = _fields("model", ModelSettings, "decoder", "frozen", "head_layers")
 TUNED = ["seed", "model.frozen", "tokenizer.max_length", "optimizer", "loop"]
 TUNED += [*_fields("schedule", ScheduleSettings, "phases"), "evaluate.times", "evaluate.patience"]
 DEFAULTS: dict[str, Any] = {
-    "optimizer": {"rate": 5e-5},
+    "optimizer": {"learning_rate": 5e-5},
     "schedule": {"warmup": 0.1, "epochs": 3.0},
 }
 VOCABULARY = 2**15  # stands for the real size, which is not known before the corpus is opened

@@ -60,7 +60,7 @@ class Checkpointer:
                 beside=partial(write_state, moments=moments, own=own, facts=asdict(position)),
                 needed=4 * numbers + 2**20,  # fp32, and a megabyte for the tokenizer's files
             )
-            prune(folder, self.settings.keep)  # after the new one is complete, never before
+            prune(folder, self.settings.keep_checkpoints)  # after the new one is complete, never before
         self.processes.wait()
 
     def restore(self) -> Position | None:
@@ -73,7 +73,7 @@ class Checkpointer:
             return None
         # A killed run may not have pruned. No process still reads: the comparison above waited.
         if self.processes.first:
-            prune(self.site.folder.checkpoints, self.settings.keep)
+            prune(self.site.folder.checkpoints, self.settings.keep_checkpoints)
         stored = {self.given.network: state.network.state_dict(), self.given.objective: state.own}
         with torch.no_grad():
             for module, tensors in stored.items():
@@ -128,7 +128,7 @@ class Checkpointer:
         The modules in training themselves, unless weights are sharded or averaged; then copies.
         """
         network, objective = self.given.network, self.given.objective
-        averaged = averaged and self.settings.average > 0
+        averaged = averaged and self.settings.weight_average > 0
         if not self.shard and not averaged:
             return network, objective
         # A network without memory, because all its tensors are assigned in the next line.

@@ -17,10 +17,11 @@ from unmask.train.optim.schedules import LENGTHS
 from unmask.train.recipe import Recipe
 
 # Settings that may change on resuming, because they do not decide what is learned.
-FREE = ("save_minutes", "save_steps", "keep", "log_steps", "bad_steps", "ahead", "micro_batches")
+FREE = ("save_minutes", "save_steps", "keep_checkpoints", "log_steps", "max_skipped_steps")
+FREE += ("prefetch", "micro_batches")
 CHOICES = ("objective", "task", "tasks")  # validated by classes that import torch
 CHOSEN = ("objective.name", "task.name")
-MUON = ("optimizer.momentum", "optimizer.factor")  # read only if optimizer.kind is muon
+MUON = ("optimizer.momentum", "optimizer.muon_factor")  # read only if optimizer.kind is muon
 LENGTH_NAMES = {f"schedule.{name}" for name in LENGTHS}
 # Names in version 0.1 -> present names; the longest name that matches wins.
 MOVED = {
@@ -32,6 +33,15 @@ MOVED = {
     "train": "loop",
     "train.evaluations": "evaluate.times",
     "train.eval_tokens": "evaluate.tokens",
+    "optimizer.rate": "optimizer.learning_rate",
+    "optimizer.decay": "optimizer.weight_decay",
+    "optimizer.clip": "optimizer.max_grad_norm",
+    "optimizer.factor": "optimizer.muon_factor",
+    "loop.micro_tokens": "loop.micro_batch_tokens",
+    "loop.ahead": "loop.prefetch",
+    "loop.average": "loop.weight_average",
+    "loop.keep": "loop.keep_checkpoints",
+    "loop.bad_steps": "loop.max_skipped_steps",
     "tune.batch": "loop.batch_size",
     "tune.epochs": "schedule.epochs",
     "tune.length": "tokenizer.max_length",
@@ -41,6 +51,7 @@ MOVED = {
     "tune.head_factor": "optimizer.head_factor",
     "tune.patience": "evaluate.patience",
 }
+RENAMED_INSIDE = ("train", "tune", "optimizer", "loop")
 
 
 @dataclass(frozen=True)
@@ -126,8 +137,8 @@ def modernised(
     told, assignments = [], []
     for name in _flat(table):
         path = name.split(".")
-        # Settings of these two tables went to different places; other tables moved as a whole.
-        told.append(".".join(path[: 2 if path[0] in ("train", "tune") else 1]))
+        # Settings of these tables have names of their own now; other tables moved as a whole.
+        told.append(".".join(path[: 2 if path[0] in RENAMED_INSIDE else 1]))
     for change in changes:
         name, equals, value = change.partition("=")
         told.append(name.strip())
@@ -152,8 +163,8 @@ def _below(table: Mapping[str, object], names: Collection[str]) -> dict[str, obj
 
 def _renamed(name: str) -> str:
     for old in sorted(MOVED, key=len, reverse=True):
-        if _within(name, old):
-            return MOVED[old] + name.removeprefix(old)
+        if _within(name, old):  # a table may have moved first, and its setting later
+            return _renamed(MOVED[old] + name.removeprefix(old))
     return name
 
 

@@ -56,8 +56,8 @@ class Loop:
         self.saved_step, self.saved_at = -1, time.monotonic()
         self.deal: Dealer | Prefetch = Dealer(given.source, self.processes)
         # A thread pays where a GPU computes the step; on a CPU, batches were 3 ms of 100 (tiny).
-        ahead, on_gpu = self.settings.ahead, self.processes.device.type != "cpu"
-        if ahead == "on" or (ahead == "auto" and on_gpu):
+        prefetch, on_gpu = self.settings.prefetch, self.processes.device.type != "cpu"
+        if prefetch == "on" or (prefetch == "auto" and on_gpu):
             self.deal = Prefetch(self.deal, self._progress_at)
 
     def resume(self) -> None:
@@ -86,10 +86,10 @@ class Loop:
             self._clock(begun)
             if report is None:
                 continue  # ended early by a stop request, which the next round acts on
-            if report.taken and self.settings.average:
+            if report.taken and self.settings.weight_average:
                 # A step weighs as much as its fraction of the run, so the mean spans the same
                 # fraction whether steps are many or few.
-                weight = min((self.progress - before) / self.settings.average, 1.0)
+                weight = min((self.progress - before) / self.settings.weight_average, 1.0)
                 for module in (self.given.network, self.given.objective):
                     average(module, self.optimizer, weight)
             self._log(report, time.monotonic() - begun)
@@ -125,9 +125,9 @@ class Loop:
         """Take one step; return None if a stop request ended it early, with nothing changed."""
         position = self.position
         dealt = self.deal.take(position.cursor, position.step, self.progress)
-        set_rate(self.optimizer, self.optimized.rate * self.schedule.factor(self._next()))
+        set_rate(self.optimizer, self.optimized.learning_rate * self.schedule.factor(self._next()))
         site = StepSite(
-            self.processes, self.precision, self.optimized.clip, dealt.rounds, self._asked_to_stop
+            self.processes, self.precision, self.optimized.max_grad_norm, dealt.rounds, self._asked_to_stop
         )
         report = self.step(self.module, dealt.pieces, site)
         if report is None:
@@ -166,11 +166,11 @@ class Loop:
             f"{numbers[:3]}); the step was skipped and the weights are as before"
         )
         self.folder.say(f"warning: {said}")
-        if position.bad > settings.bad_steps:
+        if position.bad > settings.max_skipped_steps:
             last = f"step {self.saved_step} in {self.folder.checkpoints}"
             raise UserError(
-                f"{said}. That is {position.bad} such steps in a row, more than loop.bad_steps = "
-                f"{settings.bad_steps}. The last good checkpoint is "
+                f"{said}. That is {position.bad} such steps in a row, more than loop.max_skipped_steps = "
+                f"{settings.max_skipped_steps}. The last good checkpoint is "
                 f"{last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
                 "rate."
             )

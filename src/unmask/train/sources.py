@@ -93,9 +93,9 @@ class ShuffledWindows:
         return _lazy(parts, self.seed, step, progress), then
 
     def parts(self, numbers: Sequence[int]) -> list["_Part"]:
-        """Split items into parts of about `loop.micro_tokens` tokens, shortest items first."""
+        """Split items into parts of about `loop.micro_batch_tokens` tokens, shortest items first."""
         lengths = [self.length(i) for i in numbers]
-        found = neighbours(lengths, self.loop.micro_tokens)
+        found = neighbours(lengths, self.loop.micro_batch_tokens)
         return [_Part(self, [numbers[i] for i in places]) for places in found]
 
     def sample(self, count: int) -> Batch:

@@ -239,7 +239,7 @@ def test_two_processes_share_what_one_reads(corpus, pairs):
     table = {
         "data": {"pairs": pairs},
         "schedule": {"steps": 10, "phases": [{"length": LENGTH, "batch_tokens": LENGTH * 8}]},
-        "loop": {"micro_tokens": LENGTH * 2},
+        "loop": {"micro_batch_tokens": LENGTH * 2},
     }
     recipe = compose(Pretrain.scope, table)
     one, cursor = shares(corpus, 1, 10, recipe)

@@ -52,7 +52,7 @@ def test_a_loss_that_rises_by_more_than_one_is_named_with_both_numbers():
     (line,) = watch.said
     assert line.startswith("step 76: ")  # 26 of 50 above: a mean of 6.04
     assert "risen from 5.00 to 6.04: it diverges" in line
-    assert "lower optimizer.rate or a longer schedule.warmup" in line
+    assert "lower optimizer.learning_rate or a longer schedule.warmup" in line
 
 
 @pytest.mark.parametrize(

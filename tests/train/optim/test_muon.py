@@ -94,7 +94,7 @@ def test_what_is_no_matrix_of_a_block_moves_as_with_adamw():
     moved = {}
     for kind in ("adamw", "muon"):
         network = tiny_network(bert_heads(tokens=True))
-        optimizer = make_optimizer(network, OptimizerSettings(kind=kind, rate=0.01))
+        optimizer = make_optimizer(network, OptimizerSettings(kind=kind, learning_rate=0.01))
         for number in range(3):
             for parameter in network.parameters():
                 parameter.grad = random(*parameter.shape, seed=number)

@@ -64,7 +64,7 @@ def test_one_step_by_hand():
     with torch.no_grad():
         layer.weight.fill_(2.0)
         layer.bias.fill_(3.0)
-    settings = OptimizerSettings(rate=0.1, decay=0.5, epsilon=1e-8)
+    settings = OptimizerSettings(learning_rate=0.1, weight_decay=0.5, epsilon=1e-8)
     optimizer = make_optimizer(layer, settings)
     layer.weight.grad, layer.bias.grad = torch.tensor([[4.0]]), torch.tensor([-7.0])
     optimizer.step()
@@ -77,7 +77,7 @@ def test_a_second_step_by_hand():
     layer = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         layer.weight.fill_(1.0)
-    optimizer = make_optimizer(layer, OptimizerSettings(rate=0.1, decay=0.0, epsilon=1e-8))
+    optimizer = make_optimizer(layer, OptimizerSettings(learning_rate=0.1, weight_decay=0.0, epsilon=1e-8))
     for gradient in (1.0, 3.0):
         layer.weight.grad = torch.tensor([[gradient]])
         optimizer.step()

@@ -82,10 +82,10 @@ def test_epochs_are_counted_in_steps(epochs, steps):
         (ScheduleSettings, {"steps": 9, "warmup": 1.1}, "'warmup' is 1.1; "),
         (ScheduleSettings, {"steps": 9, "floor": -0.1}, "'floor' is -0.1; "),
         (ScheduleSettings, {"steps": 9, "kind": "linar"}, "'kind' is 'linar'; "),
-        (OptimizerSettings, {"rate": 0.0}, "'rate' is 0.0; "),
-        (OptimizerSettings, {"rate": float("nan")}, "'rate' is nan; "),
+        (OptimizerSettings, {"learning_rate": 0.0}, "'learning_rate' is 0.0; "),
+        (OptimizerSettings, {"learning_rate": float("nan")}, "'learning_rate' is nan; "),
         (OptimizerSettings, {"beta2": 1.0}, "'beta2' is 1.0; "),
-        (OptimizerSettings, {"clip": 0.0}, "'clip' is 0.0; "),
+        (OptimizerSettings, {"max_grad_norm": 0.0}, "'max_grad_norm' is 0.0; "),
     ],
 )
 def test_a_value_that_cannot_be_is_named(kind, table, says):

@@ -51,7 +51,7 @@ class Diagnostics:
                 step,
                 "diverged",
                 f"the loss has risen from {self.best:.2f} to {mean:.2f}: it diverges. Begin again "
-                "with a lower optimizer.rate or a longer schedule.warmup",
+                "with a lower optimizer.learning_rate or a longer schedule.warmup",
             )
         if report.norm == 0.0:
             self._warn(step, "still", "the gradient is zero: nothing is learned any more")

@@ -112,7 +112,7 @@ class CorpusSource:
 
     def _sizes(self, phase: Phase) -> list[int]:
         """Return the rows of each micro-batch; their number is a multiple of loop.micro_batches."""
-        most = max(self.recipe.loop.micro_tokens // phase.length, 1)
+        most = max(self.recipe.loop.micro_batch_tokens // phase.length, 1)
         unit = self.recipe.loop.micro_batches
         if phase.rows < unit:
             raise SettingsError(

@@ -58,7 +58,7 @@ def make_optimizer(
     alike: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter, place in named:
         if id(parameter) not in apart:
-            decay = settings.decay if parameter.ndim >= 2 else 0.0
+            decay = settings.weight_decay if parameter.ndim >= 2 else 0.0
             scale = settings.scale(place.depth, layers)
             alike.setdefault((decay, scale), []).append(parameter)
     groups: list[dict[str, Any]] = [
@@ -66,16 +66,16 @@ def make_optimizer(
         for (decay, scale), own in alike.items()
     ]
     betas = settings.beta1, settings.beta2
-    rules = {"lr": settings.rate, "betas": betas, "eps": settings.epsilon, "fused": True}
+    rules = {"lr": settings.learning_rate, "betas": betas, "eps": settings.epsilon, "fused": True}
     if not turned:
         return torch.optim.AdamW(groups, **rules)  # type: ignore[arg-type]
     parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, JointLinear)}
     last = {
         "params": turned,
         "parts": [parts.get(id(p), 1) for p in turned],
-        "weight_decay": settings.decay,
+        "weight_decay": settings.weight_decay,
         "momentum": settings.momentum,
-        "factor": settings.factor,
+        "factor": settings.muon_factor,
     }
     return Muon([*groups, last], **rules)  # type: ignore[arg-type]
 

@@ -18,14 +18,14 @@ class OptimizerSettings(Settings):
     """AdamW (Loshchilov and Hutter 2019) as in BERT, or Muon beside it (Jordan et al. 2024)."""
 
     kind: Literal["adamw", "muon"] = "adamw"  # muon: matrices of blocks; the rest has AdamW
-    rate: Annotated[float, Field(gt=0.0)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0.0)] = 1e-4
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95  # Muon's
-    factor: Annotated[float, Field(gt=0.0)] = 1.0  # Muon's learning rate / AdamW's
+    muon_factor: Annotated[float, Field(gt=0.0)] = 1.0  # Muon's learning rate / AdamW's
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-6
-    decay: Annotated[float, Field(ge=0.0)] = 0.01  # weight decay of matrices and embeddings only
-    clip: Annotated[float, Field(gt=0.0)] = 1.0  # maximum gradient norm
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01  # weight decay of matrices and embeddings only
+    max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0  # maximum gradient norm
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # learning rate of a layer / next
     head_factor: Annotated[float, Field(gt=0.0)] = 1.0  # learning rate of heads / peak
 
