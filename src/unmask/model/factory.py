@@ -71,8 +71,8 @@ def draw_part(module: nn.Module, part: str, seed: int, std: float) -> None:
 
 def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
     """Yield (name of the part, module, standard deviation) for all parts of a network."""
-    # Parameter names start inside the given module, so they do not change when it moves to another
-    # place in the network. That is why the embeddings of an encoder are given by themselves.
+    # Parameter names start inside the yielded module, so they do not change when it moves within
+    # the network. That is why the embeddings of an encoder are yielded separately.
     for name, config in network.shape.encoders.items():
         part, encoder = PARTS.get(name, name), network.encoder_of(name)
         yield part, encoder.embeddings, config.init_std

@@ -6,8 +6,8 @@ from torch import nn
 
 def embedding_table(count: int, width: int) -> nn.Embedding:
     """Make an embedding layer whose weights are not initialised yet."""
-    # `nn.Embedding` alone would draw the whole table from a normal distribution first; whoever
-    # builds a network fills it afterwards, by `init_weights` or from a file.
+    # `nn.Embedding` alone would draw the whole table from a normal distribution first, and
+    # `init_weights` or a model folder would overwrite it.
     vectors: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
     return vectors
 

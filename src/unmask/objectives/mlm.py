@@ -27,7 +27,7 @@ from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 TERM, PLACES, ANSWERS = "mlm", "mlm_places", "mlm_tokens"
-# One key per kind of draw, or the draws of a token would be the same number.
+# One key per kind of draw; with a common one, all draws for a token would be equal.
 _CHOOSE, _EDGE, _DICE, _NOISE = range(100, 104)
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -36,7 +36,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 class MaskSettings(Settings):
     """Settings of masking."""
 
-    rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # share of ordinary tokens to guess
+    rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # part of ordinary tokens to predict
     last_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # rate at the end of the run
     mask_share: Share = 0.8  # part of the selected tokens that is replaced by [MASK] ...
     random_share: Share = 0.1  # ... or by a random token; the others stay as they are
@@ -113,7 +113,7 @@ class MaskedLM(PlaceObjective):
         word = self._words(batch, ordinary)
         # Draws are by example and position in the text, never by row or batch: packing, resuming
         # and the number of processes cannot change a mask. The number of an example of a corpus is
-        # 64 random bits, so the sums of different examples do not meet.
+        # 64 random bits, so different examples practically never share a sum.
         where = number + place  # one counter for each token of each example
         chosen = self._chosen(text.ravel()[ordinary], word, where, root, self.rate(progress))
 

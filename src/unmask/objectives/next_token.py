@@ -161,6 +161,7 @@ class NextToken(Objective):
     ) -> Sums:
         """Run encoder and decoder and compute the loss."""
         states, target = decoder_states(network, batch), batch.also[TARGET]
+        # Held-out losses are plain cross-entropies, comparable between settings of smoothing.
         smoothing = self.config.smoothing if network.training else 0.0
         answers = target.labels[ANSWERS]
         if not each:

@@ -57,6 +57,8 @@ class PairOrder(PlaceObjective):
             losses = F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="none")
             texts = torch.arange(len(answers), device=answers.device)
             return {TERM: per_record(losses, texts, batch)}
+        # Packed rows have examples of one segment too. Where no pair has a label, the sum is 0; a
+        # mean would be NaN.
         sums = {TERM: F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="sum")}
         if not network.training:
             sums[TERM + CORRECT] = ((scores.argmax(dim=-1) == answers) & (answers != NO_PAIR)).sum()

@@ -242,7 +242,7 @@ class _TokenLoss(Function):
         states, table, shares, answers = ctx.saved_tensors
         # The gradient of the scores is `shares` minus the label distribution: `sure` at the label
         # plus `little` everywhere. Both are subtracted from the small products below, which saves a
-        # pass over [N, V] and leaves the saved tensor as it is. The same goes for `grad`.
+        # pass over [N, V] and leaves the saved tensor as it is. `grad` is also applied there.
         sure, little = 1.0 - ctx.smoothing, ctx.smoothing / len(table)
         to_states = (shares @ table).sub_(table[answers], alpha=sure)
         scaled = states * grad
