@@ -1,10 +1,10 @@
-"""Batches -> hidden states: config, masks, positions, attention, layers, encoder, heads.
+"""Batches -> hidden states and scores: encoders, decoders, heads, and what they are made of.
 
-Tensors only: nothing here knows files, tokenizers or training. Shapes use one set of letters in
-the whole project:
+This package works on tensors alone; it knows neither files nor tokenizers nor training. The whole
+project uses the same letters for shapes:
 
-    B batch (rows)   S sequence (a row's length)   N chosen items   V vocabulary   C classes
-    Q queries        K keys                        D width          H heads        d head width
+    B batch size   S sequence length   N chosen items   V vocabulary size   C classes
+    Q queries      K keys              D width          H heads             d head width
 
 `[]` is a scalar; `[B or 1, 1, Q, K]` broadcasts. D = H * d.
 """

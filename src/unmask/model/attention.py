@@ -1,9 +1,9 @@
-"""Multi-head attention: the only place where one token reads another.
+"""Multi-head attention: hidden states, additive masks and positions -> hidden states.
 
-In self-attention the tokens of a text read each other; in cross-attention they read the states of
-another text. What is added to the scores says who may be read. Every mask and every position scheme
-comes from outside. The weights are not returned: register a listener to read or change them
-(`listening`, `recording`).
+This is the only place where information moves between tokens: within a text by self-attention,
+from another text by cross-attention. Masks and position encodings are made elsewhere and passed in.
+Attention weights are not returned; register a listener to read or change them (`listening`,
+`recording`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,10 @@ Listener = Callable[[int, Tensor], Tensor]  # layer, weights [B, H, Q, K] -> wei
 
 
 class JointLinear(nn.Linear):
-    """Several layers of one input, computed as one product."""
+    """Several linear layers with the same input, computed as one matrix product.
+
+    The number of parts is kept for optimizers that treat a matrix as a whole (Muon).
+    """
 
     def __init__(self, width: int, each: int, *, parts: int, bias: bool = True) -> None:
         super().__init__(width, parts * each, bias=bias)
@@ -34,7 +37,7 @@ class JointLinear(nn.Linear):
 
 
 class Observable(nn.Module):
-    """Whatever has weights that somebody may listen to."""
+    """Base class of modules with attention weights, which a listener can read or change."""
 
     def __init__(self, layer: int = 0) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ class Attention(Observable):
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         super().__init__(layer)
         self.heads = config.heads
-        self.inner_width = config.heads * config.head_width  # of all heads: H * d
+        self.inner_width = config.heads * config.head_width  # H * d, which may differ from D
         self.qkv = JointLinear(config.width, self.inner_width, parts=3, bias=config.bias)
         self.output = nn.Linear(self.inner_width, config.width, bias=config.bias)
         self.dropout = config.attention_dropout
@@ -57,16 +60,16 @@ class Attention(Observable):
         self,
         x: Tensor,  # [B, Q, D]
         *,
-        added: Tensor | None,  # [B or 1, H or 1, Q, K] to the scores; -inf bars
+        added: Tensor | None,  # [B or 1, H or 1, Q, K] to the scores; -inf forbids attention
         positions: Positions,
         index: Tensor,  # [B, Q] position of each token
-        places: Tensor | None = None,  # [N] of all B x Q queries, those whose answer is wanted
+        places: Tensor | None = None,  # [N] flat indices of the queries whose output is needed
         kept: KVCache
-        | None = None,  # the tokens before x, which are read too; x is put behind them
-        memory_index: Tensor | None = None,  # [B or 1, K] positions of those tokens and of x
-        layer: int | None = None,  # its number, where several layers share these weights
+        | None = None,  # earlier tokens, which x attends to; keys and values of x are appended
+        memory_index: Tensor | None = None,  # [B or 1, K] positions of the cached tokens and of x
+        layer: int | None = None,  # reported to listeners where layers share these weights
     ) -> Tensor:  # [B, Q, D], or [N, D] where places are given
-        """Let the tokens read each other."""
+        """Self-attention, over cached earlier tokens too if `kept` is given."""
         if kept is None and self._may_be_fast(x, added, positions):
             joined: Tensor = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
             rate = self.dropout if self.training else 0.0
@@ -75,6 +78,7 @@ class Attention(Observable):
             parts: tuple[Tensor, ...] = self.qkv(x).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
             q, k = positions.rotate(q, index), positions.rotate(k, index)
+            # Keys are cached after their rotation, which depends on their own position alone.
             if kept is not None:
                 kept.add(k, v)
                 k, v = kept.keys, kept.values
@@ -88,21 +92,24 @@ class Attention(Observable):
             values = partial(positions.values, index=index, memory_index=memory_index)
             more = values if positions.reads_weights else None
             mixed = self._mixed(q, k, v, added, more, layer).flatten(2)
+        # Only attention itself needs all tokens: the output layer is computed for chosen ones.
         output: Tensor = self.output(select_places(mixed, places))
         return output
 
     def keep(self, states: Tensor) -> Tensor:
-        """The keys and values of another text, for `read`.  [B, K, D] -> [B, 2, H, K, d]"""
+        """Compute keys and values of another text for `read`.  [B, K, D] -> [B, 2, H, K, d]"""
         both = self._projected(states, self.inner_width)
         joined: Tensor = both.unflatten(-1, (2, self.heads, -1))
         return joined.permute(0, 2, 3, 1, 4)
 
     def read(self, x: Tensor, source: Tensor, added: Tensor | None) -> Tensor:
-        """Let tokens read another text, by what `keep` made of it.
+        """Cross-attention to another text, whose keys and values are from `keep`.
 
-        Several rows in a row may read the same text.
+        n consecutive sequences may attend to the same text, as the n beams of a translation do.
         [B * n, Q, D], [B, 2, H, K, d], [B or 1, 1, Q or 1, K] -> [B * n, Q, D]
         """
+        # The n sequences of a text become n times as many queries, so that its keys and values
+        # are never copied for each beam.
         q = self._projected(x, 0, self.inner_width)
         q = q.view(len(source), -1, self.heads, source.shape[-1]).transpose(1, 2)
         k, v = source.unbind(1)
@@ -111,7 +118,7 @@ class Attention(Observable):
         return output
 
     def _projected(self, x: Tensor, first: int, last: int | None = None) -> Tensor:
-        """The queries alone, or the keys and values: some of the numbers that `qkv` makes."""
+        """Apply a slice of `qkv`: queries alone, or keys and values alone."""
         weight, bias = self.qkv.weight, self.qkv.bias
         return F.linear(x, weight[first:last], None if bias is None else bias[first:last])
 
@@ -121,13 +128,13 @@ class Attention(Observable):
         k: Tensor,  # [B, H, K, d]
         v: Tensor,  # [B, H, K, d]
         added: Tensor | None,
-        values: Callable[[Tensor], Tensor] | None = None,  # weights -> more to read
+        values: Callable[[Tensor], Tensor] | None = None,  # weights -> more to add to the output
         layer: int | None = None,
     ) -> Tensor:  # [B, Q, H, d]
         if self.listener is None and values is None:
             rate = self.dropout if self.training else 0.0
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
-        else:  # the same sum written out, because someone reads the weights
+        else:  # written out, because a listener or the positions need the weights
             weights = self._weights(q, k, added, layer)  # [B, H, Q, K]
             mixed = weights @ v  # [B, H, Q, d]
             if values is not None:
@@ -135,16 +142,18 @@ class Attention(Observable):
         return mixed.transpose(1, 2)
 
     def _may_be_fast(self, x: Tensor, added: Tensor | None, positions: Positions) -> bool:
-        """Nothing is asked that only the spelled-out way can do."""
+        """Whether the fast kernel can compute this call."""
         asked = self.listener is not None or positions.reads_weights
+        # T5's position biases are trained through `added`, which gets no gradient in the kernel.
         trained = added is not None and added.requires_grad
         return not asked and not trained and training.usable(x, training=self.training)
 
     def _weights(self, q: Tensor, k: Tensor, added: Tensor | None, layer: int | None) -> Tensor:
         scores: Tensor = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
         scores = scores if added is None else scores + added
-        # A query that may see nothing reads zero, as in the fused kernel. Softmax over -inf alone
-        # would be NaN, in the gradient too, so such a query gets any scores and loses its weights.
+        # A query that may attend to nothing gets zeros, as in the fused kernel. Softmax over -inf
+        # alone would be NaN, in the gradient too. So the scores are replaced before it, and the
+        # weights after it.
         blind = (scores == float("-inf")).all(dim=-1, keepdim=True)
         weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
         if self.listener is not None:
@@ -153,9 +162,9 @@ class Attention(Observable):
 
 
 class Alignment(Observable):
-    """How much a recurrent decoder's state has to do with each state of the encoder.
+    """Attention of a recurrent decoder to the encoder's states.
 
-    additive: Bahdanau et al. 2015; dot and general: Luong et al. 2015.
+    Scoring is "additive" (Bahdanau et al. 2015), or "dot" or "general" (Luong et al. 2015).
     """
 
     def __init__(self, width: int, scoring: Scoring) -> None:
@@ -165,26 +174,29 @@ class Alignment(Observable):
         self.score = nn.Linear(width, 1, bias=False) if scoring == "additive" else None
 
     def keys(self, states: Tensor) -> Tensor:
-        """What of the source is compared; the same at every step.  [N, K, D] -> [N, K, D]"""
+        """Compute the keys of the source, once for all steps.  [N, K, D] -> [N, K, D]"""
         keys: Tensor = states if self.key is None else self.key(states)
         return keys
 
     def forward(self, query: Tensor, keys: Tensor, states: Tensor, real: Tensor) -> Tensor:
-        """[N, Q, D], [N, K, D], [N, K, D], [N, K] -> [N, Q, D]"""
+        """Attend from `query` to the real states.
+
+        [N, Q, D], [N, K, D], [N, K, D], [N, K] -> [N, Q, D]
+        """
         if self.query is None or self.score is None:
             scores = query @ keys.transpose(1, 2)  # [N, Q, K]
         else:
             mixed = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [N, Q, K, D]
             scores = self.score(mixed)[..., 0]
         weights = scores.masked_fill(~real[:, None], float("-inf")).softmax(dim=-1)
-        if self.listener is not None:
+        if self.listener is not None:  # listeners expect a dimension of heads; here there is one
             weights = self.listener(self.layer, weights[:, None])[:, 0]
         out: Tensor = weights @ states
         return out
 
 
 def select_places(x: Tensor, places: Tensor | None) -> Tensor:
-    """The states in some places of all rows; all of them, as they are, without places.
+    """Select states by their flat indices; without `places`, return x unchanged.
 
     [B, S, D], [N] -> [N, D]
     """
@@ -192,14 +204,14 @@ def select_places(x: Tensor, places: Tensor | None) -> Tensor:
 
 
 class HasListener(Protocol[L]):
-    """A module with something to listen to."""
+    """A module with a listener of some type."""
 
     listener: L | None
 
 
 @contextmanager
 def set_listener(modules: Sequence[HasListener[L]], listener: L) -> Iterator[None]:
-    """Inside the block, the modules have this listener."""
+    """Set the listener of all modules inside the block, and restore the former ones after it."""
     before = [module.listener for module in modules]
     for module in modules:
         module.listener = listener
@@ -212,10 +224,10 @@ def set_listener(modules: Sequence[HasListener[L]], listener: L) -> Iterator[Non
 
 @contextmanager
 def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
-    """Inside the block, every attention in `model` passes its weights through `listener`.
+    """Pass the weights of every attention in `model` through `listener` inside the block.
 
-    The listener gets the layer's number and its weights [B, H, Q, K], and returns the weights to
-    go on with: the same to look, others to change them.
+    The listener gets the layer number and the weights [B, H, Q, K], and returns the weights that
+    the layer continues with: unchanged ones to observe, others to intervene.
     """
     with set_listener([own for own in model.modules() if isinstance(own, Observable)], listener):
         yield
@@ -223,9 +235,9 @@ def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the weights in the order the layers run: one [B, H, Q, K] tensor each.
+    """Collect the attention weights [B, H, Q, K] of all layers inside the block, in order.
 
-    A listener that is there already goes first.
+    A listener that is already set runs first, so that the list has the weights that it returned.
     """
     weights: list[Tensor] = []
 
@@ -242,7 +254,7 @@ def recording(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def ablating(heads: dict[int, list[int]]) -> Listener:
-    """Return a listener that silences heads: layer -> the numbers of its mute heads."""
+    """Return a listener that ablates attention heads, given by number for each layer."""
 
     def mute(layer: int, weights: Tensor) -> Tensor:
         silent = torch.tensor(heads.get(layer, []), dtype=torch.long, device=weights.device)

@@ -1,4 +1,4 @@
-"""Hidden states -> hidden states: one block of the Transformer, attention then feed-forward.
+"""Hidden states -> hidden states: one Transformer block, attention followed by feed-forward.
 
 post-norm (BERT)    x = norm(x + part(x))
 pre-norm            x = x + part(norm(x)), and one more norm after the last block
@@ -18,7 +18,7 @@ from unmask.model.decoding.cache import KVCache
 from unmask.model.kernels import training
 from unmask.model.positions import Positions
 
-ReadSource = Callable[[Attention, Tensor], Tensor]  # how tokens read another text
+ReadSource = Callable[[Attention, Tensor], Tensor]  # cross-attention of a decoder block
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -30,26 +30,26 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def norm_of(config: ModelConfig, width: int) -> nn.Module:
-    """Make a norm of the kind that the config names."""
+    """Make a layer norm or RMS norm, as the config has it."""
     if config.norm_kind == "rms":
         return nn.RMSNorm(width, eps=config.norm_epsilon)
     return nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.norm_bias)
 
 
 def last_norm_of(config: ModelConfig) -> nn.Module:
-    """Make the norm after the last block; post-norm has none, as every block ends with one."""
+    """Make the norm after the last block: with post-norm none, as every block ends with one."""
     return norm_of(config, config.width) if config.norm == "pre" else nn.Identity()
 
 
 def dropout_of(rate: float) -> nn.Module:
-    """Make a dropout layer; absent parts are an `Identity`, so that nobody needs to ask."""
+    """Make a dropout layer, or an `Identity` for a rate of 0."""
     return nn.Dropout(rate) if rate else nn.Identity()
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: each token by itself.
+    """Position-wise feed-forward network: linear, activation, linear.
 
-    Gated (Shazeer 2020), half is bent and multiplied with the other half.
+    If gated (GLU, Shazeer 2020): activation(xW) * xV, then the last linear layer.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]"""
+        """Apply the network to each token by itself.  [B, S, D] -> [B, S, D]"""
         inner: Tensor = self.inner(x)
         if self.gated:
             bent, other = inner.chunk(2, dim=-1)
@@ -72,7 +72,8 @@ class FeedForward(nn.Module):
         return out
 
     def part(self, channels: Tensor) -> "FeedForward":
-        """What some of the channels inside add to the output, without its bias."""
+        """Return a network of some inner channels: their share of the output, without its bias."""
+        # Without the bias of the last layer, which the network of the other channels adds.
         out = copy.deepcopy(self)
         every = self.outer.in_features
         rows = torch.cat([channels + half * every for half in range(self.inner.parts)])
@@ -85,9 +86,9 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each with a residual, a norm and dropout.
+    """Self-attention and feed-forward, each with a residual connection, a norm and dropout.
 
-    A decoder's block reads another text in between (`cross`).
+    A decoder block has cross-attention to another text in between (`cross`).
     """
 
     def __init__(self, config: ModelConfig, layer: int, *, cross: bool = False) -> None:
@@ -101,7 +102,7 @@ class Block(nn.Module):
         self.feed_norm = norm_of(config, config.width)
         self.dropout = dropout_of(config.dropout)
         self.pre = config.norm == "pre"
-        self.level = layer + 1  # layers up to this one; optimizer groups go by it
+        self.level = layer + 1  # read by the optimizer, for layer-wise learning rates
 
     def forward(
         self,
@@ -116,15 +117,17 @@ class Block(nn.Module):
         look: ReadSource | None = None,
         layer: int | None = None,
     ) -> Tensor:  # [B, S, D]
-        """All tokens read each other; with places, only the states there go on.  -> [N, D]
+        """Run the block; with `places`, keep only the states there after attention.  -> [N, D]
 
-        `look` lets a decoder's tokens read another text, by the attention that it is given. See
-        `Attention` for the others.
+        `look` performs the cross-attention of a decoder. `Attention.forward` documents the other
+        arguments.
         """
         here = {"added": added, "positions": positions, "index": index, "layer": layer}
         before = {"kept": kept, "memory_index": memory_index}
         attend = partial(self.attention, **here, **before, places=places)
         x = self._add(x, attend, self.attention_norm, places)
+        # From here on x has N states if places are given: feed-forward, the larger part of the
+        # work, is spared for all other tokens.
         if look is not None and self.cross is not None and self.cross_norm is not None:
             x = self._add(x, partial(look, self.cross), self.cross_norm)
         return self._add(x, self.feed, self.feed_norm)

@@ -1,7 +1,7 @@
-"""The settings of one encoder, BERT's named sizes, and how a decoder searches. Needs no torch.
+"""Settings of an encoder, BERT's named sizes, and settings of beam search. Does not import torch.
 
-The limits are far above any BERT; they keep a hostile or mistyped config from asking for more
-than a machine can hold.
+The upper limits are far above any published BERT. They keep a hostile or mistyped config from
+allocating more memory than a machine has.
 """
 
 from collections.abc import Iterator
@@ -23,17 +23,20 @@ Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 def _no_flag(name: str) -> str:
+    # `train()` assigns to the attribute `training`; torch raises if a submodule has that name.
     if name == "training":
         raise ValueError(f"'{name}' is a flag of every module of torch; give it another name.")
     return name
 
 
-# Parts of the names of tensors; a dot would part them.
+# A component of tensor names, in which a dot separates components.
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,60}$"), AfterValidator(_no_flag)]
 
-TABLE_LIMIT = 2**23  # numbers of tables that are computed, not read: 32 MB
-WINDOWS = 16  # different ones of one encoder: each has a mask of its own
-READ_BY_SCHEME = {  # settings that only some positions read
+# The sizes of weights are checked against the file that has them. A computed table of positions
+# is in no file, so this limit is all that bounds its memory: 32 MB in float32.
+TABLE_LIMIT = 2**23
+WINDOWS = 16  # distinct window sizes of an encoder: each needs an attention mask of its own
+READ_BY_SCHEME = {  # settings that only some position encodings read
     "reach": ("shaw", "t5"),
     "buckets": ("t5",),
     "rotary_base": ("rotary",),
@@ -41,18 +44,19 @@ READ_BY_SCHEME = {  # settings that only some positions read
 
 
 def refuse_set(settings: Settings, *names: str, why: str) -> None:
-    """Refuse settings that differ from their defaults, where nothing would read them."""
+    """Raise if one of the named settings is not at its default, because nothing would read it."""
     for name in names:
         if getattr(settings, name) != type(settings).model_fields[name].default:
             raise ValueError(f"{name} is set, but {why}")
 
 
 class LayerConfig(Settings):
-    """What is different in one layer; None: as in all layers."""
+    """Settings of one layer that override those of the model; None means no override."""
 
     window: Annotated[Count, Field(le=2**17)] | None = None
     rotary_base: Annotated[float, Field(gt=1.0)] | None = None
-    attention_norm: bool = True  # False: none, as in ModernBERT's first layer
+    # ModernBERT has none in its first layer: its embeddings are normalised just before.
+    attention_norm: bool = True
 
 
 ALIKE = LayerConfig()
@@ -61,19 +65,19 @@ LayerConfigs = Annotated[tuple[LayerConfig, ...], Field(strict=False)]
 
 
 class ModelConfig(Settings):
-    """Everything that decides which weights there are and what they compute."""
+    """Settings of one encoder: they determine its parameters and what it computes."""
 
     vocab_size: Annotated[Count, Field(le=2**22)]
     width: Annotated[Count, Field(le=2**15)]
     layers: Annotated[Count, Field(le=512)]
     heads: Annotated[Count, Field(le=512)]
-    head_size: Annotated[Count, Field(le=2**12)] | None = None  # None: a head's share of width
+    head_size: Annotated[Count, Field(le=2**12)] | None = None  # None: width / heads
     inner_width: Annotated[Count, Field(le=2**17)]
     max_length: Annotated[Count, Field(le=2**17)] = 512
     segments: Annotated[Count, Field(le=64)] = 2
     activation: Activation = "gelu"
-    gated: bool = False  # the feed-forward layer multiplies what is bent with what is not
-    bias: bool = True  # of the linear layers in blocks
+    gated: bool = False  # GLU feed-forward: activation(xW) * xV (Shazeer 2020)
+    bias: bool = True  # in the linear layers of the blocks
     norm: Norm = "post"
     norm_kind: NormKind = "layer"
     norm_bias: bool = True
@@ -81,27 +85,31 @@ class ModelConfig(Settings):
     dropout: Share = 0.1
     attention_dropout: Share = 0.1
     init_std: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
-    embedding_width: Annotated[Count, Field(le=2**15)] | None = None  # factorised; None: the width
-    borrows: ModuleName | None = None  # the encoder whose token embeddings it uses
+    embedding_width: Annotated[Count, Field(le=2**15)] | None = None  # factorised; None: width
+    borrows: ModuleName | None = None  # encoder that lends its token embeddings to this one
 
     positions: Scheme = "learned"
-    reach: Annotated[Count, Field(le=2**12)] = 128  # shaw, t5: farther distances count as this one
-    buckets: Annotated[int, Field(ge=4, le=2**12)] = 32  # t5: distances share this many biases
+    reach: Annotated[Count, Field(le=2**12)] = 128  # shaw, t5: longer distances are clipped to it
+    buckets: Annotated[int, Field(ge=4, le=2**12)] = 32  # t5: number of biases for all distances
     rotary_base: Annotated[float, Field(gt=1.0)] = 10_000.0
 
-    cell: Cell = "attention"  # what a layer is: a Transformer's block, or one that reads on and on
-    causal: bool = False  # each token sees only itself and what came before
-    window: Annotated[Count, Field(le=2**17)] | None = None  # ... and nothing farther than this
+    cell: Cell = "attention"  # a Transformer block per layer, or a recurrent layer
+    causal: bool = False  # each token attends only to itself and earlier tokens
+    # Each token attends only to tokens at most this far away; None: no limit.
+    window: Annotated[Count, Field(le=2**17)] | None = None
 
-    # An entry for each layer. If there are fewer, the last `layer_cycle` of them repeat.
+    # One entry per layer. With fewer entries than layers, the last `layer_cycle` entries repeat.
     layer_settings: LayerConfigs = ()
-    layer_cycle: Count | None = None  # None: all of them repeat
-    layer_groups: Count | None = None  # with shared weights in each (ALBERT); None: no sharing
+    layer_cycle: Count | None = None  # None: all entries repeat
+    # Layers of a group share one block of weights (ALBERT has 1 group); None: no sharing.
+    layer_groups: Count | None = None
 
     @model_validator(mode="after")
     def _cell_fits(self) -> Self:
         if self.cell == "attention":
             return self
+        # A recurrent layer reads none of these; a setting that nothing reads is refused, rather
+        # than ignored in silence.
         fixed = {"heads": 1, "inner_width": self.width, "positions": "none"}
         fixed |= {"window": None, "gated": False, "norm": "post", "head_size": None}
         for name, need in fixed.items():
@@ -126,7 +134,7 @@ class ModelConfig(Settings):
         return self
 
     def _problems_of_layers(self) -> Iterator[str]:
-        """Say what does not fit together in the settings that differ by layer."""
+        """Yield an error message for each inconsistency among the per-layer settings."""
         entries, cycle, groups = self.layer_settings, self.layer_cycle, self.layer_groups
         if len(entries) > self.layers:
             yield (
@@ -154,6 +162,8 @@ class ModelConfig(Settings):
             yield f"layer_settings has more than {WINDOWS} different windows; need fewer."
         for number in range(1, self.layers):
             before, own = self.layer(number - 1), self.layer(number)
+            # Windows and rotary bases have no weights, so layers that share a block may differ in
+            # them. A norm has weights: the shared block has it or not.
             shared = self.group_of(number - 1) == self.group_of(number)
             if shared and before.attention_norm != own.attention_norm:
                 yield (
@@ -175,7 +185,7 @@ class ModelConfig(Settings):
                 needs = f"only {' and '.join(schemes)} do. Leave it out."
                 refuse_set(self, name, why=f"{self.positions} positions do not read it; {needs}")
         channels = self.channels
-        if channels % 2:
+        if channels % 2:  # sine and cosine, or the two coordinates of a rotation, go in pairs
             raise ValueError(
                 f"{self.positions} positions use pairs of channels, and there are {channels}; "
                 "need an even number. Change width, heads or head_size."
@@ -187,6 +197,8 @@ class ModelConfig(Settings):
                 f"max_length {self.max_length} times {channels} channels{each}; the table of "
                 f"{self.positions} positions holds at most {TABLE_LIMIT:,}. Lower max_length."
             )
+        # Half of the buckets at most are exact distances. The others grow up to `reach`, by a
+        # logarithm whose scale would be zero or negative with a smaller reach.
         if self.positions == "t5" and self.reach <= self.buckets // 2:
             raise ValueError(
                 f"reach {self.reach} with {self.buckets} buckets; need a reach above half the "
@@ -195,55 +207,57 @@ class ModelConfig(Settings):
         return self
 
     def layer(self, number: int) -> LayerConfig:
-        """What is different in a layer, by its number from 0."""
+        """Return the settings of a layer, numbered from 0."""
         entries = self.layer_settings
         if not entries:
             return ALIKE
+        # Layers past the last entry run through the last `cycle` entries again and again.
         past, cycle = number - len(entries), self.layer_cycle or len(entries)
         return entries[number] if past < 0 else entries[len(entries) - cycle + past % cycle]
 
     @property
     def groups(self) -> int:
-        """How many blocks there are; layers of one group share theirs."""
+        """Number of distinct blocks; the layers of one group share a block."""
         return self.layer_groups or self.layers
 
     def group_of(self, layer: int) -> int:
-        """The group, and so the block, of a layer."""
+        """Return the group of a layer, which is also the index of its block."""
         return layer * self.groups // self.layers
 
     @property
     def rotary_bases(self) -> list[float]:
-        """The different bases of rotary positions, of any layer."""
+        """The distinct rotary bases of all layers, in ascending order."""
         own = (self.layer(number).rotary_base for number in range(self.layers))
         return sorted({base or self.rotary_base for base in own})
 
     @property
     def table_width(self) -> int:
-        """Numbers of a token embedding."""
+        """Width of a token embedding."""
         return self.embedding_width or self.width
 
     @property
     def channels(self) -> int:
-        """Numbers of a position that are computed, not read."""
+        """Channels per position of a computed position table; 0 if no table is computed."""
         widths = {"sinusoidal": self.table_width, "rotary": self.head_width}
         return widths.get(self.positions, 0)
 
     @property
     def head_width(self) -> int:
-        """Channels of one head."""
+        """Channels of one attention head."""
         return self.head_size or self.width // self.heads
 
 
 class SearchSettings(Settings):
-    """How a target is looked for."""
+    """Settings of text generation: greedy, beam search or sampling."""
 
-    beams: Annotated[int, Field(ge=1, le=64)] = 1  # kept at every step; 1 is greedy
-    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0  # scores / length^penalty; 0: short ones
-    longest: Count | None = None  # words; None: ten more than twice those of the source
-    sample: bool = False  # draw words by their probability
-    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # below 1: nearer to the likeliest
-    top_k: Annotated[int, Field(ge=0)] = 0  # draw among so many; 0: all
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # ... among the fewest with this share
+    beams: Annotated[int, Field(ge=1, le=64)] = 1  # beam size; 1 is greedy
+    # Divide log-probabilities by length^penalty: 0 favours short texts, 1 compares means per token.
+    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
+    longest: Count | None = None  # tokens; None: 10 more than twice the source
+    sample: bool = False  # draw tokens by their probability
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # below 1 favours likely tokens
+    top_k: Annotated[int, Field(ge=0)] = 0  # draw among the k most likely tokens; 0: all
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # fewest tokens with this probability
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
@@ -258,8 +272,8 @@ class SearchSettings(Settings):
         return self
 
 
-# Devlin et al. 2018 (base, large) and Turc et al. 2019: layers, width. A head has 64 channels,
-# and the inner width of the feed-forward layer is four times the width.
+# (layers, width) of base and large by Devlin et al. 2018, of the others by Turc et al. 2019. A head
+# has 64 channels, and the inner width of the feed-forward layer is four times the width.
 SIZES = {
     "tiny": (2, 128),
     "mini": (4, 256),

@@ -1,7 +1,8 @@
-"""Tokens, segments and positions -> the vectors that the first block reads.
+"""Token, segment and position ids -> embeddings, the input of the first block.
 
-The embeddings of tokens may be narrower than the encoder (factorised), and may be another
-encoder's. A listener reads or changes the vectors of tokens before anything is added to them.
+Token embeddings may be narrower than the encoder (factorised, as in ALBERT) and may belong to
+another encoder. A listener can read or change token vectors before segments and positions are
+added, for example to attribute a prediction to tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ TokenListener = Callable[[Tensor], Tensor]  # token vectors [B, S, E] -> token v
 
 
 class Embeddings(nn.Module):
-    """The sum of what a token is, which segment it is in, and where it is."""
+    """Sum of token, segment and position embeddings, then norm, dropout and projection."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -38,25 +39,26 @@ class Embeddings(nn.Module):
     def forward(
         self, tokens: Tensor, segments: Tensor, index: Tensor, lent: Tensor | None = None
     ) -> Tensor:
-        """Embed tokens, by the table of another encoder if one is lent.  3 x [B, S] -> [B, S, D]"""
+        """Embed tokens, with `lent` [V, E] in place of an own table.  3 x [B, S] -> [B, S, D]"""
         vectors = F.embedding(tokens, self.table if lent is None else lent)
         if self.listener is not None:
             vectors = self.listener(vectors)
         x: Tensor = self.positions.scaled(vectors) + self.segments(segments)
         where = self.positions.embed(index)
         x = x if where is None else x + where
+        # As in ALBERT, norm and dropout act on the narrow vectors, before the projection.
         out: Tensor = self.project(training.dropped(self.norm(x), self.dropout))
         return out
 
     @property
     def table(self) -> Tensor:
-        """The vectors of all tokens.  [V, E]"""
+        """The token embedding matrix.  [V, E]"""
         assert self.tokens is not None, "these embeddings borrow the table of another encoder"
         return self.tokens.weight
 
 
 @contextmanager
 def listening_to_tokens(model: nn.Module, listener: TokenListener) -> Iterator[None]:
-    """Inside the block, the embeddings in `model` pass their token vectors through `listener`."""
+    """Pass the token vectors of all embeddings in `model` through `listener` inside the block."""
     with set_listener([own for own in model.modules() if isinstance(own, Embeddings)], listener):
         yield

@@ -1,7 +1,7 @@
-"""The encoder: tokens in, one hidden state per token out. Every objective and task shares it.
+"""The encoder: token ids -> hidden states, one per token. All objectives and tasks share it.
 
-A row may hold several texts. `owner` says which text of its row a token belongs to (-1 is
-padding), `index` is its position in that text. Texts of one row do not see each other.
+A packed row holds several texts. `owner` is the number of a token's text in its row (-1 is
+padding), `index` the token's position in that text. Texts of one row do not attend to each other.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,21 @@ from unmask.system.errors import SettingsError
 
 
 class Encoder(nn.Module):
-    """BERT's Transformer stack. Embeddings and `run` are apart: a caller may step in between.
+    """Embeddings and a stack of Transformer blocks, or of recurrent layers (`config.cell`).
 
-    Or layers that read a text word by word, from both sides unless they are causal (`config.cell`).
+    `embeddings` and `run` can be called separately, to change embeddings or to use another mask.
+    Recurrent layers are bidirectional unless the config is causal.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.depth = 0  # of all that stands below the blocks; optimizer groups go by it
+        self.depth = 0  # depth of the embeddings, for layer-wise learning rates; see Block.level
         self.embeddings = Embeddings(config)
-        # Each layer has one of the blocks, and a window or none.
-        self.which = [config.group_of(layer) for layer in range(config.layers)]
+        self.which = [config.group_of(layer) for layer in range(config.layers)]  # block per layer
         self.windows = [config.layer(layer).window for layer in range(config.layers)]
-        highest = {block: layer for layer, block in enumerate(self.which)}  # layer of a block
+        # A block that several layers share counts as the highest of them.
+        highest = {block: layer for layer, block in enumerate(self.which)}
         kind = Block if config.cell == "attention" else RecurrentLayer
         self.blocks = nn.ModuleList(kind(config, layer) for layer in highest.values())
         self.last_norm = last_norm_of(config)
@@ -56,9 +57,10 @@ class Encoder(nn.Module):
         shared: bool = False,
         lent: Tensor | None = None,
     ) -> Tensor:  # [B, S, D]
-        """The ordinary pass, under the config's own mask; see `run`, and `masks` for `shared`.
+        """Run embeddings and all layers under the config's own mask.
 
-        `lent` are the token embeddings of another encoder, where this one has none.
+        `trace` and `places` are those of `run`, `shared` is that of `masks.same_text`. `lent` is
+        the token embedding matrix of another encoder, for an encoder that has none of its own.
         """
         x: Tensor = self.embeddings(tokens, segments, index, lent)
         if self.config.cell != "attention":
@@ -68,7 +70,7 @@ class Encoder(nn.Module):
 
     @property
     def positions(self) -> Positions:
-        """Where tokens are, as blocks see it."""
+        """The position encoding, which blocks need as well as the embeddings."""
         return self.embeddings.positions
 
     def run(
@@ -78,16 +80,18 @@ class Encoder(nn.Module):
         index: Tensor,  # [B or 1, S]
         *,
         trace: list[Tensor] | None = None,
-        places: Tensor | None = None,  # [N] of all B x S tokens
-        kept: Sequence[KVCache] | None = None,  # the cache of each layer, to which x is added
+        places: Tensor | None = None,  # [N] flat indices of tokens
+        kept: Sequence[KVCache] | None = None,  # cache of each layer, to which x is appended
         memory_index: Tensor | None = None,  # [B or 1, K] positions of the cached tokens and of x
     ) -> Tensor:  # [B, S, D], or [N, D] where places are given
-        """Run any embedded sequence under any mask; `trace` collects x and each layer's output.
+        """Run the blocks on embedded sequences under any mask.
 
-        Layers with a window of their own see what both allow. Who reads the last states only in
-        some places says so: the last block then does the rest of its work, nine twelfths of it,
-        there alone.
+        `trace` collects x and the output of each layer. With `places`, the result has only the
+        states there, and the last block computes what follows its attention, nine twelfths of its
+        matrix products, for those tokens alone. A layer with a window attends to what both the
+        mask and the window allow.
         """
+        # Bias and masks are made once, for each distinct window, not in each layer.
         memory = index if memory_index is None else memory_index
         bias = self.positions.bias(index, memory)
         added: dict[int | None, Tensor | None] = {}
@@ -115,15 +119,17 @@ class Encoder(nn.Module):
     def read(
         self, x: Tensor, texts: TextPlaces, trace: list[Tensor] | None, places: Tensor | None
     ) -> Tensor:
-        """Read each text of the rows by itself; as `run` for layers of another kind.
+        """Run recurrent layers on each text of the packed rows; see `run` for the arguments.
 
         [B, S, D] -> [B, S, D], or [N, D] where places are given
         """
+        # A mask cannot keep a recurrent state from crossing into the next text of a row, so each
+        # text gets a row of its own here.
         states = texts.apart(x)  # [N, L, D]
         for layer, which in enumerate(self.which):
             if trace is not None:
                 trace.append(texts.together(states))
-            if layer:  # the dropout between layers, which have none of their own
+            if layer:  # dropout between layers: the layers have none, embeddings have had theirs
                 states = training.dropped(states, self.embeddings.dropout)
             states = self.blocks[which](states, texts.length)
         out = texts.together(states)
@@ -133,12 +139,12 @@ class Encoder(nn.Module):
 
     @property
     def longest(self) -> int | None:
-        """The longest text that has positions; None: there is no limit."""
+        """Length of the longest text that the position encoding covers; None for no limit."""
         ends = self.config.positions in ("learned", "sinusoidal", "rotary")
         return self.config.max_length if ends else None
 
     def begin(self, rows: int) -> EncoderCache:
-        """Start with an empty cache for so many texts; `step` reads their tokens."""
+        """Return an empty key/value cache for a number of texts, to be filled by `step`."""
         if self.config.cell != "attention":
             raise SettingsError(
                 f'cell = "{self.config.cell}": generating text needs a key/value cache, which only '
@@ -150,6 +156,8 @@ class Encoder(nn.Module):
                 "from left to right. Need a model with causal = true."
             )
         shape = (rows, self.config.heads, 0, self.config.head_width)
+        # Segments, because an encoder that borrows token embeddings has no `tokens`. This table
+        # tells the device and the dtype.
         table = self.embeddings.segments.weight
         nothing = table.new_empty(shape)
         layers = tuple(KVCache(GrowingTensor(nothing, nothing)) for _ in self.which)
@@ -160,15 +168,16 @@ class Encoder(nn.Module):
         prefix: EncoderCache,
         tokens: Tensor,  # [N, T]
         *,
-        lengths: Tensor | None = None,  # [N] how many are real, the rest is padding; None: all
-        segments: Tensor | None = None,  # [N, T]; None: the first one
+        lengths: Tensor | None = None,  # [N] real tokens of each text, padded at the end; None: T
+        segments: Tensor | None = None,  # [N, T]; None: all 0
         trace: list[Tensor] | None = None,
         lent: Tensor | None = None,
     ) -> tuple[Tensor, EncoderCache]:  # [N, T, D]
-        """Read more tokens of each text; their states are those of the ordinary pass.
+        """Append tokens to the cached texts and return the states of these tokens.
 
-        A whole prompt may be read in one step. See `Prefix` for texts of different lengths. A text
-        that has no positions left gets states without meaning, which must not be used.
+        The states equal those of a `forward` pass over the whole texts. One step may read a whole
+        prompt; `EncoderCache` tells how texts of different lengths are padded. The states of a text
+        that is longer than the positions have no meaning and must not be used.
         """
         count = tokens.shape[1]
         prefix = prefix.longer(count, lengths)
@@ -179,10 +188,12 @@ class Encoder(nn.Module):
                     f"{prefix.length} tokens, and the model reads {self.longest} at most "
                     "(max_length). Shorten the prompt, or lower the limit of what is generated."
                 )
-            # Padding, or a text that has ended while a search goes on with the others.
+            # Only padding and finished texts may be too long, whose states nobody reads. Their
+            # positions are clamped, so that lookups in the position table stay in range.
             index = index.clamp(max=self.longest - 1)
-        here = index[:, -count:]
+        here = index[:, -count:]  # of the new tokens; `index` is of the cached ones too
         segments = torch.zeros_like(tokens) if segments is None else segments
+        # A single new token comes after all cached ones: it needs no causal mask.
         allowed = masks.all_of(
             None if owner is None else masks.other_text(owner[:, -count:], owner),
             masks.causal(here, index) if count > 1 else None,

@@ -1,8 +1,8 @@
-"""Config and seed -> a network with its first values: the only place where training gets one.
+"""Shape and seed -> an initialised network: the only place where training makes networks.
 
-Every value is drawn by the seed and the name of its parameter inside its part (the encoder, the
-pooler, a head, the decoder). So neither the order in which modules are made nor the parts that
-stand beside one another change what a part begins with.
+Each weight is drawn from a generator seeded by (seed, part, parameter name), where a part is an
+encoder, the pooler, another head or the decoder. Initial values therefore depend neither on the
+order in which modules are created nor on the other parts of the network.
 """
 
 import hashlib
@@ -28,15 +28,17 @@ from unmask.model.shape import (
 )
 from unmask.system.errors import SettingsError
 
-# Parts whose values have been drawn by another name since before they had this one.
+# Older names of some parts, kept as part of the random keys: with the new names, a seed would give
+# other initial weights than it gave before.
 PARTS = {MAIN: "encoder", TOKENS: "token_head", PAIR: "pair_head", LABELS: "label_head"}
-SEVERAL = "label_heads"  # in which each of several tasks has its name
+SEVERAL = "label_heads"  # the part of all label heads of a multi-task network
 
 
 def make_network(shape: Shape, seed: int, *, start: Network | None = None) -> Network:
-    """Make a network; what it has in common with `start`, apart from labels, is copied.
+    """Make an initialised network, and copy from `start` the weights that both networks have.
 
-    A head of labels is always new, of one task or several: it belongs to the labels of its data.
+    Label heads are never copied: their outputs are the labels of another data set, even where the
+    number of labels happens to be equal.
     """
     network = Network(shape)
     draw_values(network, seed)
@@ -50,13 +52,14 @@ def make_network(shape: Shape, seed: int, *, start: Network | None = None) -> Ne
 
 
 def draw_values(network: Network, seed: int) -> None:
-    """Draw the first value of every weight by the seed and its name; biases and norms stay."""
+    """Initialise all weights from the seed and their names; biases and norms keep their values."""
     for part, module, std in _parts(network):
         draw_part(module, part, seed, std)
 
 
 def draw_part(module: nn.Module, part: str, seed: int, std: float) -> None:
-    """Draw the values of one part, by its name and the names inside it."""
+    """Initialise the weights of one part from the seed, its name and the names inside it."""
+    # A generator per parameter: one generator for all would tie each value to the order of modules.
     owners: Iterator[tuple[str, nn.Module]] = module.named_modules()
     for path, owner in owners:
         for name, parameter in owner.named_parameters(recurse=False):
@@ -67,7 +70,9 @@ def draw_part(module: nn.Module, part: str, seed: int, std: float) -> None:
 
 
 def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
-    """The parts of a network by names that stay when modules move, and how wide to draw them."""
+    """Yield (name of the part, module, standard deviation) for all parts of a network."""
+    # Parameter names start inside the yielded module, so they do not change when it moves within
+    # the network. That is why the embeddings of an encoder are yielded separately.
     for name, config in network.shape.encoders.items():
         part, encoder = PARTS.get(name, name), network.encoder_of(name)
         yield part, encoder.embeddings, config.init_std
@@ -85,7 +90,7 @@ def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
 def _draw(
     owner: nn.Module, name: str, parameter: nn.Parameter, std: float, generator: torch.Generator
 ) -> None:
-    if isinstance(owner, nn.RNNBase):  # as torch does, but by name
+    if isinstance(owner, nn.RNNBase):  # torch's own initialisation of recurrent layers
         bound: float = owner.get_parameter("weight_hh_l0").shape[1] ** -0.5
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
     elif isinstance(owner, nn.Linear | nn.Embedding) and name == "weight" and std:
@@ -93,7 +98,7 @@ def _draw(
 
 
 def with_layers(heads: Heads, mix: Mix, count: int) -> Heads:
-    """Let the labels read these layers of `count`; then no pooler is needed."""
+    """Make the label head read the given layers, of `count`; it then needs no pooler."""
     labels = heads.get(LABELS)
     if mix == "last" or not isinstance(labels, LabelsConfig):
         return heads
@@ -107,13 +112,15 @@ def with_layers(heads: Heads, mix: Mix, count: int) -> Heads:
 
 
 def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
-    """Keep the embeddings and the lowest layers as they are; -1 means the whole encoder.
+    """Freeze the embeddings and the lowest `blocks` layers; -1 freezes the whole encoder.
 
-    With the whole encoder a trained pooler is frozen too. Layers above the highest one that a
-    head reads receive no gradient and are frozen in any case.
+    `pooler` freezes the pooler along with the whole encoder. Layers above the highest one that a
+    head reads are frozen in any case.
     """
     encoder, config, count = network.encoder, network.config, network.config.layers
     blocks_of = list(encoder.blocks)
+    # Layers that no head reads get no gradient, and distributed wrappers wait for the gradient of
+    # every parameter that is trained.
     for block in blocks_of[_blocks_up_to(_highest(network), config) :]:
         block.requires_grad_(False)
     if not blocks:
@@ -139,25 +146,25 @@ def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
 
 
 def _blocks_up_to(layer: int, config: ModelConfig) -> int:
-    """How many blocks so many layers from the bottom have: fewer, where layers share them."""
+    """Return the number of blocks that the lowest `layer` layers use; layers may share blocks."""
     return config.group_of(layer - 1) + 1 if layer else 0
 
 
 def _highest(network: Network) -> int:
-    """The highest layer of the main encoder that a head reads; the last if there is no head."""
+    """Return the highest layer of the main encoder that a head reads; without heads, the last."""
     count, found = network.config.layers, []
     for head in map(network.shape.reads, network.shape.heads):
         if head.encoder == MAIN:
             numbers = head.mix if isinstance(head.mix, tuple) else (count,)
-            found += [number % (count + 1) for number in numbers]
+            found += [number % (count + 1) for number in numbers]  # negative ones from the end
     return max(found, default=count)
 
 
 def part_of(network: Network, names: Sequence[str]) -> Network:
-    """The network of the encoders and heads that are named; nothing is copied.
+    """Return a network of the named encoders and heads, which shares its weights with `network`.
 
-    A head brings its encoder and the pooler that it reads. A single encoder is called `main` in the
-    part, and the labels of a single task `labels`.
+    Each head brings along its encoder, and the pooler if it reads it. In the new network, a single
+    encoder is called `main`, and the label head of a single task `labels`.
     """
     heads = _heads(network.shape, names)
     read = {own.encoder for own in heads.values()}
@@ -181,7 +188,7 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
         called[name]: own.model_copy(update={"encoder": new[own.encoder]})
         for name, own in heads.items()
     }
-    with torch.device("meta"):
+    with torch.device("meta"):  # no memory: all weights are replaced below
         part = Network(Shape(encoders=configs, heads=moved))
     for name in encoders:
         _share(part.encoder_of(new[name]), network, name)
@@ -191,7 +198,7 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
 
 
 def _heads(shape: Shape, names: Sequence[str]) -> dict[str, HeadConfig]:
-    """The heads that are named, and the pooler if one of them reads it."""
+    """Return the configs of the named heads, and of the pooler if one of them reads it."""
     heads = {name: own for name, own in shape.heads.items() if name in names}
     if any(isinstance(own, LabelsConfig) and own.pooled for own in heads.values()):
         return {POOLER: shape.heads[POOLER], **heads}
@@ -199,12 +206,13 @@ def _heads(shape: Shape, names: Sequence[str]) -> dict[str, HeadConfig]:
 
 
 def _share(new: Encoder, network: Network, name: str) -> None:
-    """Give an encoder the parts of another one, and the token embeddings that this one uses."""
+    """Give the encoder `new` the modules of the encoder `name`, including its token embeddings."""
     old = network.encoder_of(name)
     new.blocks, new.last_norm = old.blocks, old.last_norm
     own, others = new.embeddings, old.embeddings
     own.segments, own.positions, own.norm = others.segments, others.positions, others.norm
     own.project = others.project
     lender = network.shape.encoders[name].borrows
+    # An encoder whose lender stays behind has a table of its own here: it takes the lender's.
     if own.tokens is not None:
         own.tokens = network.encoder_of(lender).embeddings.tokens if lender else others.tokens

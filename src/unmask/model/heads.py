@@ -1,4 +1,4 @@
-"""Hidden states -> scores: the small layers that stand on an encoder, and what makes any head."""
+"""Hidden states -> pooled vectors and scores: BERT's heads, and the factory of all heads."""
 
 from functools import partial
 
@@ -22,48 +22,49 @@ from unmask.model.shape import (
 
 
 class WeightedMix(nn.Module):
-    """A mean of the layers with learned weights, times a learned scale (Peters et al. 2018)."""
+    """Weighted mean of all layers with learned weights and scale (ELMo: Peters et al. 2018)."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
+        # Zeros are equal weights after the softmax: the mix begins as the plain mean.
         self.weights = nn.Parameter(torch.zeros(layers))
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, layers: list[Tensor]) -> Tensor:
-        """layers x [..., D] -> [..., D]"""
+        """Mix the layers.  layers x [..., D] -> [..., D]"""
         shares = self.weights.softmax(dim=0)
         mixed: Tensor = torch.einsum("l,l...->...", shares, torch.stack(layers))
         return self.scale * mixed
 
 
 class ChosenLayers(nn.Module):
-    """Some layers side by side; the last one alone, if no numbers are given."""
+    """Concatenation of chosen layers; without numbers, the last layer."""
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
         super().__init__()
         self.numbers = numbers
 
     def forward(self, layers: list[Tensor]) -> Tensor:
-        """layers x [..., D] -> [..., numbers * D]"""
+        """Concatenate the chosen layers.  layers x [..., D] -> [..., numbers * D]"""
         if not self.numbers:
             return layers[-1]
         return torch.cat([layers[number] for number in self.numbers], dim=-1)
 
 
 def mixed_layers(config: ModelConfig, mix: Mix) -> WeightedMix | ChosenLayers:
-    """Make what joins the layers of an encoder for a head."""
-    if mix == "weighted":
+    """Make the module that mixes an encoder's layers for a head."""
+    if mix == "weighted":  # the embeddings are one more layer
         return WeightedMix(config.layers + 1)
     return ChosenLayers(() if mix == "last" else mix)
 
 
 def mixed_width(config: ModelConfig, mix: Mix) -> int:
-    """How wide the states are that a head reads."""
+    """Return the width of the mixed states that a head reads."""
     return config.width * (len(mix) if isinstance(mix, tuple) else 1)
 
 
 class Head(nn.Module):
-    """A linear layer on some layers of an encoder: what all heads have in common."""
+    """Base class of heads: a linear layer on a mix of an encoder's layers."""
 
     def __init__(self, config: ModelConfig, mix: Mix, width: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -72,26 +73,27 @@ class Head(nn.Module):
         init_weights(self.dense, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, D] -> [N, width]"""
+        """Apply the linear layer to mixed states.  [N, D] -> [N, width]"""
         out: Tensor = self.dense(x)
         return out
 
 
 class Pooler(Head):
-    """A tanh layer on the state of [CLS]: one vector for the whole text."""
+    """BERT's pooler: a linear layer with tanh on the state of [CLS], one vector per text."""
 
     def __init__(self, config: ModelConfig, mix: Mix = "last") -> None:
         super().__init__(config, mix, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, D] -> [N, D]"""
+        """Pool the states of [CLS].  [N, D] -> [N, D]"""
         return torch.tanh(self.dense(x))
 
 
 class TokenHead(Head):
-    """Which token was it? A state that the token embeddings themselves are compared with.
+    """BERT's masked-token head: transforms states for comparison with the token embeddings.
 
-    Run it only on the states of masked tokens: V is much wider than D.
+    `Network.token_scores` multiplies the result with the embedding matrix (tied weights). Apply it
+    to the states of masked tokens only, because V is much larger than D.
     """
 
     def __init__(self, config: ModelConfig, mix: Mix = "last") -> None:
@@ -101,13 +103,13 @@ class TokenHead(Head):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, D] -> [N, E]"""
+        """Transform states to the width of the token embeddings.  [N, D] -> [N, E]"""
         out: Tensor = self.norm(self.activation(self.dense(x)))
         return out
 
 
 class LabelHead(Head):
-    """A linear reading: of a pooled text, of each token, of the two ends of a span, of a pair."""
+    """Linear classifier on pooled texts, text pairs or tokens; for spans, on both ends."""
 
     def __init__(self, config: ModelConfig, labels: LabelsConfig) -> None:
         super().__init__(config, labels.mix, len(labels.names))
@@ -115,19 +117,19 @@ class LabelHead(Head):
         self.dropout = dropout_of(labels.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, D] -> [N, C]"""
+        """Score the labels.  [N, D] -> [N, C]"""
         return super().forward(self.dropout(x))
 
 
 class VectorHead(Head):
-    """A linear map of states to vectors of another width."""
+    """Linear projection of states to vectors of another width."""
 
     def __init__(self, config: ModelConfig, vector: VectorConfig) -> None:
         super().__init__(config, vector.mix, vector.width, bias=vector.bias)
 
 
 def make_head(config: ModelConfig, head: HeadConfig) -> nn.Module:
-    """The head of a config, with first weights, for an encoder."""
+    """Make an initialised head for an encoder."""
     match head:
         case PoolerConfig():
             return Pooler(config, head.mix)

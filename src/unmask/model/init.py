@@ -1,25 +1,28 @@
-"""Weights before training: BERT's start, a narrow normal distribution."""
+"""Initial weights: BERT's truncated normal distribution."""
 
 import torch
 from torch import nn
 
 
 def embedding_table(count: int, width: int) -> nn.Embedding:
-    """Trained vectors, looked up by number; `start` fills them, so nothing else needs to."""
+    """Make an embedding layer whose weights are not initialised yet."""
+    # `nn.Embedding` alone would draw the whole table from a normal distribution first, and
+    # `init_weights` or a model folder would overwrite it.
     vectors: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
     return vectors
 
 
 def init_weights(module: nn.Module, std: float) -> None:
-    """Draw weights from a normal distribution cut at two deviations; biases are zero.
+    """Draw weights from a normal distribution cut at two standard deviations; zero the biases.
 
-    A norm starts neutral by itself. Weights without memory (meta) are about to be read from disk.
+    Norms are left as torch makes them, the identity. Weights on the device "meta" are left alone:
+    they have no memory yet and are about to be read from a file.
     """
     if not isinstance(module, nn.Linear | nn.Embedding) or module.weight.is_meta:
         return
     if std:
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-    else:
+    else:  # `trunc_normal_` divides by the deviation
         nn.init.zeros_(module.weight)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)

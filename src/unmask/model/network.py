@@ -1,7 +1,7 @@
-"""Encoders + heads: what a model folder holds. Rows go in, hidden states and scores come out.
+"""Packed rows -> hidden states and scores: encoders and heads, which a model folder holds.
 
-Most networks have one encoder, `main`. A head is found by its name, and reads the states of the
-encoder that its config names.
+Most networks have a single encoder, `main`. Heads are found by name; each reads the hidden states
+of the encoder and the layers that its config names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,32 +22,32 @@ from unmask.model.kernels import training
 from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS, Shape
 
 M = TypeVar("M", bound=nn.Module)
-TokenPredictor = TokenHead | Decoder | RecurrentDecoder  # what has a score for each token
+TokenPredictor = TokenHead | Decoder | RecurrentDecoder  # heads with a score for each token
 
 
 class PackedRows(Protocol):
-    """A batch of packed rows."""
+    """The inputs of an encoder: a batch of packed rows."""
 
     @property
     def tokens(self) -> Tensor:
-        """[B, S]"""
+        """Token ids.  [B, S]"""
 
     @property
     def segments(self) -> Tensor:
-        """[B, S]"""
+        """Segment ids.  [B, S]"""
 
     @property
     def index(self) -> Tensor:
-        """[B, S]"""
+        """Position of each token in its text.  [B, S]"""
 
     @property
     def owner(self) -> Tensor:
-        """[B, S]"""
+        """Number of each token's text in its row, -1 for padding.  [B, S]"""
 
 
 @dataclass(frozen=True)
 class PlainRows:
-    """Rows as four tensors [B, S], for callers that have no batch."""
+    """Encoder inputs as four tensors [B, S], for callers without a `Batch`."""
 
     tokens: Tensor
     segments: Tensor
@@ -56,14 +56,15 @@ class PlainRows:
 
 
 class NamedModules(nn.ModuleDict):
-    """Modules by any names, also those of methods such as `half`, which torch would refuse."""
+    """A `ModuleDict` that allows any name; torch's refuses names of its methods, as `half`."""
 
+    # Safe because modules here are reached by item, never as attributes.
     def __setitem__(self, key: str, module: nn.Module) -> None:
         self._modules[key] = module
 
 
 class Network(nn.Module):
-    """The encoders and heads of a shape."""
+    """Encoders and heads as described by a shape."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -84,25 +85,26 @@ class Network(nn.Module):
         return self.encoder_of(MAIN)
 
     def encoder_of(self, name: str) -> Encoder:
-        """An encoder by its name."""
+        """Return an encoder by name."""
         return _typed(self.encoders, name, Encoder)
 
     def blocks(self) -> Iterator[nn.Module]:
-        """The layers of all encoders."""
+        """Iterate over the blocks of all encoders."""
         for name in self.encoders:
             yield from self.encoder_of(name).blocks
 
     def head(self, name: str, kind: type[M]) -> M:
-        """A head by its name."""
+        """Return a head by name; it must be of the given class."""
         return _typed(self.heads, name, kind)
 
     def table(self, encoder: str = MAIN) -> Tensor:
-        """The token embeddings that an encoder uses.  [V, E]"""
+        """Return the token embeddings that an encoder uses, own or borrowed.  [V, E]"""
         config = self.shape.encoders[encoder]
         return self.encoder_of(config.borrows or encoder).embeddings.table
 
     def lent(self, encoder: str) -> Tensor | None:
-        """The token embeddings that another encoder lends to this one."""
+        """Return the token embeddings that an encoder borrows; None if it has its own."""
+        # Passed in each call, so that the matrix is a parameter of the lending encoder only.
         return self.table(encoder) if self.shape.encoders[encoder].borrows else None
 
     def encode(
@@ -114,7 +116,7 @@ class Network(nn.Module):
         trace: list[Tensor] | None = None,
         shared: bool = False,
     ) -> Tensor:
-        """Run an encoder; see `Encoder.forward` for `places`, `trace` and `shared`."""
+        """Run one encoder; `Encoder.forward` documents `places`, `trace` and `shared`."""
         how = {"places": places, "trace": trace, "shared": shared, "lent": self.lent(encoder)}
         inputs = rows.tokens, rows.segments, rows.index, rows.owner
         states: Tensor = self.encoder_of(encoder)(*inputs, **how)
@@ -128,13 +130,14 @@ class Network(nn.Module):
         places: Tensor | None = None,
         shared: bool = False,
     ) -> Tensor:
-        """The states that a head reads, of its encoder and its layers; see `Shape.reads`.
+        """Run an encoder and return the states that a head reads; None: the main encoder's last.
 
-        [B, S, W], or [N, W] where places in the flat batch are given; see `Encoder.forward`.
+        [B, S, W], or [N, W] for `places`, flat indices of tokens
         """
         config = self.shape.reads(name)
         if config.mix == "last":
             return self.encode(rows, encoder=config.encoder, places=places, shared=shared)
+        # Lower layers are needed too, and those have no `places`: select after the pass instead.
         trace: list[Tensor] = []
         self.encode(rows, encoder=config.encoder, trace=trace, shared=shared)
         if places is not None:
@@ -144,15 +147,16 @@ class Network(nn.Module):
     def states_for_each(
         self, names: Sequence[str | None], rows: PackedRows, places: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The states that several heads read in their places, in one pass of each encoder.
+        """Return the states that each of several heads reads, with one pass per encoder.
 
-        [P] for each -> [P, W] for each
+        Flat indices [P] per head -> [P, W] per head
         """
         read = [self.shape.reads(name) for name in names]
         found: dict[int, Tensor] = {}
         for encoder in dict.fromkeys(config.encoder for config in read):
             own = [i for i, config in enumerate(read) if config.encoder == encoder]
             if all(read[i].mix == "last" for i in own):
+                # One selection for all heads: the last block finishes the states of no other token.
                 every = torch.cat([places[i] for i in own])
                 states = self.encode(rows, encoder=encoder, places=every)
                 parts: Sequence[Tensor] = states.split([len(places[i]) for i in own])
@@ -166,7 +170,7 @@ class Network(nn.Module):
         return [found[i] for i in range(len(names))]
 
     def mixed(self, trace: list[Tensor], name: str | None) -> Tensor:
-        """The states that a head reads, from those of all layers of its encoder.
+        """Mix the states of all layers into those that a head reads.
 
         (layers + 1) x [..., D] -> [..., W]
         """
@@ -176,18 +180,18 @@ class Network(nn.Module):
         return states
 
     def pool(self, first: Tensor) -> Tensor:
-        """One vector per text, from what the pooler reads at its [CLS].  [N, W] -> [N, D]"""
+        """Pool the states of [CLS] into one vector per text.  [N, W] -> [N, D]"""
         vectors: Tensor = self.head(POOLER, Pooler)(first)
         return vectors
 
     def label_scores(self, states: Tensor, name: str = LABELS) -> Tensor:
-        """Scores of the labels, for the states of chosen tokens.  [N, D] -> [N, C]"""
+        """Return label scores for the states of chosen tokens.  [N, D] -> [N, C]"""
         head = self.head(name, LabelHead)
         scores: Tensor = head(self.pool(states) if head.labels.pooled else states)
         return scores
 
     def scores_of_labels(self, trace: list[Tensor], name: str = LABELS) -> Tensor:
-        """The same of each text or each token of padded rows, from the states of all layers.
+        """Return label scores per text or per token of unpacked rows, from all layers' states.
 
         (layers + 1) x [B, S, D] -> [B, C] or [B, S, C]
         """
@@ -195,29 +199,29 @@ class Network(nn.Module):
         return self.label_scores(states[:, 0] if on == "text" else states, name)
 
     def pair_scores(self, first: Tensor) -> Tensor:
-        """Does the second text follow? From the states of [CLS].  [N, D] -> [N, 2]"""
+        """Return next-sentence scores for the states of [CLS].  [N, D] -> [N, 2]"""
         return self.label_scores(first, PAIR)
 
     def token_scores(self, states: Tensor, name: str = TOKENS) -> Tensor:
-        """Scores over all tokens, by the masked-token head or a decoder.  [..., D] -> [..., V]"""
+        """Return vocabulary scores, by a token head or a decoder.  [..., D] -> [..., V]"""
         states, table, bias = self._compared(states, name)
         return F.linear(states, table, bias)
 
     def token_loss(
         self, states: Tensor, answers: Tensor, name: str = TOKENS, smoothing: float = 0.0
     ) -> Tensor:
-        """The cross-entropy of the same, summed.  [N, D], [N] -> []"""
+        """Return the summed cross-entropy of predicting `answers`.  [N, D], [N] -> []"""
         return training.token_loss(*self._compared(states, name), answers, smoothing)
 
     def words(self, name: str = DECODER) -> Tensor:
-        """The embeddings of the tokens that a head predicts.  [V, E]"""
+        """Return the embeddings of the tokens that a head predicts.  [V, E]"""
         head = self.heads[name]
         if isinstance(head, Decoder | RecurrentDecoder) and head.tokens is not None:
             return head.tokens.weight
         return self.table(self.shape.heads[name].encoder)
 
     def _compared(self, states: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """States as they are compared with the token embeddings, these, and the bias."""
+        """Return transformed states, token embeddings and bias: scores are their linear layer."""
         head = self.heads[name]
         if isinstance(head, TokenHead):
             states = head(states)
@@ -226,10 +230,10 @@ class Network(nn.Module):
 
 
 class CausalGenerator:
-    """A causal encoder that generates text: the decoder that `search` asks for the next token.
+    """Text generation with a causal encoder: a `StepDecoder` for `beam_search`.
 
-    Its token head compares states with the token embeddings. A prompt and what is generated must
-    fit into the encoder's positions together: see `limits`.
+    The prompt and the generated tokens must fit into the encoder's positions together; see
+    `limits`.
     """
 
     def __init__(self, network: Network, name: str = TOKENS) -> None:
@@ -238,9 +242,9 @@ class CausalGenerator:
         self.encoder, self.lent = network.encoder_of(self.reads), network.lent(self.reads)
 
     def begin(self, prompts: Tensor, lengths: Tensor) -> tuple[EncoderCache, Tensor]:
-        """Read the prompts except for their last tokens, which the search reads first.
+        """Read the prompts up to their last tokens, with which the search starts.
 
-        prompts [N, T], padded at the end, lengths [N] from 1 to T -> the cache, last tokens [N]
+        prompts [N, T], padded at the end; lengths [N], from 1 to T -> cache, last tokens [N]
         """
         last = prompts.gather(1, lengths[:, None] - 1)[:, 0]
         prefix = self.encoder.begin(len(prompts))
@@ -250,21 +254,21 @@ class CausalGenerator:
         return prefix, last
 
     def step(self, prefix: EncoderCache, words: Tensor) -> tuple[Tensor, EncoderCache]:
-        """Read one more token of each text, and score all tokens as the next.  [N] -> [N, V]"""
+        """Append one token to each text and score the vocabulary for the next.  [N] -> [N, V]"""
         trace: list[Tensor] = []
         _, prefix = self.encoder.step(prefix, words[:, None], trace=trace, lent=self.lent)
         states = self.network.mixed(trace, self.name)[:, 0]
         return self.network.token_scores(states, self.name), prefix
 
     def limits(self, lengths: Tensor, most: int) -> Tensor:
-        """How many tokens may be generated: `most`, or as many as fit.  [N] -> [N]"""
+        """Return how many tokens may be generated: at most `most`, and as fit.  [N] -> [N]"""
         if self.encoder.longest is None:
             return torch.full_like(lengths, most)
         return (self.encoder.longest - lengths).clamp(0, most)
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers are trained."""
+    """Count the parameters of a module; a shared tensor counts once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 

@@ -1,12 +1,15 @@
-"""Where a token is. A scheme acts in one of four places and overrides the hooks it needs.
+"""Position encodings: positions of tokens -> embeddings, score biases or rotations.
+
+A scheme acts in one of four places and overrides the hooks that it needs:
 
     embed    learned, sinusoidal    added to the token embeddings
-    bias     t5                     added to the scores, the same in all layers
-    rotate   rotary                 turns queries and keys, in each layer
+    bias     t5                     added to the attention scores, once for all layers
+    rotate   rotary                 rotates queries and keys, in each layer
     scores,  shaw                   a vector per distance, added to keys (through the scores)
     values                          and to values (through the weights), in each layer
 
-Positions restart with each text of a row; what is computed between two texts is masked anyway.
+Positions restart at 0 with each text of a packed row. Distances between two texts are meaningless,
+and harmless, because the mask forbids attention between them.
 """
 
 import math
@@ -20,40 +23,41 @@ from unmask.model.init import embedding_table
 
 
 class Positions(nn.Module):
-    """No positions at all: the base of every scheme."""
+    """Base class of all schemes; by itself, no position encoding."""
 
-    reads_weights = False  # True: `scores` and `values` act, which needs the weights spelled out
+    # True where `values` is needed: a fused kernel has no attention weights to give it.
+    reads_weights = False
 
     def scaled(self, tokens: Tensor) -> Tensor:
-        """The token embeddings, to which `embed` is added.  [B, S, D] -> [B, S, D]"""
+        """Scale the token embeddings before `embed` is added.  [B, S, D] -> [B, S, D]"""
         return tokens
 
     def embed(self, index: Tensor) -> Tensor | None:
-        """[B, S] -> [B, S, D], or None to add nothing."""
+        """Return vectors to add to the token embeddings, or None.  [B, S] -> [B, S, D]"""
         return None
 
     def bias(self, index: Tensor, memory_index: Tensor) -> Tensor | None:
-        """[B, Q], [B, K] -> [B, H, Q, K], or None to add nothing."""
+        """Return a bias of the scores of all layers, or None.  [B, Q], [B, K] -> [B, H, Q, K]"""
         return None
 
     def at(self, layer: int) -> "Positions":
-        """The positions as one layer sees them: the same, unless each layer has its own."""
+        """Return the positions of one layer; most schemes have the same in all layers."""
         return self
 
     def rotate(self, x: Tensor, index: Tensor) -> Tensor:
-        """[B, H, S, d] -> [B, H, S, d]"""
+        """Rotate queries or keys by their positions.  [B, H, S, d] -> [B, H, S, d]"""
         return x
 
     def turn(self, index: Tensor) -> Tensor | None:
-        """What `rotate` multiplies pairs of channels with: [B, S, d/2] of complex numbers."""
+        """Return `rotate` as complex factors of channel pairs, or None.  [B, S] -> [B, S, d/2]"""
         return None
 
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor | None:
-        """[B, H, Q, d] -> [B, H, Q, K], or None to add nothing."""
+        """Return what queries add to one layer's scores, or None.  [B, H, Q, d] -> [B, H, Q, K]"""
         return None
 
     def values(self, weights: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
-        """What the weights [B, H, Q, K] gather from the positions -> [B, H, Q, d]."""
+        """Return the weighted sum of position vectors.  [B, H, Q, K] -> [B, H, Q, d]"""
         raise NotImplementedError
 
 
@@ -65,7 +69,7 @@ class Learned(Positions):
         self.table = embedding_table(config.max_length, config.table_width)
 
     def embed(self, index: Tensor) -> Tensor:
-        """[B, S] -> [B, S, D]"""
+        """Look up the vectors of positions.  [B, S] -> [B, S, D]"""
         vectors: Tensor = self.table(index)
         return vectors
 
@@ -73,8 +77,8 @@ class Learned(Positions):
 class Sinusoidal(Positions):
     """Fixed waves: sine in even dimensions, cosine in odd ones (Vaswani et al. 2017, 3.5).
 
-    They are as wide at the start as at the end, and embeddings begin narrow: so these are scaled
-    (3.4), or nobody would hear them.
+    Token embeddings are scaled by the square root of the width (3.4). Sinusoids have a size of 0.7
+    from the start; beside them, initial embeddings of 0.02 would hardly count.
     """
 
     table: Tensor
@@ -88,16 +92,16 @@ class Sinusoidal(Positions):
         self.scale: float = width**0.5
 
     def scaled(self, tokens: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]"""
+        """Multiply by the square root of the width.  [B, S, D] -> [B, S, D]"""
         return tokens * self.scale
 
     def embed(self, index: Tensor) -> Tensor:
-        """[B, S] -> [B, S, D]"""
+        """Look up the waves at each position.  [B, S] -> [B, S, D]"""
         return self.table[index]
 
 
 class Rotary(Positions):
-    """Turn each pair of channels by an angle that grows with the position (Su et al. 2021)."""
+    """Rotate each pair of channels by an angle that grows with the position (Su et al. 2021)."""
 
     cos: Tensor
     sin: Tensor
@@ -110,26 +114,26 @@ class Rotary(Positions):
         self.register_buffer("sin", angle.sin(), persistent=False)
 
     def rotate(self, x: Tensor, index: Tensor) -> Tensor:
-        """[B, H, S, d] -> [B, H, S, d]"""
+        """Rotate channel pairs (0, 1), (2, 3), ...  [B, H, S, d] -> [B, H, S, d]"""
         cos, sin = self.cos[index][:, None], self.sin[index][:, None]  # [B, 1, S, d/2]
         even, odd = x[..., 0::2], x[..., 1::2]
         turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
         return turned.flatten(-2)
 
     def turn(self, index: Tensor) -> Tensor:
-        """[B, S] -> [B, S, d/2] of complex numbers"""
+        """Return cos + i sin of the angles.  [B, S] -> [B, S, d/2], complex"""
         return torch.complex(self.cos, self.sin)[index]
 
 
 class ByLayer(Positions):
-    """Positions that differ by layer; `which` says what each layer has, and some may share."""
+    """Positions that differ by layer: layer i uses `layers[which[i]]`, so layers can share."""
 
     def __init__(self, layers: Iterable[Positions], which: Sequence[int]) -> None:
         super().__init__()
         self.layers, self.which = nn.ModuleList(layers), which
 
     def at(self, layer: int) -> Positions:
-        """What one layer has."""
+        """Return the positions of one layer."""
         own = self.layers[self.which[layer]]
         assert isinstance(own, Positions)
         return own
@@ -139,37 +143,40 @@ class RotaryByLayer(ByLayer):
     """Rotary positions with another base in some layers (ModernBERT)."""
 
     def __init__(self, config: ModelConfig) -> None:
-        bases = config.rotary_bases
+        bases = config.rotary_bases  # one table per distinct base, however many layers there are
         own = (config.layer(number).rotary_base for number in range(config.layers))
         which = [bases.index(base or config.rotary_base) for base in own]
         super().__init__((Rotary(config, base) for base in bases), which)
 
 
 class Bucketed(Positions):
-    """One trained bias per head and distance; far distances share (Raffel et al. 2019, 2.1).
+    """One trained bias per head and bucket of distances (T5: Raffel et al. 2019, 2.1).
 
-    Half of the buckets are for keys before the query, half for keys after it; in each half, one
-    half again is for the exact nearest distances and the rest grow wider up to `reach`.
+    Half of the buckets are for keys before the query, half for keys after it. Of each half, one
+    half has a bucket for each of the nearest distances; the rest grow logarithmically up to
+    `reach`.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.table = embedding_table(config.buckets, config.heads)
         self.reach = config.reach
-        self.sides = 1 if config.causal else 2  # a causal model has nothing after the query
+        self.sides = 1 if config.causal else 2  # no key after the query in a causal model
 
     def bias(self, index: Tensor, memory_index: Tensor) -> Tensor:
-        """[B, Q], [B, K] -> [B, H, Q, K]"""
+        """Look up the bias of each distance.  [B, Q], [B, K] -> [B, H, Q, K]"""
         bucket = self.bucket(memory_index[:, None, :] - index[:, :, None])  # [B, Q, K]
         bias: Tensor = self.table(bucket)  # [B, Q, K, H]
         return bias.permute(0, 3, 1, 2)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Key position minus query position -> the bucket of that distance, same shape."""
+        """Return the bucket of each distance, key position minus query position; same shape."""
         half = self.table.num_embeddings // self.sides
         base = half * (distance > 0) if self.sides == 2 else torch.zeros_like(distance)
+        # In a causal model, keys after the query are masked and may have any bucket.
         away = distance.abs() if self.sides == 2 else (-distance).clamp(min=0)
         exact = half // 2
+        # `where` below computes both branches: the clamp keeps the unused logarithm finite.
         growth = torch.log(away.clamp(min=1) / exact) / math.log(self.reach / exact)
         wide = exact + (growth * (half - exact)).long()
         return base + torch.where(away < exact, away, wide.clamp(max=half - 1))
@@ -178,8 +185,8 @@ class Bucketed(Positions):
 class Shaw(ByLayer):
     """A trained vector per distance, added to keys and to values (Shaw et al. 2018).
 
-    Distances are clipped to `reach`; heads share the vectors, layers have their own, unless they
-    share all of their weights.
+    Distances are clipped to `reach`. Heads share the vectors; each layer has its own, except that
+    layers of one group share them like all other weights.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -188,7 +195,7 @@ class Shaw(ByLayer):
 
 
 class ShawLayer(Positions):
-    """The vectors of one layer."""
+    """Shaw's distance vectors of one layer."""
 
     reads_weights = True
 
@@ -199,36 +206,40 @@ class ShawLayer(Positions):
         self.between = embedding_table(2 * reach + 1, head_width)  # added to the values
 
     def scores(self, q: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
-        """[B, H, Q, d] -> [B, H, Q, K]"""
+        """Return q a / sqrt(d), where a is the distance's vector.  [B, H, Q, d] -> [B, H, Q, K]"""
+        # Scores of all distances once, then a lookup: a vector for each pair of tokens would take
+        # d times the memory of the scores.
         every: Tensor = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
         which = self._clipped(index, memory_index)[:, None].expand(*q.shape[:2], -1, -1)
         chosen: Tensor = every.gather(-1, which)
         return chosen
 
     def values(self, weights: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
-        """[B, H, Q, K] -> [B, H, Q, d]"""
+        """Sum the value vectors of all distances by weight.  [B, H, Q, K] -> [B, H, Q, d]"""
+        # As in `scores`: add up the weights of each distance first, then one matrix product.
         which = self._clipped(index, memory_index)[:, None].expand_as(weights)
         share = weights.new_zeros(*weights.shape[:3], 2 * self.reach + 1)
-        share = share.scatter_add(-1, which, weights)  # the weight that falls on each distance
+        share = share.scatter_add(-1, which, weights)
         gathered: Tensor = share @ self.between.weight
         return gathered
 
     def _clipped(self, index: Tensor, memory_index: Tensor) -> Tensor:
-        """[B, Q], [B, K] -> [B, Q, K] in 0 .. 2 * reach"""
+        """Return rows of the tables, 0 to 2 * reach.  [B, Q], [B, K] -> [B, Q, K]"""
         distance = memory_index[:, None, :] - index[:, :, None]
         return distance.clamp(-self.reach, self.reach) + self.reach
 
 
 def _angles(length: int, channels: int, base: float) -> Tensor:
-    """position / base^(2i / channels), in double precision until the last step -> [S, c/2]"""
-    # On the CPU even where weights are made without memory: nobody reads these from disk.
+    """Return position / base^(2i / channels) for every position and pair of channels.  [S, c/2]"""
+    # On the CPU, also where weights are made on the device "meta": these tables are in no file.
+    # In double precision, so that an angle is rounded once only, at the end.
     with torch.device("cpu"):
         rate = base ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
         return (torch.arange(length, dtype=torch.float64)[:, None] * rate).float()
 
 
 def _rotary(config: ModelConfig) -> Positions:
-    """One table if all layers have the same base."""
+    """Make rotary positions: one table if all layers have the same base, else one per base."""
     base, *others = config.rotary_bases
     return RotaryByLayer(config) if others else Rotary(config, base)
 
@@ -244,5 +255,5 @@ SCHEMES: dict[Scheme, Callable[[ModelConfig], Positions]] = {
 
 
 def make_positions(config: ModelConfig) -> Positions:
-    """Return the positions that a config names."""
+    """Make the position encoding that a config names."""
     return SCHEMES[config.positions](config)

@@ -1,7 +1,7 @@
-"""The shape of a network: its encoders and its heads, each by a name. Needs no torch.
+"""The shape of a network: the configs of its encoders and heads, by name. Does not import torch.
 
-A head names the encoder whose states it reads, and from which layers. Those of BERT have their
-usual names here; an objective or a task may add others.
+A head names the encoder whose hidden states it reads, and the layers it reads them from. BERT's
+heads have their usual names here; an objective or a task may add heads of other names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,8 +13,8 @@ from unmask.model.config import TABLE_LIMIT, Cell, Count, ModelConfig, ModuleNam
 from unmask.system.settings import Settings, validate
 
 LabelKind = Literal["text", "token", "span"]
-LabelAnswer = Literal["one", "several", "number"]  # of labels on a text
-Context = Literal["last", "mapped", "all"]  # the last state; a map of it; a map of all states
+LabelAnswer = Literal["one", "several", "number"]  # single-label, multi-label, regression
+Context = Literal["last", "mapped", "all"]  # last state; projected; mean of all, projected
 Feeds = Literal["nothing", "word", "context", "both"]
 Scoring = Literal["additive", "dot", "general"]
 # Not strict, because JSON has lists instead of tuples.
@@ -22,48 +22,50 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 Layers = Annotated[
     tuple[Annotated[int, Field(ge=-513, le=513)], ...], Field(strict=False, min_length=1)
 ]
-# The last layer, some layers side by side, or a learned weighted mean of all (Peters et al. 2018).
+# The last layer, a concatenation of chosen layers, or a learned weighted mean of all layers
+# (Peters et al. 2018).
 Mix = Literal["last", "weighted"] | Layers
 
 MAIN = "main"  # the encoder that every network has
 POOLER, TOKENS, PAIR, LABELS, DECODER = "pooler", "tokens", "pair", "labels", "decoder"
-USUAL = (POOLER, TOKENS, PAIR, LABELS, DECODER)  # a task among several has a name of its own
-MOST = 64  # encoders, and heads, of a network
-MOST_LAYERS = 1024  # of all encoders and decoders together: two of the deepest
-MOST_COMPUTED = 4 * TABLE_LIMIT  # numbers of tables of positions that are computed, not read
+# In multi-task models a label head has the name of its task, so it is none of these.
+USUAL = (POOLER, TOKENS, PAIR, LABELS, DECODER)
+MOST = 64  # encoders of a network, and heads
+MOST_LAYERS = 1024  # of all encoders and decoders together: twice the limit of a single one
+MOST_COMPUTED = 4 * TABLE_LIMIT  # numbers in all computed position tables together
 
 
 class HeadInput(Settings):
-    """What a head reads: the states of an encoder."""
+    """Where a head gets its hidden states from: an encoder and its layers."""
 
     encoder: ModuleName = MAIN
-    mix: Mix = "last"  # 0 is the embeddings, -1 the last layer
+    mix: Mix = "last"  # as layer numbers: 0 is the embeddings, -1 the last layer
 
 
 class PoolerConfig(HeadInput):
-    """A tanh layer on [CLS]."""
+    """Pooler: a linear layer with tanh on the state of [CLS]."""
 
     kind: Literal["pooler"] = "pooler"
 
 
 class TokensConfig(HeadInput):
-    """Predicts masked tokens, by comparing states with the token embeddings of its encoder."""
+    """Token prediction head, with the token embeddings of its encoder as output weights."""
 
     kind: Literal["tokens"] = "tokens"
 
 
 class LabelsConfig(HeadInput):
-    """A linear layer on the pooled text, on each token, or on each token as an end of a span."""
+    """Classification head: a linear layer on the pooled text, on each token, or for span ends."""
 
     kind: Literal["labels"] = "labels"
     on: LabelKind = "text"
     names: Annotated[Names, Field(min_length=1)]
     dropout: Share = 0.1
-    answer: LabelAnswer = "one"  # one label, any of them, or a number
+    answer: LabelAnswer = "one"
 
     @property
     def pooled(self) -> bool:
-        """Does it read the pooler?"""
+        """Whether the head reads the pooler's output rather than hidden states."""
         return self.on == "text" and self.mix == "last"
 
     @model_validator(mode="after")
@@ -76,7 +78,7 @@ class LabelsConfig(HeadInput):
 
 
 class VectorConfig(HeadInput):
-    """A linear map to vectors of another width."""
+    """Projection head: a linear layer to vectors of another width."""
 
     kind: Literal["vector"] = "vector"
     width: Annotated[Count, Field(le=2**15)]
@@ -84,19 +86,23 @@ class VectorConfig(HeadInput):
 
 
 class DecoderConfig(HeadInput):
-    """What says a text word by word, having read the states of another.
+    """Decoder that generates a text token by token from an encoder's hidden states.
 
-    Its width, heads and positions are the encoder's. The last four are of recurrent ones: a context
-    is made of the encoder's states; it is where the decoder begins (feeds nothing or the word
-    before), or is fed at every step (context, or both). With attention there is another context for
-    every word: it is fed at the next step (both), or only read (word).
+    Its width, attention heads and positions are the encoder's. `context`, `feeds` and `attention`
+    are of recurrent cells only:
+
+    - `context` is how a context vector is made of the encoder's states.
+    - `feeds` is the input of each step. With "nothing" or "word" (the previous token), the context
+      is the initial state; with "context" or "both", it is also an input at every step.
+    - With `attention`, each step computes a context of its own: from the previous state and as an
+      input ("both"), or from the new state and for the output only ("word").
     """
 
     kind: Literal["decoder"] = "decoder"
     vocab_size: Annotated[Count, Field(le=2**22)]
     layers: Annotated[Count, Field(le=512)]
     max_length: Annotated[Count, Field(le=2**17)] = 512
-    shared: bool = False  # its words are the encoder's, in one table
+    shared: bool = False  # share the encoder's token embeddings
     cell: Cell = "attention"
     context: Context = "last"
     feeds: Feeds = "both"
@@ -122,12 +128,12 @@ HeadConfig = Annotated[
     Field(discriminator="kind"),
 ]
 Heads = dict[str, HeadConfig]
-# The next-sentence head; its labels have these numbers in BERT.
+# The next-sentence head. The order is BERT's: label 0 is the true next sentence.
 PAIRS = LabelsConfig(names=("follows", "differs"), dropout=0.0)
 
 
 class Shape(Settings):
-    """Which encoders and heads a network has."""
+    """Configs of all encoders and heads of a network, by name."""
 
     encoders: Annotated[dict[ModuleName, ModelConfig], Field(max_length=MOST)]
     heads: Annotated[dict[ModuleName, HeadConfig], Field(max_length=MOST)] = Field(
@@ -136,7 +142,7 @@ class Shape(Settings):
 
     @classmethod
     def of(cls, config: ModelConfig, heads: Mapping[str, HeadConfig] | None = None) -> "Shape":
-        """One encoder with heads."""
+        """Make the shape of a single encoder with heads."""
         table = {"encoders": {MAIN: config}, "heads": dict(heads or {})}
         return validate(cls, table, where="network")
 
@@ -147,27 +153,27 @@ class Shape(Settings):
 
     @property
     def labels(self) -> LabelsConfig | None:
-        """The labels of a network that has one task."""
+        """Config of the label head of a single-task network, if it has one."""
         found = self.heads.get(LABELS)
         return found if isinstance(found, LabelsConfig) else None
 
     @property
     def decoder(self) -> DecoderConfig | None:
-        """The decoder, if there is one."""
+        """Config of the decoder, if there is one."""
         found = self.heads.get(DECODER)
         return found if isinstance(found, DecoderConfig) else None
 
     def reader(self, name: str) -> str:
-        """The head that reads the states for a head: the pooler, for labels of a pooled text."""
+        """Return the name of the head that reads the encoder: the pooler, for pooled labels."""
         head = self.heads[name]
         return POOLER if isinstance(head, LabelsConfig) and head.pooled else name
 
     def reads(self, name: str | None) -> HeadInput:
-        """The encoder and the layers that a head reads; None: the last layer of the main one."""
+        """Return the encoder and layers that a head reads; None: the main encoder's last layer."""
         return HeadInput() if name is None else self.heads[self.reader(name)]
 
     def several(self) -> dict[str, LabelsConfig]:
-        """The labels of each of several tasks, by their names."""
+        """Return the label heads of a multi-task network, by task name."""
         return {
             name: head
             for name, head in self.heads.items()
@@ -183,7 +189,7 @@ class Shape(Settings):
         return self
 
     def _problems(self) -> Iterator[str]:
-        """Say what does not fit together."""
+        """Yield an error message for each inconsistency between encoders and heads."""
         yield from self._giants()
         for name, config in self.encoders.items():
             if config.borrows is not None:
@@ -217,7 +223,8 @@ class Shape(Settings):
                 )
 
     def _giants(self) -> Iterator[str]:
-        """Each part may be within its limits, and many of them beyond what a machine can hold."""
+        """Yield errors for networks too large as a whole, though each part is within limits."""
+        # A decoder computes a position table like its encoder's, for its own maximum length.
         parts = [(own, own.layers, own.max_length) for own in self.encoders.values()]
         parts += [
             (self.encoders[own.encoder], own.layers, own.max_length)
@@ -240,6 +247,7 @@ class Shape(Settings):
 
     def _borrowed(self, name: str, config: ModelConfig) -> Iterator[str]:
         lender = self.encoders.get(config.borrows or "")
+        # Borrowing from a borrower is refused, so that a lookup takes one step and has no cycles.
         if lender is None or lender.borrows is not None:
             yield f"encoders: '{name}' borrows the tokens of '{config.borrows}', which has none."
         elif lender.vocab_size != config.vocab_size:

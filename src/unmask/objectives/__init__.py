@@ -1,6 +1,7 @@
-"""Hidden states -> loss: what a network can learn, from text alone or from labels.
+"""Network and batch -> losses: objectives of pre-training, and of generating text.
 
-A new objective is a file here and a line below. Nothing is imported before it is used.
+To add an objective of pre-training, add a module to this package and a line to `OBJECTIVES`. The
+values are strings so that an objective is imported only when it is used.
 """
 
 OBJECTIVES = {

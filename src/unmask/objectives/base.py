@@ -1,10 +1,11 @@
-"""What is learned: an objective runs a network on a batch and returns the sums of its loss terms.
+"""Network and batch -> summed losses: base classes of objectives, and several that share a pass.
 
-The batch carries the counts; the step divides once, over all batches and all processes, so that
-neither the number of batches nor that of processes changes anything but rounding.
+An objective returns sums of losses, and the batch carries their counts. A training step divides
+once, by the counts of all its micro-batches on all processes, so neither the number of
+micro-batches nor that of processes changes the result, except for rounding.
 
-An objective may have parameters of its own. They are trained, saved and resumed with the run, and
-are never published: what inference needs is a head of the network.
+An objective may have parameters of its own. They are trained and saved in checkpoints, but not
+published: whatever inference needs must be a head of the network.
 """
 
 import math
@@ -26,38 +27,42 @@ from unmask.system.errors import SettingsError
 from unmask.system.settings import Settings
 from unmask.text.vocabulary import Vocabulary
 
-Sums = dict[str, Tensor]  # loss term -> [] summed loss, or [R] one for each record
-Companions = Mapping[str, Network]  # frozen networks, by the names that the objective gives them
-CORRECT = "_right"  # in evaluation also `term_right`: [] how many answers were right
+Sums = dict[str, Tensor]  # loss term -> [] summed loss, or [R] a loss per record
+Companions = Mapping[str, Network]  # frozen networks such as teachers, by names of the objective
+CORRECT = "_right"  # suffix of a term in evaluation: [] number of correct predictions
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term of a loss, as evaluations, checks and reports need to know it."""
+    """Description of a loss term, for evaluation, checks and reports."""
 
     name: str
-    asks: str  # what is predicted, in words
-    choices: int | None = None  # among how many answers; then it has an accuracy
-    tokens: str | None = None  # the label with the tokens to predict, where it predicts tokens
-    places: str | None = None  # ... and the one with their places in the flat batch
+    asks: str  # what is predicted, in words for reports
+    choices: int | None = None  # number of classes, if the term has an accuracy
+    tokens: str | None = None  # if tokens are predicted: name of the label that has them
+    places: str | None = None  # ... and of the label with their flat indices in the batch
 
 
 class TextStatistics:
-    """What is known of the text before training; computed when it is asked for."""
+    """Statistics of the training text, computed on first use; this base class has none."""
 
     @property
     def frequencies(self) -> NDArray[np.float64]:
-        """The share of each token of the vocabulary.  [V]"""
+        """Relative frequency of each token of the vocabulary.  [V]"""
         raise SettingsError("this run learns from no corpus, whose word frequencies are unknown.")
 
 
 class Objective(nn.Module):
-    """What a network learns. Only `describe` and `forward` (or `encode`, `couple`) are needed."""
+    """Base class of objectives: what a network learns.
+
+    Subclasses must define `describe` and `forward`, or `describe`, `encode` and `couple` if they
+    are coupled. The loss of a coupled objective is not a sum over texts (in-batch negatives).
+    """
 
     Config: ClassVar[type[Settings]] = Settings
-    needs_pairs: ClassVar[bool] = False  # of segments, in the examples
-    coupled: ClassVar[bool] = False  # True: `encode` and `couple` instead of `forward`
-    couples: ClassVar[Sequence[str]] = ()  # labels that `couple` needs, an entry for each vector
+    needs_pairs: ClassVar[bool] = False  # whether examples must be pairs of segments
+    coupled: ClassVar[bool] = False  # True: `encode` and `couple` are used instead of `forward`
+    couples: ClassVar[Sequence[str]] = ()  # labels that `couple` needs, with one entry per vector
 
     config: Settings
     vocabulary: Vocabulary
@@ -69,49 +74,56 @@ class Objective(nn.Module):
             self.vocabulary = vocabulary
 
     def describe(self) -> Sequence[Term]:
-        """The terms of the loss, the main one first."""
+        """Return the terms of the loss, the main one first."""
         raise NotImplementedError
 
     def heads(self, shape: Shape) -> Heads:
-        """The heads that the network needs for it."""
+        """Return the heads that the network needs for this objective."""
         return {}
 
     def encoders(self, shape: Shape) -> dict[str, ModelConfig]:
-        """Encoders that the network needs beside the main one."""
+        """Return encoders that the network needs in addition to the main one."""
         return {}
 
     def publish(self) -> dict[str, Sequence[str]]:
-        """Folders of models, each with the encoders and heads in it; none named: all of them."""
+        """Return the model folders to publish, with the encoders and heads of each; (): all."""
         return {"model": ()}
 
     def companions(self) -> dict[str, str]:
-        """Models that help and do not learn: a name for each, and its folder or name."""
+        """Return frozen models to load, such as teachers: own name -> model name or folder."""
         return {}
 
     def build(self, shape: Shape, companions: Companions) -> None:
-        """Make parameters of its own; linear layers and tables are drawn by the run's seed."""
+        """Create the objective's own parameters, now that the network's shape is known.
+
+        The caller then initialises linear layers and embedding tables from the run's seed.
+        """
 
     def begin(self, network: Network, statistics: TextStatistics) -> None:
-        """Give a network that is to be trained whatever need not be learned."""
+        """Adjust a newly initialised network before training, for example by text statistics."""
 
     def standard(self) -> "Objective":
-        """The question as every evaluation puts it, whatever is trained on."""
+        """Return the objective as it is evaluated, the same for all training settings."""
+        # Held-out losses are comparable only if runs with different settings answer one question.
         return self
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
-        """Add the answers and mask what must be predicted: a function of the arguments alone.
+        """Add labels, and mask what must be predicted.
 
-        It must read no parameter, and may run in a thread ahead of the step. `batch.seed` is the
-        seed of this batch, `key` that of the run.
+        `key` is the seed of the run, `batch.seed` that of this batch, `progress` the part of the
+        run that is done, from 0 to 1.
         """
+        # It must be a function of the arguments alone and read no parameters: it may run in a
+        # thread ahead of the step, and a resumed run must prepare the same batches again.
         return batch
 
     def forward(
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
-        """Run the network and sum the losses; with `each`, one sum for each record of the batch.
+        """Run the network and sum the losses; with `each`, return one sum per record.
 
-        What is coupled is evaluated batch by batch, and has no loss of a single record.
+        The default is that of coupled objectives, which are evaluated batch by batch and have no
+        loss of a single record.
         """
         if not self.coupled:
             raise NotImplementedError
@@ -122,11 +134,11 @@ class Objective(nn.Module):
         return self.couple(self.encode(network, batch), batch)
 
     def encode(self, network: Network, batch: Batch) -> Tensor:
-        """Vectors of the texts of a batch, in their order.  -> [N, K]"""
+        """Return a vector for each text of a batch, in order.  -> [N, K]"""
         raise NotImplementedError
 
     def couple(self, vectors: Tensor, batch: Batch) -> Sums:
-        """The losses of a whole step from the vectors of all its batches.  [N, K]
+        """Return the losses of a whole step from the vectors of all its micro-batches.  [N, K]
 
         `batch` has the records, labels and counts of the whole step, and no inputs.
         """
@@ -134,22 +146,22 @@ class Objective(nn.Module):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """How much each term counts; 1 where none is given. Reports show unweighted terms."""
+        """Weight of each term in the loss; 1 by default. Reports show unweighted terms."""
         return {}
 
     @property
     def terms(self) -> list[str]:
-        """The names of the losses, the main one first."""
+        """Names of the loss terms, the main one first."""
         return [term.name for term in self.describe()]
 
     @property
     def chance(self) -> float | None:
-        """The main loss of a network that knows nothing, where it can be known."""
+        """Main loss of a network that predicts all classes as equally likely, if known."""
         choices = self.describe()[0].choices
         return math.log(choices) if choices else None
 
     def joined(self, others: "Sequence[Objective]") -> "Objective":
-        """One objective made of this and others, which share a pass of the encoder."""
+        """Join this and other objectives into one that runs the encoder once."""
         raise SettingsError(
             f"{type(self).__name__} runs the encoder in its own way, so that the order of pairs "
             'cannot be learned beside it. Set data.pairs="off".'
@@ -157,28 +169,29 @@ class Objective(nn.Module):
 
 
 class PlaceObjective(Objective):
-    """An objective that is content with the states of the ordinary pass in some places."""
+    """Base class of objectives that need only the states of some tokens after an ordinary pass."""
 
-    # The head whose encoder and layers it reads; None: the last states of the main encoder.
+    # Name of the head that determines encoder and layers; None: the main encoder's last layer.
     reads_head: ClassVar[str | None] = None
 
     def places(self, batch: Batch) -> Tensor:
-        """Where it reads: places in the flat batch.  -> [N]"""
+        """Return the flat indices of the tokens whose states are needed.  -> [N]"""
         raise NotImplementedError
 
     def read(self, network: Network, states: Tensor, batch: Batch, *, each: bool = False) -> Sums:
-        """Sum the losses of what the encoder has made of these places.  states [N, W]"""
+        """Compute the losses from the states at `places`.  states [N, W]"""
         raise NotImplementedError
 
     def forward(
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
-        """One pass."""
+        """Run the encoder once and compute the losses."""
         states = network.states_for(self.reads_head, batch, places=self.places(batch))
         return self.read(network, states, batch, each=each)
 
     def joined(self, others: Sequence[Objective]) -> Objective:
-        """Readers share a pass, unless one of them runs the encoder in its own way after all."""
+        """Join objectives that share a pass; refuse one that overrides `forward`."""
+        # `JointObjective` calls `places` and `read` only: an own `forward` would be ignored.
         if type(self).forward is not PlaceObjective.forward:
             return super().joined(others)
         readers: list[PlaceObjective] = [self]
@@ -196,7 +209,7 @@ class PlaceObjective(Objective):
 
 
 class JointObjective(Objective):
-    """Several readers on one pass of the encoder: masked tokens and next sentences are BERT."""
+    """Several objectives on one encoder pass; BERT is masked tokens and next sentences."""
 
     def __init__(self, readers: Sequence[PlaceObjective]) -> None:
         super().__init__(readers[0].config, readers[0].vocabulary)
@@ -206,19 +219,22 @@ class JointObjective(Objective):
         return [reader for reader in self.readers if isinstance(reader, PlaceObjective)]
 
     def describe(self) -> list[Term]:
-        """The terms of all."""
+        """Return the terms of all objectives, those of the first one first."""
         return [term for reader in self._each() for term in reader.describe()]
 
     def heads(self, shape: Shape) -> Heads:
-        """The heads of all."""
+        """Return the heads of all objectives."""
         return {name: own for reader in self._each() for name, own in reader.heads(shape).items()}
 
     def encoders(self, shape: Shape) -> dict[str, ModelConfig]:
-        """The encoders of all."""
+        """Return the additional encoders of all objectives."""
         return {n: own for reader in self._each() for n, own in reader.encoders(shape).items()}
 
     def publish(self) -> dict[str, Sequence[str]]:
-        """The folders of all, each with what any of them puts there: whole, if one wants it so."""
+        """Return the folders of all objectives; one of the same name has the parts of each.
+
+        An empty list of parts means the whole network, and stays empty.
+        """
         folders: dict[str, Sequence[str]] = {}
         for reader in self._each():
             for folder, names in reader.publish().items():
@@ -228,40 +244,40 @@ class JointObjective(Objective):
         return folders
 
     def build(self, shape: Shape, companions: Companions) -> None:
-        """Let each make its parameters."""
+        """Create the parameters of all objectives."""
         for reader in self._each():
             reader.build(shape, companions)
 
     def companions(self) -> dict[str, str]:
-        """The companions of all."""
+        """Return the companions of all objectives."""
         return {name: path for reader in self._each() for name, path in reader.companions().items()}
 
     def begin(self, network: Network, statistics: TextStatistics) -> None:
-        """Let each give what it can."""
+        """Let each objective adjust the newly initialised network."""
         for reader in self._each():
             reader.begin(network, statistics)
 
     def standard(self) -> Self:
-        """Each as it is evaluated."""
+        """Join the objectives as they are evaluated."""
         return type(self)(
             [r for each in self._each() if isinstance(r := each.standard(), PlaceObjective)]
         )
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
-        """Let each mask and label in turn."""
+        """Let each objective mask and label the batch in turn."""
         for reader in self._each():
             batch = reader.prepare(batch, key, progress)
         return batch
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weights of all."""
+        """Weights of the terms of all objectives."""
         return {name: own for reader in self._each() for name, own in reader.weights.items()}
 
     def forward(
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
-        """One pass, the sums of each."""
+        """Run each encoder once and compute the losses of all objectives."""
         readers = self._each()
         where = [reader.places(batch) for reader in readers]
         states = network.states_for_each([r.reads_head for r in readers], batch, where)
@@ -272,38 +288,41 @@ class JointObjective(Objective):
 
 
 def per_record(losses: Tensor, texts: Tensor, batch: Batch) -> Tensor:
-    """Sum losses by the records that their texts are of.  [N], [N] -> [R]"""
+    """Sum the losses of each record, given the text of each loss.  [N], [N] -> [R]"""
+    # Without `batch.record`, each text is a record of its own.
     records = texts if batch.record is None else batch.record[texts]
     count = len(batch.row) if batch.record is None else int(batch.record.max()) + 1
     return losses.new_zeros(count).index_add(0, records, losses)
 
 
 class _Idle(FunctionCtx):
-    """What is kept of idle parameters."""
+    """Context of `ZeroGradients`: shapes are enough to make zeros."""
 
     shapes: list[tuple[torch.Size, torch.dtype, torch.device]]
 
 
 class ZeroGradients(torch.autograd.Function):
-    """The identity on a loss, with a gradient of zero for parameters that a batch does not use.
+    """Identity of a loss, which gives zero gradients to parameters that a batch does not use.
 
-    DDP and FSDP wait for the gradients of all parameters, and weight decay applies to those with a
-    gradient. Unlike adding zero times a parameter, a NaN in one of them stays there.
+    DDP and FSDP wait for the gradients of all parameters, and the optimizer applies weight decay
+    only to parameters with a gradient.
     """
+
+    # Not `loss + 0 * parameter.sum()`: a NaN in an unused parameter would make the loss NaN.
 
     @staticmethod
     def forward(ctx: _Idle, loss: Tensor, *idle: Tensor) -> Tensor:
-        """[] -> []"""
+        """Return the loss as it is.  [] -> []"""
         ctx.shapes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in idle]
         return loss.view_as(loss)
 
     @staticmethod
     def backward(ctx: _Idle, *gradients: Tensor) -> tuple[Tensor, ...]:
-        """The gradient as it is, and zeros."""
+        """Return the gradient as it is, and zeros for the other parameters."""
         return gradients[0], *(torch.zeros(s, dtype=d, device=c) for s, d, c in ctx.shapes)
 
 
 def with_zero_gradients(loss: Tensor, idle: Sequence[Tensor]) -> Tensor:
-    """The same loss, beside which idle parameters get a gradient of zero."""
+    """Return a loss of the same value whose backward pass gives zeros to idle parameters."""
     apply: Callable[..., Tensor] = ZeroGradients.apply
     return apply(loss, *idle)

@@ -1,7 +1,8 @@
-"""The next word of a text that follows another one: what a decoder learns, and how it is asked.
+"""Pairs of texts -> next-token loss of a decoder, and generated texts: training and decoding.
 
-Each text of a batch has its counterpart in `also["target"]`, in the same row and with the same
-owner: the words that the decoder hears, with the answers as labels of that batch.
+The batch of sources has the targets in `also["target"]`. A target has the row and the owner of its
+source. The inputs of the target batch are the decoder's inputs; its labels are the tokens to
+predict.
 """
 
 from collections.abc import Sequence
@@ -29,18 +30,18 @@ from unmask.system.settings import Settings
 from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS
 
-TARGET = "target"  # the batch of what the decoder hears
-ANSWERS, PLACES, FORCED = "answers", "places", "forced"  # its labels
+TARGET = "target"  # the batch of decoder inputs
+ANSWERS, PLACES, FORCED = "answers", "places", "forced"  # labels of the target batch
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class NextTokenSettings(Settings):
-    """What a decoder hears while it learns."""
+    """Settings of teacher forcing and label smoothing."""
 
-    forcing: Fraction = 1.0  # share of words heard as they should be, not as they were said
-    forcing_end: Fraction | None = None  # the share at the end of the run, reached evenly
-    forcing_by: Literal["step", "sentence"] = "step"  # one draw for each word, or for each text
-    smoothing: Share = 0.1  # of each answer, spread over all words
+    forcing: Fraction = 1.0  # teacher-forcing ratio; other inputs are the decoder's predictions
+    forcing_end: Fraction | None = None  # ratio at the end of the run, reached linearly
+    forcing_by: Literal["step", "sentence"] = "step"  # one draw per token, or per text
+    smoothing: Share = 0.1  # label smoothing
 
     @model_validator(mode="after")
     def _ends(self) -> "NextTokenSettings":
@@ -50,69 +51,70 @@ class NextTokenSettings(Settings):
 
     @property
     def always(self) -> bool:
-        """Is the truth heard at every step of the run?"""
+        """Whether every token of the whole run is teacher-forced."""
         return self.forcing == 1.0 and self.forcing_end in (None, 1.0)
 
     def forced(self, progress: float) -> float:
-        """The share at a moment of the run."""
+        """Return the teacher-forcing ratio at a point of the run, from 0 to 1."""
         end = self.forcing if self.forcing_end is None else self.forcing_end
         return self.forcing + (end - self.forcing) * progress
 
 
 @dataclass(frozen=True, slots=True)
 class PairTokens:
-    """A text and, where it is known, its counterpart, both from [CLS] to [SEP]."""
+    """Token ids of a source and, if known, of its target, both from [CLS] to [SEP]."""
 
     source: Numbers
     target: Numbers = ()
-    number: int = 0  # among all that are asked: what a draw for it depends on
-    cut: int = 0  # nothing is ever cut
+    number: int = 0  # position among all texts of a job; seeds the draws of sampling
+    cut: int = 0  # truncated tokens, as windows of other tasks have them: pairs are never truncated
 
     def compact(self) -> "PairTokens":
-        """The same in less memory."""
+        """Return the pair with its ids as 32-bit arrays, which take less memory than lists."""
         source, target = (np.asarray(ids, np.int32) for ids in (self.source, self.target))
         return replace(self, source=source, target=target)
 
     @property
     def labelled(self) -> bool:
-        """Is its counterpart known?"""
+        """Whether the target is known."""
         return len(self.target) > 0
 
     @property
     def heard(self) -> Numbers:
-        """What the decoder hears of the target: all but the last."""
+        """Inputs of the decoder: the target without its last token."""
         return self.target[:-1]
 
     @property
     def answers(self) -> Numbers:
-        """What the decoder must answer: all of the target but the first."""
+        """Tokens to predict: the target without its first token."""
         return self.target[1:]
 
     @property
     def ids(self) -> Numbers:
-        """The longer side's: what decides the room that both take."""
+        """Tokens of the longer side, which determines the room of the pair in packed rows."""
         return max(self.source, self.heard, key=len)
 
 
 @dataclass(frozen=True, slots=True)
 class OneSide:
-    """The tokens of one side, all of one segment."""
+    """The tokens of one side of a pair, all in segment 0."""
 
     ids: Numbers
 
     @property
     def segments(self) -> Sequence[int]:
-        """Zeros."""
+        """Segment ids, all 0."""
         return [0] * len(self.ids)
 
 
 def batch_of_pairs(pairs: Sequence[PairTokens], rows: RowPlan, *, pad_id: int, term: str) -> Batch:
-    """Pairs in rows: both sides of a pair in the same row, with the same owner."""
+    """Pack pairs into rows, both sides of a pair in the same row and with the same owner."""
     batch = collate([OneSide(pair.source) for pair in pairs], rows, pad_id=pad_id)
     if not all(len(pair.target) for pair in pairs):
         return batch
     heard = collate([OneSide(pair.heard) for pair in pairs], rows, pad_id=pad_id)
     (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
+    # PLACES are in reading order of the rows, so the answers have to be in this order too.
     order: list[int] = heard.begins.argsort().tolist()
     answers = torch.from_numpy(np.concatenate([pairs[i].answers for i in order]).astype(np.int64))
     target = replace(heard, labels={ANSWERS: answers, PLACES: places})
@@ -120,7 +122,7 @@ def batch_of_pairs(pairs: Sequence[PairTokens], rows: RowPlan, *, pad_id: int, t
 
 
 class NextToken(Objective):
-    """The cross-entropy of every next word, with what came before it heard."""
+    """Cross-entropy of each target token, given the source and the earlier target tokens."""
 
     Config = NextTokenSettings
     config: NextTokenSettings
@@ -130,22 +132,23 @@ class NextToken(Objective):
         self.term = term
 
     def describe(self) -> list[Term]:
-        """One term."""
+        """Describe the single loss term."""
         return [Term(self.term, "next words")]
 
     def standard(self) -> Objective:
-        """Every word is heard as it should be."""
+        """Return the objective for evaluation, with teacher forcing of every token."""
         if self.config.always:
             return self
-        found = copy(self)  # with the parameters that a subclass may have
+        found = copy(self)  # shallow: parameters of a subclass are shared
         found.config = self.config.model_copy(update={"forcing": 1.0, "forcing_end": None})
         return found
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
-        """Say of each word whether it is heard as it should be; nothing is said if all are."""
+        """Draw which tokens are teacher-forced; without the label FORCED, all of them are."""
         if self.config.always:
             return batch
         target, share = batch.also[TARGET], self.config.forced(progress)
+        # A generator of its own: a thread may run this while the step draws dropout.
         drawn = torch.Generator().manual_seed(batch.seed)
         chance = torch.rand(target.tokens.shape, generator=drawn)
         if self.config.forcing_by == "sentence":
@@ -156,8 +159,9 @@ class NextToken(Objective):
     def forward(
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
-        """One loss term."""
+        """Run encoder and decoder and compute the loss."""
         states, target = decoder_states(network, batch), batch.also[TARGET]
+        # Held-out losses are plain cross-entropies, comparable between settings of smoothing.
         smoothing = self.config.smoothing if network.training else 0.0
         answers = target.labels[ANSWERS]
         if not each:
@@ -169,13 +173,13 @@ class NextToken(Objective):
 
 
 def _numbers(target: Batch) -> Tensor:
-    """The number of the text that each heard word belongs to; any, for padding.  -> [B, T]"""
+    """Return the number of each token's text, arbitrary for padding.  -> [B, T]"""
     begins = (target.index == 0) & (target.owner >= 0)
     return (begins.flatten().cumsum(0) - 1).clamp(min=0).view(begins.shape)
 
 
 def decoder_states(network: Network, batch: Batch) -> Tensor:
-    """The decoder's states for every answer.  -> [N, D]"""
+    """Run encoder and decoder; return the decoder's state for each answer.  -> [N, D]"""
     decoder, target = network.heads[DECODER], batch.also[TARGET]
     source = network.states_for(DECODER, batch)
     states: Tensor
@@ -184,6 +188,7 @@ def decoder_states(network: Network, batch: Batch) -> Tensor:
         states = decoder(*heard, source, batch.owner, network.words())
     else:
         assert isinstance(decoder, RecurrentDecoder), "this network has no decoder"
+        # A recurrent decoder cannot skip to the next text of a packed row: one text per row here.
         sources, targets = texts_of(batch.owner, batch.index), texts_of(target.owner, target.index)
         spoken = decoder.begin(sources.apart(source), sources)
         forced = targets.apart(target.labels[FORCED]) if FORCED in target.labels else None
@@ -193,7 +198,7 @@ def decoder_states(network: Network, batch: Batch) -> Tensor:
 
 
 class NetworkDecoder:
-    """A network's decoder, as a search asks it."""
+    """A network's decoder with its output layer, as `beam_search.StepDecoder`."""
 
     def __init__(self, network: Network) -> None:
         decoder = network.heads[DECODER]
@@ -201,13 +206,13 @@ class NetworkDecoder:
         self.decoder, self.words = decoder, network.words()
 
     def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
-        """Scores of the next word.  [N] -> [N, V]"""
+        """Append a token to each sequence and score the next one.  [N] -> [N, V]"""
         states, then = self.decoder.step(state, words, self.words)
         return F.linear(states, self.words, self.decoder.bias), then
 
 
 def limits_of(length: Tensor, settings: SearchSettings, most: int) -> Tensor:
-    """How many words each text may say: as asked, or twice its source and ten.  [N] -> [N]"""
+    """Return how many tokens each text may have: `longest`, or 2 * source + 10.  [N] -> [N]"""
     limits = 2 * length + 10
     if settings.longest is not None:
         limits = torch.full_like(limits, settings.longest)
@@ -215,7 +220,7 @@ def limits_of(length: Tensor, settings: SearchSettings, most: int) -> Tensor:
 
 
 class DecodingSession:
-    """Texts that a decoder says, searched together."""
+    """Generation of the targets of a batch of sources, one decoding step at a time."""
 
     def __init__(
         self,
@@ -232,8 +237,10 @@ class DecodingSession:
         ).to(network.table().device)
         texts, speaking = texts_of(batch.owner, batch.index), NetworkDecoder(network)
         state = speaking.decoder.begin(texts.apart(network.states_for(DECODER, batch)), texts)
+        # `texts_of` numbers texts in reading order of the rows: `order` maps back to `pairs`.
         self.order: list[int] = batch.begins.argsort().tolist()
         limits = limits_of(texts.length, settings, config.max_length)
+        # Of the special tokens, only [SEP] may be generated: it ends a text.
         never = [vocabulary.ids[s] for s in SPECIALS if vocabulary.ids[s] != vocabulary.sep]
         self.search = begin(
             speaking,
@@ -247,15 +254,15 @@ class DecodingSession:
 
     @property
     def done(self) -> bool:
-        """Have all ended?"""
+        """Whether all texts are finished."""
         return self.search.done
 
     def step(self) -> None:
-        """One word further."""
+        """Generate one more token of each text."""
         with torch.inference_mode():
             self.search.step()
 
     def values(self) -> list[Hypothesis]:
-        """What was said to each text so far."""
+        """Return the best hypothesis of each text so far, in the order of the pairs."""
         by_text = dict(zip(self.order, self.search.found(), strict=True))
         return [by_text[i] for i in range(len(by_text))]

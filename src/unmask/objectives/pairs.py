@@ -1,7 +1,7 @@
-"""Pair order: does the second segment follow the first? (BERT, section 3.1; ALBERT, 3.1)
+"""Next-sentence and sentence-order prediction: pooled [CLS] -> does the second segment follow?
 
-With examples of kind "nsp" a wrong second segment comes from another document; with "sop" the two
-are swapped. The question put to the network is the same.
+With data.pairs = "nsp", a wrong second segment comes from another document (BERT, section 3.1).
+With "sop", the two segments are swapped (ALBERT, section 3.1). The objective is the same for both.
 """
 
 import torch
@@ -19,14 +19,14 @@ TERM = LABEL = "pair"
 
 
 class PairSettings(Settings):
-    """Nothing to choose: the examples decide what is asked."""
+    """Empty: the examples determine the kind of pairs."""
 
 
 class PairOrder(PlaceObjective):
-    """A yes or no from the pooled [CLS].
+    """Binary classification of segment pairs from the pooled [CLS].
 
-    Needs: labels LABEL [N], FOLLOWS, DIFFERS or UNSAID for an example of one segment.
-    Relations: leave it out with examples of kind "off", as RoBERTa does.
+    Labels: LABEL [N] is IS_NEXT, NOT_NEXT, or NO_PAIR for an example of one segment. With
+    data.pairs = "off", as in RoBERTa, this objective is not used.
     """
 
     Config = PairSettings
@@ -34,29 +34,31 @@ class PairOrder(PlaceObjective):
     reads_head = PAIR
 
     def describe(self) -> list[Term]:
-        """One term."""
+        """Describe the single loss term."""
         return [Term(TERM, "pairs", choices=2)]
 
     def heads(self, shape: Shape) -> Heads:
-        """A head for pairs, on the pooler."""
+        """Return the pooler and the next-sentence head."""
         return {POOLER: PoolerConfig(), PAIR: PAIRS}
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
-        """Count the pairs that have an answer; the examples bring it."""
+        """Count the pairs with a label; the examples have the labels already."""
         return batch.with_labels(int((batch.labels[LABEL] != NO_PAIR).sum()), TERM)
 
     def places(self, batch: Batch) -> Tensor:
-        """The first token of each text.  -> [N]"""
+        """Return the flat index of each text's [CLS].  -> [N]"""
         return batch.begins
 
     def read(self, network: Network, states: Tensor, batch: Batch, *, each: bool = False) -> Sums:
-        """states [N, D]"""
+        """Compute the loss of classifying the pairs.  states [N, D]"""
         scores = network.pair_scores(states)  # [N, 2]
         answers = batch.labels[LABEL]  # [N]
         if each:
             losses = F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="none")
             texts = torch.arange(len(answers), device=answers.device)
             return {TERM: per_record(losses, texts, batch)}
+        # Packed rows have examples of one segment too. Where no pair has a label, the sum is 0; a
+        # mean would be NaN.
         sums = {TERM: F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="sum")}
         if not network.training:
             sums[TERM + CORRECT] = ((scores.argmax(dim=-1) == answers) & (answers != NO_PAIR)).sum()

@@ -1,1 +1,1 @@
-"""Decoders, and the search for the best sequence."""
+"""Hidden states of a source -> generated tokens: decoders, key/value caches and beam search."""

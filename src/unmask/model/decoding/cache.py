@@ -1,6 +1,6 @@
-"""The key/value cache: keys and values of the words so far are not computed again for the next.
+"""Key/value cache: stores keys and values of earlier tokens while text is generated.
 
-For generating text, not for training: what grows is written in place.
+It is for generation, not for training, because it grows by writing in place.
 """
 
 from dataclasses import dataclass, replace
@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-LEAST = 16  # places of a room
+LEAST = 16  # smallest capacity, in tokens
 
 
 @dataclass
 class GrowingTensor:
-    """Places for more than is there, so that one more token costs one token (but beams move all).
+    """Storage of keys and values with spare capacity, so that appending a token copies no others.
 
-    Whoever has the first `used` places may write the next ones; whoever comes later finds them
-    taken, and moves to a room of its own. So nothing that somebody reads is ever changed. Keys and
-    values are two tensors: malloc returns blocks above 32 MB to the system, and one tensor of both
-    would sooner be such a block, to be mapped again with every step of a beam search.
+    Several caches may share a storage. The first `used` tokens are never overwritten: a cache of
+    exactly this length may append in place, a shorter one must move to a storage of its own.
     """
+
+    # Two tensors rather than one: malloc returns blocks above 32 MB to the system. A tensor of both
+    # would reach that size sooner, and be mapped again in every step of a beam search.
 
     keys: Tensor  # [B, H, P, d]
     values: Tensor  # [B, H, P, d]
@@ -28,24 +29,26 @@ class GrowingTensor:
 
 @dataclass
 class KVCache:
-    """The keys and values of some tokens: the first places of a room."""
+    """Keys and values of the first `length` tokens of a storage."""
 
     room: GrowingTensor
     length: int = 0
 
     @property
     def keys(self) -> Tensor:
-        """[B, H, K, d]"""
+        """Keys of all cached tokens.  [B, H, K, d]"""
         return self.room.keys[:, :, : self.length]
 
     @property
     def values(self) -> Tensor:
-        """[B, H, K, d]"""
+        """Values of all cached tokens.  [B, H, K, d]"""
         return self.room.values[:, :, : self.length]
 
     def add(self, keys: Tensor, values: Tensor) -> None:
-        """Put more tokens behind those that are there.  2 x [B, H, M, d]"""
+        """Append the keys and values of more tokens.  2 x [B, H, M, d]"""
         length = self.length + keys.shape[2]
+        # Move if another cache has appended to this storage, or if it is full. Doubling the
+        # capacity makes moves rare.
         if self.room.used != self.length or self.room.keys.shape[2] < length:
             batch, heads, _, size = keys.shape
             shape = (batch, heads, max(LEAST, 2 * length), size)
@@ -58,11 +61,11 @@ class KVCache:
         self.room.used = self.length = length
 
     def select(self, which: Tensor) -> "KVCache":
-        """Some of the rows, any number of times each, with as much room.  [M]"""
+        """Copy some sequences, possibly repeated, to a storage of the same capacity.  [M]"""
         shape = (len(which), *self.room.keys.shape[1:])
         room = GrowingTensor(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
         chosen = KVCache(room, self.length)
-        # Rows copied where they are to be: several times faster than tensor[which] and a move.
+        # Copied straight to their destination: several times as fast as tensor[which] and a move.
         torch.index_select(self.keys, 0, which, out=chosen.keys)
         torch.index_select(self.values, 0, which, out=chosen.values)
         return chosen
@@ -70,29 +73,30 @@ class KVCache:
 
 @dataclass(frozen=True)
 class EncoderCache:
-    """The tokens of N texts that a causal encoder has read so far, with the cache of every layer.
+    """State of a causal encoder: the tokens of N texts so far, and the cache of every layer.
 
     Texts may have different lengths. A text that gets fewer tokens in a step than the others is
     padded there. Padding stays in the cache, but no token attends to it, and positions skip it.
     """
 
-    layers: tuple[KVCache, ...]  # shared weights have a cache in each layer
-    index: Tensor  # [N, K] position of each token; [1, K] where there is no padding
-    owner: Tensor | None = None  # [N, K] as in packed rows: -1 is padding; None: there is none
+    layers: tuple[KVCache, ...]  # one for each layer, also where layers share their weights
+    index: Tensor  # [N, K] position of each token; [1, K] without padding
+    owner: Tensor | None = None  # [N, K] 0 for real tokens, -1 for padding; None without padding
 
     @property
     def length(self) -> int:
-        """Tokens of each row, padding included."""
+        """Tokens per text, padding included."""
         return self.index.shape[1]
 
     def longer(self, count: int, lengths: Tensor | None = None) -> "EncoderCache":
         """Append `count` tokens to each text, `lengths` [N] of them real and the rest padding.
 
-        Their keys and values are not in the cache yet: each layer adds its own.
+        Each layer appends the keys and values of the new tokens itself, when it runs.
         """
         steps = torch.arange(count, device=self.index.device)[None]
         real = None if lengths is None else steps < lengths[:, None]
-        layers = tuple(replace(kept) for kept in self.layers)  # these will grow
+        layers = tuple(replace(kept) for kept in self.layers)  # `add` changes a cache
+        # Without padding all texts have the same positions, and attention needs no mask.
         if self.owner is None and (real is None or bool(real.all())):
             return EncoderCache(layers, torch.cat([self.index, self.length + steps], dim=1))
         rows = len(layers[0].keys)
@@ -101,15 +105,16 @@ class EncoderCache:
             before = self.index.new_zeros(rows, self.length)
         if real is None:
             real = torch.ones_like(steps, dtype=torch.bool).expand(rows, -1)
+        # Positions count real tokens only, as if each text were alone.
         index = (before >= 0).sum(dim=1, keepdim=True) + steps
         return EncoderCache(
             layers,
             torch.cat([self.index.expand(rows, -1), index], dim=1),
-            torch.cat([before, real.long() - 1], dim=1),
+            torch.cat([before, real.long() - 1], dim=1),  # True -> 0, False -> -1
         )
 
     def select(self, which: Tensor, each: int = 1) -> "EncoderCache":
-        """Some of the rows, any number of times each.  [M]"""
+        """Select texts, possibly repeated; `each` is not needed, as nothing is shared.  [M]"""
         layers = tuple(kept.select(which) for kept in self.layers)
         if self.owner is None:
             return replace(self, layers=layers)

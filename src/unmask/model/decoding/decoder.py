@@ -1,8 +1,8 @@
-"""The Transformer's decoder: the words so far and another text's states -> a state for the next.
+"""Transformer decoder: target tokens and the source's hidden states -> states that predict tokens.
 
-Each word reads itself and those before it, then the source (Vaswani et al. 2017, 3.1). For
-training, all words of packed rows at once; for generating text, one word at a time, with the keys
-and values of the others kept.
+Each token attends to itself and earlier tokens, then to the source (Vaswani et al. 2017, 3.1).
+Training runs all tokens of packed rows at once (teacher forcing). Generation runs one token at a
+time, with a key/value cache of the earlier ones.
 """
 
 from collections.abc import Sequence
@@ -24,39 +24,41 @@ from unmask.model.kernels import training
 from unmask.model.shape import DecoderConfig
 from unmask.system.settings import validate
 
-# Settings that a decoder does not take from its encoder, whose layers may be more or fewer.
+# Settings that a decoder does not take from its encoder: those that make it a decoder, and those
+# per layer, because the encoder may have another number of layers.
 OWN: dict[str, object] = {"cell": "attention", "causal": True, "embedding_width": None}
 OWN |= {"layer_settings": (), "layer_cycle": None, "layer_groups": None}
 
 
 @dataclass(frozen=True)
 class TransformerState:
-    """How far a decoder is, for N rows of one length.
+    """State of a Transformer decoder, for N sequences of one length.
 
-    Rows that say something to the same text stand together and share its source.
+    Sequences of the same text (its beams) are adjacent and share the keys and values of the source.
     """
 
-    words: tuple[KVCache, ...]  # of each block, for N rows
-    source: tuple[Tensor, ...]  # [texts, 2, H, K, d] of each block
-    added: Tensor | None  # [texts, 1, 1, K] to the scores of the source
+    words: tuple[KVCache, ...]  # cache of each block, for N sequences
+    source: tuple[Tensor, ...]  # [texts, 2, H, K, d] keys and values of the source, of each block
+    added: Tensor | None  # [texts, 1, 1, K] to the scores of cross-attention
 
     def select(self, which: Tensor, each: int = 1) -> "TransformerState":
-        """Some of the rows, any number of times each, in groups of `each` of one text.  [M]"""
+        """Select sequences, possibly repeated; each group of `each` belongs to one text.  [M]"""
         count = len(self.source[0])
         texts = texts_left(which, len(self.words[0].keys) // count, each, count)
         said = replace(self, words=tuple(kept.select(which) for kept in self.words))
-        if texts is None:
+        if texts is None:  # beams moved within their texts only: the larger tensors are not copied
             return said
         source = tuple(tokens[texts] for tokens in self.source)
         return replace(said, source=source, added=None if self.added is None else self.added[texts])
 
 
 class Decoder(nn.Module):
-    """A stack of blocks, each of which reads the source."""
+    """Transformer decoder: a stack of causal blocks with cross-attention to the source."""
 
     def __init__(self, config: ModelConfig, own: DecoderConfig) -> None:
         super().__init__()
         changes = {"layers": own.layers, "max_length": own.max_length}
+        # Validated anew, because the limits of position tables hold for the decoder's length too.
         table_of: dict[str, object] = {**config.model_dump(), **OWN, **changes}
         self.config = config = validate(ModelConfig, table_of, where="decoder")
         self.tokens = None if own.shared else embedding_table(own.vocab_size, config.width)
@@ -76,7 +78,7 @@ class Decoder(nn.Module):
         source_owner: Tensor,  # [B, S]
         table: Tensor,  # [V, D]
     ) -> Tensor:  # [B, T, D]
-        """All words at once; a text of a row reads its own source in the same row."""
+        """Run all tokens of packed rows; each text attends to its own source in the same row."""
         x = self._embed(words, index, table)
         allowed = masks.all_of(masks.same_text(owner), masks.causal(index))
         added = masks.as_scores(allowed, self.positions.bias(index, index), x.dtype)
@@ -89,10 +91,10 @@ class Decoder(nn.Module):
         return self._run(x, added, index, [look] * count, [None] * count)
 
     def begin(self, states: Tensor, texts: TextPlaces) -> TransformerState:
-        """Before the first word.  states [N, L, D], a row for each text"""
+        """Return the state before the first token.  states [N, L, D], one text per row"""
         real = texts.real()
         source = tuple(cross.keep(states) for cross in self.crosses())
-        nothing = source[0][:, 0, :, :0]
+        nothing = source[0][:, 0, :, :0]  # [N, H, 0, d]
         allowed = None if bool(real.all()) else real[:, None, None]
         added = masks.as_scores(allowed, None, states.dtype)
         return TransformerState(
@@ -102,8 +104,9 @@ class Decoder(nn.Module):
     def step(
         self, said: TransformerState, words: Tensor, table: Tensor
     ) -> tuple[Tensor, TransformerState]:
-        """One word further.  words [N], table [V, D] -> [N, D]"""
-        said = replace(said, words=tuple(replace(kept) for kept in said.words))  # those will grow
+        """Append one token to each sequence.  words [N], table [V, D] -> [N, D]"""
+        # `add` changes a cache; the caller's state keeps its own.
+        said = replace(said, words=tuple(replace(kept) for kept in said.words))
         before = said.words[0].length
         index = torch.full_like(words[:, None], before)
         x = self._embed(words[:, None], index, table)
@@ -116,8 +119,8 @@ class Decoder(nn.Module):
         x: Tensor,  # [N, Q, D]
         added: Tensor | None,
         index: Tensor,
-        looks: Sequence[ReadSource],  # of each block
-        words: Sequence[KVCache | None],  # of each block
+        looks: Sequence[ReadSource],  # cross-attention of each block
+        words: Sequence[KVCache | None],  # cache of each block
     ) -> Tensor:  # [N, Q, D]
         for layer, (block, look, kept) in enumerate(zip(self.blocks, looks, words, strict=True)):
             where = self.positions.at(layer)
@@ -126,12 +129,12 @@ class Decoder(nn.Module):
         return out
 
     def crosses(self) -> list[Attention]:
-        """What reads the source, in each block."""
+        """Return the cross-attention of each block."""
         blocks = [block for block in self.blocks if isinstance(block, Block)]
         return [block.cross for block in blocks if block.cross is not None]
 
     def _embed(self, words: Tensor, index: Tensor, table: Tensor) -> Tensor:
-        """2 x [B, T] -> [B, T, D]"""
+        """Embed tokens and positions.  2 x [B, T] -> [B, T, D]"""
         x = self.positions.scaled(F.embedding(words, table))
         where = self.positions.embed(index)
         return training.dropped(self.norm(x if where is None else x + where), self.dropout)

@@ -1,16 +1,18 @@
-"""Words read one after the other: a recurrent encoder, and decoders that go on word by word.
+"""Recurrent encoder layers and decoders (LSTM, GRU), the predecessors of the Transformer.
 
-The road to BERT (Sutskever et al. 2014, Cho et al. 2014, Bahdanau et al. 2015, Luong et al. 2015).
-A decoder has states h'; the encoder's states become a context c:
+Sequence-to-sequence models of Sutskever et al. 2014, Cho et al. 2014, Bahdanau et al. 2015 and
+Luong et al. 2015. A decoder has states h' and previous tokens y; the encoder's states are
+summarised in a context c:
 
-    feeds nothing   h'_1 = f(c),  h'_t = f(h'_t-1)              c is where it begins
-    feeds word      h'_t = f(h'_t-1, y_t-1),  h'_0 = c          ... and it hears what it said
-    feeds context   h'_t = f(h'_t-1, c),  h'_0 its own          c is fed at every step
-    feeds both      h'_t = f(h'_t-1, c, y_t-1),  h'_0 its own
+    feeds nothing   h'_1 = f(c),  h'_t = f(h'_t-1)              c is the initial state
+    feeds word      h'_t = f(h'_t-1, y_t-1),  h'_0 = c          previous token as input
+    feeds context   h'_t = f(h'_t-1, c),  h'_0 learned          c as input of every step
+    feeds both      h'_t = f(h'_t-1, c, y_t-1),  h'_0 learned
 
-With attention c_t is a mean of the encoder's states, weighted by how well each goes with the
-decoder's state: the one before, and then c_t is fed (both), or the one now, and it is only read
-(word). It begins with c.
+With attention, the initial state is c, and each step has a context c_t of its own, a mean of the
+encoder's states weighted by attention. With "both", the query is the previous state, and c_t is an
+input (Bahdanau). With "word", the query is the new state, and c_t is used for the output only
+(Luong).
 """
 
 from dataclasses import dataclass, replace
@@ -32,18 +34,20 @@ CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class RecurrentLayer(nn.Module):
-    """One layer that reads texts from left to right and, unless it is causal, back."""
+    """LSTM or GRU layer of an encoder, bidirectional unless the config is causal."""
 
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         super().__init__()
-        self.level = layer + 1  # layers up to this one; optimizer groups go by it
+        self.level = layer + 1  # read by the optimizer, for layer-wise learning rates
+        # Two directions of half the width each: together they are as wide as any other layer.
         each = config.width if config.causal else config.width // 2
         self.cell = CELLS[config.cell](
             config.width, each, batch_first=True, bidirectional=not config.causal
         )
 
     def forward(self, x: Tensor, length: Tensor) -> Tensor:
-        """[N, L, D], [N] -> [N, L, D]"""
+        """Run the layer over texts of the given lengths.  [N, L, D], [N] -> [N, L, D]"""
+        # Packed, so that the backward direction starts at the last token and not in the padding.
         packed = pack_padded_sequence(x, length.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = self.cell(packed)
         out, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
@@ -51,10 +55,10 @@ class RecurrentLayer(nn.Module):
 
 
 def last_state(states: Tensor, length: Tensor, config: ModelConfig) -> Tensor:
-    """The state that has read the whole text.  [N, L, D], [N] -> [N, D]
+    """Return the state that has read the whole text.  [N, L, D], [N] -> [N, D]
 
-    Of two directions each ends elsewhere; in a Transformer [CLS] stands for the text, unless it
-    sees nothing of it.
+    The last token's state if the encoder is causal, else the state of [CLS] in a Transformer. In a
+    bidirectional layer, the forward half ends at the last token and the backward half at the first.
     """
     first = states[:, 0]
     last = states[torch.arange(len(states), device=states.device), length - 1]
@@ -68,19 +72,19 @@ def last_state(states: Tensor, length: Tensor, config: ModelConfig) -> Tensor:
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """How far a recurrent decoder is, for N rows.
+    """State of a recurrent decoder, for N sequences.
 
-    Rows that say something to the same text stand together and share its source.
+    Sequences of the same text (its beams) are adjacent and share the states of the source.
     """
 
-    cell: tuple[Tensor, ...]  # [layers, N, D]: one, or two of an lstm
-    context: Tensor  # [N, 1, D]; if it is fed by attention, what was looked at last
+    cell: tuple[Tensor, ...]  # [layers, N, D]: one tensor for a GRU, two for an LSTM
+    context: Tensor  # [N, 1, D]; with feeds = "both" and attention, that of the last step
     states: Tensor  # [texts, L, D] of the source
-    keys: Tensor | None  # [texts, L, D] the same as attention compares them
-    real: Tensor  # [texts, L]
+    keys: Tensor | None  # [texts, L, D] attention keys of the source
+    real: Tensor  # [texts, L] mask of the source's real tokens
 
     def select(self, which: Tensor, each: int = 1) -> "RecurrentState":
-        """Some of the rows, any number of times each, in groups of `each` of one text.  [M]"""
+        """Select sequences, possibly repeated; each group of `each` belongs to one text.  [M]"""
         count = len(self.real)
         texts = texts_left(which, len(self.context) // count, each, count)
         cell = tuple(part[:, which] for part in self.cell)
@@ -92,7 +96,7 @@ class RecurrentState:
 
 
 class RecurrentDecoder(nn.Module):
-    """Says a text word by word; `feeds` and `attention` say what it hears at each step."""
+    """LSTM or GRU decoder; `feeds` and `attention` determine the inputs of each step."""
 
     def __init__(self, config: ModelConfig, own: DecoderConfig) -> None:
         super().__init__()
@@ -104,13 +108,13 @@ class RecurrentDecoder(nn.Module):
         self.tokens = None if own.shared else embedding_table(own.vocab_size, width)
         self.norm = norm_of(config, width) if self.hears_word else None
         fed = width * (self.hears_word + self.hears_context)
-        between = config.dropout if own.layers > 1 else 0.0
+        between = config.dropout if own.layers > 1 else 0.0  # torch warns if nothing is between
         self.cell = CELLS[own.cell](
             max(fed, 1), width, own.layers, batch_first=True, dropout=between
         )
-        self.parts = 2 if own.cell == "lstm" else 1  # tensors that a cell goes on from
-        self.first = None
-        if self.hears_context and own.attention is None:  # else it begins with the context
+        self.parts = 2 if own.cell == "lstm" else 1  # tensors in the state of a cell
+        self.first = None  # learned initial state; None: the context is the initial state
+        if self.hears_context and own.attention is None:
             self.first = nn.Parameter(torch.zeros(self.parts, own.layers, width))
         self.alignment = Alignment(width, own.attention) if own.attention else None
         self.looks_first = self.alignment is not None and self.hears_context
@@ -120,9 +124,9 @@ class RecurrentDecoder(nn.Module):
         self.dropout = dropout_of(config.dropout)
 
     def begin(self, states: Tensor, texts: TextPlaces) -> RecurrentState:
-        """Before the first word.  states [N, L, D], a row for each text"""
+        """Return the state before the first token.  states [N, L, D], one text per row"""
         real = texts.real()
-        if self.own.context == "all":
+        if self.own.context == "all":  # the sum may include padding, which is zero
             context = states.sum(dim=1) / texts.length[:, None]
         else:
             context = last_state(states, texts.length, self.config)
@@ -140,7 +144,7 @@ class RecurrentDecoder(nn.Module):
     def step(
         self, spoken: RecurrentState, words: Tensor, table: Tensor
     ) -> tuple[Tensor, RecurrentState]:
-        """One word further.  words [N], table [V, D] -> [N, D]"""
+        """Append one token to each sequence.  words [N], table [V, D] -> [N, D]"""
         heard = self._heard(words[:, None], table)  # [N, 1, D]
         states, context, spoken = self._run(heard, spoken)
         return self._read(states, context, heard)[:, 0], spoken
@@ -150,11 +154,11 @@ class RecurrentDecoder(nn.Module):
         spoken: RecurrentState,
         words: Tensor,  # [N, T]
         table: Tensor,  # [V, D]
-        forced: Tensor | None = None,  # [N, T] bool; None: everywhere
+        forced: Tensor | None = None,  # [N, T] bool; None: True everywhere
     ) -> Tensor:  # [N, T, D]
-        """All states, hearing at each step the word that should be there.
+        """Return the states of all steps, with teacher forcing where `forced` is True.
 
-        Where it is not `forced` to, it hears what it would have said itself.
+        Where it is False, the input is the decoder's own most likely token of the step before.
         """
         if forced is None:
             return self._together(spoken, words, table)
@@ -163,13 +167,16 @@ class RecurrentDecoder(nn.Module):
             state, spoken = self.step(spoken, heard, table)
             states.append(state)
             if at + 1 < words.shape[1]:
+                # Detached, because no gradient passes through the choice of a token.
                 own = F.linear(state.detach(), table, self.bias).argmax(dim=-1)
                 heard = torch.where(forced[:, at + 1], words[:, at + 1], own)
         return torch.stack(states, dim=1)
 
     def _together(self, spoken: RecurrentState, words: Tensor, table: Tensor) -> Tensor:
-        """One call for all steps, unless each waits for where the one before it looked."""
+        """Run all steps with teacher forcing."""
         heard = self._heard(words, table)
+        # One call of the cell for all steps. It needs all inputs beforehand: not with attention
+        # before the cell, where each input depends on the state of the step before.
         if not self.looks_first:
             states, context, _ = self._run(heard, spoken)
             return self._read(states, context, heard)
@@ -181,39 +188,45 @@ class RecurrentDecoder(nn.Module):
         return self._read(torch.cat(found, dim=1), torch.cat(contexts, dim=1), heard)
 
     def _heard(self, words: Tensor, table: Tensor) -> Tensor:
-        """[N, T] -> [N, T, D]"""
+        """Embed the input tokens.  [N, T] -> [N, T, D]"""
         vectors = F.embedding(words, table)
         return vectors if self.norm is None else training.dropped(self.norm(vectors), self.dropout)
 
     def _run(self, heard: Tensor, spoken: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
-        """States, what they are read with, and where it ended.  [N, T, D] -> 2 x [N, T, D]"""
-        if self.looks_first:  # with the context that the last state asks for
+        """Run the cell; return its states, their contexts and the new decoder state.
+
+        [N, T, D] -> 2 x [N, T, D]
+        """
+        if self.looks_first:  # attention by the top layer's previous state, as an input
             spoken = replace(spoken, context=self._look(spoken.cell[0][-1][:, None], spoken))
         parts = [heard] if self.hears_word else []
         if self.hears_context:
             parts.append(spoken.context.expand(-1, heard.shape[1], -1))
+        # With feeds = "nothing", the cell still needs an input: a channel of zeros.
         fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
         states: Tensor
-        cell: Tensor | tuple[Tensor, Tensor]  # of an lstm
+        cell: Tensor | tuple[Tensor, Tensor]  # a tuple for an LSTM
         states, cell = self.cell(fed, spoken.cell if self.parts == 2 else spoken.cell[0])
-        context = spoken.context  # of the one word that looked first
+        context = spoken.context  # if attention came first, of this one step
         if self.alignment is None:
-            # Expanded again: the gradient of each use is a sum over the words, of its own.
+            # Expanded a second time, so that the gradient of each use is summed over the tokens by
+            # itself. One expansion for both would add in another order and round differently.
             context = context.expand_as(states)
         elif not self.looks_first:
             context = self._look(states, spoken)
         return states, context, replace(spoken, cell=cell if isinstance(cell, tuple) else (cell,))
 
     def _look(self, query: Tensor, spoken: RecurrentState) -> Tensor:
-        """A context for each query.  [N, T, D] -> [N, T, D]"""
+        """Attend to the source from each query.  [N, T, D] -> [N, T, D]"""
         assert self.alignment is not None
         assert spoken.keys is not None
-        asked = query.reshape(len(spoken.real), -1, query.shape[-1])  # by texts
+        # The beams of a text become more queries of it, so its keys are not copied for each.
+        asked = query.reshape(len(spoken.real), -1, query.shape[-1])
         found: Tensor = self.alignment(asked, spoken.keys, spoken.states, spoken.real)
         return found.view(query.shape)
 
     def _read(self, states: Tensor, context: Tensor, heard: Tensor) -> Tensor:
-        """What is to be said, from all that is known.  3 x [N, T, D] -> [N, T, D]"""
+        """Combine state, context and input into output states.  3 x [N, T, D] -> [N, T, D]"""
         parts = [states]
         if self.hears_context or self.alignment is not None:
             parts.append(context)

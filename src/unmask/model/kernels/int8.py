@@ -1,16 +1,16 @@
-"""Matrix products in 8 bits, with what they need to know of their inputs.
+"""Network and ranges of its inputs -> a network whose blocks multiply in int8.
 
-Weights have a scale for each output channel, inputs one scale for all. In every BERT a few input
-channels are far wider than the others, and would leave those a handful of steps. So a layer divides
-each input by a factor, which its weights take over. Inside the feed-forward part, where there are
-most channels, the few wide ones are a small feed-forward part of their own instead, in full
-precision. Either way the rest has all 256 steps.
+Weights have one scale per output channel, inputs a single scale, fixed beforehand. In every BERT, a
+few input channels have a far larger range than the others, which would be left with a handful of
+the 256 steps. There are two remedies. A layer can divide each input channel by a factor and
+multiply its weights by it. Inside the feed-forward network, which has most channels, the few wide
+channels become a small feed-forward network of their own in full precision.
 
     x W + b  ~  s_x s_w (round(x / f / s_x) round(f W / s_w)) + b
     feed(x)  =  feed[all but wide](x) + feed[wide](x), only the first in 8 bits
 
-Weights use 7 bits. Processors without instructions for int8 add two products in 16 bits, where more
-would overflow; for one scale per channel it is enough.
+Weights use 7 bits. CPUs without int8 instructions add two products in 16 bits, which 8-bit weights
+would overflow (255 * 63 * 2 < 32,768). With one scale per channel, 7 bits are enough.
 """
 
 import copy
@@ -25,51 +25,52 @@ from torch import Tensor, nn
 from unmask.model.block import Block, FeedForward
 from unmask.model.network import Network
 
-FAR, WIDE = 2.5, 8  # a wide channel, beside the middle one; how many there are at most
-MOST, STEPS = 63, 255  # of a weight, of an input
+FAR, WIDE = 2.5, 8  # a wide channel has 2.5 times the median range; at most 8 are treated as wide
+MOST, STEPS = 63, 255  # largest quantised weight (7 bits, signed) and input (8 bits, unsigned)
 
 
 @dataclass
 class InputRange:
-    """The range of every input channel of a layer, so far."""
+    """Observed range of each input channel of a layer."""
 
     low: Tensor
     high: Tensor
 
     def widen(self, x: Tensor) -> None:
-        """[..., K]"""
+        """Extend the ranges by those of another input.  [..., K]"""
         flat = x.detach().flatten(0, -2)
         self.low = torch.minimum(self.low, flat.amin(dim=0))
         self.high = torch.maximum(self.high, flat.amax(dim=0))
 
     @property
     def reach(self) -> Tensor:
-        """[K]"""
+        """Largest absolute value of each channel.  [K]"""
         return torch.maximum(self.low.abs(), self.high.abs())
 
     def wide(self) -> Tensor:
-        """The channels that are far wider than the middle one, at most so many.  -> [W]"""
+        """Return the channels with a range far above the median, at most `WIDE` of them.  -> [W]"""
         reach = self.reach
         widest = reach.topk(min(WIDE, len(reach))).indices.sort().values
         return widest[reach[widest] > FAR * reach.median()]
 
     def without(self, channels: Tensor) -> "InputRange":
-        """As if nothing had been seen there."""
+        """Return the ranges with those of some channels reset to zero."""
         return InputRange(
             self.low.index_fill(0, channels, 0.0), self.high.index_fill(0, channels, 0.0)
         )
 
 
 class Int8Linear(nn.Module):
-    """A linear layer in 8 bits.
+    """Linear layer with int8 weights and uint8 inputs.
 
-    Run by torch it is as exact and as slow as full precision; exported, a runtime multiplies bytes.
+    In torch it computes the quantised result in float32 products, no faster than full precision.
+    Exported to ONNX, it becomes operators that multiply bytes.
     """
 
     weight: Tensor  # [K, N] int8
     weight_scale: Tensor  # [N]
     bias: Tensor  # [N]
-    shrink: Tensor  # [K] one over the factors, or [0]: there are none
+    shrink: Tensor  # [K] inverse factors of the input channels, or [0] if there are none
     scale: Tensor  # []
     zero: Tensor  # [] uint8
 
@@ -77,8 +78,11 @@ class Int8Linear(nn.Module):
         super().__init__()
         full = linear.weight.detach()  # [N, K]
         factor = torch.ones(linear.in_features)
-        if factors and len(seen.wide()):
+        if factors and len(seen.wide()):  # the extra pass over the inputs is only worth it then
+            # The root of the ratio moves half of a channel's width, on a log scale, from the inputs
+            # to the weights.
             factor = (seen.reach.clamp(min=1e-5) / full.abs().amax(dim=0).clamp(min=1e-5)).sqrt()
+        # The range includes 0, so that the zero point is a byte and 0 is represented exactly.
         low = float((seen.low / factor).min().clamp(max=0.0))
         high = float((seen.high / factor).max().clamp(min=0.0))
         scale = max((high - low) / STEPS, 1e-8)
@@ -97,18 +101,19 @@ class Int8Linear(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., N]"""
+        """Apply the layer.  [..., K] -> [..., N]"""
         if len(self.shrink):
             x = x * self.shrink
         return self._exported(x) if torch.onnx.is_in_onnx_export() else self._spelled_out(x)
 
     def _spelled_out(self, x: Tensor) -> Tensor:
+        # Whole numbers in float32 stand for the bytes that the exported operators multiply.
         zero = self.zero.float()
         bytes_ = ((x / self.scale).round() + zero).clamp(0, STEPS) - zero
         return bytes_ @ self.weight.float() * (self.scale * self.weight_scale) + self.bias
 
     def _exported(self, x: Tensor) -> Tensor:
-        """The same as two operators of ONNX Runtime."""
+        """Emit two operators of ONNX Runtime that quantise the inputs and multiply bytes."""
         operator = torch.onnx.ops.symbolic
         inputs = x, self.scale, self.zero
         bytes_ = operator("QuantizeLinear", inputs, dtype=torch.uint8, shape=x.shape)
@@ -122,28 +127,35 @@ class Int8Linear(nn.Module):
 
 
 class Int8FeedForward(nn.Module):
-    """A feed-forward part in 8 bits, but for the wide channels inside it."""
+    """Feed-forward network in int8, except for its wide inner channels."""
 
     def __init__(self, feed: FeedForward, inner: InputRange, outer: InputRange) -> None:
         super().__init__()
         wide = outer.wide()
         self.few = feed.part(wide) if len(wide) else None
+        # `few` computes the wide channels from the same input. Reading them out of the large part
+        # would keep runtimes from fusing its activation with the quantisation after it. The large
+        # part keeps its shape, with zero weights for those channels.
         self.rest = copy.deepcopy(feed)
         with torch.no_grad():
             self.rest.outer.weight[:, wide] = 0.0
+        # Wide channels exceed the range without them and are clipped; their weights are zero.
         last = Int8Linear(self.rest.outer, outer.without(wide), factors=False)
         self.rest.register_module("inner", Int8Linear(feed.inner, inner))
         self.rest.register_module("outer", last)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] -> [..., D]"""
+        """Add the outputs of both parts.  [..., D] -> [..., D]"""
         out: Tensor = self.rest(x)
         return out if self.few is None else out + self.few(x)
 
 
 @contextmanager
 def observing(network: Network) -> Iterator[dict[str, InputRange]]:
-    """Inside the block, note what the linear layers of the blocks are given."""
+    """Record the input ranges of all linear layers in the main encoder's blocks.
+
+    The ranges cover every pass that runs inside the `with` block.
+    """
     seen: dict[str, InputRange] = {}
     handles = []
 
@@ -163,7 +175,7 @@ def observing(network: Network) -> Iterator[dict[str, InputRange]]:
 
 
 def quantized(network: Network, seen: dict[str, InputRange]) -> Network:
-    """A copy whose blocks multiply in 8 bits."""
+    """Return a copy of a network whose main encoder's blocks multiply in int8."""
     out = copy.deepcopy(network)
     for number, block in enumerate(out.encoder.blocks):
         assert isinstance(block, Block), "only the blocks of a Transformer can be in 8 bits"

@@ -1,8 +1,8 @@
-"""The same sums in fewer passes over memory, for training on a processor.
+"""Dropout, attention and token loss with fewer passes over memory, for training on a CPU.
 
-There the matrix products leave little to gain; what is left is drawing random numbers for dropout
-and writing tensors that nobody needs. Each function has a plain counterpart, to which a test holds
-it, and which all but `self_attend` use themselves where the fast way is not `usable`:
+On a CPU there is little to gain in matrix products. What can be saved is the time to draw random
+numbers for dropout and to write intermediate tensors. Each function has a plain torch equivalent,
+which tests compare it with. All but `self_attend` fall back to it where they are not `usable`:
 
     dropped         dropout(x)
     plus_dropped    x + dropout(y)
@@ -10,8 +10,8 @@ it, and which all but `self_attend` use themselves where the fast way is not `us
     token_loss      F.cross_entropy(F.linear(states, table, bias), answers, reduction="sum",
                                     label_smoothing=smoothing)
 
-Dropout here takes a byte for each number, so its rate comes in steps of 1/256: 0.1 is 26/256. None
-of them can be differentiated twice.
+Dropout draws one byte per number, so its rate comes in steps of 1/256: 0.1 becomes 26/256. None of
+these functions can be differentiated twice.
 """
 
 from typing import Protocol
@@ -22,48 +22,53 @@ from torch.autograd import Function
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
-LEVELS = 256  # of a random byte
+LEVELS = 256  # values of a random byte
 
 
 def usable(x: Tensor, *, training: bool = False) -> bool:
-    """In training, on a processor, in full precision; elsewhere torch has kernels of its own.
+    """Whether the fast functions apply: for training on a CPU in float32.
 
-    A module in training counts, also where no gradient is wanted: a step that runs a batch twice
-    must find the same numbers both times.
+    `training` means that the calling module is in training mode, with or without gradients.
     """
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
+        # A coupled step runs each batch twice, first without gradients. Both passes must draw the
+        # same dropout, so both must use the same functions.
         and (training or torch.is_grad_enabled())
+        # `torch.empty` here makes float32, and the functions know nothing of casts.
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     )
 
 
 def steps_of(rate: float) -> int:
-    """Of 256 bytes, how many stand for a number that is dropped."""
+    """Return how many of the 256 byte values mean that a number is dropped."""
+    # Any rate above 0 drops something, and no rate drops everything: `_grown` would be infinite.
     return min(max(round(rate * LEVELS), 1), LEVELS - 1) if rate else 0
 
 
 def _bytes(shape: torch.Size) -> Tensor:
-    """Random bytes of torch's generator, eight from each draw."""
+    """Draw random bytes from torch's generator, so that its seed decides dropout."""
+    # Eight bytes per draw of a 64-bit integer: torch's dropout spends its time on random numbers.
     count = shape.numel()
     words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     return words.view(torch.uint8)[:count].view(shape)
 
 
 def _kept(chance: Tensor, steps: int) -> Tensor:
-    """1.0 where a number is kept, 0.0 where it is dropped."""
+    """Return 1.0 where a number is kept, 0.0 where it is dropped."""
+    # Compare straight into floats: a boolean mask would be converted in one more pass.
     return torch.ge(chance, steps, out=torch.empty(chance.shape))
 
 
 def _grown(steps: int) -> float:
-    """What is kept grows by this, so that the mean stays."""
+    """Return the factor of kept numbers that preserves the mean: 1 / (1 - rate)."""
     return LEVELS / (LEVELS - steps)
 
 
 class _Context(FunctionCtx):
-    """What a function knows in its backward pass."""
+    """Context of the dropout and loss functions, with types that torch leaves open."""
 
     saved_tensors: tuple[Tensor, ...]
     steps: int
@@ -71,37 +76,38 @@ class _Context(FunctionCtx):
 
 
 class _Reading(Protocol):
-    """The same of attention, which may have neither dropout nor a turn."""
+    """Context of attention, where dropout bytes and rotation may be None."""
 
     scale: float
     steps: int
 
     @property
     def saved_tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Queries, keys, values, weights, the bytes of dropout, and the turn."""
+        """Queries, keys, values, attention weights, dropout bytes and rotation."""
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep them."""
+        """Save tensors for the backward pass."""
 
 
 class _PlusDropped(Function):
     @staticmethod
     def forward(ctx: _Context, x: Tensor, y: Tensor, steps: int) -> Tensor:
         chance = _bytes(y.shape)
-        ctx.save_for_backward(chance)
+        ctx.save_for_backward(chance)  # bytes: a quarter of the memory of a mask in floats
         ctx.steps = steps
+        # Mask, scale and residual sum in a single pass.
         return torch.addcmul(x, y, _kept(chance, steps), value=_grown(steps))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (chance,) = ctx.saved_tensors
-        kept = _kept(chance, ctx.steps)
+        kept = _kept(chance, ctx.steps)  # a new tensor, so it may be overwritten
         return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
 
 
 def dropped(x: Tensor, dropout: nn.Module) -> Tensor:
-    """dropout(x), for any shape."""
+    """Apply dropout to a tensor of any shape."""
     if isinstance(dropout, nn.Dropout) and _acts(dropout, x):
         return plus_dropped(x.new_zeros(()), x, dropout)
     out: Tensor = dropout(x)
@@ -109,7 +115,7 @@ def dropped(x: Tensor, dropout: nn.Module) -> Tensor:
 
 
 def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Module) -> Tensor:
-    """x + dropout(y), where x is of y's shape, or one number."""
+    """Return x + dropout(y), where x has y's shape or is a scalar."""
     if isinstance(dropout, nn.Dropout) and _acts(dropout, y):
         return _apply(_PlusDropped, x, y, steps_of(dropout.p))
     out: Tensor = x + dropout(y)
@@ -117,7 +123,7 @@ def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Module) -> Tensor:
 
 
 def _acts(dropout: nn.Dropout, x: Tensor) -> bool:
-    """Does it drop numbers of x, and can that be done here?"""
+    """Whether dropout is active and the fast functions apply to x."""
     return bool(dropout.p) and dropout.training and usable(x, training=True)
 
 
@@ -128,6 +134,7 @@ class _SelfAttend(Function):
     ) -> Tensor:
         b, s, _, h, d = joined.shape
         ctx.scale, ctx.steps = d**-0.5, steps
+        # One copy of the joined tensor instead of one each for queries, keys and values.
         laid = joined.permute(2, 0, 3, 1, 4).contiguous()  # [3, B, H, S, d]
         if turn is not None:
             _turn(laid[:2], turn)
@@ -135,13 +142,20 @@ class _SelfAttend(Function):
         scores = _product(q, k.transpose(1, 2), ctx.scale)  # [BH, S, S]
         if added is not None:
             scores.view(b, h, s, s).add_(added)
+        # In place: a second tensor of this size would be written to memory touched for the first
+        # time.
         weights = torch.softmax(scores, dim=-1, out=scores)
         if added is not None:
+            # A query that may attend to nothing gets zeros. Its softmax is NaN, and zero weights
+            # make its gradient zero too.
             blind = added.amax(dim=-1, keepdim=True) == float("-inf")
-            if bool(blind.any()):  # who may see nothing reads zero
+            if bool(blind.any()):
                 weights.view(b, h, s, s).masked_fill_(blind, 0.0)
         chance = _bytes(weights.shape) if steps else None
+        # Weights as they are before dropout, which the gradient of softmax needs; the bytes give
+        # back the dropped ones.
         ctx.save_for_backward(q, k, v, weights, chance, turn)
+        # The scale of kept weights is a factor of the whole product, so it costs no pass.
         used = weights if chance is None else _kept(chance, steps).mul_(weights)
         mixed = _product(used, v, _grown(steps)).view(b, h, s, d)
         return mixed.transpose(1, 2).reshape(b, s, h * d)
@@ -159,36 +173,39 @@ class _SelfAttend(Function):
         if kept is not None:
             to_weights.mul_(kept)
         to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
+        # Gradients of queries, keys and values, written into one tensor like the joined input.
         out = torch.empty(3, *q.shape)
         _product(to_scores, k, ctx.scale, out[0])
         _product(to_scores.transpose(1, 2), q, ctx.scale, out[1])
         _product(used.transpose(1, 2), g, grown, out[2])
         laid = out.view(3, b, -1, s, d)
         if turn is not None:
-            _turn(laid[:2], turn.conj())
+            _turn(laid[:2], turn.conj())  # back: the inverse of a rotation is its conjugate
         return laid.permute(1, 3, 0, 2, 4).contiguous(), None, None, None
 
 
 def _turn(x: Tensor, turn: Tensor) -> None:
-    """Turn pairs of channels, in place.  [2, B, H, S, d], [B, S, d/2] of complex numbers"""
+    """Rotate pairs of channels in place.  [2, B, H, S, d], complex [B, S, d/2]"""
+    # As complex numbers, a rotation is one product, without halves that are copied and stacked.
     torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(turn[:, None])
 
 
 def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-    """scale * a @ b in one pass.  [N, I, J], [N, J, K] -> [N, I, K]"""
+    """Return scale * a @ b in one pass.  [N, I, J], [N, J, K] -> [N, I, K]"""
     if out is None:
         out = torch.empty(len(a), a.shape[1], b.shape[2])
+    # With beta = 0, `out` is not read: it may be uninitialised, even NaN.
     return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
 
 def self_attend(
     joined: Tensor, added: Tensor | None, rate: float, turn: Tensor | None = None
 ) -> Tensor:
-    """Let each token read the others of its row; `added` must need no gradient.
+    """Compute multi-head self-attention; `added` must not need a gradient.
 
-    `joined` is queries, keys and values as one layer makes them; `turn` says how queries and keys
-    are turned before they meet.
-    [B, S, 3, H, d], [B or 1, H or 1, S, S], [B, S, d/2] of complex numbers -> [B, S, D]
+    `joined` is queries, keys and values as a joint linear layer makes them. `turn` is the rotation
+    of queries and keys by rotary positions, as `Positions.turn` returns it.
+    [B, S, 3, H, d], [B or 1, H or 1, S, S], complex [B, S, d/2] -> [B, S, D]
     """
     return _apply(_SelfAttend, joined, added, steps_of(rate), turn)
 
@@ -204,12 +221,16 @@ class _TokenLoss(Function):
         smoothing: float,
     ) -> Tensor:
         scores = torch.addmm(bias, states, table.t())  # [N, V]
+        # Softmax will overwrite the scores, so all that is needed of them is read here.
         highest = scores.amax(dim=-1)
         right = scores.gather(1, answers[:, None])[:, 0]
-        if smoothing:  # a share of the answer is any word
+        if smoothing:  # cross-entropy with the smoothed label is linear in the scores
             right = torch.lerp(right, scores.mean(dim=-1), smoothing)
+        # In place, because [N, V] may be the largest tensor of a step: into new memory, softmax
+        # took four times as long.
         shares = torch.softmax(scores, dim=-1, out=scores)
-        # The log of the sum of exp, by the largest share: that one is never too small for a log.
+        # log sum exp = highest - log(largest share). The largest share is at least 1 / V, so its
+        # logarithm is exact where that of the label's share could be -inf.
         whole = highest - shares.amax(dim=-1).log()
         ctx.save_for_backward(states, table, shares, answers)
         ctx.smoothing = smoothing
@@ -219,8 +240,9 @@ class _TokenLoss(Function):
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         states, table, shares, answers = ctx.saved_tensors
-        # The gradient of the scores is `shares` less one at the answer; the one is taken off after,
-        # and with smoothing so is the same little from every word.
+        # The gradient of the scores is `shares` minus the label distribution: `sure` at the label
+        # plus `little` everywhere. Both are subtracted from the small products below, which saves a
+        # pass over [N, V] and leaves the saved tensor as it is. `grad` is also applied there.
         sure, little = 1.0 - ctx.smoothing, ctx.smoothing / len(table)
         to_states = (shares @ table).sub_(table[answers], alpha=sure)
         scaled = states * grad
@@ -238,9 +260,9 @@ class _TokenLoss(Function):
 def token_loss(
     states: Tensor, table: Tensor, bias: Tensor, answers: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Summed cross-entropy of guessing the answers among all tokens, by their own vectors.
+    """Return the summed cross-entropy of the answers, with a token table as output weights.
 
-    Smoothing takes a share off each answer and spreads it over all tokens (Szegedy et al. 2016).
+    `smoothing` is label smoothing over the whole vocabulary (Szegedy et al. 2016).
     [N, D], [V, D], [V], [N] -> []
     """
     if usable(states):
