@@ -50,7 +50,7 @@ def map_in_order(
 
 
 def _begin(parent: int) -> None:
-    """Set up a worker: it uses one thread, as there is a worker per core, and dies with its parent."""
+    """Set up a worker: one thread, as there is a worker per core, and an end with its parent."""
     os.environ["RAYON_NUM_THREADS"] = "1"  # threads of the tokenizer's engine
     if sys.platform == "linux":
         # A parent that is killed cannot shut its pool down; the kernel kills its workers instead.
