@@ -32,7 +32,7 @@ USUAL = {"text": ("source", "src"), "second": ("target", "tgt")}  # common names
 NESTED = "translation"  # a table by language, as `datasets` has it
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")  # de, zh-Hans, pt_BR
 NEED = "need two files of plain text, or one table (.csv, .jsonl, .parquet, .tsv)"
-SPLITS = {"train": "train", "dev": "dev|val|valid|validation", "test": "test.*"}  # patterns of stems
+SPLITS = {"train": "train", "dev": "dev|val|valid|validation", "test": "test.*"}  # name patterns
 
 
 @dataclass(frozen=True, slots=True)
