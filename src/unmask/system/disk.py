@@ -26,7 +26,7 @@ LONGEST = 255  # bytes in a file name
 WINDOWS = os.name == "nt"
 # Bytes that `_beside` adds to a name at most: punctuation, "tmp", a process id and eight hex
 # digits. On Windows, the lock on a temporary folder is a file whose name is 7 bytes longer.
-BESIDE = 32 if WINDOWS else 25 
+BESIDE = 32 if WINDOWS else 25
 
 
 def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
