@@ -1,1 +1,1 @@
-"""Weights <-> disk: model folders, the names of other BERTs, integrity, fetching, old pickles."""
+"""Weights <-> disk: model folders, Hugging Face's names, integrity, downloads, old pickles."""

@@ -1,4 +1,4 @@
-"""A BERT folder of any age -> a model folder of ours: old names, old pickles, other precisions."""
+"""A BERT folder of any age -> a model folder of unmask: old names, pickles, other precisions."""
 
 import tempfile
 from pathlib import Path
@@ -11,7 +11,7 @@ from unmask.system.errors import FolderError
 
 
 def convert(source: Path, target: Path) -> None:
-    """Read a folder, unpickling its weights in a child if they are all it has, and write ours."""
+    """Load a folder, in a child process if its weights are only a pickle, and write a new one."""
     check_output_folder(target, renamed=True)
     there = [path for name in (WEIGHTS, INDEX, PICKLED) if (path := source / name).exists()]
     if there != [source / PICKLED]:
@@ -22,7 +22,7 @@ def convert(source: Path, target: Path) -> None:
             unpickle(source / PICKLED, unpickled)
             try:
                 folder = load_folder(source, unpickled)
-            except FolderError as error:  # names the file that the user knows
+            except FolderError as error:  # name the user's file, not the temporary one
                 message = str(error).replace(str(unpickled), str(source / PICKLED))
                 raise FolderError(message) from None
     provenance = {"converted from": source.resolve().name, there[0].name: sha256_of_file(there[0])}

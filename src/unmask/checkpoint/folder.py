@@ -1,11 +1,11 @@
-"""Model folder <-> network and tokenizer: Hugging Face's layout, with our manifest beside it.
+"""Model folder <-> network and tokenizer: Hugging Face's layout, with unmask's manifest.
 
     config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  README.md
-    target/      of a network with a decoder, the tokenizer of what it says, if it is another one
-    unmask.json  where it came from, the recipe, and the sha256 of every other file
+    target/      the tokenizer of a decoder's output, if it is not that of the input
+    unmask.json  provenance, recipe, and the sha256 of every other file
 
-Nothing in a folder is ever executed or unpickled, and nothing is allocated before the files have
-been found to agree with each other.
+Nothing in a folder is ever executed or unpickled, and no memory is allocated for weights before the
+files are known to agree with each other.
 """
 
 import json
@@ -29,16 +29,16 @@ CARD, TARGET = "README.md", "target"
 
 @dataclass(frozen=True)
 class Folder:
-    """What a model folder holds. `manifest` is None for a folder that unmask did not write."""
+    """Contents of a model folder; `manifest` is None if unmask did not write the folder."""
 
     path: Path
     network: Network
     tokenizer: Tokenizer | None
     manifest: dict[str, Any] | None
-    target: Tokenizer | None = None  # of what a decoder says
+    target: Tokenizer | None = None  # of the decoder's output
 
     def needed_tokenizer(self) -> Tokenizer:
-        """The tokenizer, for those who cannot do without."""
+        """Return the tokenizer, or raise an error if the folder has none."""
         if self.tokenizer is None:
             raise FolderError(
                 f"{self.path}: neither vocab.txt nor tokenizer.json is there; a model cannot "
@@ -48,10 +48,12 @@ class Folder:
 
 
 def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
-    """Read a model folder of ours or of Hugging Face, in evaluation mode, in fp32.
+    """Load a model folder of unmask or Hugging Face, in evaluation mode and fp32.
 
-    `unpickled` are its weights as safetensors, where the folder itself has only a pickle.
+    `unpickled` is a safetensors file with the weights, for a folder that has only a pickle.
     """
+    # The folder may be hostile: the small files are checked first, then the headers of the weights,
+    # and memory for the weights is allocated only once everything agrees.
     refuse_other_than_models(path)
     manifest = verify(path)
     table = read_json(path / CONFIG, limit=MODEL_LIMIT)
@@ -62,7 +64,7 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     shape = names.our_shape(encoders, table, sizes, path / CONFIG)
     try:
         network = weights.empty(shape)
-    except SettingsError as error:  # an encoder and a decoder do not fit together
+    except SettingsError as error:  # such as an encoder and a decoder that do not fit
         raise FolderError(f"{path / CONFIG}: {error}") from None
     slots = tensors.layout(network)
     weights.match(found, slots, path)
@@ -89,10 +91,11 @@ def save_folder(
     needed: int | None = None,
     target: Tokenizer | None = None,
 ) -> None:
-    """Write a model folder, whole or not at all. A folder that exists is refused.
+    """Write a model folder, completely or not at all. An existing folder is refused.
 
-    `task` are the settings that its answers depend on; `beside` writes what else belongs into it;
-    `needed` are the bytes of it all; `target` is the tokenizer of what a decoder says.
+    `task` holds the settings that answers depend on. `beside` writes further files into the
+    folder. `needed` is its total size in bytes, for the error of a full disk. `target` is the
+    tokenizer of a decoder's output.
     """
     _refuse_other_vocabularies(path, network, tokenizer, target)
     about = {"recipe": recipe, "provenance": provenance}
@@ -111,7 +114,7 @@ def save_folder(
 
 
 def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
-    """Write config.json and the tokenizer's files, which transformers reads as well."""
+    """Write config.json and the tokenizer's files, which transformers can read as well."""
     config = network.config
     table = names.their_config(network.shape, tokenizer.vocabulary.pad)
     written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
@@ -120,7 +123,7 @@ def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None
 
 
 def model_card(name: str, network: Network, scores: dict[str, float] | None = None) -> str:
-    """The README.md of a model folder, with scores on held-out data where there are some."""
+    """Return the README.md of a model folder, with scores on held-out data if there are any."""
     config, heads = network.config, network.shape.labels
     unusual = names.departures(network.shape)
     kind = names.architecture(network.shape)
@@ -153,7 +156,7 @@ def model_card(name: str, network: Network, scores: dict[str, float] | None = No
 def _refuse_other_vocabularies(
     path: Path, network: Network, tokenizer: Tokenizer | None, target: Tokenizer | None
 ) -> None:
-    """Refuse tokens that the network has no embedding of, and words that its decoder has not."""
+    """Refuse a tokenizer with more tokens than embeddings, and a target of another size."""
     size, decoder = network.config.vocab_size, network.shape.decoder
     if tokenizer is not None and len(tokenizer.vocabulary) > size:
         raise FolderError(
@@ -171,7 +174,9 @@ def _refuse_other_vocabularies(
 def _refuse_giants(
     encoders: Mapping[str, ModelConfig], found: Mapping[str, weights.Found], path: Path
 ) -> None:
-    """A config may not imply far more numbers than the weight files hold."""
+    """Refuse a config that implies far more parameters than the weight files hold."""
+    # Even a network without memory for its weights costs time and memory for each layer. The
+    # smallest floating-point type has two bytes, so the files hold at most bytes // 2 numbers.
     implied = sum(map(_least_numbers, encoders.values()))
     stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2
     if implied > stored:
@@ -182,7 +187,7 @@ def _refuse_giants(
 
 
 def _least_numbers(config: ModelConfig) -> int:
-    """How many parameters an encoder has at least."""
+    """Return a lower bound for the number of parameters of an encoder."""
     places = config.max_length if config.positions == "learned" else 0
     tokens = 0 if config.borrows else config.vocab_size
     # Matrices of this size: attention has 4, a GRU's gates 3. Layers of a group share them.

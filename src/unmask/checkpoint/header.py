@@ -1,8 +1,8 @@
-"""A safetensors file -> what it says it holds, read before anything is allocated.
+"""A safetensors file -> its header, checked before any memory is allocated.
 
-The file opens with eight bytes, the length of a JSON header; the header gives each tensor's
-type, shape and bytes. Everything in it is checked here: that it is small, that the shapes
-match the bytes, that the bytes fill the file without hole or overlap.
+The file begins with eight bytes, the length of a JSON header; the header gives the type, shape and
+byte range of each tensor. Everything in it is checked here: that it is small, that shapes match
+byte ranges, and that the ranges fill the file without gaps or overlaps.
 """
 
 import re
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor of the file."""
+    """Header entry of one tensor: type, shape and byte range."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -31,10 +31,11 @@ class Entry:
 
 
 def read_header(path: Path) -> dict[str, Entry]:
-    """The tensors of a safetensors file, by name."""
+    """Read and check the header of a safetensors file; return its tensors by name."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
+        # The length is whatever the file claims: compare it before reading that much.
         if size < 8 or length > size - 8:
             raise FolderError(
                 f"{path}: says its header has {length:,} bytes, but the file has {size:,}; it is "
@@ -79,14 +80,15 @@ def _entry(name: str, value: object, path: Path) -> Entry:
 
 
 def _sizes(given: object) -> list[int] | None:
-    """A list of sizes; None for anything else."""
+    """Return a list of sizes, or None for anything else."""
     numbers: list[object] = given if isinstance(given, list) else [None]
+    # `type` and not isinstance, because True is an int too.
     sizes = [n for n in numbers if type(n) is int and 0 <= n < 2**63]
     return sizes if len(sizes) == len(numbers) else None
 
 
 def _refuse_gaps(entries: dict[str, Entry], size: int, path: Path) -> None:
-    """The tensors must follow each other and end where the file ends."""
+    """Raise an error unless the tensors follow each other and end where the file ends."""
     at = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].begin):
         if entry.begin != at:

@@ -1,8 +1,8 @@
-"""Files -> a folder that is whole or not there, and that can say which byte of it was changed.
+"""Files -> a folder that appears completely or not at all, and in which any change is detected.
 
-A folder is written under another name beside its place: every file, then `unmask.json` with the
-sha256 of each, everything forced to disk, then one rename. A crash leaves the old state or the
-new one. `verify` reads it all again and names what differs.
+A folder is written under a temporary name beside its target: every file, then `unmask.json` with
+the sha256 of each, everything synced to disk, then one rename. A crash leaves the old state or the
+new one. `verify` reads everything again and names the file that differs.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from unmask.version import VERSION
 
 CONFIG = "config.json"
 FORMAT = 1  # of the manifest
-LOADED = (  # what reading a folder reads
+LOADED = (  # every file that loading a folder may read
     CONFIG,
     "model.safetensors",
     "model.safetensors.index.json",
@@ -44,9 +44,9 @@ LOADED = (  # what reading a folder reads
 
 @contextmanager
 def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -> Iterator[Path]:
-    """Give a folder to write into; it appears as `target`, complete, when the block ends.
+    """Yield a folder to write into; it appears as `target`, complete, when the block ends.
 
-    `needed` are the bytes it will have, for the message of a full disk.
+    `needed` is its size in bytes, for the error of a full disk.
     """
     check_output_folder(target, renamed=True)
     try:
@@ -58,12 +58,14 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
             put_in_place(temporary, target)
             fsync(target.parent)
     except OSError as error:
-        check_output_folder(target, renamed=True)  # somebody else has written it meanwhile
+        # Another process may have published the folder meanwhile; then say that, not that the
+        # disk failed.
+        check_output_folder(target, renamed=True)
         raise disk_error(target, error, needed=needed) from error
 
 
 def refuse_other_than_models(path: Path) -> None:
-    """Say that something is no model's folder; here, where saying so needs no torch."""
+    """Raise an error if a path is not a model folder; unlike loading one, this needs no torch."""
     if not (path / CONFIG).is_file():
         what = "a file" if path.exists() else "no such folder"
         what = f"no {CONFIG} in it" if path.is_dir() else what
@@ -71,9 +73,9 @@ def refuse_other_than_models(path: Path) -> None:
 
 
 def verify(folder: Path) -> dict[str, Any] | None:
-    """Check every file of a folder against its manifest and return the manifest.
+    """Check every file of a folder against its manifest, and return the manifest.
 
-    None if there is no manifest: then the folder is not ours, and nobody wrote down its digests.
+    Without a manifest, return None: unmask did not write the folder, and there are no digests.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -94,6 +96,8 @@ def verify(folder: Path) -> dict[str, Any] | None:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise FolderError(f"{path}: {name[:80]!r} leads out of the folder.")
         _verify_file(folder / name, entry)
+    # A file that the manifest does not list could replace one that it does: a tokenizer.json, say,
+    # is read in preference to vocab.txt.
     added = [name for name in LOADED if name not in files and (folder / name).exists()]
     if added:
         raise FolderError(
@@ -104,7 +108,8 @@ def verify(folder: Path) -> dict[str, Any] | None:
 
 
 def fingerprint(folder: Path) -> str:
-    """What tells a model from every other: its manifest's digest, or one of all its files."""
+    """Return a digest that identifies a model: that of its manifest, or of all of its files."""
+    # The manifest contains the digest of every file, so its own digest stands for all of them.
     if (folder / MANIFEST).exists():
         return sha256_of_file(folder / MANIFEST)
     names = {*LOADED, *(path.name for path in folder.glob("*.safetensors"))}
@@ -129,7 +134,7 @@ def _verify_file(path: Path, entry: dict[str, object]) -> None:
 
 
 def _seal(folder: Path, about: dict[str, Any]) -> None:
-    """Force every file to disk, then write the manifest that names them all."""
+    """Sync every file to disk, then write the manifest that lists them all."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         fsync(path)
@@ -139,5 +144,6 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
     manifest["files"] = files
     path = folder / MANIFEST
     path.write_bytes(with_digest(manifest))
+    # The names of files are in their folders, which have to be synced too.
     for part in (path, *(p for p in folder.rglob("*") if p.is_dir()), folder):
         fsync(part)

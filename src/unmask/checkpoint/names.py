@@ -1,8 +1,8 @@
-"""Our names <-> Hugging Face's: the only file that knows theirs of models and settings.
+"""unmask's names <-> Hugging Face's, for models and settings, as they stand in config.json.
 
 A network that transformers can compute is written as model type "bert". One that it cannot
-(rotary positions, pre-norm, ...) is written as model type "unmask", so that nobody loads it as
-something it is not.
+(rotary positions, pre-norm, ...) is written as model type "unmask", so that no program loads it as
+a BERT by mistake.
 """
 
 import re
@@ -35,8 +35,8 @@ from unmask.system.settings import Settings, validate
 
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")
-Table = Mapping[str, object]  # what config.json has, not checked yet
-CONFIG_KEYS = {
+Table = Mapping[str, object]  # contents of config.json, not checked yet
+CONFIG_KEYS = {  # field of ModelConfig -> key in config.json
     "vocab_size": "vocab_size",
     "width": "hidden_size",
     "layers": "num_hidden_layers",
@@ -50,6 +50,7 @@ CONFIG_KEYS = {
     "init_std": "initializer_range",
     "causal": "is_decoder",
 }
+# Fields whose key config.json may lack; ModelConfig's defaults apply.
 OPTIONAL = {"segments", "norm_epsilon", "init_std", "causal", "dropout", "attention_dropout"}
 LABELS_KEYS = {"dropout": "classifier_dropout", "mix": "unmask_layers"}
 ACTIVATIONS: dict[str, Activation] = {  # of two names for one function, the first is written
@@ -83,7 +84,7 @@ PROBLEMS: dict[str, LabelAnswer] = {
 
 
 def departures(shape: Shape) -> list[str]:
-    """Where a network departs from BERT, so that transformers cannot compute it; often nowhere."""
+    """List the differences from BERT that transformers cannot compute; often there are none."""
     config, decoder = shape.main, shape.decoder
     own_layers = [own.model_dump(exclude_defaults=True) for own in config.layer_settings]
     mixes = {name: head.mix for name, head in shape.heads.items() if head.mix != "last"}
@@ -113,7 +114,7 @@ def departures(shape: Shape) -> list[str]:
 
 
 def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
-    """The contents of config.json."""
+    """Build the contents of config.json for a network."""
     config, labels, unusual = shape.main, shape.labels, departures(shape)
     table: dict[str, Any] = {
         "model_type": "unmask" if unusual else "bert",
@@ -127,6 +128,7 @@ def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
     }
     if unusual:
         del table["position_embedding_type"]
+        # BERT's keys cannot describe this network, so the file holds its whole shape as well.
         table["unmask"] = shape.model_dump(mode="json")
     if labels:
         table["classifier_dropout"] = labels.dropout
@@ -138,7 +140,7 @@ def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
 
 
 def our_encoders(table: Table, path: Path) -> dict[str, ModelConfig]:
-    """The encoders of config.json, or a refusal to read what is no BERT."""
+    """Read the encoders from config.json, or refuse a model that is not a BERT."""
     kind = table.get("model_type")
     if kind is None:
         raise FolderError(
@@ -178,7 +180,7 @@ def our_encoders(table: Table, path: Path) -> dict[str, ModelConfig]:
 
 
 def _checked(kind: type[S], own: Table, keys: Mapping[str, str], where: Path | str) -> S:
-    """Build settings of ours; errors name the keys of config.json instead of ours."""
+    """Validate settings; errors name the keys of config.json instead of unmask's."""
     try:
         return validate(kind, own, where=str(where))
     except SettingsError as error:
@@ -197,12 +199,12 @@ def _known(what: str, said: object, table: Mapping[str, T], path: Path) -> T:
 
 
 def _key_of(value: object, table: Mapping[str, object]) -> str:
-    """Return the name in config.json for a value of ours."""
+    """Return the name in config.json that stands for one of unmask's values."""
     return next(key for key, meant in table.items() if meant == value)
 
 
 def architecture(shape: Shape) -> str:
-    """The class of transformers that has these heads."""
+    """Return the class of transformers that has the heads of this network."""
     if shape.labels:
         return _key_of(shape.labels.on, ARCHITECTURES)
     if TOKENS in shape.heads:
@@ -216,10 +218,12 @@ def our_shape(
     sizes: Mapping[str, tuple[int, ...]],
     path: Path,
 ) -> Shape:
-    """The network of config.json; BERT's heads are told by the tensors, which cannot lie."""
+    """Build the shape of a network from config.json; BERT's heads are found by their tensors."""
     own = table.get("unmask")
     if table.get("model_type") == "unmask" and isinstance(own, dict) and "encoders" in own:
         return _checked(Shape, own, {}, path)
+    # `architectures` is no help here: published folders name BertForMaskedLM and also carry a
+    # pooler and a next-sentence head.
     heads: Heads = {}
     if "bert.pooler.dense.weight" in sizes:
         heads[POOLER] = PoolerConfig()
@@ -242,7 +246,7 @@ def our_shape(
 
 
 def _table(table: Table, key: str, path: Path) -> dict[str, object]:
-    """A table in config.json, empty if it is not there."""
+    """Return a table inside config.json, empty if it is missing."""
     found = table.get(key, {})
     if not isinstance(found, dict):
         raise FolderError(f"{path}: '{key}' is {found!r:.60}; need a table.")
@@ -250,7 +254,7 @@ def _table(table: Table, key: str, path: Path) -> dict[str, object]:
 
 
 def _labels(table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path) -> LabelsConfig | None:
-    """The labels of a fine-tuned model."""
+    """Read the label head of a fine-tuned BERT; None if it has none."""
     named = table.get("architectures")
     claimed = named[0] if isinstance(named, list) and named else MODEL
     kind = _known("architecture", claimed, ARCHITECTURES, path)
@@ -274,7 +278,7 @@ def _labels(table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path) -> L
 
 
 def _answer(table: Table, count: int, path: Path) -> LabelAnswer:
-    """What the labels of a text are: as the folder says, or a number where there is but one."""
+    """Read what the labels of a text mean; by default, a single label is a number."""
     said = table.get("problem_type")
     if said is None:
         return "number" if count == 1 else "one"
@@ -290,4 +294,5 @@ def _label_names(table: Table, shape: tuple[int, ...], path: Path) -> tuple[str,
     return tuple(str(names[str(i)]) for i in range(count))
 
 
+# An activation without a name in config.json could be trained but not saved.
 assert set(ACTIVATIONS.values()) == set(get_args(Activation))

@@ -1,13 +1,14 @@
-"""What version 0.1 called tensors and tables, and what they are called now.
+"""Names of tensors and tables in version 0.1 -> today's names.
 
-Folders and checkpoints of that version keep loading: whatever reads them passes names through here.
+Folders and checkpoints of version 0.1 still load, because everything that reads them translates
+names here.
 """
 
 from collections.abc import Mapping
 
 from unmask.model.shape import DECODER, LABELS, MAIN, PAIR, POOLER, TOKENS
 
-# Beginnings of the names of tensors inside a network; the first that fits wins.
+# Prefixes of the names of tensors in a network; the first match wins.
 TENSORS = (
     ("encoder.tokens.", f"encoders.{MAIN}.embeddings.tokens."),
     ("encoder.segments.", f"encoders.{MAIN}.embeddings.segments."),
@@ -30,7 +31,7 @@ LABELS_KEYS = {
 
 
 def tensor_name(name: str) -> str:
-    """Today's name of a tensor.
+    """Translate the name of a tensor to today's.
 
     >>> tensor_name("encoder.norm.weight"), tensor_name("heads.pooler.dense.bias")
     ('encoders.main.embeddings.norm.weight', 'heads.pooler.dense.bias')
@@ -42,6 +43,6 @@ def tensor_name(name: str) -> str:
 
 
 def labels_table(table: Mapping[str, object]) -> dict[str, object]:
-    """Today's config of one of several heads of labels."""
+    """Translate the config of a label head to today's keys."""
     renamed = {LABELS_KEYS.get(key, key): value for key, value in table.items()}
     return {"kind": "labels", **renamed}

@@ -1,8 +1,8 @@
 """Old pickled weights -> safetensors, in a child process that can do little harm.
 
-pytorch_model.bin is a Python pickle, a program that builds tensors. It is read here only, when
-`unmask convert` asks for it: with torch's restricted reader (`weights_only=True`), in a child
-with limited memory and time, after the zip's directory has been found to tell the truth.
+pytorch_model.bin is a Python pickle, which is a program that builds tensors. It is read only here,
+when `unmask convert` asks for it: with torch's restricted reader (`weights_only=True`), in a child
+process with limited memory and time, after the directory of the zip file has been checked.
 """
 
 import os
@@ -24,14 +24,16 @@ except ImportError:  # Windows
 
 SECONDS = 300
 MEMORY_FACTOR = 4  # bytes of address space per byte of the file, above what torch itself needs
-TORCH_NEEDS = 6 * 2**30
+TORCH_NEEDS = 6 * 2**30  # bytes of address space
 
 
 def unpickle(source: Path, target: Path) -> None:
-    """Write the tensors of a .bin file to a safetensors file."""
+    """Convert the tensors of a .bin file to a safetensors file."""
     _check_zip(source)
     if resource is None:
         raise _without_limits(source, "Python has no module 'resource' here")
+    # The child gets nothing of the user's: neither their environment nor the current folder's
+    # modules.
     command = [sys.executable, "-I", "-m", "unmask.checkpoint.pickled", str(source), str(target)]
     size = source.stat().st_size
     try:
@@ -47,7 +49,7 @@ def unpickle(source: Path, target: Path) -> None:
         )
     except subprocess.TimeoutExpired:
         raise FolderError(f"{source}: took over {SECONDS} s to read; given up.") from None
-    except subprocess.SubprocessError:  # _limit has raised; macOS may refuse a limit on memory
+    except subprocess.SubprocessError:  # from _limit: macOS may refuse to limit memory
         raise _without_limits(source, "the system refused to set them") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["the reader died"]
@@ -57,6 +59,7 @@ def unpickle(source: Path, target: Path) -> None:
 def _limit(size: int) -> None:
     if sys.platform == "win32":  # for type checkers, which know what it lacks
         raise NotImplementedError
+    # Runs in the child, before the program starts: the limits hold for all of it.
     memory = TORCH_NEEDS + MEMORY_FACTOR * size
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -72,7 +75,7 @@ def _without_limits(source: Path, why: str) -> FolderError:
 
 
 def _check_zip(source: Path) -> None:
-    """Torch's zip stores its members as they are; one that unpacks to more is a bomb."""
+    """Refuse a zip file that unpacks to more than its size; torch stores members uncompressed."""
     if not source.is_file():
         raise FolderError(f"{source}: no such file.")
     if not zipfile.is_zipfile(source):
@@ -94,7 +97,7 @@ def _check_zip(source: Path) -> None:
 
 
 def _child(source: str, target: str) -> None:
-    """Runs alone in the child: read, check each tensor, write."""
+    """Read the pickle, check each tensor and write them all; runs alone in the child process."""
     import torch
     from safetensors.torch import save_file
 
@@ -112,9 +115,11 @@ def _child(source: str, target: str) -> None:
             sys.exit(f"'{name!s:.80}' is a {type(tensor).__name__}; need tensors only")
         if tensor.is_sparse or tensor.is_quantized:
             sys.exit(f"tensor '{name[:80]}' is not laid out plainly")
+        # Strides of 0 make a huge tensor of a few bytes, and copying it would fill the memory.
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             sys.exit(f"tensor '{name[:80]}' is larger than the bytes behind it")
-        tensors[name] = tensor.clone(memory_format=torch.contiguous_format)  # old ones are views
+        # A copy, because old files have views of one storage, which safetensors refuses to write.
+        tensors[name] = tensor.clone(memory_format=torch.contiguous_format)
     save_file(tensors, target, metadata={"format": "pt"})
 
 

@@ -1,11 +1,11 @@
-"""Training state <-> disk: a model folder with the optimizer's tensors and the run's facts beside.
+"""Training state <-> disk: a model folder, with the optimizer's tensors and the state of the run.
 
     checkpoints/step-500/   config.json  model.safetensors  tokenizer files   (a model folder)
                             optimizer.safetensors  state.json                 (to resume from)
                             objective.safetensors   the objective's own parameters, if it has any
 
-So every checkpoint can be used as a model, and nothing is pickled. Folders are published whole,
-older ones removed after; one that was damaged since is passed over, and said to be.
+So every checkpoint can be used as a model, and nothing is pickled. Checkpoints are published whole,
+and older ones are removed afterwards. A checkpoint that was damaged is skipped with a warning.
 """
 
 import json
@@ -37,21 +37,21 @@ _STEP = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class State:
-    """What a run goes on from."""
+    """Everything that a run resumes from."""
 
     path: Path
     network: Network
     optimizer: dict[str, Tensor]
-    own: dict[str, Tensor]  # parameters of the objective
+    own: dict[str, Tensor]  # the objective's own parameters
     facts: dict[str, Any]
 
 
 def write_state(
     inside: Path, moments: dict[str, Tensor], own: dict[str, Tensor], facts: dict[str, Any]
 ) -> None:
-    """Write what a model folder needs to be the state of a run, before it is published.
+    """Add the state of a run to a model folder that is not published yet.
 
-    `own` are the parameters of the objective.
+    `own` are the objective's own parameters.
     """
     write_tensors(moments, inside / OPTIMIZER)
     if own:
@@ -60,7 +60,7 @@ def write_state(
 
 
 def refuse_poison(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Refuse a state with NaN or infinity before anything of it reaches the disk."""
+    """Raise an error if a tensor holds NaN or infinity, before anything is written to disk."""
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise FolderError(
@@ -70,9 +70,11 @@ def refuse_poison(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all states but the newest `keep`: out of sight in one step, then from the disk."""
-    with suppress(OSError):  # the new ones stand; the old ones may go another time
+    """Remove all checkpoints but the newest `keep`."""
+    with suppress(OSError):  # a run must not end because old files remain
         for old in checkpoints(folder)[keep:]:
+            # Renamed first, so that a process killed in rmtree leaves no half checkpoint under its
+            # name.
             hidden = old.with_name(f".{old.name}.tmp-old")
             shutil.rmtree(hidden, ignore_errors=True)
             old.rename(hidden)
@@ -80,7 +82,8 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The published states of a run, newest first."""
+    """List the published checkpoints of a run, newest first."""
+    # By number, because as text step-9 would be newer than step-10.
     found = [
         (int(m[1]), path) for path in folder.glob("step-*") if (m := _STEP.fullmatch(path.name))
     ]
@@ -88,19 +91,19 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
-    """The newest state that is intact; None where no state has been published yet."""
+    """Load the newest intact checkpoint; return None if none has been published yet."""
     remove_leftovers(folder, ".step-*.tmp-*")
     last: FolderError | OSError | None = None
     found = checkpoints(folder)
     for damaged, path in enumerate(found):
         try:
             state = load_state(path)
-        except (FolderError, OSError) as error:  # an OSError: a disk that cannot read it
+        except (FolderError, OSError) as error:  # OSError: the disk cannot read it
             notice(f"warning: {error} Going on from the one before it.")
             last = error
             continue
-        for bad in found[:damaged]:  # kept, but not in the way of the same step
-            with suppress(FileNotFoundError):  # another process of the run was quicker
+        for bad in found[:damaged]:  # set aside: the run will write these steps again
+            with suppress(FileNotFoundError):  # another process has renamed it
                 bad.rename(bad.with_name(f"damaged-{bad.name}-{os.urandom(3).hex()}"))
         return state
     if last:
@@ -109,8 +112,8 @@ def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
 
 
 def load_state(path: Path) -> State:
-    """Read a checkpoint, every byte of it checked."""
-    model = load_folder(path)  # compares the digests of all files
+    """Load a checkpoint, verifying every byte of it."""
+    model = load_folder(path)  # verifies the digests of all files
     if model.manifest is None:
         raise FolderError(f"{path}: no unmask.json in it; it was not published by unmask.")
     if not (path / STATE).is_file() or not (path / OPTIMIZER).is_file():
@@ -128,7 +131,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _moment(key: str) -> str:
-    """Today's name of an optimizer's tensor.
+    """Translate the name of an optimizer's tensor to today's.
 
     >>> _moment("exp_avg/encoder.norm.weight")
     'exp_avg/encoders.main.embeddings.norm.weight'

@@ -1,4 +1,4 @@
-"""Our tensors <-> Hugging Face's: what each is called in a folder, and which rows of ours it is."""
+"""unmask's tensors <-> Hugging Face's: their names, and which rows of a joined tensor each is."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from unmask.model.shape import LABELS, MAIN, PAIR, POOLER, TOKENS, Shape
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one of their tensors goes: into some rows of one of ours."""
+    """Where a tensor of a folder goes: into some rows of one of the network's tensors."""
 
     ours: str
     rows: slice
@@ -22,7 +22,7 @@ class Slot:
 
 
 EMBEDDINGS, OWN = f"encoders.{MAIN}.embeddings.", "unmask."
-RULES = (  # our prefix, their prefix; the first that fits wins
+RULES = (  # our prefix, their prefix; the first match wins
     (f"{EMBEDDINGS}tokens.", "bert.embeddings.word_embeddings."),
     (f"{EMBEDDINGS}segments.", "bert.embeddings.token_type_embeddings."),
     (f"{EMBEDDINGS}norm.", "bert.embeddings.LayerNorm."),
@@ -49,16 +49,18 @@ BLOCK_RULES = (
 
 
 def layout(network: Network) -> dict[str, Slot]:
-    """Every tensor that a folder of this network holds, by their name."""
+    """Map the name of every tensor in this network's folder to its place in the network."""
     slots: dict[str, Slot] = {}
     labels = network.shape.labels
     label = "qa_outputs." if labels and labels.on == "span" else "classifier."
     rules = [*RULES, (f"heads.{LABELS}.dense.", label)]
-    if network.config.positions == "learned":  # BERT has no tables of other kinds
+    if network.config.positions == "learned":  # only these have a table in BERT
         rules.append((f"{EMBEDDINGS}positions.table.", "bert.embeddings.position_embeddings."))
     state: dict[str, Tensor] = network.state_dict()
     for ours, tensor in state.items():
         rows, *rest = tensor.shape
+        # Query, key and value are one matrix in memory and three on disk, as in Hugging Face's
+        # files.
         names = _their_names(ours, rules)
         step = rows // len(names)
         for i, name in enumerate(names):
@@ -67,7 +69,7 @@ def layout(network: Network) -> dict[str, Slot]:
 
 
 def _their_names(ours: str, rules: Sequence[tuple[str, ...]]) -> list[str]:
-    """One name, or three for the joined query, key and value."""
+    """Return the name of a tensor on disk, or three names for the joined query, key and value."""
     prefix, part = "", ours
     if block := _BLOCK.fullmatch(ours):
         prefix, part, rules = f"bert.encoder.layer.{block[1]}.", block[2], BLOCK_RULES
@@ -85,7 +87,7 @@ TIED = {  # copies that some versions save beside the original
 
 
 def settle(name: str) -> str:
-    """A tensor's name as `layout` has it: no gamma and beta, always with the prefix.
+    """Normalize a tensor's name to that of `layout`: no gamma and beta, always with the prefix.
 
     >>> settle("embeddings.LayerNorm.gamma")
     'bert.embeddings.LayerNorm.weight'
@@ -100,5 +102,5 @@ def settle(name: str) -> str:
 
 
 def on_disk(name: str, shape: Shape) -> str:
-    """A name of `layout` as transformers writes it: a model without heads has no prefix."""
+    """Return a name of `layout` as transformers writes it: a model without heads has no prefix."""
     return name.removeprefix("bert.") if architecture(shape) == MODEL else name

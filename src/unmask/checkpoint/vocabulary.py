@@ -1,4 +1,4 @@
-"""Vocabulary folders: learned from text files, written whole, read with their digests checked."""
+"""Vocabulary folders: learned from text files, written atomically, verified when read."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ REPORT = "report.json"
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Read the tokenizer of a model or vocabulary folder."""
+    """Load the tokenizer of a model or vocabulary folder, after verifying its files."""
     verify(folder)
     return read_tokenizer(folder)
 
@@ -32,9 +32,11 @@ def learn_folder(
     counting: Callable[[int], None] | None = None,
     learning: Callable[[int, int], None] | None = None,
 ) -> VocabularyReport:
-    """Learn a vocabulary from text files and write it as a folder; say how well it fits."""
+    """Learn a vocabulary from text files, write it as a folder, and report how well it fits."""
     check_output_folder(out, renamed=True)
     casing = Casing(lowercase=not cased)
+    # A list, because `read_texts` checks a path when it is called: a wrong path is an error
+    # at once, not after the files before it have been read.
     readers = [(file, read_texts(file, column=column)) for file in files]
     texts = (record.text for file, records in readers for record in refuse_empty(file, records))
     words = count_words(texts, casing, workers=workers, progress=counting)

@@ -1,7 +1,7 @@
 """Safetensors files <-> the tensors of a network, under Hugging Face's names.
 
-Reading is bounded: headers are checked and matched with what the config implies before any
-tensor is read, and what is read must be finite.
+Reading is bounded: headers are checked and compared with the config before any tensor is read, and
+every value that is read must be finite.
 """
 
 import errno
@@ -31,7 +31,7 @@ _SHARD = re.compile(r"[A-Za-z0-9_-]{1,100}\.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tensor on disk: its file, its name in that file, its header."""
+    """A tensor on disk: its file, its name in that file, and its header entry."""
 
     path: Path
     name: str
@@ -39,7 +39,7 @@ class Found:
 
 
 def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
-    """Every tensor of a folder by its settled name, from the headers alone."""
+    """List the tensors of a folder by normalized name, reading only the headers."""
     found: dict[str, Found] = {}
     for path in [unpickled] if unpickled else _files(folder):
         for name, entry in read_header(path).items():
@@ -52,7 +52,7 @@ def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
 
 
 def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, Slot]) -> None:
-    """Fill a network on the meta device; `match` has been called."""
+    """Fill a network on the meta device with weights that `match` has accepted."""
     planned: dict[str, Tensor] = network.state_dict()
     state = {name: torch.empty(t.shape, dtype=torch.float32) for name, t in planned.items()}
     readers: dict[Path, Callable[[str], Tensor]] = {}
@@ -78,11 +78,12 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
                 f"{item.path}: '{item.name}' differs from '{original}'; in BERT they are one "
                 "tensor. This model was trained with separate ones, which unmask cannot represent."
             )
+    # Assigned, because parameters on the meta device have no memory to copy into.
     network.load_state_dict(state, assign=True)
 
 
 def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -> None:
-    """Refuse missing, unknown or misshapen tensors before any is read."""
+    """Refuse missing, unknown or misshapen tensors before any tensor is read."""
     for name, item in found.items():
         where, shape = f"{item.path}: tensor '{item.name}'", item.entry.shape
         slot = slots.get(tensors.TIED.get(name, name))
@@ -110,6 +111,7 @@ def write(network: Network, folder: Path) -> None:
     """Write the weights of a network as one safetensors file."""
     state: dict[str, Tensor] = network.state_dict()
     named = {
+        # Copies, because safetensors refuses slices that share memory, as query and key do.
         tensors.on_disk(name, network.shape): state[slot.ours][slot.rows].to("cpu", copy=True)
         for name, slot in tensors.layout(network).items()
     }
@@ -117,23 +119,23 @@ def write(network: Network, folder: Path) -> None:
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write named tensors as a safetensors file; a full disk is an OSError."""
+    """Write named tensors as a safetensors file; a full disk raises an OSError."""
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
         save_file(plain, path, metadata={"format": "pt"})
-        open_like_others(path)  # safetensors makes files that only their owner may read
-    except SafetensorError as error:  # its way to say that the disk is full
+        open_like_others(path)  # safetensors creates files that only their owner may read
+    except SafetensorError as error:  # raised when the disk is full
         raise OSError(errno.EIO, str(error)[:200]) from error
 
 
 def empty(shape: Shape) -> Network:
-    """A network without memory for its weights yet."""
+    """Build a network on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return Network(shape)
 
 
 def _files(folder: Path) -> list[Path]:
-    """The weight files of a folder: one, or the shards that an index lists."""
+    """List the weight files of a folder: one file, or the shards in its index."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     index = folder / INDEX
@@ -149,6 +151,7 @@ def _files(folder: Path) -> list[Path]:
         raise FolderError(f"{index}: no 'weight_map'; need a table of tensors and their files.")
     files = sorted({str(name) for name in shards.values()})
     for name in files:
+        # Only plain names, so that an index cannot lead to files outside its folder.
         if not _SHARD.fullmatch(name):
             raise FolderError(
                 f"{index}: the file '{name[:80]}' is not a plain name in this folder; need "

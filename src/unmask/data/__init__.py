@@ -1,1 +1,1 @@
-"""Tokens -> examples -> batches: readers of text files, and rows that hold several texts."""
+"""Text files -> tokens -> examples -> batches of packed rows."""

@@ -1,19 +1,19 @@
 """Examples -> batches: packed rows as tensors, ready for an encoder.
 
-inputs    by name, [B, S]: tokens, which are ids, and `pad_id` where a row is not full; segments, 0
-          for the first text of a pair and 1 for the second
-index     [B, S]   the position of a token in its own text
-owner     [B, S]   which text of its row a token belongs to, -1 is padding
+inputs    by name, [B, S]: `tokens`, with `pad_id` where a row is not full; `segments`, 0 for the
+          first text of a pair and 1 for the second
+index     [B, S]   position of a token in its own text
+owner     [B, S]   which text of its row a token belongs to; -1 is padding
 row, start, length [N]   where each text lies
-record    [N]      which record a text is of, where several belong together
+record    [N]      which record a text belongs to, if a record can have several texts
 
 also      by name: batches of the same records in another form, as the `target` of a translation
-labels    by name: what an objective must answer, of any shape
-counts    by loss term: how many answers its sum is over
-seed      of whatever is drawn for this batch
+labels    by name: what an objective must predict, of any shape
+counts    by loss term: how many predictions the loss is a sum of
+seed      of all random numbers that are drawn for this batch
 
-For pre-training also: number [N], which random draws an example has; continues [B, S], whether a
-token continues the word before it.
+Only in pre-training: number [N], by which the random numbers of an example are drawn; continues
+[B, S], whether a token continues the word before it.
 """
 
 from collections.abc import Sequence
@@ -31,24 +31,24 @@ Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
 
 class Tokenized(Protocol):
-    """Anything with ids."""
+    """Anything with token ids."""
 
     @property
     def ids(self) -> Numbers:
-        """The tokens."""
+        """Token ids."""
 
 
 class Example(Tokenized, Protocol):
-    """Anything with ids and segments of one length: one text or one pair."""
+    """Anything with ids and segments of the same length: one text or one pair."""
 
     @property
     def segments(self) -> Numbers:
-        """0 for the first text of a pair, 1 for the second."""
+        """Segment ids: 0 for the first text of a pair, 1 for the second."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of texts, and where each text lies; the texts are numbered as they were given."""
+    """Packed rows of texts, and where each text lies; texts are numbered in the order given."""
 
     inputs: dict[str, Tensor]
     index: Tensor
@@ -66,16 +66,16 @@ class Batch:
 
     @property
     def tokens(self) -> Tensor:
-        """[B, S]"""
+        """Token ids.  -> [B, S]"""
         return self.inputs["tokens"]
 
     @property
     def segments(self) -> Tensor:
-        """[B, S]"""
+        """Segment ids.  -> [B, S]"""
         return self.inputs["segments"]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name; inputs and labels by theirs, other forms with a prefix."""
+        """Return all tensors by name; those of `also` have the name of their form as a prefix."""
         others = {
             f"{name}.{key}": value
             for name, batch in self.also.items()
@@ -88,7 +88,7 @@ class Batch:
         return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on another device."""
+        """Copy the batch to a device."""
         own: dict[str, Any] = {name: value.to(device) for name, value in self._own().items()}
         inputs = {name: value.to(device) for name, value in self.inputs.items()}
         labels = {name: value.to(device) for name, value in self.labels.items()}
@@ -96,39 +96,42 @@ class Batch:
         return replace(self, inputs=inputs, labels=labels, also=also, **own)
 
     def with_inputs(self, **inputs: Tensor) -> "Batch":
-        """With some inputs replaced, or others beside them."""
+        """Return a copy with some inputs replaced or added."""
         return replace(self, inputs={**self.inputs, **inputs})
 
     def with_examples(self, *, number: Tensor, pair: Tensor, continues: Tensor) -> "Batch":
-        """With what pre-training draws by: see the top of the file."""
+        """Return a copy with what pre-training adds: draw numbers, pair labels, word boundaries."""
         return replace(self, number=number, continues=continues, labels={"pair": pair})
 
     def with_labels(self, count: int, name: str, **labels: Tensor) -> "Batch":
-        """With the answers to one more loss term, and how many there are."""
+        """Return a copy with the labels of one more loss term, and how many of them there are."""
         return replace(self, labels={**self.labels, **labels}, counts={**self.counts, name: count})
 
     @property
     def begins(self) -> Tensor:
-        """The place of each text's first token in the flat batch.  -> [N]"""
+        """Index of each text's first token in the flattened batch.  -> [N]"""
         return self.row * self.index.shape[1] + self.start
 
     def texts(self) -> Tensor:
-        """Which text each token belongs to, -1 is padding.  -> [B, S]"""
-        order = self.begins.argsort()  # as they lie in rows
+        """Return which text each token belongs to, -1 for padding.  -> [B, S]"""
+        order = self.begins.argsort()  # texts in reading order
+        # Owners count from 0 in each row: add the number of texts in all rows before it.
         before = torch.bincount(self.row, minlength=len(self.index)).cumsum(0).roll(1)
         before[0] = 0
+        # Padding has owner -1; clamped to any valid index, and set to -1 again below.
         place = (before[:, None] + self.owner).clamp(min=0)
         return order[place].where(self.owner >= 0, -1)
 
     @property
     def real(self) -> int:
-        """How many tokens are not padding."""
+        """Number of tokens that are not padding."""
         return int(self.length.sum())
 
 
 def collate(examples: Sequence[Example], rows: RowPlan, *, pad_id: int) -> Batch:
-    """Lay examples out in rows as planned; each example is in exactly one row."""
+    """Lay out examples in the planned rows; each example must be in exactly one row."""
     lengths = [len(example.ids) for example in examples]
+    # As wide as the fullest row, not as the limit of the plan: the rest would be padding.
     width = max((sum(lengths[text] for text in texts) for texts in rows), default=0)
     tokens = np.full((len(rows), width), pad_id, dtype=np.int64)
     segments, index = np.zeros_like(tokens), np.zeros_like(tokens)
@@ -150,5 +153,5 @@ def collate(examples: Sequence[Example], rows: RowPlan, *, pad_id: int) -> Batch
 
 
 def lay_out(examples: Sequence[Example], *, pad_id: int) -> Batch:
-    """Pack examples into the rows that cost least."""
+    """Pack examples into the rows that cost least, and collate them."""
     return collate(examples, rows_of([len(example.ids) for example in examples]), pad_id=pad_id)

@@ -1,29 +1,31 @@
-"""Lengths -> rows and batches: which texts share a row, so that little of a batch is padding.
+"""Lengths -> rows and batches: which texts share a packed row, so that there is little padding.
 
-Best fit, longest first: a text goes into the fullest row that still has room for it.
+Best fit, longest first: each text goes into the fullest row that still has room for it.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
-BATCH_TOKENS = 2048  # per pass: large enough for the matrix products, small enough for the cache
-WORKER_TOKENS = 512  # of a worker that has a core, and its cache, for itself
-ROW_TOKENS = 128  # short texts may share rows of this length
-ATTENTION = 600  # tokens of a row at which attention costs as much as all the rest
+BATCH_TOKENS = 2048  # per pass: enough for efficient matrix products, little enough for the cache
+WORKER_TOKENS = 512  # for a worker that has a core, and its cache, to itself
+ROW_TOKENS = 128  # short texts may share rows of up to this length
+ATTENTION = 600  # row length at which attention costs as much as everything else
 
-RowPlan = list[list[int]]  # the numbers of the texts in each row
+RowPlan = list[list[int]]  # the indices of the texts in each row
 
 
 def pack(lengths: Sequence[int], row_length: int) -> RowPlan:
-    """Put texts into rows of at most `row_length` tokens; a longer text has a row of its own.
+    """Pack texts into rows of at most `row_length` tokens; a longer text has a row of its own.
 
     >>> pack([3, 7, 2, 5], 10)
     [[1, 0], [3, 2]]
     """
     rows: RowPlan = []
-    by_room: list[tuple[int, int]] = []  # (room left, row), smallest room first
+    by_room: list[tuple[int, int]] = []  # (room left, row), least room first
     for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         length = lengths[text]
+        # The rows are sorted by the room they have left, so the fullest one with enough room is
+        # found by bisection; (length, 0) comes before every row with exactly this room.
         fits = bisect_left(by_room, (length, 0))
         if fits == len(by_room):
             rows.append([text])
@@ -36,7 +38,10 @@ def pack(lengths: Sequence[int], row_length: int) -> RowPlan:
 
 
 def neighbours(lengths: Sequence[int], most: int | None = None) -> Iterator[list[int]]:
-    """Group lengths, shortest first, about `most` in each sum: the places of each group."""
+    """Group texts of similar length, shortest first, into batches of at most `most` tokens.
+
+    A longer text is a batch of its own. Yields the indices of the texts of each batch.
+    """
     most = most or BATCH_TOKENS
     batch: list[int] = []
     tokens = 0
@@ -51,8 +56,10 @@ def neighbours(lengths: Sequence[int], most: int | None = None) -> Iterator[list
 
 
 def rows_of(lengths: Sequence[int]) -> RowPlan:
-    """Which texts share a row: short rows, unless long ones are fuller."""
+    """Choose the cheapest packing: rows as short as the longest text, or longer, fuller ones."""
     longest = max(lengths)
+    # Attention is cheaper in short rows, but a row with room for several texts can be fuller:
+    # try every multiple of the longest text.
     widths = [*range(longest, ROW_TOKENS, longest), max(longest, ROW_TOKENS)]
     plans = [(pack(lengths, width), width) for width in widths]
     rows, _ = min(plans, key=lambda plan: len(plan[0]) * _row_cost(plan[1]))
@@ -60,4 +67,5 @@ def rows_of(lengths: Sequence[int]) -> RowPlan:
 
 
 def _row_cost(width: int) -> float:
+    # Everything but attention is linear in the length of a row; attention is quadratic.
     return width * (1.0 + width / ATTENTION)

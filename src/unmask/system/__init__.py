@@ -1,1 +1,1 @@
-"""What knows nothing about language: errors, settings, files, processes, the console."""
+"""General-purpose parts that know nothing about language: errors, settings, files, processes."""

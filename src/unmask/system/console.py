@@ -1,4 +1,4 @@
-"""Where a job reports to: lines about what happens, and progress. The default is silent."""
+"""Messages and progress of a job -> wherever the caller wants them; silent by default."""
 
 import logging
 
@@ -7,14 +7,15 @@ LOGGER.addHandler(logging.NullHandler())  # a library prints nothing until its u
 
 
 class Console:
-    """Where a job reports to. This one is silent: lines go to `logging`, progress nowhere.
+    """Receiver of a job's messages and progress: messages go to `logging`, progress is dropped.
 
-    To see the lines of jobs that are called from Python, configure the logger "unmask", for
+    To see the messages of jobs that are called from Python, configure the logger "unmask", for
     instance with `logging.basicConfig(level=logging.INFO)`.
     """
 
     def say(self, line: str) -> None:
-        """Report one line, such as what was inferred from the data or a warning."""
+        """Report one line, such as a warning or what was inferred from the data."""
+        # Jobs report plain lines: this prefix is the only sign of a warning.
         level = logging.WARNING if line.startswith("warning") else logging.INFO
         LOGGER.log(level, line)
 
@@ -28,11 +29,11 @@ class Console:
         note: str = "",
         seconds_left: float | None = None,
     ) -> None:
-        """Report how far stage `what` is; a new name starts a new stage.
+        """Report how far the stage `what` has come; a new name starts a new stage.
 
         `note` is shown beside the numbers. `seconds_left` replaces the estimate from the rate, for
         jobs that end by the clock.
         """
 
     def finish(self) -> None:
-        """End the current stage; its bar disappears."""
+        """End the current stage and remove its progress bar."""

@@ -1,11 +1,12 @@
-"""Bytes -> disk, so that a crash leaves the old state or the new one and nothing between.
+"""Bytes -> disk, so that a crash leaves the old state or the new one, never a mixture.
 
-    write_file(path)   a file: another name, fsync, rename, fsync of the folder
-    unfinished(path)   a folder beside its place, locked while its writer lives; the caller renames
-    held(path)         a lock that one process holds and that dies with it
-    check_output_*     whether an output can be written there, asked before the work
+    write_file          a file: temporary name, fsync, rename, fsync of the folder
+    temporary_folder    a folder beside its target, locked while its writer lives
+    put_in_place        renames such a folder to its target
+    file_lock           a lock that one process holds and that ends with that process
+    check_output_*      whether an output can be written, checked before the work starts
 
-It knows nothing of what the bytes mean.
+This module knows nothing about what the bytes mean.
 """
 
 import errno
@@ -21,24 +22,29 @@ from unmask.system import locks
 from unmask.system.errors import FolderError, SettingsError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-LONGEST = 255  # bytes of a file name
+LONGEST = 255  # bytes in a file name
 WINDOWS = os.name == "nt"
-BESIDE = 32 if WINDOWS else 25  # bytes that the name of an unfinished file or folder has more
+# Bytes that `_beside` adds to a name at most: punctuation, "tmp", a process id and eight hex
+# digits. On Windows, the lock on a temporary folder is a file whose name is 7 bytes longer.
+BESIDE = 32 if WINDOWS else 25
 
 
 def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
-    """Put a file in its place, whole or not at all; what was there stays until then.
+    """Write a file completely or not at all; an existing file stays until the new one is complete.
 
-    Contents in pieces are written as they come, so that they need not fit into memory.
+    Contents in chunks are written as they come, so that they need not fit into memory.
     """
     pieces = [contents] if isinstance(contents, bytes) else contents
     temporary = _beside(path)
     try:
         with temporary.open("wb") as file:
             file.writelines(pieces)
+            # The data must be on disk before the rename is, or a crash could leave the final name
+            # on an empty file.
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        # The rename is an entry in the folder, and only durable once that is on disk as well.
         fsync(path.parent)
     except OSError as error:
         with suppress(OSError):
@@ -48,9 +54,10 @@ def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
 
 
 def open_like_others(path: Path) -> None:
-    """Give a file the permissions of one made by `open`: libraries may make theirs private.
+    """Give a file the permissions that `open` would give it; some libraries create private files.
 
-    What the umask leaves is read off an empty file, because asking for the umask sets it.
+    The permissions are read off an empty probe file: the umask can only be queried by setting it,
+    which affects all threads.
     """
     probe = _beside(path)
     try:
@@ -61,21 +68,23 @@ def open_like_others(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """Name something that is not finished; the name is new."""
+    """Return a new hidden name in the same folder, for something unfinished."""
+    # The same folder, because a rename is atomic only within one file system. Random, because
+    # machines that share a disk may have equal process ids.
     return path.with_name(f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def sha256_of_file(path: Path) -> str:
-    """The sha256 of a file, read in pieces."""
+    """Compute the sha256 of a file in chunks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync(path: Path) -> None:
-    """Force a file, or the names in a folder, to disk; Windows does that for folders by itself."""
+    """Flush a file, or the entries of a folder, to disk; Windows flushes folders by itself."""
     if WINDOWS and path.is_dir():
         return
-    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows: only what is writable
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows needs write access
     try:
         os.fsync(handle)
     finally:
@@ -84,38 +93,40 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def temporary_folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target, locked while its writer lives and gone when the block ends."""
+    """Yield a folder beside `target`, locked while its writer lives and removed after the block."""
     temporary = _beside(target)
-    temporary.mkdir()  # with the permissions that the umask leaves, which mkdtemp does not give
+    temporary.mkdir()  # mkdir, as mkdtemp ignores the umask
     try:
+        # The lock tells `remove_leftovers` in other processes that the writer is alive.
         with locks.lock(temporary, wait=True):
             yield temporary
     finally:
+        # Nothing is left to remove if the folder has been renamed into place.
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def put_in_place(finished: Path, target: Path) -> None:
-    """Rename a finished folder; where it is to be there is nothing, or an empty folder."""
-    if WINDOWS and target.is_dir():  # Windows renames a folder only to a name that is free
+    """Rename a finished folder to `target`, which must not exist or be an empty folder."""
+    if WINDOWS and target.is_dir():  # elsewhere, rename replaces an empty folder
         target.rmdir()
     finished.rename(target)
 
 
 def remove_leftovers(folder: Path, pattern: str) -> None:
-    """Remove what writers that were killed have left: whatever nobody has locked."""
+    """Remove what killed writers have left behind: every match that nobody holds a lock on."""
     for left in folder.glob(pattern):
         with suppress(OSError), locks.lock(left):
             if left.is_dir():
                 shutil.rmtree(left)
-            elif not locks.is_stand_in(left):  # that one goes when it is unlocked
+            elif not locks.is_stand_in(left):  # a stand-in is removed when it is unlocked
                 left.unlink()
 
 
 @contextmanager
 def file_lock(path: Path, *, what: str) -> Iterator[None]:
-    """Hold a lock while the block runs; a second process is refused, with the number of the first.
+    """Hold a lock while the block runs; a second process is refused and told who holds the lock.
 
-    The file stays, the lock goes with the process however it ends.
+    The file stays on disk; the lock ends with the process, however that ends.
     """
     with ExitStack() as stack:
         try:
@@ -135,9 +146,10 @@ def disk_error(
     needed: int | None = None,
     left: str = "nothing was left behind",
 ) -> FolderError:
-    """Say what could not be written, and what is free and missing where the disk is full."""
+    """Build the error for a failed write; for a full disk, it says how much is free and missing."""
     remedy = "Give another --out."
     if error.errno in FULL:
+        # The target may not exist yet: the nearest folder that does is on the same disk.
         above = next(path for path in target.resolve().parents if path.is_dir())
         free = shutil.disk_usage(above).free
         remedy = f"{free:,} bytes are free there. Make room. {remedy}"
@@ -147,9 +159,10 @@ def disk_error(
 
 
 def check_output_file(path: Path) -> None:
-    """Refuse a file that cannot be written, before any work is done for it.
+    """Refuse an output file that cannot be written, before any work is done for it.
 
-    It will be written under another name beside its place and renamed. Nothing is overwritten.
+    The file will be written under a temporary name beside `path` and renamed. Nothing is
+    overwritten.
     """
     _check_name(path, beside=True)
     if path.exists():
@@ -162,11 +175,11 @@ def check_output_file(path: Path) -> None:
 
 
 def check_output_folder(path: Path, *, renamed: bool) -> None:
-    """Refuse a folder that cannot be written, before any work is done for it.
+    """Refuse an output folder that cannot be written, before any work is done for it.
 
-    `renamed`: it will be written under another name beside its place and renamed, so it must be
-    new, or empty and replaceable. Otherwise files are written into it as the work goes on, which
-    also works through a link, in a mount point and in the current folder.
+    With `renamed`, the folder will be written under a temporary name and renamed, so the target
+    must be new, or empty and replaceable. Otherwise files are written into it as the work
+    proceeds, which also works through a link, in a mount point and in the current folder.
     """
     _check_name(path, beside=renamed)
     empty = path.is_dir() and not any(path.iterdir())
@@ -195,8 +208,10 @@ def check_output_folder(path: Path, *, renamed: bool) -> None:
 
 
 def _check_name(path: Path, *, beside: bool) -> None:
-    """Refuse names that could not be written into logs and JSON, or are too long."""
+    """Refuse names that are too long or that cannot be written into logs and JSON."""
     try:
+        # Python decodes names that are not UTF-8 to lone surrogates, which cannot be encoded. The
+        # name of "." only appears in its absolute path.
         f"{path} {path.absolute().name}".encode()
     except UnicodeEncodeError:
         raise SettingsError(
@@ -213,7 +228,8 @@ def _check_name(path: Path, *, beside: bool) -> None:
 
 
 def _check_place(path: Path) -> None:
-    """Refuse a place below a file, or in a folder that may not be written."""
+    """Refuse a path below a file, or in a folder that is not writable."""
+    # The nearest ancestor that exists; lexists, because a link to nothing is in the way too.
     place = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.lexists(p))
     if not place.is_dir():
         raise FolderError(f"{path}: {place} is no folder. Give another --out.")

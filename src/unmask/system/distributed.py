@@ -1,9 +1,9 @@
-"""One process or many: the same loop, with sums over all of them.
+"""One process or many: the same training loop, with sums over all processes.
 
-`unmask pretrain` is one process; `torchrun -m unmask pretrain` is many: gloo between processors,
-NCCL between GPUs, every process with a copy (DDP) or a share (FSDP2, --shard) of the weights. A
-step's batches are the same whatever the number of processes; only who computes them changes, as
-long as a step has a piece for each of them.
+`unmask pretrain` runs one process. `torchrun -m unmask pretrain` runs several, which communicate
+through gloo (CPU) or NCCL (GPU); each holds a full copy of the weights (DDP) or a shard of them
+(FSDP2, --shard). The batches of a step do not depend on the number of processes, only which process
+computes them does, as long as a step has a micro-batch for each process.
 """
 
 import os
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from unmask.system.errors import SettingsError
 
-TIMEOUT = timedelta(minutes=10)  # a process that is silent for longer has died
+TIMEOUT = timedelta(minutes=10)  # a process that is silent for longer counts as dead
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this is."""
+    """Rank, world size and device of this process, with the collective operations of a run."""
 
     rank: int = 0
     world: int = 1
@@ -32,20 +32,22 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Does this process write and print?"""
+        """Whether this is rank 0, which alone writes files and prints."""
         return self.rank == 0
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Sums over all processes, the same on each."""
+        """Sum each value over all processes; every process gets the same sums."""
         if self.world == 1:
             return list(values)
+        # float64 adds counts of tokens and bytes exactly, up to 2^53.
         sums = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(sums)
         found: list[float] = sums.tolist()
         return found
 
     def refuse_difference(self, value: str | float | Mapping[str, object], what: str) -> None:
-        """Refuse to go on where processes have come to different values."""
+        """Raise an error on all processes unless they all have the same value."""
+        # Every process sees every value, so all of them raise and none waits for the others.
         if len(set(self.gather(ascii(value).encode()))) > 1:
             raise SettingsError(
                 f"{what} is not the same on all {self.world} processes. They must see the same "
@@ -53,10 +55,11 @@ class Processes:
             )
 
     def gather(self, payload: bytes) -> list[bytes]:
-        """The bytes of every process, in the order of their ranks, the same on each."""
+        """Gather the bytes of all processes, in the order of their ranks, on every process."""
         if self.world == 1:
             return [payload]
         ranks = range(self.world)
+        # all_gather needs tensors of one shape: exchange the sizes, pad to the largest, cut again.
         sizes = self.total([len(payload) if rank == self.rank else 0 for rank in ranks])
         padded = bytearray(payload.ljust(max(1, *map(int, sizes)), b"\0"))
         own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
@@ -66,20 +69,22 @@ class Processes:
         return [bytes(part.cpu().numpy()[:size]) for part, size in found]
 
     def from_first(self, values: Sequence[float]) -> list[float]:
-        """The numbers of the first process."""
+        """Broadcast the numbers of rank 0 to all processes."""
+        # A sum to which only rank 0 contributes: no second kind of collective is needed.
         return self.total([value if self.first else 0.0 for value in values])
 
     def agree(self, answer: bool) -> bool:
-        """Let the first process decide for all."""
+        """Let rank 0 decide for all processes."""
+        # Processes that branched differently would wait for each other in different collectives.
         return self.from_first([float(answer)])[0] > 0
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Block until all processes have arrived here."""
         if self.world > 1:
             dist.barrier()
 
     def wrap(self, module: nn.Module, blocks: Sequence[nn.Module], *, shard: bool) -> nn.Module:
-        """Let gradients be averaged over the processes."""
+        """Move a module to this process's device, with gradients averaged over all processes."""
         module.to(self.device)
         if self.world == 1:
             if shard:
@@ -92,22 +97,24 @@ class Processes:
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(self.device.type, (self.world,))
+        # Bottom-up: FSDP2 makes one group of the parameters that no inner call has taken, so each
+        # block gathers its own weights when it runs.
         for part in (*blocks, module):
             fully_shard(part, mesh=mesh)
         return module
 
     def syncing(self, module: nn.Module, now: bool) -> AbstractContextManager[None]:
-        """Exchange gradients in this pass, or only add them up here."""
+        """Return a context that exchanges gradients (`now`), or only accumulates them locally."""
         if isinstance(module, nn.parallel.DistributedDataParallel) and not now:
             return module.no_sync()
-        if set_sync := getattr(module, "set_requires_gradient_sync", None):  # of shares
+        if set_sync := getattr(module, "set_requires_gradient_sync", None):  # FSDP2; stays set
             set_sync(now)
         return nullcontext()
 
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the other processes, if torchrun started several."""
+    """Join the other processes if torchrun has started several."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Processes(device=_device(0))
@@ -125,20 +132,21 @@ def join_processes() -> Iterator[Processes]:
     )
     try:
         yield Processes(rank, world, device)
-        dist.barrier()  # who leaves while another still talks may be aborted on the way out
+        dist.barrier()  # a process that exits while others still communicate may be aborted
     finally:
         dist.destroy_process_group()
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor that may lie in shares on several processes, whole; all of them must ask."""
+    """Return a tensor in full, even if it is sharded over processes; all of them must call this."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def sharded_like(tensor: Tensor, model: Tensor) -> Tensor:
-    """A whole tensor laid out like another, in shares if that one is."""
+    """Lay a full tensor out like `model`: sharded if that is, else only on its device."""
     tensor, alike = tensor.to(model.device), tensor.shape == model.shape
+    # Only tensors of the parameter's shape are sharded: a count of steps, say, stays whole.
     if alike and hasattr(model, "device_mesh") and hasattr(model, "placements"):
         from torch.distributed.tensor import distribute_tensor
 
@@ -151,10 +159,10 @@ def _device(local: int) -> torch.device:
 
 
 def _store(rank: int, world: int) -> Any:
-    """Where processes find each other; each restart by torchrun has names of its own.
+    """Return the store through which processes find each other, under a prefix for each restart.
 
-    Under the same names, restarted workers would connect to the ports of the dead ones, fail, and
-    cost further restarts.
+    With the prefix of an earlier attempt, restarted workers would connect to the ports of dead
+    ones, fail, and cause further restarts.
     """
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
@@ -163,6 +171,7 @@ def _store(rank: int, world: int) -> Any:
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         world,
+        # torchrun's agent may already be listening on the port; then rank 0 is a client too.
         is_master=rank == 0 and not by_agent,
         timeout=TIMEOUT,
     )
@@ -170,5 +179,5 @@ def _store(rank: int, world: int) -> Any:
 
 
 def restart_count() -> int:
-    """How often torchrun has restarted the workers of this run."""
+    """Return how often torchrun has restarted the workers of this run."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

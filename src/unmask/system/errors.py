@@ -1,7 +1,7 @@
-"""What a user can mend, said in one line: `where: what we got; what we need. What to do.`
+"""Errors that a user can fix, in one line: `where: what we got; what we need. What to do.`
 
-UserError is the base; its kinds say which part of the user's world is meant. Everything a user
-cannot mend is an ordinary exception, and a fault of ours.
+`UserError` is the base class; its subclasses say which part of the user's world is meant. Any
+other exception is a bug in unmask.
 """
 
 import signal
@@ -11,19 +11,19 @@ from importlib import import_module
 
 
 class UserError(ValueError):
-    """Something the user can mend; the command line prints it without a traceback, exit code 2."""
+    """An error that the user can fix; the command line prints no traceback and exits with 2."""
 
 
 class SettingsError(UserError):
-    """A setting, a flag or a name that is unknown or impossible."""
+    """A setting, option or name that is unknown or impossible."""
 
 
 class DataError(UserError):
-    """A text or data file that cannot be read as it stands."""
+    """A text or data file that cannot be read as it is."""
 
 
 class TextTooLong(DataError):
-    """A text that does not fit, where nothing may be cut; `number` counts texts from 1."""
+    """A text over the model's limit, where truncation is not allowed; `number` counts from 1."""
 
     def __init__(self, number: int, tokens: int, limit: int, where: str | None = None) -> None:
         self.number, self.tokens, self.limit = number, tokens, limit
@@ -38,19 +38,19 @@ class FolderError(UserError):
 
 
 class FetchError(UserError):
-    """Something that could not be brought from a package index or a hub."""
+    """A model that could not be downloaded from a package index or hub."""
 
 
 class Stopped(Exception):
-    """A run was asked to stop by a signal, has saved its state, and did."""
+    """A signal asked the run to stop, and the run has saved its state and stopped."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.exit_code = 128 + number
+        self.exit_code = 128 + number  # as shells report a process that a signal ended
 
 
 def require(what: str, *packages: str, extra: str) -> None:
-    """Refuse what needs packages that are not installed; `extra` of unmask installs them."""
+    """Raise an error if a package cannot be imported; optional dependency `extra` installs it."""
     for package in packages:
         try:
             import_module(package)
@@ -62,7 +62,7 @@ def require(what: str, *packages: str, extra: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong in somebody else's code: the kind of error, and what it says.
+    """Describe an exception of third-party code in one line: its type and message.
 
     >>> one_line(ValueError("two\\nlines")), one_line(KeyError())
     ('ValueError: two lines', 'KeyError')
@@ -71,12 +71,13 @@ def one_line(error: Exception) -> str:
 
 
 def unknown_name(what: str, got: str, allowed: Iterable[str]) -> str:
-    """Say that a name is unknown, and offer the nearest right one.
+    """Build the message for an unknown name, with the closest valid one.
 
     >>> unknown_name("size", "minni", ["tiny", "mini"])
     "unknown size 'minni'; did you mean 'mini'? The sizes are mini, tiny."
     """
     names = sorted(allowed)
+    # Cut to 60 characters: the name may come from a file, and matching takes quadratic time.
     near = get_close_matches(got[:60], names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else "there is none of that name."
     return f"unknown {what} {got[:60]!r}; {hint} The {plural(what)} are {', '.join(names)}."
@@ -86,7 +87,7 @@ IRREGULAR = {"criterion": "criteria"}
 
 
 def plural(noun: str, count: int = 2) -> str:
-    """Give the form of an English noun that goes with a count.
+    """Inflect an English noun for a count.
 
     >>> plural("text", 1), plural("text"), plural("key"), plural("vocabulary")
     ('text', 'texts', 'keys', 'vocabularies')

@@ -1,7 +1,8 @@
 """Locks on files and folders that end with the process that holds them, however it ends.
 
 Where Python has `fcntl` (Linux, macOS), the file or folder itself is locked. Elsewhere (Windows)
-the library filelock locks a file; a folder cannot be locked there, so a file beside it is.
+the library filelock locks a file. A folder cannot be locked there, so a file beside it is locked
+in its place (a stand-in).
 """
 
 import errno
@@ -16,10 +17,10 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-BESIDE = ".locked"  # ending of the file that stands for a folder, where folders cannot be locked
+BESIDE = ".locked"  # suffix of a stand-in for a folder
 
 
-HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # what systems answer of a held lock
+HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # how systems report a lock that is held
 
 
 class Busy(BlockingIOError):
@@ -32,7 +33,7 @@ class Busy(BlockingIOError):
 
 @contextmanager
 def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock an existing file or folder while the block runs; raise `Busy` instead of waiting."""
+    """Lock an existing file or folder while the block runs; raise `Busy` unless it is to `wait`."""
     if fcntl is None:
         stand_in = path if is_stand_in(path) else path.with_name(path.name + BESIDE)
         with _library_lock(stand_in, wait=wait):
@@ -48,7 +49,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def lock_file(path: Path, holder: str) -> Iterator[None]:
-    """Lock a file, made if it is missing, and write into it who holds the lock.
+    """Lock a file, created if it is missing, and write into it who holds the lock.
 
     Without `fcntl` nothing is written, because other processes cannot read a locked file there.
     """
@@ -62,6 +63,7 @@ def lock_file(path: Path, holder: str) -> Iterator[None]:
             _flock(handle, path)
         except Busy:
             raise Busy(path, os.read(handle, 100).decode("utf-8", "replace").strip()) from None
+        # Not before the lock is acquired: until then, the file names the process that holds it.
         os.ftruncate(handle, 0)
         os.write(handle, holder.encode())
         yield
@@ -70,16 +72,17 @@ def lock_file(path: Path, holder: str) -> Iterator[None]:
 
 
 def is_stand_in(path: Path) -> bool:
-    """Whether a file is there only to be locked in place of a folder."""
+    """Whether a file exists only to be locked in place of a folder."""
     return fcntl is None and path.name.endswith(BESIDE)
 
 
 def _flock(handle: int, path: Path, *, wait: bool = False) -> None:
-    if sys.platform == "win32":  # for type checkers, which know what it lacks
+    if sys.platform == "win32":  # for type checkers: Windows has no flock
         raise NotImplementedError
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
+        # Other errors, as on a disk without locks, must not look like a lock that is held.
         if error.errno in HELD:
             raise Busy(path) from None
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -87,7 +90,7 @@ def _flock(handle: int, path: Path, *, wait: bool = False) -> None:
 
 @contextmanager
 def _library_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock a file with filelock. One that stands for a folder is removed after the block."""
+    """Lock a file with filelock; a stand-in for a folder is removed afterwards."""
     import filelock
 
     held = filelock.FileLock(path)
@@ -100,5 +103,5 @@ def _library_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     finally:
         held.release()
         if is_stand_in(path):
-            with suppress(OSError):  # somebody else has it open
+            with suppress(OSError):  # another process has it open
                 path.unlink()

@@ -1,21 +1,21 @@
-"""Memory that is freed is used again, instead of being asked for anew with every step.
+"""Keep freed memory in the process, instead of requesting it again from the system in every step.
 
-The C library gives large blocks back to the system. A training step, or a batch of texts, asks for
-the same ones again and again, and each time the system clears them page by page: 60,000 pages a
-step, for a network of 11 million weights.
+glibc returns large blocks to the system. A training step, or a batch of texts, requests the same
+blocks again and again, and each time the system clears them page by page: 60,000 page faults per
+step, for a network of 11 million parameters.
 """
 
 import ctypes
 import sys
 from contextlib import suppress
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, in malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt, from malloc.h
 _NEVER = 2**31 - 1
-_LARGEST = 2**25  # above this, glibc does not keep a block whatever it is told
+_LARGEST = 2**25  # 32 MB: glibc returns larger blocks whatever it is told
 
 
 def keep_freed_memory() -> bool:
-    """From now on, in this process; False where the C library has no such switch."""
+    """Change this for the whole process; return False if the C library has no such switch."""
     if sys.platform != "linux":
         return False
     with suppress(OSError, AttributeError):

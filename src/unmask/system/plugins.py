@@ -1,8 +1,8 @@
-"""Names -> classes: those that come with unmask, and those of a user's own file.
+"""Names -> classes: those that come with unmask, and those that a user's plugin registers.
 
-A plugin is a Python file that the user names, with `--plugin FILE.py` or by importing it before
-`unmask.register`. Nothing else can name one: no recipe, no model folder, no request. What a plugin
-registers stands beside the built-in names and never replaces one.
+A plugin is a Python file that the user names, with `--plugin FILE.py` or by importing it before it
+calls `unmask.register`. Recipes, model folders and requests cannot name one, because loading a
+plugin runs its code. What a plugin registers is added to the built-in names and never replaces one.
 """
 
 import hashlib
@@ -16,19 +16,20 @@ from typing import Any, Literal, get_args
 from unmask.system.errors import SettingsError, UserError, one_line, unknown_name
 
 Kind = Literal["objective", "task", "metric", "callback"]
+# Modules as strings, imported on use: they belong to packages above this one.
 CLASSES = {"objective": "unmask.objectives.base:Objective", "task": "unmask.tasks.base:Task"}
 BUILT_IN = {"objective": "unmask.objectives:OBJECTIVES", "task": "unmask.tasks:TASKS"}
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _registered: dict[Kind, dict[str, object]] = {kind: {} for kind in KINDS}
-_loaded: dict[str, str] = {}  # names of plugin files, with the sha256 of each
+_loaded: dict[str, str] = {}  # names of plugin files -> sha256
 
 
 def register(kind: Kind, name: str, thing: object) -> None:
-    """Make an objective, a task, a metric or a callback of one's own known by a name.
+    """Register an objective, a task, a metric or a callback under a name.
 
     An objective is a subclass of `unmask.objectives.base.Objective`, a task one of
-    `unmask.tasks.base.Task`. A metric is a function of records and answers that returns a number; a
-    callback is a function that is given each entry of a run's metrics, to read.
+    `unmask.tasks.base.Task`. A metric is a function of records and answers that returns a number. A
+    callback is a function that receives each entry of a run's metrics, read-only.
     """
     if kind not in _registered:
         raise SettingsError(f"register: {unknown_name('kind', kind, _registered)}")
@@ -43,7 +44,7 @@ def register(kind: Kind, name: str, thing: object) -> None:
 
 
 def _refuse_other(kind: Kind, name: str, thing: object) -> None:
-    """Refuse what is not of the kind that it is registered as."""
+    """Raise an error if `thing` is not of the kind that it is registered as."""
     if kind in CLASSES:
         needed: type = _imported(CLASSES[kind])
         if not (isinstance(thing, type) and issubclass(thing, needed)):
@@ -54,11 +55,12 @@ def _refuse_other(kind: Kind, name: str, thing: object) -> None:
 
 
 def load_plugin(path: str | Path) -> None:
-    """Run a user's file, which registers what it defines."""
+    """Run a user's Python file, which registers what it defines."""
     place = Path(path)
     if place.suffix != ".py" or not place.is_file():
         raise SettingsError(f"--plugin {path}: need a Python file (.py) that exists.")
     digest = hashlib.sha256(place.read_bytes()).hexdigest()
+    # The same file may be named twice; running it again would register its names again.
     if _loaded.get(place.name) == digest:
         return
     if place.name in _loaded:
@@ -68,7 +70,7 @@ def load_plugin(path: str | Path) -> None:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module here
     try:
         spec.loader.exec_module(module)
     except UserError:
@@ -81,22 +83,22 @@ def load_plugin(path: str | Path) -> None:
 
 
 def loaded_plugins() -> dict[str, str]:
-    """The files that were loaded, with the sha256 of each."""
+    """Return the names of the loaded plugin files, with the sha256 of each."""
     return dict(_loaded)
 
 
 def registered(kind: Kind) -> dict[str, Any]:
-    """What plugins have registered of a kind, by its name."""
+    """Return what plugins have registered of one kind, by name."""
     return dict(_registered[kind])
 
 
 def known_names(kind: Kind, table: Mapping[str, str]) -> list[str]:
-    """All names of a kind: the built-in ones of a table, then those of plugins."""
+    """List all names of a kind: the built-in ones in `table`, then those of plugins."""
     return [*table, *_registered[kind]]
 
 
 def find_class(kind: Kind, table: Mapping[str, str], name: str) -> Any:
-    """The class of a name: from a plugin, or from where a built-in table says it is."""
+    """Resolve a name to a class, registered by a plugin or named as `module:name` in `table`."""
     if name in _registered[kind]:
         return _registered[kind][name]
     if name not in table:
@@ -106,12 +108,12 @@ def find_class(kind: Kind, table: Mapping[str, str], name: str) -> Any:
 
 
 def _built_in(kind: Kind) -> Mapping[str, str]:
-    """The names that come with unmask."""
+    """Return the built-in names of a kind."""
     table: Mapping[str, str] = _imported(BUILT_IN[kind]) if kind in BUILT_IN else {}
     return table
 
 
 def _imported(place: str) -> Any:
-    """What `module:name` means. Imported late: it belongs to packages above this one."""
+    """Import `module:name`, late: the module belongs to a package above this one."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""Jobs -> results, in order, on several processes, never reading far ahead of the workers."""
+"""Jobs -> results, in order, from several processes, reading only a few jobs ahead."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 def map_in_order(
     work: Callable[[Job], Result], jobs: Iterable[Job], workers: int
 ) -> Iterator[tuple[Job, Result]]:
-    """Yield every job with its result; `work` must be a function that can be pickled."""
+    """Yield each job with its result, in order; `work` and its jobs must be picklable."""
     if workers <= 1:
         yield from ((job, work(job)) for job in jobs)
         return
@@ -30,8 +30,10 @@ def map_in_order(
     with ProcessPoolExecutor(
         workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),)
     ) as pool:
+        # Lazy, unlike pool.map, which reads all jobs at once: chunks of a corpus would fill memory.
         submitted = ((job, pool.submit(work, job)) for job in jobs)
         try:
+            # One job more than there are workers, so that none is idle while a result is consumed.
             waiting = deque(islice(submitted, workers + 1))
             while waiting:
                 waiting.extend(islice(submitted, 1))
@@ -43,13 +45,15 @@ def map_in_order(
                 "kept. Run the same command again, with fewer --workers."
             ) from None
         finally:
+            # Also when the consumer stops early: no process may outlive the generator.
             pool.shutdown(cancel_futures=True)
 
 
 def _begin(parent: int) -> None:
-    """A worker keeps to one thread, for there is one for each core, and dies with its parent."""
-    os.environ["RAYON_NUM_THREADS"] = "1"  # the tokenizer's engine
+    """Set up a worker: one thread, as there is a worker per core, and an end with its parent."""
+    os.environ["RAYON_NUM_THREADS"] = "1"  # threads of the tokenizer's engine
     if sys.platform == "linux":
+        # A parent that is killed cannot shut its pool down; the kernel kills its workers instead.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we could ask to be told
+    if os.getppid() != parent:  # the parent died before prctl
         os._exit(1)

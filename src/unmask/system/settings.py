@@ -1,7 +1,8 @@
-"""Tables -> checked settings: strict pydantic models, TOML recipes, and JSON from strangers.
+"""Tables -> validated settings: strict pydantic models, TOML recipes, and untrusted JSON.
 
-It knows no component. Each component declares its own `Settings` beside what it configures, and
-`build` turns a plain table into one, saying in our words which key is wrong and what is near it.
+This module knows no component. Each component declares its own `Settings` beside the code that they
+configure. `validate` turns a plain table into settings, and its errors say which key is wrong
+and which valid name is closest.
 """
 
 import json
@@ -19,8 +20,8 @@ from pydantic_core import ErrorDetails
 from unmask.system.errors import FolderError, SettingsError, UserError, unknown_name
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
-DEEPEST = 50  # levels of tables and lists; code that reads settings is recursive
-NEEDED = {  # where pydantic says what the value is in Python, and not in TOML and JSON
+DEEPEST = 50  # levels of nesting; code that reads settings is recursive
+NEEDED = {  # where pydantic names Python's types instead of TOML's and JSON's
     "model_type": "need a table",
     "dict_type": "need a table",
     "tuple_type": "need a list",
@@ -29,7 +30,7 @@ NEEDED = {  # where pydantic says what the value is in Python, and not in TOML a
 
 
 class Settings(BaseModel):
-    """A frozen table of settings that refuses unknown keys and silent conversions."""
+    """Frozen settings that refuse unknown keys and silent type conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -38,24 +39,25 @@ S = TypeVar("S", bound=Settings)
 
 
 def validate(kind: type[S], table: Mapping[str, object], *, where: str) -> S:
-    """Check a table against its declaration; `where` opens the message of an error."""
+    """Validate a table against its declaration; `where` starts every error message."""
     refuse_unknown(kind, table, where)
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
         inner: object = error.errors(include_url=False)[0].get("ctx", {}).get("error")
-        if isinstance(inner, SettingsError):  # a table inside has found the words already
+        if isinstance(inner, SettingsError):  # raised by a nested table; complete
             raise inner from None
         raise SettingsError(_first(error, table, where)) from None
 
 
 def refuse_unknown(kind: type[Settings], table: Mapping[str, object], where: str) -> None:
-    """Name a key that is not declared, in this table or in one inside it."""
+    """Raise an error for a key that is not declared, in this table or in a nested one."""
     for key, value in table.items():
+        # Checked before pydantic, whose message for an unknown key names no similar one.
         if key not in kind.model_fields:
             raise SettingsError(f"{where}: {unknown_name('key', key, kind.model_fields)}")
         inner = kind.model_fields[key].annotation
-        tables: list[object] = value if isinstance(value, list) else [value]
+        tables: list[object] = value if isinstance(value, list) else [value]  # a list of tables
         if get_origin(inner) is dict and isinstance(value, Mapping):
             tables = list(value.values())
         kinds = [own for own in _within(inner) if _has_tables(own)]
@@ -65,12 +67,12 @@ def refuse_unknown(kind: type[Settings], table: Mapping[str, object], where: str
 
 
 def _within(annotation: object) -> list[object]:
-    """A type and all types that it is made of."""
+    """Return a type annotation and, recursively, all of its arguments."""
     return [annotation, *chain.from_iterable(map(_within, get_args(annotation)))]
 
 
 def _kind_of(table: Mapping[str, object], kinds: list[type[Settings]]) -> type[Settings] | None:
-    """What a table declares, where there are several kinds, and it says which it is."""
+    """Choose the declaration of a nested table; among several, its `kind` decides."""
     tagged = [own for own in kinds if "kind" in own.model_fields]
     if len(tagged) > 1:
         kinds = [own for own in tagged if own.model_fields["kind"].default == table.get("kind")]
@@ -78,7 +80,7 @@ def _kind_of(table: Mapping[str, object], kinds: list[type[Settings]]) -> type[S
 
 
 def _has_tables(kind: object) -> TypeGuard[type[Settings]]:
-    """Is it a kind of settings, whose keys are not checked elsewhere?"""
+    """Whether a type is `Settings` whose keys are to be checked here."""
     own = isinstance(kind, type) and issubclass(kind, Settings)
     return own and not getattr(kind, "checks_itself", False)
 
@@ -94,11 +96,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:
-    """Parse TOML; what is nested too deep for a recipe is refused."""
+    """Parse TOML, refusing what is nested too deep for a recipe."""
     try:
         table = tomllib.loads(text)
     except RecursionError:
         raise _too_deep(where) from None
+    # Level by level, because a recursive check would fail on the depth that it looks for.
     level: list[object] = [table]
     for _ in range(DEEPEST + 1):
         level = [inner for part in level for inner in _inside(part)]
@@ -108,7 +111,7 @@ def _toml(text: str, where: str) -> dict[str, Any]:
 
 
 def _inside(value: object) -> Iterable[object]:
-    """The values of a table or a list."""
+    """Return the values of a table or list; nothing for other values."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -121,7 +124,7 @@ def _too_deep(where: str) -> SettingsError:
 
 
 def write_toml(table: Mapping[str, object], inside: str = "") -> str:
-    """A table of settings, and tables inside it, as TOML; what is None is left out.
+    """Format settings, with nested tables, as TOML; a value of None is omitted.
 
     >>> print(write_toml({"seed": 1, "model": {"size": "mini"}, "phases": [{"length": 128}]}))
     seed = 1
@@ -134,7 +137,7 @@ def write_toml(table: Mapping[str, object], inside: str = "") -> str:
     <BLANKLINE>
     """
     plain = {k: v for k, v in table.items() if not _tables(v) and v is not None}
-    # TOML has JSON's strings, but no pairs of surrogates: characters stand for themselves; not DEL.
+    # JSON's strings are TOML's, except that TOML has no surrogate pairs and no literal DEL.
     text = "".join(
         f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in plain.items()
     ).replace("\x7f", "\\u007f")
@@ -147,14 +150,14 @@ def write_toml(table: Mapping[str, object], inside: str = "") -> str:
 
 
 def _tables(value: object) -> list[Mapping[str, object]]:
-    """The tables that a value is: itself, or a list of nothing else; none where it is no table."""
+    """Return the tables in a value: itself, or the items of a list of tables; else none."""
     parts: list[object] = value if isinstance(value, list) else [value]
     tables = [part for part in parts if isinstance(part, Mapping)]
     return tables if len(tables) == len(parts) else []
 
 
 def apply_overrides(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """A table with some values replaced, each given as `name.name=value`.
+    """Return a table with some values replaced, each given as `name.name=value`.
 
     >>> apply_overrides({"model": {"size": "base"}}, ["model.size=mini", "seed=3"])
     {'model': {'size': 'mini'}, 'seed': 3}
@@ -177,7 +180,7 @@ def apply_overrides(table: dict[str, Any], assignments: Iterable[str]) -> dict[s
 
 
 def _key(place: object, key: str, assignment: str) -> Any:
-    """What a name means inside a table, or a number inside a list of tables."""
+    """Resolve one part of a dotted name: a key of a table, or an index into a list of tables."""
     if isinstance(place, dict):
         return key
     if not isinstance(place, list):
@@ -191,7 +194,7 @@ def _key(place: object, key: str, assignment: str) -> Any:
 
 
 def _value(name: str, text: str) -> object:
-    """The value of a setting, as TOML writes it; a bare word is a string."""
+    """Parse a value as TOML; anything that is not TOML is a string, so words need no quotes."""
     try:
         table: dict[str, object] = _toml(f"value = {text}", f"--set {name:.60}")
     except tomllib.TOMLDecodeError:
@@ -200,10 +203,10 @@ def _value(name: str, text: str) -> object:
 
 
 def _first(error: ValidationError, table: Mapping[str, object], where: str) -> str:
-    """One line for the first thing that is wrong."""
+    """Format the first validation error as one line."""
     found = [(_place(own, table), own) for own in error.errors(include_url=False)]
     first = found[0][0]
-    # A value that may be of several types is refused by each; the deepest has read most of it.
+    # Each member of a union reports its own error; the deepest one has matched most of the value.
     inside = [one for one in found if one[0][: len(first)] == first]
     place, detail = max(inside, key=lambda one: len(one[0]))
     needs = dict.fromkeys(_need(own) for at, own in inside if at == place)
@@ -211,27 +214,27 @@ def _first(error: ValidationError, table: Mapping[str, object], where: str) -> s
     if detail["type"] == "missing":
         return f"{where}: '{key}' is missing; give it a value."
     if not key or (detail["type"] == "value_error" and isinstance(detail["input"], Mapping)):
-        # A rule between several keys of a table, which names them itself.
+        # A rule about several keys of a table, whose message names them itself.
         return f"{where}{f' [{key}]' if key else ''}: {_need(detail)}"
     got, need = repr(detail.get("input")), "; or ".join(one.removesuffix(".") for one in needs)
     return f"{where}: '{key}' is {got[:60]}; {need}."
 
 
 def _need(detail: ErrorDetails) -> str:
-    """What is needed instead."""
-    if detail["type"] == "union_tag_invalid":  # whose message has all of what was given
+    """Say what was expected instead."""
+    if detail["type"] == "union_tag_invalid":  # pydantic's message repeats the whole input
         return f"need a kind of {detail['ctx']['expected_tags']}"
     need = NEEDED.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return need[0].lower() + need[1:]
 
 
 def _numbered(value: object) -> dict[str | int, object]:
-    """The elements of a list, by their numbers."""
+    """Return the items of a list by index; nothing for other values."""
     return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
 
 
 def _place(detail: ErrorDetails, table: object) -> tuple[str, ...]:
-    """The names that lead to a value, without the types that pydantic tried on the way."""
+    """Return the keys that lead to a value, without the names of types that pydantic tried."""
     found: list[str] = []
     for part in detail["loc"]:
         rows = table if isinstance(table, Mapping) else _numbered(table)
@@ -242,11 +245,12 @@ def _place(detail: ErrorDetails, table: object) -> tuple[str, ...]:
 
 
 def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    """Read a JSON object from a file that may be hostile: bounded, no repeated keys, no NaN."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for, a device has no end
+    """Read a JSON object from an untrusted file: bounded, without repeated keys or NaN."""
+    if path.exists() and not path.is_file():  # a pipe would block, a device has no end
         raise FolderError(f"{path}: cannot be read (it is no ordinary file).")
     try:
         with path.open("rb") as file:
+            # One byte more than the limit shows that a file is too long, without reading the rest.
             raw = file.read(limit + 1)
     except OSError as error:
         raise FolderError(f"{path}: cannot be read ({error.strerror}).") from None
@@ -258,7 +262,7 @@ def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
 def parse_json(
     raw: bytes | str, *, where: str, kind: type[UserError] = FolderError
 ) -> dict[str, Any]:
-    """Text -> a JSON object, refusing what Python's parser lets pass."""
+    """Parse a JSON object, refusing repeated keys and NaN, which Python's parser accepts."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table = dict(pairs)
@@ -278,7 +282,8 @@ def parse_json(
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, " if isinstance(raw, bytes) else ""
         why = f"{error.msg} ({place}column {error.colno})"
-    except ValueError as error:  # not UTF-8, or an integer of thousands of digits
+    except ValueError as error:  # not UTF-8, a repeated key, or a huge integer
+        # On huge integers, Python's message goes on with advice for programmers.
         why = str(error).partition(";")[0]
     else:
         if isinstance(table, dict):

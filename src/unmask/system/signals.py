@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM -> a wish to stop, which the loop grants before its next batch."""
+"""SIGINT and SIGTERM -> a stop request, which the training loop honours before its next batch."""
 
 import os
 import signal
@@ -7,30 +7,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SAME = 2.0  # seconds
+SAME = 2.0  # seconds within which signals count as one request
 
 
 class StopRequest:
-    """The signal that came, 0 if none did."""
+    """The first stop signal that arrived; `number` is 0 until there is one."""
 
     number = 0
     came = 0.0
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first; leave at once on the second, which loses no published state.
+        """Record the first signal; exit at once on a second one, which loses no published state.
 
-        A scheduler and torchrun may both pass on the same wish: what comes within SAME is one.
+        A scheduler and torchrun may both forward one request, so signals within `SAME` seconds of
+        the first are taken for the same request.
         """
         now = time.monotonic()
         if not self.number:
             self.number, self.came = number, now
         elif now - self.came > SAME:
+            # Not sys.exit: an exception would first run cleanup code and wait for threads.
             os._exit(128 + number)
 
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopRequest]:
-    """Catch the two signals while the block runs."""
+    """Catch SIGINT and SIGTERM while the block runs, and restore the previous handlers after it."""
     wish = StopRequest()
     before = {s: signal.signal(s, wish.take) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,11 +1,12 @@
-"""The list of what a run wrote into its folder; `--overwrite` deletes that and nothing else.
+"""The list of what a run wrote into its folder; `--overwrite` deletes exactly that.
 
     .written    recipe.toml
                 checkpoints/step-500
                 model
 
-A name is listed before its file or folder is written. Inside a listed folder, the files that its
-manifest names are the run's. Everything else in the folder belongs to the user.
+A name is listed before its file or folder is written, so a killed run leaves nothing unlisted.
+Inside a listed folder, the files that its manifest names belong to the run. Everything else in the
+run's folder belongs to the user.
 """
 
 import os
@@ -22,11 +23,11 @@ from unmask.system.manifest import MODEL_LIMIT, MODEL_MANIFEST, read_with_digest
 
 LIST, RECIPE = ".written", "recipe.toml"
 BOARD = "tensorboard"
-SHOWN = 5  # names in an error message
-LEFT_OVER = re.compile(r"\.(.+)\.tmp-.+")  # of a writer that was killed
-DAMAGED = re.compile(r"damaged-(step-\d+)-[0-9a-f]{6}")  # a checkpoint that was set aside
+SHOWN = 5  # names listed in an error message
+LEFT_OVER = re.compile(r"\.(.+)\.tmp-.+")  # temporary file or folder of a killed writer
+DAMAGED = re.compile(r"damaged-(step-\d+)-[0-9a-f]{6}")  # a checkpoint set aside as damaged
 EVENTS = "events.out.tfevents.*"
-# The files of a model or checkpoint folder whose manifest is missing or damaged.
+# Files that belong to a model or checkpoint folder if its manifest is missing or damaged.
 USUAL = {MODEL_MANIFEST, "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}
 _TOKENIZER = {"vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
 USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
@@ -34,9 +35,9 @@ USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
 
 @dataclass
 class FolderContents:
-    """What is in a folder: what unmask wrote there, and the names of everything else."""
+    """Contents of a run's folder: what unmask wrote, leftovers of killed writers, users' files."""
 
-    # A folder before what is in it; lists and manifests before what they name.
+    # Folders before their contents, manifests before the files they name: `delete` goes backwards.
     own: list[Path] = field(default_factory=list)
     left_over: list[Path] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -54,17 +55,17 @@ def write_list(folder: Path, names: Iterable[str]) -> None:
 
 
 def add_to_list(folder: Path, name: str) -> None:
-    """List something that is about to be written. What exists already is not the run's own."""
+    """List a name that is about to be written, unless the user already has a file of that name."""
     names = read_list(folder) or []
     if name not in names and not os.path.lexists(folder / name):
         write_list(folder, [*names, name])
 
 
 def survey(folder: Path, names: Collection[str], holders: Collection[str] = ()) -> FolderContents:
-    """Sort everything in a folder by who wrote it, given the listed names.
+    """Classify everything in a folder by who wrote it, given the listed names.
 
-    `holders` are folders that only hold listed ones, and may be empty. Links are not followed: a
-    run makes none, so every link belongs to the user.
+    `holders` are folders that exist only to contain listed ones, and may be empty. Links are not
+    followed: a run creates none, so every link belongs to the user.
     """
     found = FolderContents()
     _walk(folder, "", {*names}, {*holders}, found)
@@ -72,9 +73,9 @@ def survey(folder: Path, names: Collection[str], holders: Collection[str] = ()) 
 
 
 def delete(contents: FolderContents) -> None:
-    """Delete what unmask wrote, in an order that a killed process can start again.
+    """Delete what unmask wrote, in an order in which a killed deletion can be repeated.
 
-    Manifests go after the files that they name, the recipe and the list of the run last.
+    A manifest is deleted after the files that it names; the run's recipe and list come last.
     """
     for path in contents.left_over:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -83,7 +84,7 @@ def delete(contents: FolderContents) -> None:
 
 
 def refuse_foreign(folder: Path, foreign: Sequence[str]) -> None:
-    """Raise an error that names what would have been lost."""
+    """Raise an error if a folder holds files that unmask did not write."""
     if foreign:
         more = f" and {len(foreign) - SHOWN} more" if len(foreign) > SHOWN else ""
         raise FolderError(
@@ -93,7 +94,7 @@ def refuse_foreign(folder: Path, foreign: Sequence[str]) -> None:
 
 
 def files_of_folder(folder: Path) -> set[str]:
-    """Return the names of the files in a model or checkpoint folder that unmask wrote."""
+    """Return the names of the files that unmask wrote into a model or checkpoint folder."""
     with suppress(UserError, OSError):
         files = read_with_digest(folder / MODEL_MANIFEST, limit=MODEL_LIMIT).get("files")
         if isinstance(files, dict):
@@ -102,18 +103,21 @@ def files_of_folder(folder: Path) -> set[str]:
 
 
 def _is_inside(name: str) -> bool:
+    # A manifest can be edited: nothing outside its folder may be deleted on its word.
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def _walk(
     place: Path, inside: str, names: set[str], holders: set[str], found: FolderContents
 ) -> None:
-    """Survey a folder whose path from the outermost one is `inside`."""
+    """Survey one folder, whose path relative to the run's folder is `inside`."""
+    # The parents of a listed path are the run's own, but not their other contents.
     holders = holders | {parent.as_posix() for name in names for parent in Path(name).parents}
     with os.scandir(place) as entries:
         for entry in sorted(entries, key=_tells_of_others):
             path, name = Path(entry.path), inside + entry.name
             folder = entry.is_dir(follow_symlinks=False)
+            # Both belong to the run only if the name they are derived from is listed.
             left, damaged = LEFT_OVER.fullmatch(entry.name), DAMAGED.fullmatch(entry.name)
             owned = name in names or (damaged and inside + damaged[1] in names)
             if entry.is_symlink():
@@ -129,11 +133,11 @@ def _walk(
 
 
 def _tells_of_others(entry: os.DirEntry[str]) -> tuple[int, str]:
-    names = (LIST, RECIPE, MODEL_MANIFEST)  # without a recipe, a folder does not count as a run
+    names = (LIST, RECIPE, MODEL_MANIFEST)  # without a recipe, a folder is no run's
     return names.index(entry.name) if entry.name in names else len(names), entry.name
 
 
 def _own(path: Path, name: str) -> set[str]:
-    """Return what belongs to the run in one of its folders."""
+    """Return the paths inside a listed folder that belong to the run."""
     files = {event.name for event in path.glob(EVENTS)} if name == BOARD else files_of_folder(path)
     return {f"{name}/{file}" for file in files}

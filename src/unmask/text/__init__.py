@@ -1,6 +1,6 @@
-"""Text -> tokens: vocabulary, WordPiece (fast, and a plain one to read), learning a vocabulary."""
+"""Text -> tokens: vocabularies, WordPiece (compiled, and in plain Python), vocabulary learning."""
 
 from typing import Literal, get_args
 
 Criterion = Literal["frequency", "likelihood"]
-CRITERIA = get_args(Criterion)  # here, where naming them needs no numpy
+CRITERIA = get_args(Criterion)  # here, so that listing them does not import numpy

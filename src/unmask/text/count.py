@@ -1,7 +1,7 @@
-"""Texts -> word counts, streamed and in parallel: what learning a vocabulary works on.
+"""Texts -> word counts, streamed and in parallel: the input of vocabulary learning.
 
-The counts are the same whatever the number of processes and however the texts are grouped,
-because a text is cut only at places that depend on that text alone, and sums commute.
+The counts depend neither on the number of processes nor on how texts are grouped: a long text is
+cut at places that depend on that text alone, and sums commute.
 """
 
 import re
@@ -14,8 +14,8 @@ from unmask.text.tokenizer import Casing, Offsets, Tokenizer, in_groups, whole_c
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
-CHUNK = 2**20  # characters handed to a process at a time
-STRETCH = 2**17  # a longer text is cut before a space, to bound the engine's memory
+CHUNK = 2**20  # characters that a worker receives at a time
+STRETCH = 2**17  # longer texts are cut at white space, to bound the engine's memory
 
 _SPACE = re.compile(r"\s")
 
@@ -30,21 +30,23 @@ def count_words(
     chunk: int = CHUNK,
     progress: Progress | None = None,
 ) -> Counter[str]:
-    """Count words as the tokenizer splits them: lower-cased or not, punctuation apart."""
-    loose: Counter[str] = Counter()  # between spaces, punctuation still on
+    """Count words as the tokenizer splits them: normalized, with punctuation marks apart."""
+    loose: Counter[str] = Counter()  # strings between spaces, with their punctuation
     stretches = (stretch for text in texts for stretch in _stretches(text))
     count = partial(_count_chunk, casing=casing)
     for counted_texts, counted in map_in_order(count, in_groups(stretches, len, chunk), workers):
         loose.update(counted)
         if progress:
             progress(sum(map(len, counted_texts)))
+    # Punctuation is split off last: once for each distinct string, not for each occurrence.
     return _split_punctuation(loose, casing)
 
 
 def _stretches(text: str) -> Iterator[str]:
-    """Cut a very long text before white space; where there is none, at a fixed length."""
+    """Cut a very long text before white space, or at a fixed length where there is none."""
     begin = 0
     while len(text) - begin > 2 * STRETCH:
+        # Cut before the space: the words on both sides stay whole, so no count changes.
         space = _SPACE.search(text, begin + STRETCH, begin + 2 * STRETCH)
         end = space.start() if space else begin + 2 * STRETCH
         yield text[begin:end]
@@ -66,6 +68,7 @@ def _split_punctuation(loose: Counter[str], casing: Casing) -> Counter[str]:
     words: Counter[str] = Counter()
     for stretch, count in loose.items():
         for word, _ in split(stretch):
+            # WordPiece makes a longer word [UNK] as a whole: no vocabulary could spell it.
             if len(word) <= LONGEST_WORD:
                 words[word] += count
     return words
@@ -73,5 +76,5 @@ def _split_punctuation(loose: Counter[str], casing: Casing) -> Counter[str]:
 
 @cache
 def _bare(casing: Casing) -> Tokenizer:
-    """A tokenizer for its normalising and splitting alone."""
+    """Return a tokenizer that is used only to normalize and split."""
     return Tokenizer(Vocabulary(SPECIALS), casing)

@@ -1,24 +1,27 @@
-"""Words -> text: where the spaces go, which WordPiece does not keep.
+"""Words -> text: restores the spaces, which WordPiece does not keep.
 
-Punctuation is a word of its own to a model. In text it leans on what is before it, on what is
-behind it, or on both; quotes open and close in turn. Chinese and Japanese have no spaces.
+BERT's tokenizer makes every punctuation mark a word. In text, a mark attaches to the word before
+it, to the word after it, or to both; quotes open and close in turn. Chinese and Japanese have no
+spaces.
 """
 
 from collections.abc import Sequence
 
 from unmask.text.vocabulary import CONTINUATION
 
+# Marks that attach to the word before them.
 LEANS_BACK = frozenset(".,;:!?)]}%'’”»…、。，；：！？）」』》")
+# Marks that attach to the word after them.
 LEANS_ON = frozenset("([{$#“„«（「『《¿¡")
-BETWEEN = frozenset("-/_@")  # joins what is on both sides
+BETWEEN = frozenset("-/_@")  # attach to the words on both sides
 APOSTROPHES = frozenset("'’‘`´")
-ENDINGS = frozenset("s t re ve ll d m n em clock".split())  # behind an apostrophe
-AND = frozenset("and or und oder et ou y o".split())  # behind a hyphen that stands for a word
+ENDINGS = frozenset("s t re ve ll d m n em clock".split())  # after an apostrophe: it's, o'clock
+AND = frozenset("and or und oder et ou y o".split())  # after a hyphen: "two- and three-year"
 NUMERIC = frozenset(".,:")  # inside a number
 
 
 def merge_word_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Join pieces marked with ## to the word before them; also return the word of each token.
+    """Join ## tokens to the word before them; also return the index of each token's word.
 
     >>> merge_word_pieces(["un", "##mask", "it"])
     (['unmask', 'it'], [0, 0, 1])
@@ -26,6 +29,7 @@ def merge_word_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
     words: list[str] = []
     numbers = []
     for token in tokens:
+        # The token "##" is itself a word: two number signs in the text.
         piece = token.removeprefix(CONTINUATION) or token
         if piece != token and words:
             words[-1] += piece
@@ -41,12 +45,12 @@ def with_spaces(words: Sequence[str]) -> str:
     >>> with_spaces("a man ' s t - shirt says \\" stop ! \\" , at 3 . 50 .".split())
     'a man\\'s t-shirt says "stop!", at 3.50.'
     """
-    text, joined = "", True  # joined: nothing comes between this word and the one before it
+    text, joined = "", True  # joined: no space before the next word
     opened = False
     for at, word in enumerate(words):
         before = words[at - 1] if at else ""
         after = words[at + 1] if at + 1 < len(words) else ""
-        if word == '"' or (word == "“" and opened):  # German closes with what English opens with
+        if word == '"' or (word == "“" and opened):  # German closes with English's opening quote
             lean_back, lean_on = opened, not opened
             opened = not opened
         elif word in BETWEEN and _letters(before) and _letters(after):
@@ -54,6 +58,7 @@ def with_spaces(words: Sequence[str]) -> str:
         elif word in APOSTROPHES and _letters(before) and after.lower() in ENDINGS:
             lean_back = lean_on = True
         elif word in NUMERIC and before[-1:].isdigit() and after[:1].isdigit():
+            # A comma inside a number separates thousands; in "2, 3" it separates two numbers.
             lean_back, lean_on = True, word != "," or len(after) == 3
         else:
             lean_back, lean_on = word in LEANS_BACK and bool(before), word in LEANS_ON
@@ -69,6 +74,6 @@ def _letters(word: str) -> bool:
 
 
 def _chinese(character: str) -> bool:
-    """A character of a script without spaces, or one of its marks."""
+    """Whether a character belongs to a script without spaces, or is one of its marks."""
     blocks = ("\u3000", "\u30ff"), ("\u3400", "\u9fff"), ("\uff00", "\uffef")
     return bool(character) and any(first <= character <= last for first, last in blocks)

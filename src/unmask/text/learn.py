@@ -1,11 +1,12 @@
-"""Word counts -> a vocabulary: start from characters, join two symbols into one, again and again.
+"""Word counts -> a vocabulary: start with characters, and merge two neighbouring symbols at a time.
 
-    frequency     join the pair that occurs most often. This is byte pair encoding, and what
-                  Hugging Face's WordPiece trainer really does.
-    likelihood    join the pair that raises the likelihood of the text most under a model that
+    frequency     merge the most frequent pair. This is byte pair encoding, and also what
+                  Hugging Face's WordPiece trainer does.
+    likelihood    merge the pair that raises the likelihood of the text most, under a model that
                   draws symbols independently (Schuster & Nakajima 2012): WordPiece's own rule.
 
-Ties go to the pair that comes first in the alphabet, so the result depends on the counts alone.
+Ties go to the pair that comes first in alphabetical order, so the result depends on the counts
+alone.
 """
 
 from collections import Counter, defaultdict
@@ -28,25 +29,28 @@ Progress = Callable[[int, int], None]  # tokens so far, tokens wanted
 
 
 class LearnSettings(Settings):
-    """How large a vocabulary, and by which rule."""
+    """Size of a vocabulary, and the rule by which it is learned."""
 
     size: Annotated[int, Field(ge=len(SPECIALS) + 1, le=2**22)]
     criterion: Criterion = "frequency"
-    coverage: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9999  # share of characters to spell
-    min_count: Annotated[int, Field(ge=1)] = 2  # a rarer pair is not joined
+    coverage: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9999  # share that the alphabet covers
+    min_count: Annotated[int, Field(ge=1)] = 2  # rarer pairs are not merged
 
 
 def learn(
     words: Mapping[str, int], settings: LearnSettings, *, progress: Progress | None = None
 ) -> Vocabulary:
-    """Learn the vocabulary of a text from its word counts."""
+    """Learn a WordPiece vocabulary from word counts."""
     if not words:
         raise DataError("no words to learn from: the text is empty. Give a text with words in it.")
     alphabet = _alphabet(words, settings)
+    # A word with a character outside the alphabet is [UNK] whatever is learned. Words are sorted,
+    # because the order of the counts depends on the order of the files.
     spelled = [
         (_spell(word), count) for word, count in sorted(words.items()) if alphabet.issuperset(word)
     ]
     symbols = sorted({symbol for spelling, _ in spelled for symbol in spelling})
+    # A stable sort: first the characters that begin words, then the continuations.
     symbols.sort(key=lambda symbol: symbol.startswith(CONTINUATION))
     room = settings.size - len(SPECIALS)
     if len(symbols) > room:
@@ -57,14 +61,18 @@ def learn(
     joiner = Joiner(symbols, spelled, settings.criterion)
     while len(joiner.symbols) < room:
         if not joiner.join_best(settings.min_count):
-            break  # the text is too small for so many tokens
+            break  # too little text for a vocabulary of this size
         if progress:
             progress(len(joiner.symbols), room)
     return Vocabulary([*SPECIALS, *joiner.symbols])
 
 
 class Joiner:
-    """The words as lists of symbols, and how often each pair of neighbours occurs."""
+    """Words as lists of symbols, with the counts of all symbols and pairs of neighbours.
+
+    Counts are updated only for the words that contain a merged pair, because counting the whole
+    text again for each of thousands of merges would be far too slow.
+    """
 
     def __init__(
         self, symbols: list[str], spelled: list[tuple[list[str], int]], criterion: Criterion
@@ -76,25 +84,28 @@ class Joiner:
         self.counts = [count for _, count in spelled]
         self.totals: Counter[int] = Counter()  # how often each symbol occurs
         self.total = 0  # symbols in the whole text
-        self.pairs: dict[tuple[int, int], int] = {}  # a pair's number
-        self.words_with: list[set[int]] = []  # a pair's words; some may have lost it since
-        self.pairs_with: defaultdict[int, list[int]] = defaultdict(list)  # a symbol's pairs
+        self.pairs: dict[tuple[int, int], int] = {}  # pair of symbols -> its index in the arrays
+        self.words_with: list[set[int]] = []  # words of each pair; some may no longer have it
+        self.pairs_with: defaultdict[int, list[int]] = defaultdict(list)  # pairs of each symbol
+        # Arrays with an entry for each pair, so that the best pair is found without a Python loop.
         self.left, self.right, self.count = (np.zeros(1024, np.int64) for _ in range(3))
-        self.score = np.zeros(1024)  # of `likelihood`: the part that does not change with N
+        self.score = np.zeros(1024)  # for `likelihood`: the part without N
         changes: Counter[int] = Counter()
         for word in range(len(self.words)):
             self._add(word, 1, changes)
         self._apply(changes, set(self.totals))
 
     def join_best(self, min_count: int) -> bool:
-        """Join the best pair everywhere; False if no pair occurs often enough."""
+        """Merge the best pair in every word; return False if no pair occurs often enough."""
         pair = self._best(min_count)
         if pair is None:
             return False
+        # All words that still have the pair are rewritten; the changes of counts are summed first,
+        # so that each affected pair is rescored once per merge.
         a, b = self.left.item(pair), self.right.item(pair)
         joined = self.symbols[a] + self.symbols[b].removeprefix(CONTINUATION)
         new = self.numbers.setdefault(joined, len(self.symbols))
-        if new == len(self.symbols):  # else it was reached before by another way
+        if new == len(self.symbols):  # else another way of merging has already produced it
             self.symbols.append(joined)
         changes: Counter[int] = Counter()
         for word in sorted(self.words_with[pair]):
@@ -106,7 +117,7 @@ class Joiner:
         return True
 
     def _add(self, word: int, sign: int, changes: Counter[int]) -> None:
-        """Count the symbols and pairs of one word in (sign 1) or out (-1)."""
+        """Add (sign 1) or subtract (-1) the symbols and pairs of one word."""
         symbols, count = self.words[word], sign * self.counts[word]
         self.total += count * len(symbols)
         for symbol in symbols:
@@ -123,6 +134,7 @@ class Joiner:
         pair = self.pairs[key] = len(self.words_with)
         self.words_with.append(set())
         if pair == len(self.count):
+            # Doubling the arrays keeps the cost of growing proportional to the number of pairs.
             self.left, self.right, self.count, self.score = (
                 np.concatenate([part, np.zeros_like(part)])
                 for part in (self.left, self.right, self.count, self.score)
@@ -133,7 +145,7 @@ class Joiner:
         return pair
 
     def _apply(self, changes: Counter[int], symbols: set[int]) -> None:
-        """Bring counts, and the scores that depend on these symbols' totals, up to date."""
+        """Update the counts of pairs, and the scores that depend on the totals of `symbols`."""
         changed = np.fromiter(changes.keys(), np.int64, len(changes))
         self.count[changed] += np.fromiter(changes.values(), np.int64, len(changes))
         if self.criterion == "frequency":  # the counts are the scores
@@ -142,11 +154,11 @@ class Joiner:
         self._rescore(np.unique(np.concatenate(stale)))
 
     def _rescore(self, pairs: Counts) -> None:
-        """What joining does to the sum of c log c over symbols, pair by pair."""
+        """Compute how merging each of these pairs changes the sum of c log c over symbols."""
         together = self.count[pairs].astype(np.float64)
         left = _lookup(self.totals, self.left[pairs])
         right = _lookup(self.totals, self.right[pairs])
-        twins = self.left[pairs] == self.right[pairs]  # joining takes two of one symbol
+        twins = self.left[pairs] == self.right[pairs]  # a merge then takes two of one symbol
         apart = _xlogx(left - together) - _xlogx(left) + _xlogx(right - together) - _xlogx(right)
         double = _xlogx(left - 2 * together) - _xlogx(left)
         self.score[pairs] = _xlogx(together) + np.where(twins, double, apart)
@@ -158,24 +170,26 @@ class Joiner:
             return None
         if self.criterion == "frequency":
             return self._first_of(np.flatnonzero(count == most))
-        # With N symbols in all, L = sum(c log c) - N log N; joining takes m from N. The gain of
-        # N log N is at most m (log N + 1): a bound without logarithms finds the few candidates.
+        # With N symbols, the log-likelihood is sum(c log c) - N log N. Merging m pairs takes m from
+        # N, and N log N falls by at most m (log N + 1): an upper bound without a logarithm for each
+        # pair. Only the pairs whose bound reaches the gain of the top one are computed exactly.
         bound = self.score[: len(count)] + count * (np.log(self.total) + 1)
         bound[count < min_count] = -np.inf
         top = bound.argmax(keepdims=True)
-        same = 1e-12 * float(_xlogx(np.float64(self.total)))  # rounding must not decide
+        # Gains closer than this differ by rounding only, which must not decide: the alphabet does.
+        same = 1e-12 * float(_xlogx(np.float64(self.total)))
         close = np.flatnonzero(bound >= self._gain(top)[0] - same)
         gain = self._gain(close)
         return self._first_of(close[gain >= gain.max() - same])
 
     def _gain(self, pairs: Counts) -> NDArray[np.float64]:
-        """By how much the log-likelihood of the text rises if a pair is joined."""
+        """Return by how much the log-likelihood of the text rises when each pair is merged."""
         total = np.float64(self.total)
         rest = _xlogx(total) - _xlogx(total - self.count[pairs])
         return np.asarray(self.score[pairs] + rest)
 
     def _first_of(self, pairs: Counts) -> int:
-        """The pair that comes first in the alphabet."""
+        """Return the pair that comes first in alphabetical order."""
         names = self.symbols
         left, right = self.left, self.right
         return min(map(int, pairs), key=lambda p: (names[left.item(p)], names[right.item(p)]))
@@ -188,13 +202,13 @@ class VocabularyReport:
     tokens: int
     words: int
     distinct_words: int
-    characters_spelled: float  # share of characters whose word is not unknown
+    characters_spelled: float  # share of characters in words that are not [UNK]
     tokens_per_word: float
-    unknown_words: float  # share
+    unknown_words: float  # share of words that are [UNK]
 
 
 def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> VocabularyReport:
-    """Measure a vocabulary on word counts."""
+    """Measure how well a vocabulary spells the counted words."""
     tokenizer = Tokenizer(vocabulary, casing)
     pieces = unknown = spelled = characters = 0
     for word, ids in tokenizer.ids_of_each(words):
@@ -217,13 +231,14 @@ def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> 
 
 
 def _alphabet(words: Mapping[str, int], settings: LearnSettings) -> set[str]:
-    """The most frequent characters that together make up `coverage` of the text."""
+    """Return the most frequent characters that together make up `coverage` of the text."""
     characters: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             characters[character] += count
     wanted = settings.coverage * characters.total()
     kept: set[str] = set()
+    # Ties in alphabetical order, so that the alphabet does not depend on the order of the words.
     for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
         if wanted <= 0:
             break
@@ -233,12 +248,12 @@ def _alphabet(words: Mapping[str, int], settings: LearnSettings) -> set[str]:
 
 
 def _spell(word: str) -> list[str]:
-    """A word as characters: the first as it is, the others as continuations."""
+    """Split a word into characters, all but the first marked as continuations."""
     return [word[0], *(CONTINUATION + character for character in word[1:])]
 
 
 def _joined(symbols: list[int], a: int, b: int, new: int) -> list[int]:
-    """Put `new` for each `a b`, from left to right."""
+    """Replace each `a b` by `new`, from left to right."""
     out: list[int] = []
     i = 0
     while i < len(symbols):
@@ -252,7 +267,8 @@ def _joined(symbols: list[int], a: int, b: int, new: int) -> list[int]:
 
 
 def _xlogx(x: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
-    """x log x, and 0 at 0."""
+    """Compute x log x, with 0 for x = 0."""
+    # Also 0 for a negative x: in "aaa" the pair (a, a) counts twice, and takes more than there is.
     return np.asarray(x * np.log(np.maximum(x, 1.0)))
 
 

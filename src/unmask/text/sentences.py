@@ -1,28 +1,29 @@
-"""Text -> sentences: English and Chinese, by their marks, with an eye for abbreviations.
+"""Text -> sentences: rules for English and Chinese that know abbreviations.
 
-A line break ends a sentence. Within a line, a sentence ends at one of . ! ? and the like, with
-the quotes and brackets that close after it; in Chinese at once, elsewhere only before a space and
-something that can begin a sentence. A full stop after an abbreviation or an initial ends none.
+A line break ends a sentence. Within a line, a sentence ends at . ! ? or a similar mark, with the
+quotes and brackets that close after it. A Chinese mark always ends one; another mark does so only
+before a space and something that can begin a sentence. The full stop of an abbreviation or an
+initial does not end a sentence.
 """
 
 import re
 from collections.abc import Iterator
 from itertools import chain
 
-# Before a name or a number: never the end of a sentence.
+# Abbreviations that stand before a name or a number: their full stop ends no sentence.
 _TITLES = frozenset(
     "mr mrs ms dr prof st sr jr rev hon gen col capt lt sgt maj cmdr gov sen rep pres messrs mme "
     "mlle vs cf viz no nos vol vols pp p fig figs eq eqs ch sec art al ed eds trans approx ca "
     "jan feb mar apr jun jul aug sep sept oct nov dec mt ft".split()
 )
-# Often the end: only what follows can tell, and a capital says yes.
+# Abbreviations that often end a sentence: they do if a capital follows.
 _ABBREVIATIONS = frozenset("etc inc ltd co corp bros dept est univ assn ave blvd rd".split())
 _NEVER_ALONE = frozenset(("e.g", "i.e", "a.m", "p.m", "c.f", "u.s", "u.k", "u.n", "d.c", "ph.d"))
 
 _CLOSING = "\"'”’»)\\]}」』）】》"
 _OPENING = "\"'“‘«(\\[{「『（【《"
-# A mark of Chinese, or a run of . ! ? ... before a space; each with what closes after it.
-# Possessive (++): a run of marks is tried once, not once for each of its marks.
+# A Chinese mark, or a run of . ! ? ... before a space, each with the quotes that close after it.
+# Possessive (++): backtracking would try a run of marks once for each mark, in quadratic time.
 _END = re.compile(
     rf"(?:[。！？]++|……|…(?=\s|$)|(?<![.!?])[.!?]++(?=[{_CLOSING}]*+(?:\s|$)))[{_CLOSING}]*+"
 )
@@ -31,7 +32,7 @@ _LAST_WORD = re.compile(r"(?P<word>[^\W_](?:[\w.]*\w)?)\.$")
 
 
 def split_sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text, without the spaces around them; blank ones are left out.
+    """Yield the sentences of a text, stripped; blank ones are skipped.
 
     >>> list(split_sentences("Dr. No left. He took 3.5 kg! 天下大势。分久必合。"))
     ['Dr. No left.', 'He took 3.5 kg!', '天下大势。', '分久必合。']
@@ -45,7 +46,7 @@ def split_sentences(text: str) -> Iterator[str]:
 
 
 def _ends(line: str) -> Iterator[int]:
-    """The places of a line where a sentence ends and something follows."""
+    """Yield the offsets in a line at which a sentence ends and something follows."""
     for match in _END.finditer(line):
         end = match.end()
         first = _first_after(line, end)
@@ -54,7 +55,7 @@ def _ends(line: str) -> Iterator[int]:
 
 
 def _first_after(line: str, end: int) -> str | None:
-    """The first letter or digit of what follows, past opening quotes."""
+    """Return the first character after `end` and any opening quotes."""
     begins = _BEGINS.match(line, end)
     return begins["first"] if begins else None
 
@@ -67,17 +68,20 @@ def _is_end(line: str, match: re.Match[str], first: str) -> bool:
         return False
     if mark != "." or match[0].startswith(".."):
         return True
+    # A window of 40 characters holds any abbreviation; searching all of a long line at each of
+    # its full stops would take quadratic time.
     return not _abbreviated(line[max(0, match.start() - 40) : match.start() + 1], first)
 
 
 def _abbreviated(before: str, first: str) -> bool:
-    """Does the full stop at the end of `before` belong to its last word?"""
+    """Whether the full stop at the end of `before` belongs to an abbreviation or an initial."""
     found = _LAST_WORD.search(before)
     if found is None:
         return False
     word = found["word"]
     bare = word.lower()
     if bare in _TITLES:
+        # These are words as well: "no" is an abbreviation in "no. 5", not in "He said no."
         return bare not in ("no", "art", "ed", "mar", "jun", "dec", "al") or _names(bare, first)
     if bare in _NEVER_ALONE:
         return bare in ("e.g", "i.e", "c.f") or not first.isupper()
@@ -87,5 +91,5 @@ def _abbreviated(before: str, first: str) -> bool:
 
 
 def _names(word: str, first: str) -> bool:
-    """Words that are abbreviations only before a number, or before more of a reference."""
+    """Whether an ambiguous word is an abbreviation: "no. 5", or "al." before a small letter."""
     return first.isdigit() or (word == "al" and not first.isupper())

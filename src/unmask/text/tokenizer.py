@@ -1,10 +1,11 @@
-"""Text -> ids: the compiled WordPiece, for one text or a pair, cut or windowed to a length.
+"""Text -> ids: the compiled WordPiece, for texts and pairs, truncated or split into windows.
 
     encode("a b")         [CLS] a b [SEP]                segments 0
     encode("a b", "c")    [CLS] a b [SEP] c [SEP]        segments 0 0 0 0 1 1
 
-The `tokenizers` engine finds the pieces; what BERT puts around them is written out here. The
-engine carries its own Unicode tables, so ids do not change with the version of Python.
+The `tokenizers` engine finds the tokens; special tokens, pairs, truncation and windows are
+implemented here. The engine has its own Unicode tables, so ids do not depend on the version of
+Python.
 """
 
 import hashlib
@@ -25,15 +26,15 @@ Cut = Literal["longest", "second"]
 Offsets = tuple[int, int]
 T = TypeVar("T")
 
-READ_AHEAD = 1024  # texts tokenised at a time, by all cores
-CHARACTERS = 2**21  # ... but not more than these: a token takes a hundred bytes before it is cut
-NOWHERE: Offsets = (0, 0)  # the offsets of [CLS] and [SEP], which stand for no text
-_SURROGATES = re.compile("[\ud800-\udfff]")  # half a character: no text file can hold one
+READ_AHEAD = 1024  # texts tokenized at a time, on all cores
+CHARACTERS = 2**21  # ... or fewer: a token takes a hundred bytes before truncation
+NOWHERE: Offsets = (0, 0)  # offsets of [CLS] and [SEP], which cover no text
+_SURROGATES = re.compile("[\ud800-\udfff]")  # half a character: no text file can hold it
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """The tokens of one text, nothing around them."""
+    """Token ids and character offsets of one text, without special tokens."""
 
     ids: list[int]
     offsets: list[Offsets]
@@ -41,13 +42,13 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What the model reads: one text or a pair, with [CLS] and [SEP]."""
+    """Model input: one text or a pair, with [CLS] and [SEP]."""
 
     ids: list[int]
     segments: list[int]
     offsets: list[Offsets]  # into the text that the segment names
     special: list[bool]
-    cut: int = 0  # tokens that did not fit
+    cut: int = 0  # tokens that were truncated
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -55,16 +56,16 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Casing:
-    """What happens to letters before they are looked up."""
+    """How letters are normalized before the vocabulary lookup."""
 
     lowercase: bool = True
-    strip_accents: bool | None = None  # None: just when lower-casing, as BERT does
+    strip_accents: bool | None = None  # None: if lower-casing, as BERT does
     chinese_apart: bool = True
 
 
 @dataclass
 class Tokenizer:
-    """A vocabulary and a casing: together they decide every id."""
+    """A vocabulary and its casing: together they determine every id."""
 
     vocabulary: Vocabulary
     casing: Casing = Casing()
@@ -87,28 +88,29 @@ class Tokenizer:
         )
         self.engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self.engine.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=True)
+        # Otherwise the engine would split a [MASK] that a text contains at its brackets.
         self.engine.add_special_tokens(list(SPECIALS))
-        # Not used here, where `join` does it; but part of the tokenizer.json that others read.
+        # Not used here, as `join` adds special tokens; other programs read it in tokenizer.json.
         self.engine.post_processor = processors.BertProcessing(
             (SEP, self.vocabulary.sep), (CLS, self.vocabulary.cls)
         )
 
     def pieces(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """The tokens of each text, found in parallel."""
+        """Tokenize texts in parallel, with character offsets."""
         encodings = self.engine.encode_batch(
             [whole_characters(text) for text in texts], add_special_tokens=False
         )
         return [TokenizedText(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without offsets, which costs less than `pieces`."""
+        """Tokenize texts in parallel to ids alone, which is faster than `pieces`."""
         encodings = self.engine.encode_batch_fast(
             [whole_characters(text) for text in texts], add_special_tokens=False
         )
         return [encoding.ids for encoding in encodings]
 
     def ids_of_each(self, texts: Iterable[str]) -> Iterator[tuple[str, list[int]]]:
-        """Every text with its ids, in steady memory however many there are."""
+        """Yield each text with its ids, in memory that does not grow with the number of texts."""
         for some in in_groups(texts, len, CHARACTERS, READ_AHEAD):
             yield from zip(some, self.ids(some), strict=True)
 
@@ -120,9 +122,9 @@ class Tokenizer:
         limit: int | None = None,
         cut: Cut = "longest",
     ) -> Encoded:
-        """One text or a pair as the model reads it, at most `limit` tokens in all.
+        """Encode one text or a pair as model input, of at most `limit` tokens.
 
-        `cut` says which text gives way: the longer one, or only the second.
+        `cut` says which text is truncated: the longer one, or only the second.
         """
         texts = [text] if second is None else [text, second]
         return next(self.encode_many([texts], limit=limit, cut=cut))
@@ -134,8 +136,10 @@ class Tokenizer:
         limit: int | None = None,
         cut: Cut = "longest",
     ) -> Iterator[Encoded]:
-        """Texts (one string) or pairs (two) as the model reads them, tokenised in parallel."""
+        """Encode texts (one string) or pairs (two) as model input, tokenized in parallel."""
         for some in in_groups(texts, _characters, CHARACTERS, READ_AHEAD):
+            # All parts of a group in one call: the engine spreads the texts of a call over the
+            # cores.
             pieces = iter(self.pieces([part for parts in some for part in parts]))
             for parts in some:
                 first, *others = islice(pieces, len(parts))
@@ -149,7 +153,7 @@ class Tokenizer:
         limit: int | None = None,
         cut: Cut = "longest",
     ) -> Encoded:
-        """Put [CLS] and [SEP] around tokens that are there already."""
+        """Add [CLS] and [SEP] to the tokens of a text or a pair, truncated to `limit`."""
         lengths = [len(first.ids), 0 if second is None else len(second.ids)]
         keep = lengths
         if limit is not None:
@@ -175,10 +179,10 @@ class Tokenizer:
         stride: int,
         first: int | None = None,
     ) -> list[Encoded]:
-        """The last text in overlapping windows, each of at most `limit` tokens.
+        """Split the last text into overlapping windows, each of at most `limit` tokens.
 
-        Neighbours share `stride` tokens. A first text of a pair stands in every window, whole or
-        its `first` tokens.
+        Neighbouring windows share `stride` tokens. The first text of a pair is repeated in every
+        window, either whole or truncated to `first` tokens.
         """
         pieces = self.pieces([text] if second is None else [text, second])
         if second is not None and first is not None:
@@ -192,17 +196,18 @@ class Tokenizer:
                 "to advance, and a stride is not negative. Change the limit or the stride."
             )
         long = pieces[-1]
+        # A window that began within `stride` tokens of the end would hold nothing new.
         starts = range(0, max(len(long.ids) - stride, 1), room - stride)
         parts = [TokenizedText(long.ids[i : i + room], long.offsets[i : i + room]) for i in starts]
         return [self.join(part) if second is None else self.join(pieces[0], part) for part in parts]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
-        """Ids -> text: pieces glued to words, special tokens left out."""
+        """Decode ids to text: tokens joined to words, special tokens skipped."""
         text = self.engine.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
         return str(text)
 
     def digest(self) -> str:
-        """A sha256 of everything that decides ids."""
+        """Return a sha256 of everything that determines ids."""
         casing = (self.casing.lowercase, self.casing.strip_accents, self.casing.chinese_apart)
         return hashlib.sha256(f"{casing}\n{self.vocabulary.text()}".encode()).hexdigest()
 
@@ -216,10 +221,10 @@ class Tokenizer:
 
 
 def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
-    """How many tokens of each text to keep.
+    """Decide how many tokens of each text to keep.
 
-    "longest" takes from the longer text until both are equal, then from each in turn; where one
-    token is left over, the text that was longer has it.
+    "longest" truncates the longer text until both are equal, and then each in turn; if the room is
+    odd, the text that was longer keeps one token more.
     """
     if first + second <= room:
         return [first, second]
@@ -231,13 +236,13 @@ def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
             )
         return [first, room - first]
     short = min(first, second)
-    kept_short = min(short, room // 2)  # the longer has room for all that is left
+    kept_short = min(short, room // 2)  # the longer text gets the rest
     kept = [kept_short, room - kept_short]
     return kept if first <= second else kept[::-1]
 
 
 def whole_characters(text: str) -> str:
-    """Put U+FFFD, which BERT drops, for half a surrogate pair; every offset stays."""
+    """Replace lone surrogates by U+FFFD, which BERT drops; all offsets stay valid."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
@@ -248,7 +253,7 @@ def _characters(parts: Sequence[str]) -> int:
 def in_groups(
     items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
 ) -> Iterator[list[T]]:
-    """Lists of items; each ends when its items have a size of `most`, or when it has `count`."""
+    """Group items; a group ends when its size reaches `most`, or when it has `count` items."""
     some: list[T] = []
     held = 0
     for item in items:

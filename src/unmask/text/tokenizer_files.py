@@ -1,7 +1,8 @@
-"""Tokenizer <-> disk: vocab.txt, tokenizer.json, tokenizer_config.json, as Hugging Face lays them.
+"""Tokenizer <-> disk: vocab.txt, tokenizer.json and tokenizer_config.json in Hugging Face's format.
 
-A tokenizer.json is never handed to the engine as it is: it may hold regular expressions, padding
-to 128 or another algorithm. We read from it what a BERT tokenizer is made of and build our own.
+A tokenizer.json is never passed to the engine: it may contain regular expressions, padding to 128
+tokens or another algorithm. Only what makes up a BERT tokenizer is read from it, and the tokenizer
+is built from that.
 """
 
 import json
@@ -18,12 +19,12 @@ from unmask.text.wordpiece import LONGEST_WORD
 VOCAB, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
 TOKENIZER_LIMIT = 16 * 2**20  # bytes of tokenizer.json
-CONFIG_KEYS = {  # of a Casing, in tokenizer_config.json and in the normalizer of tokenizer.json
+CONFIG_KEYS = {  # field of Casing -> key in tokenizer_config.json
     "lowercase": "do_lower_case",
     "strip_accents": "strip_accents",
     "chinese_apart": "tokenize_chinese_chars",
 }
-NORMALIZER_KEYS = {
+NORMALIZER_KEYS = {  # field of Casing -> key in the normalizer of tokenizer.json
     "lowercase": "lowercase",
     "strip_accents": "strip_accents",
     "chinese_apart": "handle_chinese_chars",
@@ -31,7 +32,7 @@ NORMALIZER_KEYS = {
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """Read the tokenizer of a model folder; where both files are there, they must agree."""
+    """Read a folder's tokenizer; if vocab.txt and tokenizer.json both exist, they must agree."""
     vocab, whole = folder / VOCAB, folder / TOKENIZER
     if not folder.is_dir():
         what = "a file" if folder.exists() else "no such folder"
@@ -52,7 +53,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def tokenizer_files(tokenizer: Tokenizer, *, max_length: int | None = None) -> dict[str, str]:
-    """What to write for a tokenizer: file name -> contents."""
+    """Return the files of a tokenizer, as a table of names and contents."""
     config: dict[str, object] = {"tokenizer_class": "BertTokenizer"}
     config |= {theirs: getattr(tokenizer.casing, ours) for ours, theirs in CONFIG_KEYS.items()}
     if max_length is not None:
@@ -67,14 +68,15 @@ def tokenizer_files(tokenizer: Tokenizer, *, max_length: int | None = None) -> d
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int | None = None) -> None:
-    """Write the files of a tokenizer into a folder that nobody reads yet."""
+    """Write the files of a tokenizer into a folder that is not published yet."""
     folder.mkdir(exist_ok=True)
     for name, text in tokenizer_files(tokenizer, max_length=max_length).items():
+        # As bytes: text mode would write \r\n on Windows, and digests would differ between systems.
         (folder / name).write_bytes(text.encode("utf-8"))
 
 
 def _casing(table: Mapping[str, object], keys: Mapping[str, str], path: Path) -> Casing:
-    """Read a casing by the keys that a file has for it; what is missing is as BERT has it."""
+    """Read a casing under the keys of a file; a missing key means BERT's default."""
     for ours, theirs in keys.items():
         value = table.get(theirs, False)
         automatic = ours == "strip_accents" and value is None
@@ -85,7 +87,7 @@ def _casing(table: Mapping[str, object], keys: Mapping[str, str], path: Path) ->
 
 
 def _from_table(table: Mapping[str, object], path: Path) -> Tokenizer:
-    """The BERT tokenizer that a tokenizer.json describes, or a refusal to read another kind."""
+    """Build the BERT tokenizer that a tokenizer.json describes, or refuse one of another kind."""
     model = _part(table, "model", "WordPiece", path, default="WordPiece")
     normalizer = _part(table, "normalizer", "BertNormalizer", path)
     _part(table, "pre_tokenizer", "BertPreTokenizer", path)
@@ -127,12 +129,14 @@ def _vocabulary(model: Mapping[str, object], added: object, path: Path) -> Vocab
                 "unmask reads vocabularies without words of their own rule. Take it out."
             )
         ids.setdefault(content, table.get("id"))
+    # `type` and not isinstance, because True and False are ints too.
     numbers = {token: i for token, i in ids.items() if type(i) is int}
     if set(numbers.values()) != set(range(len(ids))):
         raise FolderError(
             f"{path}: the ids of {len(ids)} tokens are not 0 to {len(ids) - 1}, each once."
         )
     for token in ids:
+        # The tokenizer will be written as vocab.txt, and read from it the next time.
         if "\n" in token or token.endswith("\r") or whole_characters(token) != token:
             raise FolderError(f"{path}: the token {token[:60]!r} could not be a line of {VOCAB}.")
     return Vocabulary(sorted(numbers, key=lambda token: numbers[token]), where=str(path))

@@ -1,4 +1,4 @@
-"""How the texts of a model become tokens, on both of its sides."""
+"""The tokenizers of a model: for the texts that it reads and, with a decoder, for its output."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from unmask.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizer of what a model reads, and of what its decoder says if it has one."""
+    """Tokenizer of a model's input and, if it has a decoder, of its output."""
 
     source: Tokenizer
-    max_length: int  # tokens of a text
+    max_length: int  # tokens of an input text
     target: Tokenizer | None = None
 
     def digest(self) -> str:
-        """The sha256 of all tokenizers."""
+        """Return the sha256 of each tokenizer, joined."""
         return self.source.digest() + (self.target.digest() if self.target else "")

@@ -1,6 +1,6 @@
-"""vocab.txt <-> Vocabulary: one token a line, the line number is its id.
+"""vocab.txt <-> Vocabulary: one token per line, whose id is the number of the line from 0.
 
-Line 0 is id 0. BERT needs five special tokens, of which only [UNK] takes part in tokenising.
+BERT needs five special tokens. Of these, only [UNK] comes out of tokenizing ordinary text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,12 @@ from pathlib import Path
 from unmask.system.errors import DataError, plural
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"  # opens a token that continues a word
+CONTINUATION = "##"  # prefix of a token that continues a word
 SIZE_LIMIT = 16 * 2**20  # bytes of vocab.txt: the largest real ones have under 10 MB
 
 
 class Vocabulary:
-    """The tokens in the order of their ids, and the way back."""
+    """Tokens in the order of their ids, and the ids by token."""
 
     def __init__(self, tokens: Sequence[str], *, where: str = "vocabulary") -> None:
         self.tokens = tuple(tokens)
@@ -42,12 +42,12 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: Path) -> "Vocabulary":
-        """Read vocab.txt. Its lines end in \\n or \\r\\n; a token may hold any other character.
+        """Read vocab.txt. Lines end in \\n or \\r\\n; a token may contain any other character.
 
-        One blank line is let pass as an id that no text reaches: in copies of BERT's Chinese
-        vocabulary a line separator was lost (line 344), and every id below counts it.
+        One blank line is accepted, as an id that no text produces: copies of BERT's Chinese
+        vocabulary have lost a line separator character (line 344), and later ids count that line.
         """
-        if not path.is_file():  # a pipe would be waited for, a device has no end
+        if not path.is_file():  # a pipe would block, a device has no end
             raise DataError(f"{path}: no ordinary file; need a vocabulary, one token a line.")
         size = path.stat().st_size
         if size > SIZE_LIMIT:
@@ -73,12 +73,12 @@ class Vocabulary:
         return cls(tokens, where=str(path))
 
     def text(self) -> str:
-        """The contents of vocab.txt."""
+        """Return the contents of vocab.txt."""
         return "".join(token + "\n" for token in self.tokens)
 
 
 def require_mask_token(text: str) -> None:
-    """A text without [MASK] has nothing to guess."""
+    """Raise an error if a text contains no [MASK] to predict."""
     if MASK not in text:
         raise DataError(
             f"'{text[:60]}': no {MASK} in it; nothing to guess. Write {MASK} where a token is "

@@ -1,12 +1,12 @@
-"""Text -> tokens, in plain Python: WordPiece as BERT published it, to read and to test against.
+"""Text -> tokens in plain Python: WordPiece as BERT published it, to read and to test against.
 
     "Un-affable!"  --clean, lower, strip accents-->  un-affable!
                    --split into words----------->    un  -  affable  !
-                   --longest piece first-------->    un  -  aff ##able  !
+                   --longest match first-------->    un  -  aff ##able  !
 
-Every step carries, for each character, the index of the character it came from, so that a token
-can say which stretch of the original text it stands for. `tokenizer.py` does the same in a
-compiled engine; docs/text.md lists the few characters on which the two differ, and why.
+Every step carries along, with each character, its index in the original text, so that a token
+knows the span of the text that it covers. `tokenizer.py` does the same in a compiled engine;
+docs/text.md lists the few characters on which the two differ, and why.
 """
 
 import unicodedata
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from unmask.text.vocabulary import CONTINUATION, SPECIALS, UNKNOWN
 
-LONGEST_WORD = 100  # characters; a longer word is one unknown token
+LONGEST_WORD = 100  # characters; a longer word is one [UNK]
 
-Character = tuple[str, int]  # a character and the index it had in the original text
+Character = tuple[str, int]  # a character and its index in the original text
 
 
 @dataclass(frozen=True, slots=True)
 class PlainToken:
-    """A piece of a word, and the stretch [start, end) of the text that it stands for."""
+    """A token, and the span [start, end) of the text that it covers."""
 
     text: str
     start: int
@@ -53,11 +53,12 @@ def normalize(characters: Iterable[Character], lowercase: bool) -> Iterator[Char
         return
     for character, index in _decompose(clean(characters)):
         if unicodedata.category(character) != "Mn":
+            # One character may become two, which then share its index.
             yield from ((lower, index) for lower in character.lower())
 
 
 def clean(characters: Iterable[Character]) -> Iterator[Character]:
-    """Drop control characters, make every space plain, set each Chinese character apart."""
+    """Drop control characters, make white space plain, put spaces around Chinese characters."""
     for character, index in characters:
         category = unicodedata.category(character)
         if character in "\t\n\r" or category == "Zs":
@@ -69,7 +70,7 @@ def clean(characters: Iterable[Character]) -> Iterator[Character]:
 
 
 def split(characters: Iterable[Character]) -> Iterator[list[Character]]:
-    """Cut at spaces, and set each punctuation mark apart as a word of its own."""
+    """Split at white space, and make each punctuation mark a word of its own."""
     word: list[Character] = []
     for character, index in characters:
         if character.isspace() or is_punctuation(character):
@@ -85,9 +86,9 @@ def split(characters: Iterable[Character]) -> Iterator[list[Character]]:
 
 
 def pieces(word: list[Character], vocabulary: Container[str]) -> list[PlainToken]:
-    """Cut one word greedily: the longest piece that is in the vocabulary, then the next.
+    """Split one word greedily: the longest token of the vocabulary that matches, then the next.
 
-    A word with a stretch that no piece covers is unknown as a whole.
+    If no token matches at some place, the whole word is [UNK].
     """
     text = "".join(character for character, _ in word)
     whole = PlainToken(UNKNOWN, word[0][1], word[-1][1] + 1)
@@ -108,14 +109,14 @@ def pieces(word: list[Character], vocabulary: Container[str]) -> list[PlainToken
 
 
 def is_punctuation(character: str) -> bool:
-    """Unicode's punctuation, and every ASCII symbol: `$` and `^` too split words."""
+    """Whether a character is Unicode punctuation or an ASCII symbol, such as `$` or `^`."""
     if character.isascii():
         return character.isprintable() and not character.isalnum() and character != " "
     return unicodedata.category(character)[0] == "P"
 
 
 def is_chinese(character: str) -> bool:
-    """The ideographs of Chinese: each is a word. Not kana and hangul, which spell words."""
+    """Whether a character is an ideograph, which is a word of its own; kana and hangul are not."""
     code = ord(character)
     return any(first <= code <= last for first, last in _IDEOGRAPHS)
 
@@ -134,7 +135,7 @@ _IDEOGRAPHS = (
 
 
 def _between_specials(text: str) -> Iterator[PlainToken | list[Character]]:
-    """Keep [MASK] and its kin whole where a text spells them out."""
+    """Split a text around the special tokens that it contains literally, such as [MASK]."""
     start = 0
     while start < len(text):
         found = [(at, s) for s in SPECIALS if (at := text.find(s, start)) >= 0]
@@ -147,8 +148,8 @@ def _between_specials(text: str) -> Iterator[PlainToken | list[Character]]:
 
 
 def _decompose(characters: Iterable[Character]) -> Iterator[Character]:
-    """NFD: a letter and its accents become characters of their own, at the letter's index."""
-    marks: list[Character] = []  # NFD sorts the marks that follow a letter by combining class
+    """Decompose to NFD: the characters of a letter and its accents all have the letter's index."""
+    marks: list[Character] = []  # NFD sorts the marks after a letter by combining class
 
     def ordered() -> list[Character]:
         return sorted(marks, key=lambda mark: unicodedata.combining(mark[0]))

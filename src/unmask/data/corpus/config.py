@@ -1,4 +1,4 @@
-"""Which kind of examples to make of a corpus: the settings of `examples.py`, which makes them."""
+"""Settings of `examples.py`: how pre-training examples are made from a corpus."""
 
 from typing import Annotated, Literal
 
@@ -10,9 +10,9 @@ Pairs = Literal["nsp", "sop", "off"]
 
 
 class ExampleSettings(Settings):
-    """What an example is made of."""
+    """How pre-training examples are made from a corpus."""
 
     pairs: Pairs = "nsp"
-    short_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1  # examples of a random length
-    copies: Annotated[int, Field(ge=0)] = 0  # 0: new ones every epoch; k: k versions in turn
-    held_out: Annotated[int, Field(ge=0)] = 50  # one document in so many is only evaluated on
+    short_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1  # share with a random length
+    copies: Annotated[int, Field(ge=0)] = 0  # 0: new draws every epoch; k: k versions in turn
+    held_out: Annotated[int, Field(ge=0)] = 50  # one document in this many is held out; 0: none

@@ -1,13 +1,13 @@
-"""A corpus folder: tokens in memory-mapped shards, with the starts of sentences and documents.
+"""A corpus folder: token ids in memory-mapped shards, with the starts of sentences and documents.
 
     manifest.json        what it was made from and with, its statistics, the sha256 of every shard
     tokenizer/           the tokenizer that made it
     shard-00000.bin      ids, uint16 or uint32
     shard-00000.idx      uint32: where each sentence begins, then where each document begins
-    shard-00000.wrd      one bit a token, where words were given: does it continue a word?
-    shard-00000.json     counts, statistics, digests; its being there says the shard is whole
+    shard-00000.wrd      one bit per token, if words are given: whether it continues a word
+    shard-00000.json     counts, statistics, digests; written last, it marks the shard as complete
 
-A corpus is read as one long row of tokens; a position counts through all shards.
+A corpus is read as one long sequence of tokens; positions count through all shards.
 """
 
 from bisect import bisect_right
@@ -28,51 +28,54 @@ from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokenizer_files import read_tokenizer
 from unmask.text.vocabulary import SPECIALS
 
-COUNTED = 50_000_000  # tokens that word frequencies are taken from
+COUNTED = 50_000_000  # tokens, about, from which token frequencies are estimated
 Ids = NDArray[np.int64]
 Bits = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens, sentences and documents, numbered through all shards."""
+    """Tokens, sentences and documents of a corpus, numbered through all shards."""
 
     path: Path
     tokenizer: Tokenizer
     manifest: dict[str, Any]
     digest: str  # of the manifest, and so of everything
-    sentences: Ids  # [sentences + 1] the position of each one's first token
-    documents: Ids  # [documents + 1] the number of each one's first sentence
-    begins: list[int]  # the position of each shard's first token
+    sentences: Ids  # [sentences + 1] position of each one's first token
+    documents: Ids  # [documents + 1] first sentence of each
+    begins: list[int]  # position of each shard's first token
     shards: list[NDArray[Any]]
-    continues: list[NDArray[np.uint8]] | None  # packed bits, where words were given
+    continues: list[NDArray[np.uint8]] | None  # packed bits, if words are given
 
     def tokens(self, start: int, length: int) -> Ids:
-        """The ids from a position on; they lie in one shard, as a document does."""
+        """Return `length` ids from position `start`; they lie in one shard, as a document does."""
         shard = bisect_right(self.begins, start) - 1
         at = start - self.begins[shard]
         return self.shards[shard][at : at + length].astype(np.int64)
 
     def continuing(self, start: int, length: int) -> Bits | None:
-        """Which of those tokens continue the word before them; None if words were not given."""
+        """Return which tokens of a stretch continue a word; None if the corpus has no words."""
         if self.continues is None:
             return None
         shard = bisect_right(self.begins, start) - 1
         at = start - self.begins[shard]
+        # Eight tokens share a byte: take whole bytes, and cut off the bits before and after.
         packed = self.continues[shard][at // 8 : (at + length + 7) // 8]
         return np.unpackbits(packed)[at % 8 : at % 8 + length].astype(bool)
 
     @property
     def statistics(self) -> CorpusReport:
-        """What it is like."""
+        """Statistics of the corpus."""
         return CorpusReport(**self.manifest["statistics"])
 
     @cached_property
     def frequencies(self) -> NDArray[np.float64]:
-        """The share of each token in the text, counted once; none is zero.  -> [V]"""
+        """Share of each token in the corpus, smoothed so that none is zero.  -> [V]"""
         vocabulary = self.tokenizer.vocabulary
+        # Half a count for a token that does not occur, because its logarithm is taken. Special
+        # tokens are never predicted, so [UNK] counts as rare however often it occurs.
         counts = np.full(len(vocabulary), 0.5)
-        for shard in self.shards[:: -(-self.size // COUNTED)]:  # from all parts of the corpus
+        for shard in self.shards[:: -(-self.size // COUNTED)]:  # from all parts
             counts += np.bincount(shard, minlength=len(vocabulary))
         counts[[vocabulary.ids[token] for token in SPECIALS]] = 0.5
         shares: NDArray[np.float64] = counts / counts.sum()
@@ -80,14 +83,14 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """How many tokens it has."""
+        """Number of tokens."""
         return self.sentences.item(-1)
 
 
 def open_corpus(
     path: Path, *, check: bool = True, progress: Callable[[int], None] | None = None
 ) -> Corpus:
-    """Map a corpus folder; `check` reads every byte of it and compares digests."""
+    """Memory-map a corpus folder; `check` reads every byte and compares digests."""
     manifest = read_manifest(path)
     tokenizer = read_tokenizer(path / TOKENIZER_FOLDER)
     if tokenizer.digest() != manifest["tokenizer"]:
@@ -102,6 +105,7 @@ def open_corpus(
     entries: list[Shard] = manifest["shards"]
     for number, entry in enumerate(entries):
         _check_shard(path, number, entry, kind.itemsize, check)
+        # A shard counts from its own beginning; what the shards before it hold is added.
         index = np.fromfile(shard_path(path, number, "idx"), dtype="<u4").astype(np.int64)
         sentences.append(index[: entry["sentences"]] + tokens)
         documents.append(index[entry["sentences"] :] + count)
@@ -127,7 +131,7 @@ def open_corpus(
 
 
 def _check_shard(folder: Path, number: int, entry: Shard, width: int, full: bool) -> None:
-    """Compare the files of a shard with the manifest: their sizes, and their digests if asked."""
+    """Compare the files of a shard with the manifest: sizes and, with `full`, digests."""
     sizes = {
         "bin": entry["tokens"] * width,
         "idx": 4 * (entry["sentences"] + entry["documents"]),

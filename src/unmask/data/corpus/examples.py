@@ -1,13 +1,13 @@
 """Corpus -> examples: stretches of text in one or two segments, as in the BERT paper (A.2).
 
-From each document's beginning, sentences are taken until they fill an example; they are cut into
-a first and a second segment at a random sentence. Half of the time the second is the true one
-(pairs "nsp"), else it comes from another document, and what it replaced begins the next example.
-Where a stretch has a single sentence there is no second segment and nothing to say about it, so
-the two answers stay even; "sop" swaps the segments half of the time, "off" makes one segment.
+From the beginning of each document, sentences are taken until they fill an example, which is split
+into a first and a second segment after a random sentence. With pairs "nsp", half of the second
+segments come from another document instead, and the sentences they replace begin the next example.
+A stretch of one sentence has no second segment and no label, so both labels stay equally frequent.
+"sop" swaps the segments half of the time, and "off" makes a single segment.
 
 Every draw is a function of the key and the place in the corpus. All documents are walked through at
-once, one example of each at a time.
+once, as arrays, one example of each at a time.
 """
 
 from dataclasses import dataclass
@@ -21,43 +21,44 @@ from unmask.data.corpus.corpus import Corpus, Ids
 from unmask.system.errors import DataError
 
 IS_NEXT, NOT_NEXT, NO_PAIR = 0, 1, -100  # labels of a pair; the last is no label
-# One key per kind of draw.
+# One key per kind of draw, so that draws of different kinds are independent.
 _TARGET, _SHORT, _SPLIT, _COIN, _OTHER, _PLACE, _ROUND, _FIRST, _SECOND = range(9)
-ATTEMPTS = 8  # to find a second text that is not, by accident, the true one
+ATTEMPTS = 8  # draws of a negative that is not, by chance, the true next text
 
 
 @dataclass(frozen=True)
 class ExamplePlan:
-    """Where the examples of one epoch lie, one entry each; positions count tokens of the corpus."""
+    """Where the examples of an epoch lie, as arrays; positions count tokens of the corpus."""
 
     first: Ids
     first_length: Ids
     second: Ids
     second_length: Ids  # 0: one segment
-    label: Ids  # FOLLOWS, DIFFERS or UNSAID
+    label: Ids  # IS_NEXT, NOT_NEXT or NO_PAIR
 
     @property
     def around(self) -> Ids:
-        """Special tokens of each example: [CLS], and a [SEP] after each segment."""
+        """Number of special tokens in each example: [CLS], and a [SEP] after each segment."""
         return np.where(self.second_length > 0, 3, 2)
 
     @property
     def lengths(self) -> Ids:
-        """Tokens of each example, special ones included."""
+        """Length of each example in tokens, including special tokens."""
         return self.first_length + self.second_length + self.around
 
 
 def split_documents(count: int, held_out: int) -> tuple[Ids, Ids]:
-    """The numbers of the documents to train on, and of those held out: the last of each N."""
+    """Split documents into those to train on and those held out, the last of every `held_out`."""
     numbers = np.arange(count)
     if not held_out:
         return numbers, numbers[:0]
+    # By number and not at random: every run on a corpus holds out the same documents.
     held = numbers % held_out == held_out - 1
     return numbers[~held], numbers[held]
 
 
 def refuse_too_few(corpus: Corpus, chosen: Ids, settings: ExampleSettings) -> None:
-    """Wrong second segments need another document."""
+    """Raise an error if there is no other document to take next-sentence negatives from."""
     if settings.pairs == "nsp" and len(chosen) < 2:
         raise DataError(
             f"{corpus.path}: {len(chosen)} documents to take pairs from; the next-sentence "
@@ -69,7 +70,7 @@ def refuse_too_few(corpus: Corpus, chosen: Ids, settings: ExampleSettings) -> No
 def plan_examples(
     corpus: Corpus, chosen: Ids, settings: ExampleSettings, *, length: int, root: int
 ) -> ExamplePlan:
-    """All examples of the chosen documents, at most `length` tokens each, for one key."""
+    """Plan all examples of the chosen documents for one key, each of at most `length` tokens."""
     refuse_too_few(corpus, chosen, settings)
     pairs = settings.pairs
     room = length - (2 if pairs == "off" else 3)
@@ -79,12 +80,15 @@ def plan_examples(
     first, first_length = units[starts], units[cuts] - units[starts]
     second, second_length = units[cuts], units[ends] - units[cuts]
     label = np.where(second_length > 0, IS_NEXT, NO_PAIR)
+    # The same draw as in `_next`: the walk already had to know which examples are negatives.
     coin = walk.draw(starts, _COIN) < 0.5
     if pairs == "nsp":
         other = coin & (second_length > 0)
         where = np.flatnonzero(other)
         full = (first_length + second_length)[where] >= room
-        left = np.maximum(room - first_length[where], 1)  # what fills it; the rest will be cut off
+        # Where the true pair would have filled the example, a negative must fill it too; what is
+        # too long is cut off below. Otherwise the length of an example would give the label away.
+        left = np.maximum(room - first_length[where], 1)
         wanted = np.where(full, left, second_length[where])
         second[where], second_length[where] = walk.others(starts[where], cuts[where], wanted, full)
         label[where] = np.where(second_length[where] > 0, NOT_NEXT, NO_PAIR)
@@ -93,7 +97,7 @@ def plan_examples(
         first, second = _exchanged(swap, first, second)
         first_length, second_length = _exchanged(swap, first_length, second_length)
         label = np.where(swap, NOT_NEXT, label)
-    # What does not fit is cut off the longer segment, at a random side.
+    # Of a segment that is cut to fit, a random stretch is kept.
     keep_first, keep_second = _fitting(first_length, second_length, room)
     first = first + counter_rng.below(first_length - keep_first + 1, walk.draw(starts, _FIRST))
     second = second + counter_rng.below(second_length - keep_second + 1, walk.draw(starts, _SECOND))
@@ -105,15 +109,16 @@ def _exchanged(swap: NDArray[np.bool_], first: Ids, second: Ids) -> tuple[Ids, I
 
 
 def _fitting(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
-    """How much of each of two segments is kept, so that both fit: the longer one is cut."""
+    """Return how much of each of two segments is kept so that both fit: the longer one is cut."""
     over = a + b > room
+    # The shorter segment is cut only if it has more than half of the room itself.
     small = np.minimum(np.minimum(a, b), room // 2)
     keep_a, keep_b = _exchanged(a > b, small, room - small)
     return np.where(over, keep_a, a), np.where(over, keep_b, b)
 
 
 def _units(corpus: Corpus, room: int) -> tuple[Ids, Ids]:
-    """Where sentences begin, and the first of each document; longer ones than fit are cut."""
+    """Return where sentences begin (cut if too long), and the first sentence of each document."""
     lengths = np.diff(corpus.sentences)
     pieces = np.maximum(-(-lengths // room), 1)
     before = np.concatenate([[0], np.cumsum(pieces)])
@@ -126,7 +131,7 @@ def _units(corpus: Corpus, room: int) -> tuple[Ids, Ids]:
 
 @dataclass(frozen=True)
 class _Walk:
-    """From sentence to sentence through each chosen document."""
+    """The walk through the chosen documents, from sentence to sentence."""
 
     corpus: Corpus
     units: Ids
@@ -137,22 +142,24 @@ class _Walk:
     root: int
 
     def draw(self, starts: Ids, *kind: int) -> NDArray[np.float64]:
-        """A number in [0, 1) for the example that begins at each sentence."""
+        """Draw a number in [0, 1) for the example that begins at each sentence."""
         return counter_rng.uniform(counter_rng.key(self.root, *kind), starts)
 
     def targets(self, starts: Ids) -> Ids:
-        """How long the example that begins at a sentence wants to be."""
+        """Draw the target length of the example that begins at each sentence."""
         short = self.draw(starts, _SHORT) < self.settings.short_share
         lengths = 2 + counter_rng.below(self.room - 1, self.draw(starts, _TARGET))
         return np.where(short, lengths, self.room)
 
     def follow(self) -> tuple[Ids, Ids, Ids]:
-        """The first sentence of each example, the one after its last, and where it is cut."""
+        """Return each example's first sentence, the one after its last, and where it is split."""
         at = self.heads[self.chosen]
         last = self.heads[self.chosen + 1]
         found = [(at[:0], at[:0], at[:0])]
         while len(at):
             ends = np.searchsorted(self.units, self.units[at] + self.targets(at))
+            # At least one sentence, even if it is longer than the target, and never past the
+            # document.
             ends = np.clip(ends, at + 1, last)
             cuts = self._cuts(at, ends)
             found.append((at, ends, cuts))
@@ -160,7 +167,7 @@ class _Walk:
             going = at < last
             at, last = at[going], last[going]
         starts, ends, cuts = (np.concatenate(part) for part in zip(*found, strict=True))
-        order = np.argsort(starts, kind="stable")  # by place: how it was found is our affair
+        order = np.argsort(starts, kind="stable")  # in the order of the corpus, not of the walk
         return starts[order], ends[order], cuts[order]
 
     def _cuts(self, at: Ids, ends: Ids) -> Ids:
@@ -170,7 +177,7 @@ class _Walk:
         return np.where(ends - at < 2, ends, at + 1 + split)
 
     def _next(self, at: Ids, ends: Ids, cuts: Ids) -> Ids:
-        """A negative gives its replaced sentences back."""
+        """Return where the next examples begin: a negative gives the sentences it replaced back."""
         if self.settings.pairs != "nsp":
             return ends
         coin = self.draw(at, _COIN) < 0.5
@@ -179,25 +186,27 @@ class _Walk:
     def others(
         self, starts: Ids, cuts: Ids, wanted: Ids, full: NDArray[np.bool_]
     ) -> tuple[Ids, Ids]:
-        """A second segment from another document for each example: its position and length.
+        """Find a second segment in another document for each example: its position and length.
 
-        It is about as long as the one it replaces, and at least so long where the example is full,
-        so that a length tells nothing. Length 0 where every attempt gave the words of the true one,
-        as in a corpus of copies.
+        It is about as long as the text that it replaces, and at least that long where the example
+        is full, so that its length does not give the label away. Its length is 0 where every
+        attempt found the words of the true next text, as in a corpus of copies.
         """
-        own = np.searchsorted(self.heads, starts, side="right") - 1  # the document of each
+        own = np.searchsorted(self.heads, starts, side="right") - 1  # document of each example
         rank = np.searchsorted(self.chosen, own)
         position, length = np.zeros_like(starts), np.zeros_like(starts)
-        left = np.arange(len(starts))  # those that have none yet, or one that is too short
+        left = np.arange(len(starts))  # examples whose segment is missing or too short
         for attempt in range(ATTEMPTS):
             pick = self.draw(starts[left], _OTHER, attempt)
             drawn = counter_rng.below(len(self.chosen) - 1, pick)
+            # One of the other documents: the draw skips the example's own.
             document = self.chosen[drawn + (drawn >= rank[left])]
             begin, end = self._stretch(document, starts[left], wanted[left], attempt)
             less = self._one_less(begin, end, starts[left], wanted[left], attempt)
             end = np.where(full[left], end, less)
             found = self.units[end] - self.units[begin]
             found[self._same_beginning(begin, cuts[left])] = 0
+            # The longest attempt is kept, in case no document is long enough.
             longer = found > length[left]
             position[left[longer]], length[left[longer]] = self.units[begin[longer]], found[longer]
             whole = self.units[self.heads[document + 1]] - self.units[self.heads[document]]
@@ -207,7 +216,7 @@ class _Walk:
         return position, length
 
     def _stretch(self, document: Ids, starts: Ids, wanted: Ids, attempt: int) -> tuple[Ids, Ids]:
-        """Sentences of a document, about as many tokens as wanted, from where enough is left."""
+        """Choose sentences with about `wanted` tokens, from where the document has enough left."""
         head, tail = self.heads[document], self.heads[document + 1]
         latest = np.searchsorted(self.units, self.units[tail] - wanted, side="right") - 1
         latest = np.clip(latest, head, tail - 1)
@@ -216,14 +225,15 @@ class _Walk:
         return begin, np.clip(end, begin + 1, tail)
 
     def _one_less(self, begin: Ids, end: Ids, starts: Ids, wanted: Ids, attempt: int) -> Ids:
-        """Take one sentence less, or not, so that on average it is exactly as long as wanted."""
+        """Drop the last sentence or not, so that the expected length is exactly the wanted one."""
         before = np.maximum(end - 1, begin + 1)
         over = self.units[end] - self.units[begin] - wanted
         last = self.units[end] - self.units[before]
+        # Dropped with probability excess / length of the last sentence: the expected excess is 0.
         return np.where(self.draw(starts, _ROUND, attempt) * last < over, before, end)
 
     def _same_beginning(self, begin: Ids, true: Ids) -> NDArray[np.bool_]:
-        """Is the first sentence of the other text, word for word, the true next one?"""
+        """Whether the first sentence of the other text is, word for word, the true next one."""
         sizes = self.units[begin + 1] - self.units[begin]
         same: NDArray[np.bool_] = sizes == self.units[true + 1] - self.units[true]
         for i in map(int, np.flatnonzero(same)):  # few: most differ in length

@@ -1,4 +1,4 @@
-"""Where things lie in a corpus folder, and its manifest; `corpus.py` reads the rest."""
+"""Paths inside a corpus folder, and its manifest; `corpus.py` reads everything else."""
 
 from pathlib import Path
 from typing import Any, TypedDict
@@ -9,26 +9,26 @@ from unmask.system.manifest import read_with_digest
 MANIFEST, PLAN, TOKENIZER_FOLDER = "manifest.json", "plan.json", "tokenizer"
 SIDE_FILE = "skipped.jsonl"
 FORMAT = 1
-MANIFEST_LIMIT = 2**30  # bytes: a few hundred for each shard
+MANIFEST_LIMIT = 2**30  # bytes: a shard takes a few hundred
 
 
 class Shard(TypedDict):
-    """What the manifest says of a shard."""
+    """Manifest entry of a shard."""
 
     tokens: int
     sentences: int
     documents: int
     source: str
-    sha256: dict[str, str]  # by the ending of the file
+    sha256: dict[str, str]  # by file extension
 
 
 def shard_path(folder: Path, number: int, ending: str) -> Path:
-    """Where a file of a shard lies."""
+    """Return the path of a shard's file."""
     return folder / f"shard-{number:05d}.{ending}"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a finished corpus says of itself."""
+    """Read the manifest of a finished corpus."""
     if not (path / MANIFEST).is_file():
         what = "no such folder"
         if path.exists():

@@ -1,9 +1,9 @@
-"""Files -> a corpus folder: in constant memory, on several processes, restartable.
+"""Text files -> a corpus folder: in constant memory, on several processes, resumable.
 
-The input is read in order and cut into chunks, one for each shard, at places that depend on the
-input alone. Workers turn chunks into shards; a shard that is there, made from the same text, is
-not made again. So a killed preparation goes on where it was, and N tasks on N machines that
-share a disk each make every N-th shard. Who finds all shards there writes the manifest.
+The input is read in order and cut into chunks, one per shard, at places that depend on the input
+alone. Workers turn chunks into shards; a shard that exists and was made from the same text is
+skipped. So a killed preparation resumes where it was, and N tasks on N machines that share a disk
+each make every N-th shard. The task that finds all shards complete writes the manifest.
 """
 
 import json
@@ -36,21 +36,21 @@ from unmask.text.tokenizer import Tokenizer, in_groups
 from unmask.text.tokenizer_files import tokenizer_files
 
 SHARD_LIMIT = 2**20  # bytes of a shard's .json
-Progress = Callable[[int, int], None]  # bytes of the input that are done, and all of them
+Progress = Callable[[int, int], None]  # bytes of the input that are processed, and all of them
 
 
 class PrepareSettings(Settings):
-    """How text becomes a corpus. Another value makes another corpus."""
+    """How text becomes a corpus; any other value makes another corpus."""
 
-    column: str | None = None  # where a table has its text
+    column: str | None = None  # text column of a table
     lines: Lines = "auto"  # .txt: what a line is
-    words: Words = "pieces"  # for whole-word masking: words are glued pieces, or between spaces
+    words: Words = "pieces"  # for whole-word masking: joined ## tokens, or what is between spaces
     on_bad: Literal["stop", "skip"] = "stop"
     shard_characters: Annotated[int, Field(ge=1000, le=2**26)] = 2**22
 
 
 class PreparePlan(TypedDict):
-    """Everything that decides what a corpus will be."""
+    """Everything that determines what a corpus will contain."""
 
     format: int
     settings: dict[str, object]
@@ -59,7 +59,7 @@ class PreparePlan(TypedDict):
 
 
 class PrepareTask(Settings):
-    """Which share of the shards is made here."""
+    """Which share of the shards this process makes."""
 
     number: Annotated[int, Field(ge=0)] = 0
     tasks: Annotated[int, Field(ge=1)] = 1
@@ -76,13 +76,14 @@ def prepare(
     progress: Progress | None = None,
     notice: Callable[[str], None] = Console().say,
 ) -> dict[str, Any] | None:
-    """Make a corpus, or go on making it; its manifest, or None while other tasks are at work."""
+    """Make or resume a corpus; return its manifest, or None while other tasks are still running."""
     check_corpus_folder(out)
     task = task or PrepareTask()
     if task.number >= task.tasks:
         raise FolderError(f"task {task.number} of {task.tasks}: they count from 0; give a lower.")
     plan = _plan(files, tokenizer, settings)
     _begin(out, plan, tokenizer)
+    # One lock per task: different tasks may share the folder, the same task twice may not.
     with file_lock(out / f".lock-{task.number}", what="this corpus"):
         if (out / MANIFEST).exists():
             return _finished(out, files, notice)
@@ -92,6 +93,9 @@ def prepare(
 
         def missing() -> Iterator[Chunk]:
             nonlocal count
+            # Every task reads all of the input and skips the chunks of others: reading is some
+            # forty times as fast as tokenizing, and compressed files cannot be divided without an
+            # index.
             for some in in_groups(documents, _characters, settings.shard_characters):
                 read = skipper.position
                 chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
@@ -114,7 +118,7 @@ def _sizes(files: Sequence[str]) -> list[int]:
 
 
 def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) -> dict[str, Any]:
-    """Nothing is left to do, unless the input is not what it was."""
+    """Return the manifest of a finished corpus, unless the size of its input has changed."""
     manifest = read_manifest(out)
     sizes: list[int] = manifest["bytes"]
     for file, before, now in zip(files, sizes, _sizes(files), strict=True):
@@ -132,10 +136,12 @@ def _characters(document: Document) -> int:
 
 
 def _is_made(chunk: Chunk) -> bool:
-    """Is the shard there, and from this text? One from another text is refused."""
+    """Whether the shard of a chunk exists; one that was made from other text is refused."""
     path = shard_path(chunk.folder, chunk.number, "json")
     if not path.exists():
         return False
+    # The text of this chunk is compared, not the size of the file: a line that was fixed further on
+    # does not invalidate the shards before it.
     if read_json(path, limit=SHARD_LIMIT).get("source") != chunk.digest():
         raise FolderError(
             f"{path}: was made from another text; the input has changed since. Prepare it into "
@@ -145,7 +151,7 @@ def _is_made(chunk: Chunk) -> bool:
 
 
 def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings) -> PreparePlan:
-    """What this corpus will be made of, and how."""
+    """Describe what this corpus will be made of, and how."""
     if "-" in files:
         raise DataError(
             "-: a preparation may have to be started again, and standard input cannot be read "
@@ -153,6 +159,7 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
         )
     return {
         "format": FORMAT,
+        # A run that stopped at a bad record may be resumed with --on-bad skip.
         "settings": settings.model_dump(exclude={"on_bad"}),
         "tokenizer": tokenizer.digest(),
         "files": [Path(file).name for file in files],
@@ -160,7 +167,7 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
 
 
 def check_corpus_folder(out: Path) -> None:
-    """Refuse a folder that cannot become a corpus, before anything is read."""
+    """Refuse a folder that cannot become a corpus, before any input is read."""
     check_output_folder(out, renamed=False)
     taken = out.is_dir() and any(e.name[0] != "." for e in out.iterdir())
     if taken and not (out / PLAN).exists():  # another task may have written it meanwhile
@@ -168,7 +175,7 @@ def check_corpus_folder(out: Path) -> None:
 
 
 def _begin(out: Path, plan: PreparePlan, tokenizer: Tokenizer) -> None:
-    """Write the plan into a new folder, or compare it with the one that is there."""
+    """Write the plan into a new folder, or compare it with the plan that is there."""
     path = out / PLAN
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
@@ -182,7 +189,7 @@ def _begin(out: Path, plan: PreparePlan, tokenizer: Tokenizer) -> None:
 
 
 def _refuse_another(out: Path, before: dict[str, Any], now: PreparePlan) -> None:
-    """A folder that was begun with something else is not gone on with."""
+    """Raise an error if a folder was begun with another plan."""
     old: dict[str, object] = {**before.get("settings", {}), **before}
     for name, value in {**now["settings"], **now}.items():
         if name != "settings" and old.get(name) != value:
@@ -200,7 +207,7 @@ def _finish(
     count: int,
     skipper: Skipper,
 ) -> dict[str, Any] | None:
-    """Join the shards' statistics into the manifest, if all shards are there."""
+    """Merge the statistics of all shards into the manifest, if all shards exist."""
     paths = [shard_path(out, number, "json") for number in range(count)]
     if not all(path.exists() for path in paths):
         return None
@@ -213,6 +220,8 @@ def _finish(
         raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
     if skipper.skipped:
         write_file(out / SIDE_FILE, (line.encode() for line in skipper.lines()))
+    # A resumed run reads everything again, so its own count tells whether the shards are of this
+    # text.
     if skipper.records != statistics.records:
         raise FolderError(
             f"{out}: {skipper.records:,} records were read and {statistics.records:,} are in the "

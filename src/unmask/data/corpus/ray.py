@@ -1,7 +1,7 @@
-"""Preparation on a Ray cluster, an extra: the tasks of `prepare`, handed out by Ray Data.
+"""Corpus preparation on a Ray cluster: Ray Data runs the tasks of `prepare` (optional dependency).
 
-Every task reads the input and makes its share of the shards, on whatever machine it lands; the
-files and the corpus folder must be on a disk that all machines see.
+Every task reads the input and makes its share of the shards, on whatever machine it runs, so the
+input files and the corpus folder must be on a disk that all machines share.
 """
 
 import logging
@@ -22,7 +22,7 @@ def prepare_on_ray(
     *,
     tasks: int = 1,
 ) -> dict[str, Any] | None:
-    """Make a corpus by tasks on Ray, the same to the byte; `tasks` 1 means one for each core."""
+    """Make a corpus with tasks on Ray, with the same bytes; `tasks=1` means one task per core."""
     require("--engine ray", "ray", "ray.data", extra="ray")
     from ray import cluster_resources, init, is_initialized
     from ray.data import range as rows_of
@@ -40,6 +40,7 @@ def prepare_on_ray(
         try:
             prepare(paths, Tokenizer(vocabulary, casing), folder, settings, task=task)
         except UserError as error:
+            # Returned, because Ray would wrap an exception in one of its own.
             return {"error": str(error)}
         return {"error": ""}
 
@@ -48,5 +49,5 @@ def prepare_on_ray(
     wrong = [end["error"] for end in ends if end["error"]]
     if wrong:
         raise DataError(wrong[0])
-    # Every shard is there: this writes the manifest if two tasks ended in the same moment.
+    # All shards exist now. If two tasks ended at the same moment, the manifest may be missing.
     return prepare(paths, tokenizer, folder, settings)

@@ -1,4 +1,4 @@
-"""Documents -> a shard: sentences split, tokenised and written, whole or not at all."""
+"""Documents -> a shard: split into sentences, tokenized, and written completely or not at all."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ Words = Literal["pieces", "spaces"]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The documents of one shard, and where in the input they end."""
+    """Documents of one shard, and where in the input they end."""
 
     number: int
     documents: list[Document]
@@ -35,21 +35,22 @@ class Chunk:
     end: int  # bytes of the input that were read
 
     def digest(self) -> str:
-        """The sha256 of the text, to tell whether a shard that is there was made from it."""
+        """Return a sha256 of the text, which tells whether an existing shard was made from it."""
         summed = hashlib.sha256()
         for document in self.documents:
+            # Lengths, so that the same text divided into other documents has another digest.
             head = f"{document.split:d} {document.records} {len(document.text)}\n"
             summed.update(head.encode() + document.text.encode("utf-8", "surrogatepass"))
         return summed.hexdigest()
 
 
 def id_type(vocab_size: int) -> str:
-    """How ids are stored: two bytes where they suffice."""
+    """Return the type of stored ids: two bytes where they suffice."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
 def write_shard(chunk: Chunk) -> None:
-    """Make a shard and put it in its place; its .json comes last and says that it is whole."""
+    """Make a shard; its .json is written last and marks it as complete."""
     tokenizer = _tokenizer(chunk.folder, chunk.tokenizer)
     texts = _tokenised(chunk, tokenizer)
     kind = id_type(len(tokenizer.vocabulary))
@@ -75,7 +76,7 @@ def write_shard(chunk: Chunk) -> None:
 
 @dataclass(slots=True)
 class _Texts:
-    """Tokens, and where sentences and documents begin."""
+    """Token ids of a shard, and where its sentences and documents begin."""
 
     ids: "array[int]"
     continues: bytearray
@@ -89,7 +90,7 @@ def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
     texts = _Texts(array("I"), bytearray(), [], [], Counter())
     last = -1
     numbered = ((i, s) for i, document in enumerate(chunk.documents) for s in document.sentences())
-    while some := list(islice(numbered, READ_AHEAD)):  # so many are tokenised at a time
+    while some := list(islice(numbered, READ_AHEAD)):  # a batch for the engine
         sentences = [sentence for _, sentence in some]
         texts.counts.update(sentences)
         pieces = _pieces(sentences, tokenizer, chunk.words)
@@ -97,6 +98,7 @@ def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
             if not ids:
                 texts.empty += 1
                 continue
+            # Only now: a document whose sentences have no tokens is no document of the corpus.
             if number != last:
                 texts.documents.append(len(texts.sentences))
                 last = number
@@ -109,13 +111,14 @@ def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
 def _pieces(
     sentences: list[str], tokenizer: Tokenizer, words: Words
 ) -> Iterator[tuple[list[int], bytes]]:
-    """The ids of each sentence and, if words are between spaces, which continue a word."""
+    """Yield each sentence's ids and, if words stand between spaces, which ones continue a word."""
     if words == "pieces":
         yield from ((ids, b"") for ids in tokenizer.ids(sentences))
         return
     for sentence, pieces in zip(sentences, tokenizer.pieces(sentences), strict=True):
         continues, last = bytearray(), 0
         for start, end in pieces.offsets:
+            # A token continues a word if no white space lies between it and the token before it.
             continues.append(last > 0 and not any(map(str.isspace, sentence[last:start])))
             last = end
         yield pieces.ids, bytes(continues)
@@ -144,5 +147,5 @@ def _statistics(texts: _Texts, chunk: Chunk, tokenizer: Tokenizer) -> CorpusRepo
 
 @cache
 def _tokenizer(folder: Path, digest: str) -> Tokenizer:
-    """The tokenizer of this worker, read once for each digest."""
+    """Return the tokenizer of this worker, read once per digest."""
     return read_tokenizer(folder / TOKENIZER_FOLDER)

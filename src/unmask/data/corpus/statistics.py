@@ -1,8 +1,8 @@
-"""Sentences and tokens -> what a corpus is like: counts that add up over shards, and a report.
+"""Sentences and tokens -> corpus statistics: counts that add up over shards, and a report.
 
-Duplicates are counted in constant memory: exact for the sentences that repeat most, and for the
-rest on a sample of the sentences, those whose hash ends in enough zeros (so that every repetition
-of a sampled sentence is sampled too).
+Duplicates are counted in constant memory: exactly for the sentences that repeat most, and by a
+sample for the rest. Sampled are the sentences whose hash ends in enough zero bits, so the sample
+contains either every occurrence of a sentence or none.
 """
 
 import hashlib
@@ -15,53 +15,55 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLED = 2048  # sentences of a shard whose hashes are kept
+SAMPLED = 2048  # hashes that are kept of a shard
 MERGED = 2**17  # ... and of a whole corpus
-OFTEN = 10  # the most repeated sentences that are kept by name
+OFTEN = 10  # of the most repeated sentences, this many are kept by name
 BINS = 32  # lengths are counted by powers of two
 SUMS = "records documents single empty sentences tokens unknown characters".split()
 
 
 class Keyed(Protocol):
-    """Anything that can tell whether another one is the same."""
+    """Anything that can be recognised as a duplicate."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it the same as another one."""
+        """What identifies the record among duplicates."""
 
 
 @dataclass
 class CorpusReport:
-    """Sums over any part of a corpus."""
+    """Statistics of any part of a corpus, as sums."""
 
     records: int = 0  # lines or records of the input
     documents: int = 0
     single: int = 0  # documents of one sentence
-    empty: int = 0  # sentences without a token, which are left out
+    empty: int = 0  # sentences without a token, which are skipped
     sentences: int = 0
     tokens: int = 0
     unknown: int = 0
     characters: int = 0
     sentence_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # by length in tokens
     document_bins: list[int] = field(default_factory=lambda: [0] * BINS)
-    zeros: int = 0  # a hash is sampled if it ends in so many zero bits
+    zeros: int = 0  # sampled are hashes that end in this many zero bits
     sample: dict[str, int] = field(default_factory=dict)  # hash -> occurrences
     often: dict[str, int] = field(default_factory=dict)  # sentence -> occurrences
 
     def add(self, other: "CorpusReport") -> None:
-        """Add those of another part."""
+        """Add the statistics of another part."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.sentence_bins = _summed(self.sentence_bins, other.sentence_bins)
         self.document_bins = _summed(self.document_bins, other.document_bins)
+        # The stricter of both rules, applied to both samples: only then do they mean the same.
         self.zeros = max(self.zeros, other.zeros)
         self.sample = dict(Counter(self.sample) + Counter(other.sample))
         self._thin(MERGED)
+        # More than are shown, because one that is rare so far may be frequent in later shards.
         often = Counter(self.often) + Counter(other.often)
         self.often = dict(_most(often, 20 * OFTEN))
 
     def note_sentences(self, counts: Counter[str]) -> None:
-        """Keep what tells duplicates: a sample of the hashes, and the sentences repeated most."""
+        """Sample the hashes of sentences, and keep the most repeated ones by name."""
         self.sample = {_hash(sentence): count for sentence, count in counts.items()}
         self._thin(SAMPLED)
         repeated = Counter({s[:200]: count for s, count in counts.items() if count > 1})
@@ -69,13 +71,15 @@ class CorpusReport:
 
     @property
     def duplicate_share(self) -> float:
-        """The share of the sentences that have occurred before, about."""
+        """Estimated share of the sentences that have occurred before."""
         if not self.sentences:
             return 0.0
+        # `often` has only the beginnings of long sentences, and so not the hashes of the whole.
         named = {_hash(s): count for s, count in self.often.items() if len(s) < 200}
-        # One that is sampled is counted in every shard, also where it is not among the often.
+        # The sample counts a sentence in every shard, `often` only where it is among the top.
         often = sum(self.sample.get(key, count) - 1 for key, count in named.items())
         rest = [count for key, count in self.sample.items() if key not in named]
+        # A sampled sentence stands for 2^zeros sentences.
         sampled = sum(count - 1 for count in rest) << self.zeros
         return min((often + sampled) / self.sentences, 1.0)
 
@@ -85,10 +89,11 @@ class CorpusReport:
             self.sample = {k: count for k, count in self.sample.items() if not int(k, 16) & rest}
             if len(self.sample) <= most:
                 return
+            # Every further zero bit halves the sample.
             self.zeros += 1
 
     def report(self) -> dict[str, Any]:
-        """What a reader wants to know, by name."""
+        """Return the statistics to display, by name."""
         return {
             "documents": self.documents,
             "sentences": self.sentences,
@@ -105,7 +110,7 @@ class CorpusReport:
 
 
 def length_bins(lengths: NDArray[np.int64]) -> list[int]:
-    """How many lengths are in [2^i, 2^(i+1)), for each i.
+    """Count the lengths in [2^i, 2^(i+1)), for each i.
 
     >>> length_bins(np.array([1, 2, 3, 4, 900]))[:3]
     [1, 2, 1]
@@ -123,12 +128,12 @@ def _hash(sentence: str) -> str:
 
 
 def _most(counts: Counter[str], most: int) -> Iterable[tuple[str, int]]:
-    """The highest counts; ties by the sentence itself, so that the order of files is all."""
+    """Return the highest counts; ties are decided by the sentences, so that the result is fixed."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
 
 
 def leaks(train: Sequence[Keyed], dev: Sequence[Keyed], path: Path) -> list[str]:
-    """What is in both files flatters every score: say how much it is."""
+    """Return a warning if training and dev data have examples in common, which flatters scores."""
     seen = {record.key for record in train}
     both = sum(record.key in seen for record in dev)
     if not both:

@@ -1,7 +1,7 @@
-"""Examples -> rows -> batches: what a training step reads, as a function of a cursor.
+"""Examples -> packed rows -> batches: what a training step reads, as a function of a cursor.
 
-An epoch's examples are put in a random order and packed into rows, once. A cursor (epoch, row)
-says where to go on; nothing else is state, so going on costs as much as beginning.
+The examples of an epoch are shuffled and packed into rows, once. A cursor (epoch, row) says where
+to continue; there is no other state, so resuming costs no more than starting.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from unmask.data.packing import pack
 from unmask.system.errors import DataError
 from unmask.text.vocabulary import CONTINUATION
 
-WINDOW = 4096  # examples that may share rows: neighbours in the random order
+WINDOW = 4096  # examples that may share rows: neighbours in the shuffled order
 _EXAMPLES, _ORDER, _ROWS, _NUMBER = range(4)  # one key per kind of draw
 
 
@@ -34,7 +34,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class CorpusExample:
-    """One example with its tokens."""
+    """One example as tokens."""
 
     ids: Ids
     segments: Ids
@@ -43,17 +43,17 @@ class CorpusExample:
 
 @dataclass
 class Stream:
-    """The rows of chosen documents, epoch after epoch."""
+    """Packed rows of the chosen documents, epoch after epoch."""
 
     corpus: Corpus
     documents: Ids
     settings: ExampleSettings
     seed: int
-    length: int  # of a row, and so the most that an example may have
+    length: int  # tokens of a row, and so the limit of an example
     _epochs: dict[int, "Epoch"] = field(default_factory=dict)
 
     def epoch(self, number: int) -> "Epoch":
-        """The plan of an epoch; two are kept, for a step may reach over the end of one."""
+        """Return the plan of an epoch; two are cached, as a step may reach past the end of one."""
         if number not in self._epochs:
             for old in sorted(self._epochs)[:-1]:
                 del self._epochs[old]
@@ -61,7 +61,7 @@ class Stream:
         return self._epochs[number]
 
     def take(self, cursor: Cursor, rows: int) -> tuple[list[Cursor], Cursor]:
-        """The next so many rows, over the end of an epoch if need be, and where to go on."""
+        """Return the next `rows` rows, across the end of an epoch if needed, and the new cursor."""
         taken: list[Cursor] = []
         if not len(self.epoch(cursor.epoch)):
             raise DataError(
@@ -76,7 +76,7 @@ class Stream:
         return taken, cursor
 
     def batch(self, rows: list[Cursor]) -> Batch:
-        """The rows as tensors, nothing hidden yet."""
+        """Collate rows into a batch; no tokens are masked yet."""
         examples: list[CorpusExample] = []
         numbers: list[int] = []
         labels: list[int] = []
@@ -96,6 +96,7 @@ class Stream:
         )
 
     def _planned(self, number: int) -> "Epoch":
+        # With copies=k, examples repeat every k epochs; their order (below) is new in every epoch.
         version = number % self.settings.copies if self.settings.copies else number
         root = counter_rng.key(self.seed, self.length, version)
         plan = plan_examples(
@@ -110,7 +111,7 @@ class Stream:
         )
 
     def _drawn(self, plan: ExamplePlan, i: int) -> CorpusExample:
-        """One example: [CLS] first [SEP] second [SEP]."""
+        """Build one example: [CLS] first [SEP] second [SEP]."""
         vocabulary = self.corpus.tokenizer.vocabulary
         a, b = plan.first_length.item(i), plan.second_length.item(i)
         ids = np.full(a + b + (3 if b else 2), vocabulary.sep, dtype=np.int64)
@@ -125,23 +126,23 @@ class Stream:
                 if given is None:
                     given = self._glued[ids[at : at + size]]
                 continues[at : at + size] = given
-                continues[at] = False  # the beginning of its word may have been cut off
+                continues[at] = False  # its word may have been cut in two
         return CorpusExample(ids, segments, continues)
 
     @cached_property
     def _glued(self) -> NDArray[np.bool_]:
-        """Which tokens of the vocabulary continue a word."""
+        """Which tokens of the vocabulary continue a word (##).  -> [V]"""
         return np.array(
             [t.startswith(CONTINUATION) for t in self.corpus.tokenizer.vocabulary.tokens]
         )
 
 
 class Epoch:
-    """The examples of one epoch, in rows."""
+    """Examples of one epoch, packed into rows."""
 
     def __init__(self, plan: ExamplePlan, length: int, root: int, order: int) -> None:
         self.plan = plan
-        # What masking is drawn by: of an example, not of its row, so packing changes nothing.
+        # Masks are drawn by these: numbers of examples, not of rows, so packing changes no mask.
         self.numbers = counter_rng.words(counter_rng.key(root, _NUMBER), plan.first).view(np.int64)
         self.members, self.starts = shuffled_rows(plan.lengths, length, order)
 
@@ -149,18 +150,21 @@ class Epoch:
         return len(self.starts) - 1
 
     def row(self, number: int) -> Ids:
-        """The numbers of the examples in a row."""
+        """Return the indices of the examples in a row."""
         return self.members[self.starts.item(number) : self.starts.item(number + 1)]
 
 
 def shuffled_rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
-    """Put all examples into rows, in a random order: the members, and where each row begins."""
+    """Pack examples into rows in random order; return the members and where each row begins."""
     order = counter_rng.permutation(root, len(lengths))
     members: list[int] = []
     starts = [0]
     for begin in range(0, len(order), WINDOW):
         window = order[begin : begin + WINDOW]
+        # Window by window, so that a row holds neighbours in the random order: packing sorts by
+        # length, which must not reach over the whole epoch.
         rows = pack(lengths[window].tolist(), row_length)
+        # Packing places the longest texts first, so the rows of a window are shuffled again.
         for row in map(
             int, counter_rng.permutation(counter_rng.key(root, _ROWS, begin), len(rows))
         ):
@@ -170,7 +174,7 @@ def shuffled_rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
 
 
 def _laid_out(batch: Batch, values: list[NDArray[np.bool_]]) -> torch.Tensor:
-    """One value per token of each example, in the places that the batch gave them."""
+    """Put one value per token of each example at its place in the batch.  -> [B, S]"""
     out = np.zeros(tuple(batch.tokens.shape), dtype=bool)
     places = zip(batch.row.tolist(), batch.start.tolist(), values, strict=True)
     for row, start, value in places:

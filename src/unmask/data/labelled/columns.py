@@ -1,12 +1,12 @@
-"""Which column is what: as the flags say, or by names people use, or by what stands in them.
+"""Table -> which column holds what: as flags say, or inferred from common names or the cells.
 
     text      the text, or the first one of a pair
-    second    the other one, where there are pairs
-    label     the answer
-    ...       any other field of a task's question
+    second    the other text, where there are pairs
+    label     the label
+    ...       any other field of a task's records
 
-What was inferred is told; a flag decides otherwise. A column may be given by its name or, in a
-table of text, by its number.
+What was inferred is reported; a flag overrides it. A column may be given by its name or, in a table
+of text, by its number.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from unmask.data.labelled.tables import TABLES, TableRow, read_rows, refuse_repe
 from unmask.data.read.lines import REFUSE, ErrorPolicy, QuietPolicy, file_format, require_unicode
 from unmask.system.errors import DataError, unknown_name
 
-NAMES = {  # in lower case, the likeliest first
+NAMES = {  # in lower case, the most likely first
     "text": (
         "text", "sentence", "sentence1", "text_a", "text1", "premise", "question1", "#1 string",
         "question", "review", "content", "document", "tweet", "comment", "title", "query", "input",
@@ -35,60 +35,60 @@ NAMES = {  # in lower case, the likeliest first
         "sentiment", "emotion", "intent", "topic", "target", "rating", "stars", "polarity", "y",
     ),
 }  # fmt: skip
-PAIRS = (("question", "sentence"), ("question", "passage"), ("query", "passage"))  # in this order
-LOOKED_AT = 500  # rows
-FEW = 10  # rows in which labels may all differ
-Cells = Mapping[str, Sequence[object]]  # of columns, by their names
+PAIRS = (("question", "sentence"), ("question", "passage"), ("query", "passage"))  # tried in order
+LOOKED_AT = 500  # rows that are inspected
+FEW = 10  # with fewer rows than this, all labels may differ
+Cells = Mapping[str, Sequence[object]]  # columns by name
 Texts = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table that matter, by their names; None where there is none."""
+    """Names of the columns that matter in a table; None where there is no such column."""
 
     text: str | None = None
     second: str | None = None
     label: str | None = None
     header: bool | None = None  # None: not known yet
-    others: Mapping[str, str] = field(default_factory=dict)  # of other fields of a question
+    others: Mapping[str, str] = field(default_factory=dict)  # other fields of a task's records
 
     @classmethod
     def of(cls, names: Mapping[str, str | None], header: bool | None = None) -> "Columns":
-        """Columns by the fields that they hold."""
+        """Build from a table of fields and the columns that hold them."""
         own = {what: names.get(what) for what in NAMES}
         others = {what: name for what, name in names.items() if name and what not in own}
         return cls(**own, header=header, others=others)
 
     def given(self) -> dict[str, str]:
-        """Those that are known, by what they are."""
+        """Return the columns that are known, by field."""
         known = {"text": self.text, "second": self.second, "label": self.label, **self.others}
         return {what: name for what, name in known.items() if name is not None}
 
     def among(self, names: Sequence[str], where: str = "") -> "Columns":
-        """These columns in a table that has columns of these names; numbers become names."""
+        """Resolve the columns in a table with the given names; numbers become names."""
         found = {what: find_column(what, name, names, where) for what, name in self.given().items()}
         return self.of(found, self.header)
 
     def renamed(self, record: Mapping[str, object]) -> dict[str, object]:
-        """A JSON object whose fields have their own names, not those of their columns."""
+        """Rename the fields of a JSON object from the names of columns to those of fields."""
         given = self.given()
         rest = {k: v for k, v in record.items() if k not in given and k not in given.values()}
         return rest | {what: record[name] for what, name in given.items() if name in record}
 
     def refuse(self, path: str | Path, has: str) -> None:
-        """Refuse columns that were asked for in a file of another kind: what it `has` not."""
+        """Raise an error if columns were requested of a file that has none; `has` says why."""
         for what, name in self.given().items():
             raise DataError(f"{path}: {has}, such as '{name}'. Leave {flag(what)} out.")
 
     def said(self) -> str:
-        """What was understood, in words."""
+        """Describe in words which column holds what."""
         parts = [f"{what} is column '{name}'" for what, name in self.given().items()]
         return f"{'' if self.header else 'no header, '}{', '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text or a pair, with its answer as it stands in the file."""
+    """A text or a pair, with its label as it stands in the file."""
 
     text: str
     second: str | None
@@ -97,20 +97,21 @@ class Sample:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it the same as another one."""
+        """What identifies the record among duplicates."""
         return tuple(self.texts)
 
     @property
     def texts(self) -> list[str]:
-        """One text or two."""
+        """The text, or both texts of a pair."""
         return [self.text] if self.second is None else [self.text, self.second]
 
 
 def infer_columns(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
-    """Find out which column is what, as far as it was not asked for."""
+    """Infer which column holds what, where `asked` does not say so."""
     header, cells = sample_columns(path, asked, _is_header)
     names = list(cells)
     found: dict[str, str | None] = {**asked.among(names, f"{path}: ").given()}
+    # Reversed: of two names that differ only in case, the first column wins.
     lower = {name.strip().lower(): name for name in reversed(names)}
     for first, other in PAIRS:
         if first in lower and other in lower and not {"text", "second"} & set(found):
@@ -126,7 +127,7 @@ def infer_columns(path: str | Path, asked: Columns, *, labelled: bool = True) ->
     for what in ("text", "label")[: 1 + labelled]:
         if found.get(what) is None:
             for _ in islice(read_rows(path, list, header=header), LOOKED_AT):
-                pass  # a bad row may be the reason: this says so
+                pass  # a bad row may be the cause: reading strictly raises its error
             raise DataError(
                 f"{path}: none of the columns {', '.join(names)} looks like the {what}. Name it "
                 f"with --{what}."
@@ -137,17 +138,17 @@ def infer_columns(path: str | Path, asked: Columns, *, labelled: bool = True) ->
 def sample_columns(
     path: str | Path, asked: Columns, is_header: Callable[[Texts], bool]
 ) -> tuple[bool, Cells]:
-    """Tell whether a table has a header, and the first cells of each column by its name.
+    """Detect whether a table has a header, and return the first cells of each column by name.
 
-    The header of a table of text has a name that was asked for, or one that people use, or
-    `is_header` finds one in the first cells of each column.
+    A table of text has a header if a column was requested by name, if its first row contains a
+    common name of a column, or if `is_header` recognises one in the first cells of the columns.
     """
     found: list[dict[str, object]] = []
-    with suppress(DataError):  # whoever reads the file in earnest tells it
+    with suppress(DataError):  # the full read reports it
         rows = read_rows(path, list, header=False, watcher=_First())
         found.extend(row.cells for row in islice(rows, LOOKED_AT))
     if not found:
-        next(read_rows(path, list), None)  # says what is wrong with the first
+        next(read_rows(path, list), None)  # raises the error of the first row
     names = list(dict.fromkeys(name for row in found for name in row))
     if not names:
         raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
@@ -169,20 +170,20 @@ def sample_columns(
 
 
 class _First(QuietPolicy):
-    """Gives up when as many rows are bad as would be looked at."""
+    """Error policy that gives up when as many rows are bad as would be inspected."""
 
     def __init__(self) -> None:
         self.left = LOOKED_AT
 
     def bad(self, error: DataError, raw: str) -> None:
-        """Count it."""
+        """Count the row, and raise its error if it is the last that may be bad."""
         self.left -= 1
         if not self.left:
             raise error
 
 
 def _is_header(cells: Texts) -> bool:
-    """Is the first cell of the label's column none of the labels below it, and no number?"""
+    """Whether the first cell of the label column is neither a label found below it nor a number."""
     below = {name: values[1:] for name, values in cells.items()}
     label = _label_like(_besides(below, [_longest(below)]))
     if label is None:
@@ -192,7 +193,7 @@ def _is_header(cells: Texts) -> bool:
 
 
 def find_column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
-    """The column of that name, or of that number."""
+    """Return the column with this name or number."""
     if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
         return names[int(name) - 1]
     if name not in names:
@@ -201,7 +202,7 @@ def find_column(what: str, name: str, names: Sequence[str], where: str = "") -> 
 
 
 def flag(what: str) -> str:
-    """The option that names the column of a field."""
+    """Return the command-line option that names the column of a field."""
     return f"--{what}" if what in NAMES else f"--column {what}=COLUMN"
 
 
@@ -210,7 +211,7 @@ def _besides(columns: Cells, names: Collection[str | None]) -> Cells:
 
 
 def _longest(columns: Cells) -> str | None:
-    """The column with the longest texts."""
+    """Return the column with the longest texts on average."""
     sizes = {
         name: mean([len(cell) for cell in cells if isinstance(cell, str)] or [0])
         for name, cells in columns.items()
@@ -219,7 +220,7 @@ def _longest(columns: Cells) -> str | None:
 
 
 def _label_like(columns: Cells) -> str | None:
-    """The column with the fewest different values, filled everywhere and not always the same."""
+    """Return the column with the fewest distinct values, if it has two or more and no blank."""
     kinds = {
         name: len({str(cell) for cell in cells})
         for name, cells in columns.items()
@@ -230,7 +231,7 @@ def _label_like(columns: Cells) -> str | None:
 
 
 def _numbers_rows(cells: Sequence[object]) -> bool:
-    """Is it another one in every row, such as an id? Numbers with a point may be answers."""
+    """Whether all values differ, as those of an id do; fractions that all differ may be labels."""
     different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
     return different and not all(is_fraction(str(cell)) for cell in cells)
 
@@ -244,7 +245,7 @@ def _is_number(cell: str) -> bool:
 
 
 def is_fraction(cell: str) -> bool:
-    """Is it a number that is not whole, or that is written with a point?"""
+    """Whether a cell is a number that is not whole, or that is written with a point."""
     return _is_number(cell) and ("." in cell or not float(cell).is_integer())
 
 
@@ -254,15 +255,15 @@ def read_samples(
     watcher: ErrorPolicy = REFUSE,
     understand: Callable[[Sample], object] = lambda sample: sample.label,
 ) -> Iterator[Sample]:
-    """The rows of a table as texts with answers; one without text is refused.
+    """Yield the rows of a table as texts with labels; a row with blank text is refused.
 
-    `understand` makes of an answer what the task needs, where answers are given.
+    `understand` turns a label into what the task needs, if labels are given.
     """
     wanted = {what: name for what, name in columns.given().items() if what in NAMES}
 
     def choose(names: Sequence[str]) -> list[str]:
         for what, name in wanted.items():
-            if name not in names:  # `infer` has settled numbers; keys of an object have no order
+            if name not in names:  # numbers are resolved before; JSON keys have no order
                 raise DataError(f"{unknown_name('column', name, names)} Choose with --{what}.")
         return list(wanted.values())
 

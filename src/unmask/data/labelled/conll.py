@@ -1,11 +1,11 @@
-"""Tagged files -> sentences: words, and the entities among them.
+"""Files with tagged tokens or entities -> sentences: text, words and entity spans.
 
-    columns   a word a line, its tag in the last column, a blank line between sentences (CoNLL);
+    columns   a token per line, its tag in the last column, a blank line between sentences (CoNLL);
               tags in IOB1, IOB2 or BIOES; -DOCSTART- begins a document
     .jsonl    text and entities: [{"start": 0, "end": 4, "label": "PER"}], in characters;
               or tokens and tags, two lists
 
-Whatever a file has, a sentence is a text with the stretches of its words and of its entities.
+Whatever the format, a sentence is a text with the character spans of its words and entities.
 """
 
 from collections import Counter
@@ -31,13 +31,13 @@ DOCUMENT = "-DOCSTART-"
 OUTSIDE = "O"
 INSIDE, ENDS, ALONE = "I", ("E", "L"), ("S", "U")  # BILOU is BIOES with other letters
 LENIENT = "; --set task.lenient=true takes all such for beginnings"
-LOOKED_AT = 5000  # sentences
+LOOKED_AT = 5000  # sentences that are inspected
 Stretch = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A name in a text."""
+    """A labelled span of a text, in characters."""
 
     start: int
     end: int
@@ -46,17 +46,17 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A text, its words, and the entities in it; None where they are not known."""
+    """A text with the spans of its words and entities; None where entities are not known."""
 
     text: str
     words: tuple[Stretch, ...]
     entities: tuple[Entity, ...] | None
     where: str
-    document: int = 0  # sentences of one are neighbours
+    document: int = 0  # sentences of one document share this number
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it the same as another one."""
+        """What identifies the record among duplicates."""
         return (self.text,)
 
 
@@ -68,7 +68,7 @@ class _Line:
 
 
 def sentence_of(text: str, where: str, entities: tuple[Entity, ...] | None = None) -> Sentence:
-    """A text with its words as BERT sees them: cut at spaces and around punctuation."""
+    """Build a sentence from a text, with BERT's words: split at spaces and around punctuation."""
     words = split(clean((character, i) for i, character in enumerate(text)))
     return Sentence(text, tuple((w[0][1], w[-1][1] + 1) for w in words), entities, where)
 
@@ -80,9 +80,9 @@ def read_sentences(
     *,
     lenient: bool = False,
 ) -> Iterator[Sentence]:
-    """Yield the sentences of a file in their order.
+    """Yield the sentences of a file in order.
 
-    `lenient` takes an I- that follows nothing of its kind for a B-, as CoNLL's own scorer does.
+    `lenient` reads an I- tag that continues no entity as B-, as CoNLL's own scorer does.
     """
     if str(path) == "-" or file_format(path, None) != ".jsonl":
         columns.refuse(path, "a file of words and tags has no named columns")
@@ -93,7 +93,7 @@ def read_sentences(
 def _columns(path: str | Path, watcher: ErrorPolicy, lenient: bool) -> Iterator[Sentence]:
     scheme, counted = _look_at(path)
     if lenient and scheme == "IOB2":
-        scheme = "IOB1"  # which allows both
+        scheme = "IOB1"  # in which an entity may begin with I- or B-
     document = 0
     for lines, begins in _blocks(path, watcher):
         document += begins
@@ -107,15 +107,15 @@ def _columns(path: str | Path, watcher: ErrorPolicy, lenient: bool) -> Iterator[
 
 
 def scheme_of(path: str | Path) -> str:
-    """How a file of columns writes entities, and what else was understood, in words."""
+    """Describe in words how a file of columns tags entities, and what else was detected."""
     scheme, counted = _look_at(path)
     return f"tags in {scheme}" + (", a number after each word left out" if counted else "")
 
 
 def _look_at(path: str | Path) -> tuple[str, bool]:
-    """The scheme of the tags, and whether each word has a digit that counts its place."""
+    """Detect the tagging scheme, and whether every word ends in a digit for its position."""
     counted, letters = True, set()
-    begins: Counter[str] = Counter()  # letters of first words, where none of its kind is before
+    begins: Counter[str] = Counter()  # letters where an entity begins
     for lines, _ in islice(_blocks(path, IGNORE), LOOKED_AT):
         before = ""
         for line in lines:
@@ -125,15 +125,17 @@ def _look_at(path: str | Path) -> tuple[str, bool]:
             if label and label != before:
                 begins[letter] += 1
             before = label
+    # Only BIOES has E and S. In IOB1 most entities begin with I-, in IOB2 they all begin with B-.
     if letters & {*ENDS, *ALONE}:
         return "BIOES", counted
     return ("IOB1" if begins[INSIDE] > begins["B"] else "IOB2"), counted
 
 
 def _blocks(path: str | Path, watcher: ErrorPolicy) -> Iterator[tuple[list[_Line], bool]]:
-    """The lines of each sentence, and whether it begins a document."""
+    """Yield the lines of each sentence, and whether it begins a document."""
     lines: list[_Line] = []
-    width, begins, spoiled = 0, False, False
+    width, begins, spoiled = 0, False, False  # spoiled: a bad line drops its whole sentence
+    # The blank line at the end completes the last sentence.
     for number, text in chain(read_lines(path, watcher), [(0, "")]):
         cells = text.split()
         if cells and cells[0] != DOCUMENT:
@@ -157,10 +159,10 @@ def _blocks(path: str | Path, watcher: ErrorPolicy) -> Iterator[tuple[list[_Line
 
 
 def _entities(lines: Sequence[_Line], scheme: str) -> list[tuple[int, int, str]]:
-    """Tags -> first word, last word + 1, label; what the scheme does not allow is refused."""
+    """Convert tags to (first word, last word + 1, label), refusing what the scheme forbids."""
     known = ("B", INSIDE, *ENDS, *ALONE) if scheme == "BIOES" else ("B", INSIDE)
     found: list[tuple[int, int, str]] = []
-    under_way = False  # may the last one go on?
+    under_way = False  # may the last entity continue?
     for i, line in enumerate(lines):
         letter, dash, label = line.tag.partition("-")
         if line.tag != "O" and (not dash or not label or letter not in known):
@@ -198,7 +200,7 @@ def _entities(lines: Sequence[_Line], scheme: str) -> list[tuple[int, int, str]]
 def _joined(
     words: Sequence[str], entities: Sequence[tuple[int, int, str]], where: str, document: int = 0
 ) -> Sentence:
-    """Words with a space between them, as a text."""
+    """Join words with spaces to a text, and convert spans of words to spans of characters."""
     at, stretches = 0, []
     for word in words:
         stretches.append((at, at + len(word)))
@@ -233,7 +235,7 @@ def _tagged(record: dict[str, object], where: str, lenient: bool) -> Sentence:
         )
     require_unicode(" ".join([*words, *tags]), where)
     lines = [_Line(where, word, tag) for word, tag in zip(words, tags, strict=True)]
-    scheme = "IOB1" if lenient else "IOB2"  # the first allows both
+    scheme = "IOB1" if lenient else "IOB2"  # in IOB1, an entity may begin with I- or B-
     scheme = "BIOES" if any(t[:1] in (*ENDS, *ALONE) for t in tags) else scheme
     return _joined(words, _entities(lines, scheme), where)
 
@@ -261,6 +263,7 @@ def _marked(record: dict[str, object], where: str) -> Sentence:
                 f"'{text[other.start : other.end]:.40}' overlap; a word has one label. Remove one."
             )
     sentence = sentence_of(text, where, tuple(entities))
+    # Words are labelled as a whole, so an entity must begin and end with one.
     begins, ends = ({stretch[side] for stretch in sentence.words} for side in (0, 1))
     for entity in entities:
         if entity.start not in begins or entity.end not in ends:
@@ -292,12 +295,13 @@ def _entity(span: object, text: str, where: str) -> Entity:
 
 
 def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """The names that tags spell: first word, last word + 1, label. I- may begin one, as in CoNLL.
+    """Yield the entities in tags: first word, last word + 1, label. I- may begin one, as in CoNLL.
 
     >>> list(spelled(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
     """
     begin, label = 0, ""
+    # The O at the end completes an entity that reaches to the last word.
     for i, tag in enumerate([*tags, OUTSIDE]):
         letter, _, own = tag.partition("-")
         if label and (letter != "I" or own != label):

@@ -1,4 +1,4 @@
-"""Records -> a sha256, by which a run knows its labelled data again, also in later versions."""
+"""Records -> a sha256, by which a run recognises its labelled data, also in later versions."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,8 +9,8 @@ from unmask.data.labelled.conll import Entity, Sentence
 from unmask.data.labelled.parallel import Pair
 from unmask.data.labelled.squad import Question, Span
 
-# The fields of records that make up the digest of a data set. Runs keep that digest, so these stay
-# as they are: a field that a class gets later is not part of it.
+# The fields that a data set's digest is made of. Runs store the digest, so this table must not
+# change: a field that a class gains later is not part of it.
 DIGESTED: dict[type, tuple[str, ...]] = {
     Sample: ("text", "second", "label"),
     Question: ("id", "question", "context", "answers"),
@@ -22,7 +22,7 @@ DIGESTED: dict[type, tuple[str, ...]] = {
 
 
 def digest_of(records: Iterable[object]) -> str:
-    """Return a sha256 of records, wherever their files lie."""
+    """Return a sha256 of records, which does not depend on where their files are."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(repr(_plain(record)).encode("utf-8", "surrogatepass"))
@@ -30,12 +30,12 @@ def digest_of(records: Iterable[object]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Turn a record into tables and tuples of the fields that count; anything else stays."""
+    """Turn a record into tables and tuples of the fields that count; other values stay."""
     if isinstance(value, tuple | list):
         return type(value)(_plain(part) for part in value)
     if not is_dataclass(value):
         return value
     names = DIGESTED.get(type(value))
-    if names is None:  # a record of somebody else's
+    if names is None:  # a plugin's record
         names = tuple(own.name for own in fields(value) if own.name != "where")
     return {name: _plain(getattr(value, name)) for name in names}

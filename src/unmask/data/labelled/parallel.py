@@ -1,11 +1,12 @@
-"""Parallel text -> pairs: a sentence and its translation, with the place they came from.
+"""Parallel text -> pairs: sentences and their translations, with their places.
 
-    two files    plain text of any ending: line i of one is line i of the other
+    two files    plain text with any extension: line i of one translates line i of the other
     one table    .tsv, .csv, .jsonl, .parquet: two columns; in .jsonl and .parquet also
                  {"translation": {"de": "...", "en": "..."}}
     a folder     train.de and train.en, val.de and val.en, test*.de and test*.en
 
-Each file also as .gz or .zst. Which column is what is inferred, and told; a flag decides otherwise.
+Each file may be compressed (.gz, .zst). Which column is which is inferred and reported; a flag
+overrides it.
 """
 
 import re
@@ -27,16 +28,16 @@ from unmask.data.read.lines import (
 )
 from unmask.system.errors import DataError, unknown_name
 
-USUAL = {"text": ("source", "src"), "second": ("target", "tgt")}  # names of columns
-NESTED = "translation"  # a table by language, as the `datasets` library has it
+USUAL = {"text": ("source", "src"), "second": ("target", "tgt")}  # common names of columns
+NESTED = "translation"  # a table by language, as `datasets` has it
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")  # de, zh-Hans, pt_BR
 NEED = "need two files of plain text, or one table (.csv, .jsonl, .parquet, .tsv)"
-SPLITS = {"train": "train", "dev": "dev|val|valid|validation", "test": "test.*"}  # names of files
+SPLITS = {"train": "train", "dev": "dev|val|valid|validation", "test": "test.*"}  # name patterns
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A sentence and its translation; None where it is not known."""
+    """A sentence and its translation, which is None where it is not known."""
 
     source: str
     target: str | None
@@ -44,17 +45,17 @@ class Pair:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it the same as another one."""
+        """What identifies the record among duplicates."""
         return (self.source,) if self.target is None else (self.source, self.target)
 
 
 def read_pairs(
     paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy = REFUSE
 ) -> Iterator[Pair]:
-    """Yield the pairs of two files, or of one table, in their order; blank ones are left out.
+    """Yield the pairs of two files, or of one table, in order; blank pairs are skipped.
 
-    What is wrong with the paths or the columns is said at once; that one file is longer than the
-    other, when the shorter one ends.
+    Wrong paths or columns raise an error at once. If one file has more lines than the other, the
+    error is raised when the shorter one ends.
     """
     if _are_plain(paths, columns):
         return _parallel(paths, watcher)
@@ -62,10 +63,10 @@ def read_pairs(
 
 
 def read_sources(path: str | Path, watcher: ErrorPolicy = REFUSE) -> Iterator[Pair]:
-    """Yield every line of plain text, to be translated; "-" is standard input.
+    """Yield every line of plain text as a source to translate; "-" is standard input.
 
-    Blank lines, and lines that the watcher leaves out, are empty texts: what is made of the tenth
-    line stays in the tenth place.
+    Blank and skipped lines become empty texts, so that line 10 of the output is always the
+    translation of line 10 of the input.
     """
     if file_format(path, None) in TABLES:
         raise DataError(f"{path}: a table; need plain text. Write its column to a .txt first.")
@@ -73,7 +74,7 @@ def read_sources(path: str | Path, watcher: ErrorPolicy = REFUSE) -> Iterator[Pa
 
 
 def describe_columns(paths: Sequence[str | Path], columns: Columns) -> str:
-    """Which file or column is the source and which the target, in words."""
+    """Describe in words which file or column is the source and which is the target."""
     if _are_plain(paths, columns):
         return f"source is {paths[0]}, target is {paths[1]}"
     found = _settled(paths[0], columns)
@@ -82,7 +83,7 @@ def describe_columns(paths: Sequence[str | Path], columns: Columns) -> str:
 
 
 def _are_plain(paths: Sequence[str | Path], columns: Columns) -> bool:
-    """Are they two files of plain text? Else it is one table; anything else is refused."""
+    """Whether the paths are two files of plain text; False for one table, an error for all else."""
     if not 1 <= len(paths) <= 2:
         named = ", ".join(map(str, paths)) or "no path"
         raise DataError(f"{named}: {len(paths)} files; {NEED}. Join those of one language first.")
@@ -101,7 +102,7 @@ def _are_plain(paths: Sequence[str | Path], columns: Columns) -> bool:
 
 
 def _parallel(paths: Sequence[str | Path], watcher: ErrorPolicy) -> Iterator[Pair]:
-    """Pair the lines of the same number; one whose partner is bad is left out with it."""
+    """Pair the lines with the same number; if either line is bad, both are skipped."""
     sides = [every_line(path, watcher) for path in paths]
     for number, pair in enumerate(zip_longest(*sides), start=1):
         if None in pair:
@@ -109,6 +110,8 @@ def _parallel(paths: Sequence[str | Path], watcher: ErrorPolicy) -> Iterator[Pai
             rest = chain([pair[longer]], sides[longer])
             return _refuse_rest(paths, longer, number, rest, watcher)
         faults = [(error, text) for _, text, error in pair if error]
+        # An error without text means that the rest of the file cannot be read. Otherwise one error
+        # is reported for each pair, because one pair is skipped.
         cut = [fault for fault in faults if not fault[1]]
         for error, text in cut or faults[:1]:
             watcher.bad(error, text)
@@ -122,7 +125,7 @@ def _parallel(paths: Sequence[str | Path], watcher: ErrorPolicy) -> Iterator[Pai
 def _refuse_rest(
     paths: Sequence[str | Path], longer: int, begin: int, rest: Iterable[Line], watcher: ErrorPolicy
 ) -> None:
-    """Count the lines of one file that begin where the other has ended; there must be none."""
+    """Raise an error if one file still has lines where the other has ended, with both counts."""
     counts, more = [begin - 1, begin - 1], ["", ""]
     for number, text, error in rest:
         if error and (number == begin or not text):
@@ -142,7 +145,7 @@ def _refuse_rest(
 def _paired(
     source: str, target: str, places: Sequence[str], watcher: ErrorPolicy
 ) -> Iterator[Pair]:
-    """A pair, if there is something on both sides."""
+    """Yield a pair if both sides have text; one blank side is an error, two are a blank record."""
     if source.strip() and target.strip():
         yield Pair(source, target, places[0])
     elif source.strip() or target.strip():
@@ -157,14 +160,14 @@ def _every_line(path: str | Path, watcher: ErrorPolicy) -> Iterator[Pair]:
     for line, text, error in every_line(path, watcher):
         if error:
             watcher.bad(error, text)
-            if not text:  # the rest of the file is gone
+            if not text:  # the rest of the file cannot be read
                 return
             text = ""
         yield Pair(text if text.strip() else "", None, f"{path}:{line}")
 
 
 def _settled(path: str | Path, asked: Columns) -> Columns:
-    """Which column is what: as asked, by its name, or because there is no other."""
+    """Find the source and target columns: as requested, by their names, or the only ones left."""
     header, cells = sample_columns(path, asked, _is_header)
     nested = [cell for cell in cells.get(NESTED, []) if isinstance(cell, dict)]
     languages: dict[str, None] = dict.fromkeys(name for cell in nested for name in cell)
@@ -175,6 +178,7 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
         chosen |= {what: named[0]} if named and what not in chosen else {}
     free = [name for name in names if name not in chosen.values()]
     missing = [what for what in USUAL if what not in chosen]
+    # Without a header and any request, the first two columns are source and target.
     if len(free) == len(missing) or (not header and not chosen):
         chosen |= dict(zip(missing, free, strict=False))
     if len(set(chosen.values())) < len(USUAL):
@@ -186,7 +190,7 @@ def _settled(path: str | Path, asked: Columns) -> Columns:
 
 
 def _is_header(cells: Texts) -> bool:
-    """A header has a name that people use, or codes of languages alone."""
+    """Whether the first cells contain a common name of a column, or are all language codes."""
     usual = {name for names in USUAL.values() for name in names}
     first = [values[0].strip() for values in cells.values()]
     return any(c.lower() in usual for c in first) or all(LANGUAGE.fullmatch(c) for c in first)
@@ -210,7 +214,7 @@ def _rows(path: str | Path, columns: Columns, watcher: ErrorPolicy) -> Iterator[
 
 
 def _text(row: TableRow, name: str) -> str:
-    """What a row says in a column or a language."""
+    """Return the text of a row in a column, or in a language of its translation table."""
     if name not in row.cells:
         cells = row.cells[NESTED]
         if not isinstance(cells, dict) or name not in cells:
@@ -222,7 +226,7 @@ def _text(row: TableRow, name: str) -> str:
 
 
 def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path, Path]]:
-    """The files of two languages in a folder: of train and dev, and of a test if there is one."""
+    """Return the files of both languages in a folder: train, dev and, if there are any, test."""
     if source == target:
         raise DataError(f"{folder}: from '{source}' to '{target}'; need two languages. Change one.")
     files = _by_language(folder)
@@ -247,14 +251,14 @@ def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path,
 
 
 def _by_language(folder: Path) -> dict[str, dict[str, Path]]:
-    """The files of a folder by the name of their part, such as train, and by their language."""
+    """List the files of a folder by the name of their split, such as train, and by language."""
     why = "no file such as train.de in it"
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
         paths, why = [], str(error.strerror)
     files: dict[str, dict[str, Path]] = {}
-    for path in paths:  # of the same name, the one that is not packed comes first
+    for path in paths:  # sorted: an uncompressed file comes first, and is kept
         stem, _, language = path.name.removesuffix(".gz").removesuffix(".zst").rpartition(".")
         ours = any(re.fullmatch(pattern, stem) for pattern in SPLITS.values())
         if ours and f".{language}" not in FORMATS:

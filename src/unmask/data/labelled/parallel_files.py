@@ -1,4 +1,4 @@
-"""A folder of two languages, or files -> the paths of pairs to learn from and to be scored on."""
+"""A folder with two languages, or single files -> the paths of training and dev pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from unmask.system.errors import SettingsError
 
 @dataclass(frozen=True)
 class PairFiles:
-    """Where pairs are: a folder and two languages, or files."""
+    """Where parallel text is: a folder with two languages, or files for training and dev."""
 
     folder: Path | None = None
     source: str | None = None  # languages of the folder
@@ -19,7 +19,7 @@ class PairFiles:
     dev: Sequence[Path] = ()
 
     def paths(self) -> tuple[Sequence[Path], Sequence[Path]]:
-        """The files to learn from, and those to be scored on."""
+        """Return the training files and the dev files."""
         if self.folder is None:
             if not self.train or not self.dev:
                 raise SettingsError(

@@ -1,10 +1,10 @@
-"""Question files -> questions with their passages and answers, every offset checked.
+"""Question files -> questions with their passages and answers, with every offset checked.
 
     .json     SQuAD, version 1.1 or 2.0: articles, paragraphs, questions
-    .jsonl    an object a line: question, context and, where known, answers
+    .jsonl    an object per line: question, context and, where known, answers
 
-An answer is a stretch of its passage: text and answer_start, counted in characters. In a .jsonl the
-answers are a list of such objects, or one object of two lists as the `datasets` library has it.
+An answer is a span of its passage: text and answer_start, in characters. In .jsonl, the answers are
+a list of such objects, or one object with two lists as in the `datasets` library.
 """
 
 import re
@@ -24,44 +24,44 @@ QUESTIONS = (".json", ".jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a passage."""
+    """An answer as a span of its passage."""
 
     text: str
     start: int
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Offset of the first character after the span."""
         return self.start + len(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a passage; None for answers that are not known."""
+    """A question about a passage; answers are None where they are not known."""
 
     id: str
     question: str
     context: str
-    answers: tuple[Span, ...] | None  # none in it: the passage does not answer
+    answers: tuple[Span, ...] | None  # empty: the passage has no answer
     where: str
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it the same as another one."""
+        """What identifies the record among duplicates."""
         return self.question, self.context
 
 
 def read_questions(
     path: str | Path, watcher: ErrorPolicy = REFUSE, columns: Columns = Columns()
 ) -> Iterator[Question]:
-    """Yield the questions of a file in their order; no id may come twice."""
+    """Yield the questions of a file in order; no id may occur twice."""
     squad = file_format(path, QUESTIONS) == ".json"
     if squad:
         columns.refuse(path, "SQuAD's format has no columns")
     seen: dict[str, str] = {}
     for question in _squad(Path(path), watcher) if squad else _lines(path, watcher, columns):
         before = question.where
-        if question.answers is not None:  # of those that are only asked there may be any number
+        if question.answers is not None:  # ids matter only where answers are scored
             before = seen.setdefault(question.id, question.where)
         if before == question.where:
             yield question
@@ -93,7 +93,7 @@ def _squad(path: Path, watcher: ErrorPolicy) -> Iterator[Question]:
 def _parts(
     table: object, key: str, where: str, watcher: ErrorPolicy
 ) -> Iterator[tuple[object, str]]:
-    """The parts of a list inside SQuAD's tree with their places; none if it is bad."""
+    """Yield the items of a list in SQuAD's tree with their places; nothing if it is no list."""
     try:
         parts = list_of(table, key, where)
     except DataError as error:
@@ -134,7 +134,7 @@ def _question(given: object, context: str, where: str) -> Question:
 
 def _answers(record: dict[str, object], where: str) -> list[object]:
     answers = record["answers"]
-    if isinstance(answers, dict):  # two lists beside each other
+    if isinstance(answers, dict):  # two parallel lists
         texts, starts = (list_of(answers, name, where) for name in ("text", "answer_start"))
         if len(texts) != len(starts):
             raise DataError(
@@ -146,9 +146,9 @@ def _answers(record: dict[str, object], where: str) -> list[object]:
 
 
 def _span(answer: object, context: str, where: str) -> Span:
-    """An answer that stands in its passage where it says it does."""
+    """Return an answer as a span, after checking that it stands at its offset in the passage."""
     text, start = text_of(answer, "text", where), field_of(answer, "answer_start", where)
-    if type(start) is not int:  # True is one, too, for isinstance
+    if type(start) is not int:  # not isinstance: True is an int too
         raise DataError(f"{where}: 'answer_start' is {start!r:.60}; need a whole number. Mend it.")
     if start >= 0 and context[start : start + len(text)] == text:
         return Span(text, start)
@@ -166,13 +166,14 @@ def _span(answer: object, context: str, where: str) -> Span:
 
 
 def _nearest(context: str, text: str, start: int) -> int:
-    """The occurrence that is nearest to where it was said to be."""
+    """Return the occurrence of the answer that is nearest to its wrong offset."""
     found = re.finditer(f"(?={re.escape(text)})", context)  # they may overlap
+    # A lookahead consumes nothing, so overlapping occurrences are found too.
     return min((match.start() for match in found), key=lambda place: abs(place - start))
 
 
 def _counted(context: str, text: str, start: int) -> str:
-    """How an offset was counted, if not in characters."""
+    """Say in what units an offset was counted, if those were not characters."""
     if start < 0:
         return ""
     for unit, encoding, size in (("bytes", "utf-8", 1), ("UTF-16 units", "utf-16-le", 2)):

@@ -1,11 +1,11 @@
-"""Tables -> rows: the columns that are wanted, with the place each row came from.
+"""Tables -> rows: the requested columns, with the place of each row.
 
-    .jsonl            an object a line
-    .csv              quoted where need be, the first row names the columns
-    .tsv              cells as they are (GLUE's quotes are literal)
+    .jsonl            an object per line
+    .csv              quoted where needed; the first row names the columns
+    .tsv              cells as they are (quotes are literal, as in GLUE)
     .parquet          typed columns
 
-Each of them also as .gz or .zst. A table of text has no types: "NA" and "1" are texts.
+Each may be compressed (.gz, .zst). A table of text has no types: "NA" and "1" are texts.
 """
 
 import csv
@@ -28,21 +28,21 @@ from unmask.data.read.lines import (
 from unmask.system.errors import DataError
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
-# The names of all columns -> those that are wanted. It may refuse, as a DataError without a place.
+# The names of all columns -> the requested ones. May raise a DataError without a place.
 ChooseColumns = Callable[[Sequence[str]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """Some cells of a row by the names of their columns, and its place."""
+    """Requested cells of a row, by column name, and the place of the row."""
 
     cells: dict[str, object]
     where: str  # `path:line` or `path: row N`
-    raw: str  # as it stands there
-    typed: bool = False  # by column; then a cell may be missing
+    raw: str  # the row as it stands in the file
+    typed: bool = False  # columns have types; then a cell may be missing
 
     def text(self, name: str) -> str:
-        """What stands in a cell, which must be a text; a missing one is empty."""
+        """Return a cell that must be a text; a missing cell of a typed column is an empty text."""
         value = self.cells[name]
         if value is None and self.typed:
             return ""
@@ -55,9 +55,9 @@ class TableRow:
 def read_rows(
     path: str | Path, choose: ChooseColumns, *, header: bool = True, watcher: ErrorPolicy = REFUSE
 ) -> Iterator[TableRow]:
-    """Yield the rows of a table in their order.
+    """Yield the rows of a table in order.
 
-    Without a header the columns are called 1, 2, 3, ...
+    Without a header, the columns are named 1, 2, 3, ...
     """
     kind = file_format(path, TABLES)
     if kind == ".jsonl":
@@ -78,7 +78,7 @@ def _objects(path: str | Path, choose: ChooseColumns, watcher: ErrorPolicy) -> I
 def _cells(
     path: Path, kind: str, choose: ChooseColumns, header: bool, watcher: ErrorPolicy
 ) -> Iterator[TableRow]:
-    """A table of text: every cell is a text, whatever it looks like."""
+    """Yield the rows of a table of text: every cell is a text, whatever it looks like."""
     lines = _NumberedRows(path, kind, watcher)
     try:
         rows = iter(lines)
@@ -101,7 +101,7 @@ def _cells(
             else:
                 found: dict[str, object] = {name: cells[i] for name, i in chosen.items()}
                 yield TableRow(found, where, "\t".join(cells))
-    except csv.Error as problem:  # where the next row would begin, nobody can say
+    except csv.Error as problem:  # the start of the next row is unknown
         error = DataError(
             f"{path}:{lines.at}: a quote is never closed or stands alone ({problem}); need pairs. "
             "Mend it: the file cannot be read on from here."
@@ -110,11 +110,13 @@ def _cells(
 
 
 class _NumberedRows:
-    """The rows of a file as lists of cells; `at` is the line that the last one ended on."""
+    """Rows of a file as lists of cells; `at` is the line on which the last row ended."""
 
     def __init__(self, path: Path, kind: str, watcher: ErrorPolicy) -> None:
+        # Python's own limit is 131,072 characters for a cell, less than a long document.
         csv.field_size_limit(2**31 - 1)
         self.at = 1
+        # Line ends are kept for .csv, whose quoted cells may contain line breaks.
         lines = self._counted(read_lines(path, watcher, ends=kind == ".csv"))
         tabbed = (line.split("\t") if line else [] for line in lines)
         self.rows = tabbed if kind == ".tsv" else csv.reader(lines, strict=True)
@@ -124,7 +126,7 @@ class _NumberedRows:
             yield text
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Leave blank lines out; in a table of one column they are rows with an empty cell."""
+        """Skip blank lines, except in a table of one column: there they are empty cells."""
         width = 0
         for cells in self.rows:
             width = width or len(cells)
@@ -139,6 +141,8 @@ def _parquet(path: Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterato
     row = 0
     try:
         with open_bytes(path, watcher) as file:
+            # Parquet begins at its end, and a compressed stream cannot seek: it is decompressed
+            # first.
             source = path if path.suffix.lower() not in PACKED else pa.BufferReader(file.read())
             table = pyarrow.parquet.ParquetFile(source)
             names = _chosen(choose, table.schema_arrow.names, path)
@@ -155,7 +159,7 @@ def _parquet(path: Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterato
 
 
 def _chosen(choose: ChooseColumns, names: list[str], path: Path) -> Sequence[str]:
-    """What is wanted of the columns that a header names."""
+    """Let `choose` choose among the columns of a header, which must have names, each its own."""
     if not names:
         raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
     refuse_repeated(names, path)
@@ -163,14 +167,14 @@ def _chosen(choose: ChooseColumns, names: list[str], path: Path) -> Sequence[str
 
 
 def refuse_repeated(names: Sequence[str], path: str | Path) -> None:
-    """Every column must have a name of its own."""
+    """Raise an error if two columns have the same name."""
     repeated = next((name for name in names if list(names).count(name) > 1), None)
     if repeated is not None:
         raise DataError(f"{path}:1: the column '{repeated}' is given twice. Rename one of them.")
 
 
 def _placed(choose: ChooseColumns, names: Sequence[str], where: str) -> Sequence[str]:
-    """The choice among these columns; a refusal gets its place."""
+    """Let `choose` choose among columns, and add the place to its error."""
     try:
         return choose(names)
     except DataError as error:

@@ -1,7 +1,7 @@
 """Python source files -> documents in English: text that every installation already has.
 
-Files are parsed, never imported. A document is what one module says about itself and its classes
-and functions, without examples, tables and lists of parameters.
+Files are parsed, never imported. A document is the prose of the docstrings of one module, without
+examples, tables and lists of parameters.
 """
 
 import ast
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LIBRARIES = ("python", "torch", "numpy", "sympy", "networkx")  # all that unmask needs is there
+LIBRARIES = ("python", "torch", "numpy", "sympy", "networkx")  # unmask's dependencies: always there
 SKIPPED = ("test", "tests", "testing", "_vendor", "idlelib", "lib2to3", "site-packages")
-SHORTEST = 300  # characters of a module worth reading
+SHORTEST = 300  # characters; modules with less prose are skipped
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _MARKUP = re.compile(
     r":[\w:]+:`~?([^`<]*?)(?:\s*<[^`>]*>)?`|``([^`]*)``|`([^`]*)`_?|\*\*?([^*\n]+)\*\*?"
@@ -24,7 +24,7 @@ _PROSE = re.compile(r"[A-Z][^\n]*[.!?:]$", re.DOTALL)
 
 @dataclass(frozen=True)
 class Module:
-    """The prose of one source file: a paragraph each, in the order of the file."""
+    """Prose of one source file: a list of paragraphs, in the order of the file."""
 
     library: str
     name: str
@@ -32,12 +32,12 @@ class Module:
 
     @property
     def characters(self) -> int:
-        """How long it is."""
+        """Length in characters."""
         return sum(map(len, self.paragraphs))
 
 
 def read_library(library: str, limit: int) -> Iterator[Module]:
-    """The modules of a library that has prose, until about `limit` characters were read."""
+    """Yield the modules of a library that contain prose, until about `limit` characters."""
     read = 0
     for path in _files(library):
         for name, paragraphs in _sections(path):
@@ -50,7 +50,7 @@ def read_library(library: str, limit: int) -> Iterator[Module]:
 
 
 def _files(library: str) -> list[Path]:
-    """Its source files; the ones with most to say first, as far as their size tells."""
+    """List the source files of a library, largest first: these tend to have most documentation."""
     places = sysconfig.get_paths()
     root = Path(places["stdlib"]) if library == "python" else Path(places["purelib"]) / library
     found = [
@@ -60,7 +60,7 @@ def _files(library: str) -> list[Path]:
 
 
 def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """What a file says: as one section or, of pydoc's topics, one for each topic."""
+    """Yield the docstrings of a file as one section, or each of pydoc's topics as one."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):
@@ -68,6 +68,7 @@ def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = [ast.get_docstring(n) or "" for n in ast.walk(tree) if isinstance(n, documented)]
     yield path.stem, [paragraph for text in texts for paragraph in _prose(text)]
+    # pydoc's help texts are not docstrings but strings in a dictionary.
     if path.parent.name == "pydoc_data":
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -75,7 +76,7 @@ def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The paragraphs that are sentences, with their line breaks and markup gone."""
+    """Yield the paragraphs that are sentences, without their line breaks and markup."""
     for raw in _PARAGRAPH.split(text):
         if any(sign in raw for sign in (">>>", "::", "---", "===", "+--", "|", "\t", "{", "= ")):
             continue

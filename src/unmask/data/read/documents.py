@@ -1,10 +1,10 @@
 """Files -> documents: the lines or records that belong together, still as raw text.
 
-    .txt, a blank line between documents    a line is a sentence, unless lines hold several
+    .txt with blank lines between texts     a line is a sentence, unless lines hold several
     .txt without blank lines                a line is a document
     .jsonl, .csv, .tsv, .parquet            a record is a document
 
-What was inferred is told; `--lines` decides otherwise. Sentences are split later, by the workers.
+The detected layout is reported; `--lines` overrides it. Sentences are split later, by the workers.
 """
 
 import json
@@ -22,25 +22,25 @@ from unmask.text.sentences import split_sentences
 from unmask.text.tokenizer import in_groups
 
 Lines = Literal["auto", "sentences", "documents"]
-SPOOLED = 2**20  # characters of skipped records that are held in memory; more go to disk
-SHOWN = 10_000  # characters of each that are kept
-LONGEST_LINE = 32 * 2**20  # bytes; a library's longest book has about a quarter of it
+SPOOLED = 2**20  # characters of skipped records that stay in memory; more go to disk
+SHOWN = 10_000  # characters that are kept of each skipped record
+LONGEST_LINE = 32 * 2**20  # bytes; the longest books have about a quarter of it
 LONGEST_DOCUMENT = 2**22  # characters; a longer one is cut, so that memory stays bounded
-SEVERAL = 1.5  # sentences a line, on average: then lines are split
-SAMPLE = 2000  # lines that are looked at to tell how a file is laid out ...
-SAMPLE_CHARACTERS = 2**20  # ... and their characters
+SEVERAL = 1.5  # sentences per line, on average, from which lines are split
+SAMPLE = 2000  # lines that are inspected to detect the layout of a file ...
+SAMPLE_CHARACTERS = 2**20  # ... or fewer, with at most this many characters
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Raw text; its line breaks end sentences. `split`: a line may hold several sentences."""
+    """Raw text whose line breaks end sentences; with `split`, a line may hold several."""
 
     text: str
     split: bool
-    records: int  # lines or records of the input that it is made of
+    records: int  # lines or records of the input in it
 
     def sentences(self) -> Iterator[str]:
-        """The sentences, none blank."""
+        """Yield the sentences, skipping blank ones."""
         if self.split:
             yield from split_sentences(self.text)
         else:
@@ -49,20 +49,20 @@ class Document:
 
 @dataclass
 class Skipper(ErrorPolicy):
-    """Counts what is read, and either refuses what is bad or writes it down."""
+    """Error policy of `unmask prepare`: counts records; refuses bad ones or writes them down."""
 
     skip: bool = False
     longest: int | None = LONGEST_LINE
-    skipped: int = 0  # records, and files or rests of files
+    skipped: int = 0  # records, and files or parts of files that cannot be read
     side: IO[str] = field(default_factory=lambda: SpooledTemporaryFile(SPOOLED, "w+"))  # noqa: SIM115
     records: int = 0  # lines and records that documents were made of
-    files: dict[str, str] = field(default_factory=dict)  # how each file was understood
+    files: dict[str, str] = field(default_factory=dict)  # the detected layout of each file
     before: int = 0  # bytes of the files before the current one
-    size: int = 0  # ... and of it
+    size: int = 0  # bytes of the current file
     current: IO[bytes] | None = None
 
     def bad(self, error: DataError, raw: str) -> None:
-        """Refuse it, or keep it for the side file."""
+        """Raise the error, or write the record to the side file if bad records are skipped."""
         if not self.skip:
             raise DataError(f"{error} {OR_SKIP}") from None
         entry: dict[str, object] = {"why": str(error), "text": raw[:SHOWN]}
@@ -72,18 +72,18 @@ class Skipper(ErrorPolicy):
         self.skipped += 1
 
     def lines(self) -> Iterator[str]:
-        """What was skipped, one JSON object each."""
+        """Yield the skipped records, as JSON lines."""
         self.side.seek(0)
         yield from self.side
 
     def opened(self, path: str | Path, file: IO[bytes]) -> None:
-        """Remember the file, for `position`."""
+        """Remember the current file, for `position`."""
         self.before += self.size
         self.current, self.size = file, Path(path).stat().st_size
 
     @property
     def position(self) -> int:
-        """Bytes of the input that are read; packed files count as they lie on disk."""
+        """Bytes of the input that have been read; compressed files count by their size on disk."""
         if self.current is None or self.current.closed:
             return self.before + self.size
         return self.before + self.current.tell()
@@ -118,7 +118,8 @@ def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
             len(full), 1
         )
         blocks = _has_blocks(sample)
-        if not blocks and len(sample) > 1:  # a first document may be longer than the sample
+        if not blocks and len(sample) > 1:  # the first document may be longer than the sample
+            # Errors are ignored in this extra pass: reading the file, below, reports them.
             blocks = _has_blocks(text for _, text in read_lines(file, Skipper(skip=True)))
     line = "a line is split into sentences" if split else "a line is a sentence"
     watcher.files[file] = (
@@ -135,13 +136,14 @@ def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
         if text.strip():
             block.append(text)
             size += len(text)
+        # The limit bounds memory where blank lines are rare or missing.
         if block and (not text.strip() or size > LONGEST_DOCUMENT):
             yield Document("\n".join(block), split, len(block))
             block, size = [], 0
 
 
 def _has_blocks(texts: Iterable[str]) -> bool:
-    """Is there a blank line with text on both sides, anywhere?"""
+    """Whether a blank line stands between two lines with text."""
     text_before = blank = False
     for text in texts:
         if not text.strip():
@@ -154,11 +156,12 @@ def _has_blocks(texts: Iterable[str]) -> bool:
 
 
 def _bounded(document: Document) -> Iterator[Document]:
-    """Cut a document that is longer than any should be, at a line break or a space."""
+    """Cut a document above the limit into several, at a line break or a space."""
     text, records = document.text, document.records
     while len(text) > LONGEST_DOCUMENT:
         breaks = (text.rfind(sign, 0, LONGEST_DOCUMENT) for sign in "\n ")
         cut = next((place for place in breaks if place > 0), LONGEST_DOCUMENT)
+        # Its records are counted with the last part, so that totals stay right.
         yield Document(text[:cut], document.split, 0)
         text = text[cut:]
     yield Document(text, document.split, records)

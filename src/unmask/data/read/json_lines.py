@@ -1,4 +1,4 @@
-"""Files of JSON, an object a line -> what is made of each, and the fields that it must have."""
+"""JSON lines -> records: an object per line, and checks for the fields that it must have."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ Made = TypeVar("Made")
 def read_objects(
     path: str | Path, watcher: ErrorPolicy, make: Callable[[dict[str, object], str, str], Made]
 ) -> Iterator[Made]:
-    """Yield what `make` makes of the object in each line, of its place and of the line itself."""
+    """Yield `make(object, place, line)` for the object on each line; bad lines go to `watcher`."""
     for line, text in read_lines(path, watcher):
         if not text.strip():
             continue
@@ -26,7 +26,7 @@ def read_objects(
 
 
 def object_with(name: str, value: object, where: str) -> dict[str, object]:
-    """A value that must be an object of JSON with this field."""
+    """Return a value that must be a JSON object with this field."""
     if not isinstance(value, dict):
         raise DataError(f"{where}: {value!r:.60}; need an object with '{name}'. Mend it.")
     if name not in value:
@@ -35,12 +35,12 @@ def object_with(name: str, value: object, where: str) -> dict[str, object]:
 
 
 def field_of(table: object, name: str, where: str) -> object:
-    """A field that an object of JSON must have."""
+    """Return a field that a JSON object must have."""
     return object_with(name, table, where)[name]
 
 
 def text_of(table: object, name: str, where: str) -> str:
-    """A field that must be a text that is not blank."""
+    """Return a field that must be a text with something in it."""
     value = field_of(table, name, where)
     if not isinstance(value, str):
         raise DataError(f"{where}: '{name}' is {value!r:.60}; need a text in quotes. Mend it.")
@@ -50,7 +50,7 @@ def text_of(table: object, name: str, where: str) -> str:
 
 
 def list_of(table: object, name: str, where: str) -> list[object]:
-    """A field that must be a list."""
+    """Return a field that must be a list."""
     value = field_of(table, name, where)
     if not isinstance(value, list):
         raise DataError(f"{where}: '{name}' is {value!r:.60}; need a list. Mend it.")

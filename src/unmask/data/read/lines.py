@@ -1,6 +1,6 @@
-"""Files -> lines: opened and unpacked on the way, in constant memory, every line numbered.
+"""Files -> numbered lines: opened and decompressed on the fly, in constant memory.
 
-What is bad goes to a `Watcher`, who refuses it, or writes it down and lets reading go on.
+Bad lines go to an `ErrorPolicy`, which raises an error, or records it and lets reading continue.
 """
 
 import gzip
@@ -16,47 +16,47 @@ from typing import IO
 
 from unmask.system.errors import DataError, unknown_name
 
-Line = tuple[int, str, DataError | None]  # its number and text, and why it cannot be used
+Line = tuple[int, str, DataError | None]  # number, text, and why the line cannot be used
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 BOM = b"\xef\xbb\xbf"
 PACKED = (".gz", ".zst")
-HALF = re.compile("[\ud800-\udfff]")
+HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 
 
 class ErrorPolicy:
-    """What a reader tells besides the texts. This one lets nothing bad pass."""
+    """What a reader does with bad and blank records. This one raises an error for a bad one."""
 
-    longest: int | None = None  # bytes of a line; None: any
+    longest: int | None = None  # limit for the bytes of a line; None: no limit
     blanks: int = 0  # records without text
 
     def bad(self, error: DataError, raw: str) -> None:
-        """A record, or the rest of a file, cannot be used; `raw` is what is there."""
+        """Handle a record, or the rest of a file, that cannot be used; `raw` is its text."""
         raise error
 
     def blank(self) -> None:
-        """A record has no text in it."""
+        """Count a record without text."""
         self.blanks += 1
 
     def opened(self, path: str | Path, file: IO[bytes]) -> None:
-        """A file is being read; `file.tell()` says how far."""
+        """Take note of the file that is being read; `file.tell()` is the position in it."""
 
 
 class QuietPolicy(ErrorPolicy):
-    """Looks at what is good: what is bad will be told by whoever reads the file in earnest."""
+    """Error policy for a first look at a file: ignores errors, which the full read reports."""
 
     def bad(self, error: DataError, raw: str) -> None:
-        """Not now."""
+        """Ignore the error; the full read reports it."""
 
 
 class StopOrSkip(ErrorPolicy):
-    """Refuses bad records, or skips and reports them, as the user chose."""
+    """Error policy that raises an error for a bad record, or skips and reports it (`--on-bad`)."""
 
     def __init__(self, skip: bool, say: Callable[[str], None]) -> None:
         self.skip, self.say, self.skipped = skip, say, 0
 
     def bad(self, error: DataError, raw: str) -> None:
-        """One more."""
+        """Raise the error, or report and count it."""
         if not self.skip:
             raise DataError(f"{error} {OR_SKIP}") from None
         self.say(f"skipped: {error}")
@@ -68,19 +68,19 @@ REFUSE, IGNORE = ErrorPolicy(), QuietPolicy()
 
 
 def file_format(path: str | Path, formats: Sequence[str] | None = FORMATS) -> str:
-    """The format that a name tells: its ending, below .gz or .zst; None allows any."""
+    """Return a file's format by its extension, below .gz or .zst; `formats=None` allows any."""
     if str(path) == "-":
         return ".txt"
     path = Path(path)
     try:
         found = path.exists()
-    except OSError as error:  # a name too long to be a file's
+    except OSError as error:  # the name is too long for a file
         raise DataError(f"{str(path)[:80]}...: {error.strerror}. Check the path.") from None
     if not found:
         raise DataError(f"{path}: no such file. Check the path.")
     if path.is_dir():
         raise DataError(f"{path}: a folder; need a file. Name the files in it one by one.")
-    if not path.is_file():  # a pipe would be waited for, a device has no end
+    if not path.is_file():  # a pipe would block, a device has no end
         raise DataError(f"{path}: no ordinary file. Write the text to a file first.")
     kind = file_ending(path)
     if formats is not None and kind not in formats:
@@ -89,7 +89,7 @@ def file_format(path: str | Path, formats: Sequence[str] | None = FORMATS) -> st
 
 
 def file_ending(path: str | Path) -> str:
-    """The ending of a name, below .gz or .zst; .txt where there is none, as of "-"."""
+    """Return the extension of a name, below .gz or .zst; .txt if there is none, as for "-"."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
     return next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), ".txt")
 
@@ -97,7 +97,7 @@ def file_ending(path: str | Path) -> str:
 def read_lines(
     path: str | Path, watcher: ErrorPolicy = REFUSE, *, ends: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file that are good, with their numbers; with their ends if asked."""
+    """Yield the valid lines of a UTF-8 file with their numbers; `ends` keeps their line ends."""
     for line, text, error in every_line(path, watcher, ends=ends):
         if error is None:
             yield line, text
@@ -106,9 +106,9 @@ def read_lines(
 
 
 def every_line(path: str | Path, watcher: ErrorPolicy, *, ends: bool = False) -> Iterator[Line]:
-    """All lines of a UTF-8 file, numbered from 1, split at \\n alone; a bad one with its error.
+    """Yield all lines of a UTF-8 file, numbered from 1, split only at \\n; bad ones have an error.
 
-    The rest of a file that is cut off has an error, too, and "" as its text.
+    If the file cannot be read to its end, the last item has an error and "" as its text.
     """
     offset = 0
     with open_bytes(path, watcher) as file:
@@ -125,6 +125,7 @@ def every_line(path: str | Path, watcher: ErrorPolicy, *, ends: bool = False) ->
             if not raw:
                 return
             if line == 1 and raw.startswith(BOM):
+                # Skipped as text, but counted in the offsets that errors name.
                 raw, offset, size = raw[len(BOM) :], len(BOM), size - len(BOM)
             try:
                 text, bad = _decoded(raw, size, f"{path}:{line}", offset), None
@@ -137,10 +138,11 @@ def every_line(path: str | Path, watcher: ErrorPolicy, *, ends: bool = False) ->
 
 
 def _next_line(file: IO[bytes], longest: int | None) -> tuple[bytes, int]:
-    """The next line, and its size; of one that is too long, only the beginning."""
+    """Read the next line, and its size in bytes; of a line that is too long, only the beginning."""
     raw = file.readline(-1 if longest is None else longest)
     size = len(raw)
     if longest is not None and size == longest and not raw.endswith(b"\n"):
+        # The rest is read in parts and dropped: memory stays bounded, and the next line is whole.
         while rest := file.readline(longest):
             size += len(rest)
             if rest.endswith(b"\n"):
@@ -167,19 +169,21 @@ def _decoded(raw: bytes, size: int, where: str, offset: int) -> str:
 
 
 def _guess(raw: bytes) -> str:
-    """The likeliest other encoding of a line that is not UTF-8."""
+    """Guess the actual encoding of a line that is not UTF-8."""
+    # Text in UTF-16 is full of zero bytes wherever it is ASCII.
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or raw.count(0) > len(raw) // 4:
         return "UTF-16"
     try:
         raw.decode("gb18030")
     except UnicodeDecodeError:
         return "LATIN1"
+    # Many bytes are valid in GB18030 by accident; Chinese text has high bytes almost everywhere.
     return "GB18030" if sum(byte > 0x80 for byte in raw) > len(raw) // 3 else "LATIN1"
 
 
 @contextmanager
 def open_bytes(path: str | Path, watcher: ErrorPolicy) -> Iterator[IO[bytes]]:
-    """A file of bytes, unpacked on the way if its name ends in .gz or .zst."""
+    """Open a file for reading bytes, decompressed on the fly if its name ends in .gz or .zst."""
     if str(path) == "-":
         yield sys.stdin.buffer
         return
@@ -203,13 +207,13 @@ def open_bytes(path: str | Path, watcher: ErrorPolicy) -> Iterator[IO[bytes]]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what went wrong."""
+    """Return the first line of an exception's message."""
     text = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
     return text[:200] + "."
 
 
 def require_unicode(text: str, where: str) -> str:
-    """A text or a label that can be written again: JSON may spell half a character."""
+    """Return a text, refusing lone surrogates: JSON can spell them, UTF-8 cannot."""
     if HALF.search(text):
         raise DataError(
             f"{where}: \\ud800 to \\udfff alone is half a character; need both halves. Mend it."

@@ -1,12 +1,12 @@
-"""Files -> texts: one at a time, with the place it came from, in constant memory.
+"""Files -> texts, one at a time and with their places, in constant memory.
 
     .txt                     a line is a text
-    .jsonl                   an object a line; the text is under "text", or --column
+    .jsonl                   an object per line; the text is under "text", or --column
     .csv, .tsv, .parquet     the text is the column "text", the only column, or --column
 
-Blank texts are skipped unless they are asked for. Each format also as .gz or .zst. "-" is standard
-input, read as .txt. What is bad goes to a `Watcher`, who refuses it, or writes it down and lets
-reading go on.
+Blank texts are skipped unless they are requested. Each format may be compressed (.gz, .zst). "-" is
+standard input, read as .txt. Bad records go to an `ErrorPolicy`, which raises an error, or records
+it and lets reading continue.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ TEXT = "text"  # the usual name of the column
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One text and its place, as `path:line` or `path: row N`."""
+    """One text and its place, `path:line` or `path: row N`."""
 
     text: str
     where: str
@@ -35,12 +35,12 @@ def read_texts(
     watcher: ErrorPolicy = REFUSE,
     blanks: bool = False,
 ) -> Iterator[Record]:
-    """Yield the texts of a file in their order.
+    """Yield the texts of a file in order.
 
-    With `blanks`, also those without a character: one for every line of plain text, every record
-    of a table. The watcher is told of blank records of tables, and of all that are yielded.
+    With `blanks`, yield blank texts too: one for every line of plain text and every record of a
+    table. The watcher counts blank records of tables, and all blank texts that are yielded.
 
-    What is wrong with the path itself is said at once, not when the first text is asked for.
+    Errors of the path itself are raised at once, not when the first text is requested.
     """
     kind = file_format(path)
     if kind != ".txt":
@@ -53,7 +53,7 @@ def read_texts(
 
 
 def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record]:
-    """Pass records on, and say so if there was none."""
+    """Pass records on, and raise an error at the end if there was none."""
     count = 0
     for count, record in enumerate(records, start=1):  # noqa: B007
         yield record
@@ -72,7 +72,7 @@ def _plain(path: str | Path, watcher: ErrorPolicy, blanks: bool) -> Iterator[Rec
 def _column(
     path: str | Path, wanted: str | None, kind: str, watcher: ErrorPolicy, blanks: bool
 ) -> Iterator[Record]:
-    """The texts of one column of a table."""
+    """Yield the texts of one column of a table."""
 
     def choose(names: Sequence[str]) -> list[str]:
         if wanted is None and len(names) == 1 and kind != ".jsonl":
