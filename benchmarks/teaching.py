@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 from tests.shapes import bert_heads
 from tests.stepping import take_step
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.parallel import Pair, find_folder, read_pairs
+from unmask.data.labelled.parallel import Pair, files_of_languages, read_pairs
 from unmask.jobs.inputs.vocabularies import learned
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
@@ -40,7 +40,7 @@ class Setting:
 
 def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[PairTokens]]:
     """Return a vocabulary learned from the data, and the first `count` pairs as tokens."""
-    paths = find_folder(setting.data, "de", "en")
+    paths = files_of_languages(setting.data, "de", "en")
     pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
     words = learned(TASK, pairs[:4000], TokenizerSettings(size=6000))
     words = replace(words, max_length=LONGEST)

@@ -29,7 +29,7 @@ from benchmarks.teaching import TASK, Fused, Setting, Stepwise, learned_from, to
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.parallel import find_folder, read_pairs
+from unmask.data.labelled.parallel import files_of_languages, read_pairs
 from unmask.infer import engine
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis, SpecialIds, search
@@ -39,7 +39,7 @@ from unmask.model.network import Network
 from unmask.model.shape import DECODER, DecoderConfig, Shape
 from unmask.objectives.next_token import NetworkDecoder, PairTokens
 from unmask.tasks.forward import LiveForward
-from unmask.tasks.translate import AT_ONCE, OF_WORKER
+from unmask.tasks.translate import TRANSLATE_TOKENS, TRANSLATE_WORKER_TOKENS
 from unmask.text.tokens import Tokenizers
 
 WORDS, ROWS = 40, 32
@@ -170,8 +170,8 @@ class Ours:
             self.tokens,
             answer,
             workers=self.threads,
-            tokens=AT_ONCE,
-            worker_tokens=OF_WORKER,
+            tokens=TRANSLATE_TOKENS,
+            worker_tokens=TRANSLATE_WORKER_TOKENS,
         )
         return [own.words for own in found]
 
@@ -218,7 +218,7 @@ class CTranslate2:
 
 def sources(setting: Setting, words: Tokenizers) -> list[PairTokens]:
     """Return the texts to translate, sorted by length."""
-    paths = find_folder(setting.data, "de", "en")
+    paths = files_of_languages(setting.data, "de", "en")
     pairs = list(read_pairs(paths["dev"], Columns()))[:SENTENCES]
     found = [PairTokens(own.source) for own in learned_from(pairs, words)]
     return sorted(found, key=lambda own: len(own.ids))

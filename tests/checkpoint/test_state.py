@@ -13,7 +13,7 @@ from tests.faults.test_damage import flipped
 from tests.train.conftest import Heard
 from tests.train.test_toy_job import Count, NextNumber
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.state import load_state, newest_state, refuse_poison, write_state
+from unmask.checkpoint.state import load_state, newest_state, refuse_non_finite, write_state
 from unmask.system.errors import FolderError
 from unmask.system.settings import Settings
 from unmask.train.compose import compose
@@ -70,10 +70,10 @@ def test_a_damaged_or_lost_file_of_the_objective_is_noticed(tmp_path, tokenizer)
 
 
 def test_what_is_not_finite_in_the_objective_is_refused_by_its_name(tmp_path):
-    refuse_poison(OWN, tmp_path)
+    refuse_non_finite(OWN, tmp_path)
     spoiled = {**OWN, "temperature": torch.tensor([float("nan")])}
     with pytest.raises(FolderError, match="'temperature' holds NaN or infinity; it is not saved"):
-        refuse_poison(spoiled, tmp_path)
+        refuse_non_finite(spoiled, tmp_path)
 
 
 class Heated(NextNumber):

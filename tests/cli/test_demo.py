@@ -5,13 +5,13 @@ import re
 import pytest
 
 import unmask
-from unmask.cli.demo import gather, tell
+from unmask.cli.demo import gather, run_demo
 
 
 @pytest.mark.slow
 def test_the_fast_demo_tells_the_whole_story(tmp_path):
     lines = []
-    tell(tmp_path / "demo", fast=True, say=lines.append)
+    run_demo(tmp_path / "demo", fast=True, say=lines.append)
     told = "\n".join(lines)
     for chapter in ("Text that is already here", "A vocabulary", "Pre-training", "What pre-train"):
         assert chapter in told

@@ -50,7 +50,16 @@ def run(latin, tiny, tmp_path_factory):
     table = "\n".join(["text\tlabel", *rows]) + "\n"
     (folder / "rows.tsv").write_text(table, "utf-8")
     given = ["--train", folder / "rows.tsv", "--dev", folder / "rows.tsv", "--threads", 1]
-    given += ["--epochs", 4, "--batch-size", 8, "--learning-rate", "5e-3", "--set", "train.precision=fp32"]
+    given += [
+        "--epochs",
+        4,
+        "--batch-size",
+        8,
+        "--learning-rate",
+        "5e-3",
+        "--set",
+        "train.precision=fp32",
+    ]
     arguments = ["finetune", "classify", tiny, *given, "--out", folder / "run"]
     latin(*arguments)
     return folder / "run", arguments

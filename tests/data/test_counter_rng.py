@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unmask.data.counter_rng import below, key, permutation, uniform, words
+from unmask.data.counter_rng import below, key, permutation, random_bits, uniform
 
 COUNT = 100_000
 KEYS = [key(7, 0, 0), key(7, 0, 1), key(7, 1, 0), key(8, 0, 0)]
@@ -17,11 +17,13 @@ def test_the_mixing_is_that_of_splitmix64():
 
 def test_a_word_mixes_its_index_with_its_key():
     first = key(0)  # of index 0; the key that takes it away leaves 0 to be mixed again
-    assert words(first, [0]).tolist() == [first]
+    assert random_bits(first, [0]).tolist() == [first]
 
 
 def test_the_same_key_and_index_give_the_same_number():
-    assert np.array_equal(words(KEYS[0], np.arange(1000)), words(KEYS[0], np.arange(1000)))
+    assert np.array_equal(
+        random_bits(KEYS[0], np.arange(1000)), random_bits(KEYS[0], np.arange(1000))
+    )
 
 
 def test_a_number_depends_on_its_index_alone_not_on_those_drawn_with_it():
@@ -41,7 +43,7 @@ def test_the_last_of_a_billion_numbers_is_drawn_as_the_first():
 @pytest.mark.parametrize("kind", ["int32", "int64", "uint64"])
 def test_the_type_of_an_index_does_not_matter(kind):
     index = np.arange(100)
-    assert np.array_equal(words(KEYS[0], index.astype(kind)), words(KEYS[0], index))
+    assert np.array_equal(random_bits(KEYS[0], index.astype(kind)), random_bits(KEYS[0], index))
 
 
 @pytest.mark.parametrize("root", KEYS)
@@ -57,7 +59,7 @@ def test_numbers_are_spread_evenly_over_a_hundred_bins(root):
 
 @pytest.mark.parametrize("root", KEYS)
 def test_every_bit_is_set_half_of_the_time(root):
-    bits = np.unpackbits(words(root, np.arange(COUNT)).view(np.uint8)).reshape(COUNT, 64)
+    bits = np.unpackbits(random_bits(root, np.arange(COUNT)).view(np.uint8)).reshape(COUNT, 64)
     assert bits.mean(axis=0) == pytest.approx(0.5, abs=4.5 * 0.5 / COUNT**0.5)
 
 

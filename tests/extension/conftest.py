@@ -45,7 +45,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pretraining(out: str, objective: str, *changes: str) -> list[str]:
     """A run of an objective on sequences of 32 tokens, with all that is not exact left out."""
-    flags = ["pretrain", "bert", "corpus", "--out", out, "--max-length", "32", "--batch-tokens", "512"]
+    flags = [
+        "pretrain",
+        "bert",
+        "corpus",
+        "--out",
+        out,
+        "--max-length",
+        "32",
+        "--batch-tokens",
+        "512",
+    ]
     flags += ["--no-preflight", "--threads", "1"]
     own = [*SMALL, f"objective.name={objective}", 'data.pairs="off"', "data.held_out=6"]
     return [*flags, *settings(*own, "evaluate.times=2", *changes)]

@@ -20,7 +20,12 @@ from unmask import load
 from unmask.train.run_folder import read_metrics
 
 STEPS, SAVED, HARDER = 60, 20, 10.0
-OFF = ["model.frozen=0", "loop.precision=fp32", "optimizer.learning_rate=5e-3", "task.teacher=bert/model"]
+OFF = [
+    "model.frozen=0",
+    "loop.precision=fp32",
+    "optimizer.learning_rate=5e-3",
+    "task.teacher=bert/model",
+]
 
 
 def finetuning(out: str, *changes: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny_network
-from unmask.data.batch import lay_out
+from unmask.data.batch import pack_and_collate
 from unmask.infer import engine
 from unmask.tasks.forward import LiveForward
 from unmask.text.tokenizer import Encoded
@@ -24,7 +24,7 @@ def lengths_and_sums(network):
     """The length of each text and the sum of its last states."""
 
     def read(some):
-        batch = lay_out(some, pad_id=0)
+        batch = pack_and_collate(some, pad_id=0)
         last = LiveForward(network).last(batch)
         places = zip(batch.row.tolist(), batch.start.tolist(), batch.length.tolist(), strict=True)
         return [(n, last[row, start : start + n].sum().item()) for row, start, n in places]
@@ -65,7 +65,7 @@ def test_answers_do_not_depend_on_groups_batches_and_workers(monkeypatch, group,
     ],
 )
 def test_texts_share_the_rows_that_cost_least(lengths, shape):
-    assert lay_out(list(examples(lengths)), pad_id=0).tokens.shape == shape
+    assert pack_and_collate(list(examples(lengths)), pad_id=0).tokens.shape == shape
 
 
 def test_only_one_group_is_taken_ahead_of_the_answers(monkeypatch):

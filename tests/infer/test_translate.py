@@ -71,7 +71,7 @@ def test_neither_do_they_with_beams_or_draws(model, how):
 def test_workers_side_by_side_say_the_same(model, monkeypatch):
     alone = texts_of(model.translate(TEXTS))
     begun = []
-    several = engine._several
+    several = engine._worker_map
     monkeypatch.setattr(
         engine, "_several", lambda workers: begun.append(workers) or several(workers)
     )

@@ -6,7 +6,7 @@ import torch
 from tests.cli.asked import recipe_of
 from tests.train.conftest import LENGTH, Heard, recipe, table
 from unmask.jobs import budget
-from unmask.jobs.budget import LARGEST, NEEDED, SMALLEST, Timed, choose
+from unmask.jobs.budget import LARGEST, NEEDED, SMALLEST, Timed, choose_size
 from unmask.jobs.pretrain import Pretrain
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
@@ -66,7 +66,7 @@ def chosen(corpus, site):
     """The size and the tokens of a step that are chosen."""
 
     def of(made, said=None):
-        found = choose(made, corpus, site(said))
+        found = choose_size(made, corpus, site(said))
         return found.model.size, found.schedule.phases[0].batch_tokens
 
     return of
@@ -74,7 +74,7 @@ def chosen(corpus, site):
 
 def test_a_size_that_is_given_stays(corpus, site):
     made = recipe()
-    assert choose(made, corpus, site()) is made
+    assert choose_size(made, corpus, site()) is made
 
 
 def test_without_a_clock_nothing_can_be_chosen():
@@ -130,7 +130,7 @@ def test_a_step_can_be_shared_by_the_processes(corpus, site, machine, monkeypatc
     machine(tiny=40_000, mini=0.1)
     monkeypatch.setattr(Processes, "total", lambda self, values: [3 * v for v in values])
     phases = [{"share": 0.5, "length": 32}, {"share": 0.5, "length": 64}]
-    found = choose(auto(phases=phases), corpus, site(processes=Processes(1, 3)))
+    found = choose_size(auto(phases=phases), corpus, site(processes=Processes(1, 3)))
     assert [phase.batch_tokens % (3 * 64) for phase in found.schedule.phases] == [0, 0]
 
 
@@ -146,10 +146,10 @@ def test_between_the_smallest_sizes_there_is_one_more(corpus, site, monkeypatch)
     monkeypatch.setattr(budget, "_measured", timed)
     monkeypatch.setattr(budget, "REPEATS", 10**9)
     made = compose(Pretrain.scope, {**auto_table(), "model": {"size": "auto"}})
-    found = choose(made, corpus, site())
+    found = choose_size(made, corpus, site())
     assert seen == [(2, 128), (4, 128), (4, 256)]
     assert (found.model.size, found.model.layers) == ("tiny", 4)
-    assert choose(made, corpus, site(stored=found)) == found
+    assert choose_size(made, corpus, site(stored=found)) == found
     assert len(seen) == 3, "what was chosen is not measured again"
 
 
@@ -199,9 +199,9 @@ def test_a_resumed_run_keeps_what_it_chose_for_each_phase(corpus, site, machine)
     machine(tiny=40_000, mini=0.1)
     phases = [{"share": 0.5, "length": 32, "batch_tokens": 96}, {"share": 0.5, "length": 64}]
     made = auto(phases=phases)
-    found = choose(made, corpus, site())
+    found = choose_size(made, corpus, site())
     assert [phase.batch_tokens for phase in found.schedule.phases] == [96, 4096]
-    assert choose(made, corpus, site(stored=found)) == found
+    assert choose_size(made, corpus, site(stored=found)) == found
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_a_given_size_has_the_batch_that_it_would_have_been_chosen_with(
 
 def test_every_phase_of_a_given_size_has_a_batch(asked, corpus, site, machine):
     machine(**SPEEDS)
-    found = choose(asked("--minutes", 10, "--size", "tiny"), corpus, site())
+    found = choose_size(asked("--minutes", 10, "--size", "tiny"), corpus, site())
     assert [phase.length for phase in found.schedule.phases] == [64, 128]
     assert [phase.batch_tokens for phase in found.schedule.phases] == [4096, 4096]
 
@@ -253,7 +253,7 @@ def test_a_run_by_steps_is_not_timed(asked, corpus, site, monkeypatch):
 
     monkeypatch.setattr(budget, "_measured", timed)
     made = asked("--steps", 10, "--size", "tiny")
-    assert choose(made, corpus, site()) is made
+    assert choose_size(made, corpus, site()) is made
     assert [phase.batch_tokens for phase in made.schedule.phases] == [32_768, 131_072]
 
 

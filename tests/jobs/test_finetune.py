@@ -248,7 +248,9 @@ def test_a_head_may_read_several_layers(model, tmp_path, kind):
 
 
 def test_names_are_learned_and_transformers_reads_them(model, tmp_path):
-    settings = recipe(task={"name": "ner"}, schedule={"steps": 40}, optimizer={"learning_rate": 5e-3})
+    settings = recipe(
+        task={"name": "ner"}, schedule={"steps": 40}, optimizer={"learning_rate": 5e-3}
+    )
     found = finetune(model, names(tmp_path), tmp_path / "run", settings)
     assert found["f1"] == 1.0
     theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "run" / "model")

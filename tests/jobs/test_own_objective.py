@@ -106,7 +106,10 @@ def test_the_held_out_loss_is_that_of_the_trained_objective_in_its_standard_form
 
 def test_the_objective_begins_the_network(model, tmp_path):
     finetune(
-        model, own(), tmp_path / "run", recipe(schedule={"steps": 1}, optimizer={"learning_rate": 1e-9})
+        model,
+        own(),
+        tmp_path / "run",
+        recipe(schedule={"steps": 1}, optimizer={"learning_rate": 1e-9}),
     )
     network = load_folder(tmp_path / "run" / "model").network
     torch.testing.assert_close(network.heads[LABELS].dense.bias, torch.full([2], BEGUN))

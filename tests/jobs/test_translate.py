@@ -25,7 +25,7 @@ from unmask.model.decoding.decoder import Decoder
 from unmask.objectives.next_token import PairTokens
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, FolderError, SettingsError
-from unmask.tasks.translate import Translate, TranslateSettings, written
+from unmask.tasks.translate import Translate, TranslateSettings, detokenized
 from unmask.text.tokens import Tokenizers
 from unmask.train.compose import compose, recipes_folder
 from unmask.train.recipe import TokenizerSettings
@@ -142,9 +142,9 @@ def test_one_vocabulary_or_two_are_learned_from_the_pairs():
 def test_accents_are_kept_unless_told_otherwise():
     pairs = [Pair("übung", "exercise", "1")] * 3
     kept = learned(pairs, TokenizerSettings(size=60))
-    assert written(kept.target.encode("übung").ids[1:-1], kept) == "übung"
+    assert detokenized(kept.target.encode("übung").ids[1:-1], kept) == "übung"
     bare = learned(pairs, TokenizerSettings(size=60, accents=False))
-    assert written(bare.target.encode("übung").ids[1:-1], bare) == "ubung"
+    assert detokenized(bare.target.encode("übung").ids[1:-1], bare) == "ubung"
 
 
 def test_pairs_that_are_too_long_are_skipped_and_the_first_is_named(tmp_path):

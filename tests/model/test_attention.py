@@ -9,7 +9,7 @@ from tests.conftest import tiny_config
 from unmask.model import masks, positions
 from unmask.model.attention import Attention, ablating, listening, recording
 from unmask.model.config import Scheme
-from unmask.model.decoding.cache import GrowingTensor, KVCache
+from unmask.model.decoding.cache import KVCache, KVStorage
 from unmask.model.init import init_weights
 
 SCHEMES = get_args(Scheme)
@@ -96,7 +96,7 @@ def test_going_on_token_by_token_is_causal_attention(scheme):
     added = masks.as_scores(masks.causal(index), where.bias(index, index), x.dtype)
     expected = attention(x, added=added, positions=where.at(0), index=index)
     nothing = torch.empty(2, 2, 0, 8)
-    kept = KVCache(GrowingTensor(nothing, nothing))
+    kept = KVCache(KVStorage(nothing, nothing))
     for at in range(6):
         now = index[:, at : at + 1]
         added = where.bias(now, index[:, : at + 1])

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import tiny_config, tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.names import departures
+from unmask.checkpoint.names import differences_from_bert
 from unmask.model.config import Scheme
 from unmask.model.embeddings import listening_to_tokens
 from unmask.model.factory import make_network, part_of
@@ -176,8 +176,10 @@ def test_masked_tokens_are_predicted_among_narrow_vectors():
 
 
 def test_narrow_embeddings_are_no_bert():
-    assert departures(Shape.of(tiny_config(embedding_width=6))) == ["embedding_width = 6"]
-    assert departures(Shape.of(tiny_config(embedding_width=None))) == []
+    assert differences_from_bert(Shape.of(tiny_config(embedding_width=6))) == [
+        "embedding_width = 6"
+    ]
+    assert differences_from_bert(Shape.of(tiny_config(embedding_width=None))) == []
 
 
 # Borrowed

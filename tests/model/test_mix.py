@@ -7,7 +7,7 @@ import torch
 
 from tests.conftest import tiny_config, tiny_network
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.names import departures
+from unmask.checkpoint.names import differences_from_bert
 from unmask.model.factory import freeze, make_network, with_layers
 from unmask.model.heads import ChosenLayers, WeightedMix, mixed_layers, mixed_width
 from unmask.model.network import Network
@@ -202,10 +202,10 @@ def test_it_comes_back_from_a_folder_bit_for_bit(mix, tokenizer, tmp_path):
 @pytest.mark.parametrize("name", ["labels", "tokens", "pooler"])
 def test_a_head_that_reads_other_layers_is_not_in_a_bert(name):
     heads = {"labels": TAGS, "tokens": TokensConfig(), "pooler": PoolerConfig()}
-    assert departures(Shape.of(tiny_config(), heads)) == []
+    assert differences_from_bert(Shape.of(tiny_config(), heads)) == []
     heads[name] = heads[name].model_copy(update={"mix": (1,)})
     expected = [f"layers of the heads = {{'{name}': (1,)}}"]
-    assert departures(Shape.of(tiny_config(), heads)) == expected
+    assert differences_from_bert(Shape.of(tiny_config(), heads)) == expected
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import tiny_config, tiny_network
 from tests.shapes import bert_heads
-from unmask.checkpoint.folder import _least_numbers, load_folder, save_folder
-from unmask.checkpoint.names import departures
+from unmask.checkpoint.folder import _least_parameters, load_folder, save_folder
+from unmask.checkpoint.names import differences_from_bert
 from unmask.model.attention import Attention, recording
 from unmask.model.block import FeedForward, norm_of
 from unmask.model.config import ModelConfig
@@ -433,7 +433,7 @@ def test_it_comes_back_from_a_folder_bit_for_bit(changes, tokenizer, tmp_path):
     ],
 )
 def test_what_is_not_in_a_bert_is_not_called_one(changes, expected):
-    assert departures(Shape.of(tiny_config(**changes), bert_heads())) == expected
+    assert differences_from_bert(Shape.of(tiny_config(**changes), bert_heads())) == expected
 
 
 @pytest.mark.parametrize(
@@ -449,14 +449,14 @@ def test_what_is_not_in_a_bert_is_not_called_one(changes, expected):
 )
 def test_a_config_never_implies_more_parameters_than_there_are(changes):
     config = tiny_config(**changes)
-    assert _least_numbers(config) <= count_parameters(Encoder(config))
+    assert _least_parameters(config) <= count_parameters(Encoder(config))
 
 
 def test_layers_that_share_their_weights_do_not_count_twice():
     # A block of width 16 is taken for 3 * 16 * 16 numbers; 23 tokens and 32 positions of width 16.
-    assert _least_numbers(tiny_config(layers=6)) == 6 * 768 + 55 * 16
-    assert _least_numbers(tiny_config(layers=6, layer_groups=2)) == 2 * 768 + 55 * 16
-    assert _least_numbers(tiny_config(layers=6, head_size=12)) == 6 * 3 * 16 * 24 + 55 * 16
+    assert _least_parameters(tiny_config(layers=6)) == 6 * 768 + 55 * 16
+    assert _least_parameters(tiny_config(layers=6, layer_groups=2)) == 2 * 768 + 55 * 16
+    assert _least_parameters(tiny_config(layers=6, head_size=12)) == 6 * 3 * 16 * 24 + 55 * 16
 
 
 def test_a_recipe_may_set_whatever_an_encoder_has():

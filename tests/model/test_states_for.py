@@ -29,7 +29,7 @@ from unmask.objectives.mlm import ANSWERS, PLACES, MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
 from unmask.system.errors import SettingsError
 from unmask.system.settings import validate
-from unmask.tasks.forward import READ, scores_of
+from unmask.tasks.forward import READ_PLACES, scores_of
 from unmask.train.steps.base import MicroBatch, TrainingModule
 
 TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15], [16, 17, 18])]
@@ -114,7 +114,7 @@ def test_labels_of_a_text_are_read_from_the_layers_of_the_pooler(mix):
     labels = LabelsConfig(names=("a", "b", "c"))
     network = tiny_network({"pooler": PoolerConfig(mix=mix), "labels": labels})
     batch = batch_of(TEXTS)
-    batch = replace(batch, labels={READ: batch.begins})
+    batch = replace(batch, labels={READ_PLACES: batch.begins})
     trace = trace_of(network, batch)
     pooler = network.heads["pooler"]
     expected = network.heads["labels"](pooler(pooler.mix(flat(trace, batch.begins))))
@@ -183,13 +183,15 @@ def test_a_vector_head_is_given_its_states_as_any_other(mix):
 def test_labels_on_a_second_encoder_are_scored_and_published(mix, tokenizer, tmp_path):
     network = two_encoders({"labels": TAGS.model_copy(update={"encoder": "gen", "mix": mix})})
     batch = batch_of(TEXTS, row_length=16)
-    batch = replace(batch, labels={READ: batch.begins + 1})
+    batch = replace(batch, labels={READ_PLACES: batch.begins + 1})
     head = network.heads["labels"]
     with torch.no_grad():
-        expected = head(head.mix(flat(trace_of(network, batch, "gen"), batch.labels[READ])))
+        expected = head(head.mix(flat(trace_of(network, batch, "gen"), batch.labels[READ_PLACES])))
         torch.testing.assert_close(scores_of(network, batch), expected)
         inputs = batch.tokens, batch.segments, batch.index, batch.owner
-        torch.testing.assert_close(EngineGraph(network)(*inputs, batch.labels[READ]), expected)
+        torch.testing.assert_close(
+            EngineGraph(network)(*inputs, batch.labels[READ_PLACES]), expected
+        )
     for name, published in (("whole", network), ("part", part_of(network, ["gen", "labels"]))):
         save_folder(tmp_path / name, published, tokenizer)
         loaded = load_folder(tmp_path / name).network
@@ -209,7 +211,7 @@ def test_a_graph_of_labels_on_a_second_encoder_has_their_scores(tmp_path):
     session = runtime.InferenceSession(tmp_path / "graph.onnx")
     (found,) = session.run(["scores"], {name: value.numpy() for name, value in inputs.items()})
     with torch.no_grad():
-        expected = scores_of(network, replace(batch, labels={READ: batch.begins}))
+        expected = scores_of(network, replace(batch, labels={READ_PLACES: batch.begins}))
     torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-4, rtol=1e-4)
 
 

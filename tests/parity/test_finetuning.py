@@ -117,7 +117,9 @@ def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path
         shared += sum(len(batch.row) > len(batch.tokens) for batch in batches)
         pieces = [MicroBatch(batch, 0) for batch in batches]
         result = take_step(module, pieces, optimizer, clip=RULES.max_grad_norm)
-        assert result.norm > RULES.max_grad_norm, "the gradient was not clipped, so that is not compared"
+        assert result.norm > RULES.max_grad_norm, (
+            "the gradient was not clipped, so that is not compared"
+        )
         theirs.step(wrapped, their_optimizer, [tuned.rows_of(task, some)], RULES.max_grad_norm)
     assert shared, "no row held several windows"
 

@@ -98,7 +98,9 @@ def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, ob
         other.step()
         assert result.loss == pytest.approx(answer.loss.item(), abs=1e-5)
         assert result.norm == pytest.approx(norm.item(), rel=1e-4)
-        assert result.norm > RULES.max_grad_norm, "the gradient was not clipped, so that is not compared"
+        assert result.norm > RULES.max_grad_norm, (
+            "the gradient was not clipped, so that is not compared"
+        )
     theirs.save_pretrained(tmp_path / "theirs")
     back = load_folder(tmp_path / "theirs").network.state_dict()
     moved = 0.0

@@ -62,10 +62,10 @@ def running(models: dict[str, Model], **options: Any) -> Iterator[Running]:
     """Start one, and stop it."""
     from unmask.server.app import create_app
     from unmask.server.limits import Limits
-    from unmask.server.server import server
+    from unmask.server.server import make_server
 
     limits = options.pop("limits", Limits())
-    made = server(
+    made = make_server(
         create_app(models, limits=limits, **options), host="127.0.0.1", port=0, limits=limits
     )
     thread = threading.Thread(target=made.run, daemon=True)

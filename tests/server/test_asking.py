@@ -7,7 +7,7 @@ import pytest
 
 from tests.server.conftest import running
 from unmask.server.limits import Limits
-from unmask.server.service import guessed_tokens
+from unmask.server.service import estimated_tokens
 from unmask.system.errors import DataError
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.growing import GrowingAnswers
@@ -182,4 +182,4 @@ def test_texts_in_a_list_of_a_question_count():
         candidates: list[str]
 
     one, three = (Rank(query="cats", candidates=[TEXT] * count) for count in (1, 3))
-    assert guessed_tokens([three]) - guessed_tokens([one]) == 2 * int(len(TEXT) / 3)
+    assert estimated_tokens([three]) - estimated_tokens([one]) == 2 * int(len(TEXT) / 3)

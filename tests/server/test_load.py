@@ -12,7 +12,7 @@ from tests.conftest import tiny_network
 from tests.server.conftest import running
 from unmask.checkpoint.folder import save_folder
 from unmask.server.limits import Limits
-from unmask.server.threads import ASKED, TURNS, WAIT, wait_briefly
+from unmask.server.threads import SPIN_VARIABLE, SPINS, USER_VARIABLES, wait_briefly
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog"]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance"
@@ -97,13 +97,15 @@ def test_loading_leaves_no_helpers_beside_those_of_the_thread_that_answers(tmp_p
 
 @pytest.mark.parametrize("theirs", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
 def test_helpers_wait_briefly_unless_somebody_knows_better(monkeypatch, theirs):
-    for name in ASKED:
+    for name in USER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in theirs.items():
         monkeypatch.setenv(name, value)
     wait_briefly()
-    assert os.environ.get(WAIT) == theirs.get(WAIT, None if theirs else str(TURNS))
-    monkeypatch.delenv(WAIT, raising=False)
+    assert os.environ.get(SPIN_VARIABLE) == theirs.get(
+        SPIN_VARIABLE, None if theirs else str(SPINS)
+    )
+    monkeypatch.delenv(SPIN_VARIABLE, raising=False)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.conll import Entity, Sentence, sentence_of, spelled
+from unmask.data.labelled.conll import Entity, Sentence, entities_of_tags, sentence_of
 from unmask.data.read.lines import REFUSE
 from unmask.infer.answering import answer_records
 from unmask.system.errors import DataError
@@ -151,11 +151,13 @@ def test_names_are_scored_as_seqeval_does(pairs):
     task = Ner(NerSettings(), TAGS)
     records, found = [], []
     for right, claimed in zip(truth, said, strict=True):
-        own = sentence(" ".join("w" for _ in right), *((b, a, c) for a, c, b in spelled(right)))
+        own = sentence(
+            " ".join("w" for _ in right), *((b, a, c) for a, c, b in entities_of_tags(right))
+        )
         records.append(own)
         names = [
             FoundEntity(label, "", own.words[a][0], own.words[b - 1][1], 1.0)
-            for a, b, label in spelled(claimed)
+            for a, b, label in entities_of_tags(claimed)
         ]
         found.append(FoundEntities(tuple(names), tuple(claimed)))
     scores = task.score(records, found)

@@ -9,7 +9,7 @@ from unmask.data.labelled.squad import Question, Span
 from unmask.infer.answering import answer_records
 from unmask.system.errors import DataError
 from unmask.tasks.forward import LiveForward, scores_of
-from unmask.tasks.qa import Candidate, Qa, QaAnswer, QaSettings, best_match, overlap, plain
+from unmask.tasks.qa import Candidate, Qa, QaAnswer, QaSettings, best_match, normalized, word_f1
 from unmask.text.tokens import Tokenizers
 
 CONTEXT = "it began in october 1973 . the cat sat on the mat in paris ."
@@ -179,8 +179,8 @@ def test_squads_rules_by_hand(said, truth, exact, f1):
 def test_of_several_true_answers_the_best_counts():
     spans = [Span("October 1973", 0), Span("1973", 8)]
     assert best_match("1973", spans) == (1.0, 1.0)
-    assert overlap("1973", "October 1973") == pytest.approx(2 / 3)
-    assert plain("The  EIFFEL-tower, an icon") == "eiffeltower icon"
+    assert word_f1("1973", "October 1973") == pytest.approx(2 / 3)
+    assert normalized("The  EIFFEL-tower, an icon") == "eiffeltower icon"
 
 
 def test_every_question_has_an_answer_in_order(task, network_for, words):

@@ -60,7 +60,9 @@ def learned(feeds, context, pairs, steps, rate):
         )
     )
     learner = TrainingModule(network, TASK.objective).train()
-    optimizer = make_optimizer(learner, OptimizerSettings(learning_rate=rate, weight_decay=0.0, beta2=0.98))
+    optimizer = make_optimizer(
+        learner, OptimizerSettings(learning_rate=rate, weight_decay=0.0, beta2=0.98)
+    )
     course = ScheduleSettings(steps=steps, warmup=0.05)
     starts = range(0, len(pairs), BATCH)
     batches = [TASK.batch(pairs[i : i + BATCH], BOTH) for i in starts]

@@ -59,7 +59,9 @@ def trained(made, turns, objective=SupervisedObjective, spoil=None):
     module = TrainingModule(network, objective(tasks, {name: name for name in tasks}))
     optimizer, result = make_optimizer(module, RULES), None
     for turn, name in enumerate(turns):
-        result = take_step(module, [MicroBatch(batches[name], turn)], optimizer, clip=RULES.max_grad_norm)
+        result = take_step(
+            module, [MicroBatch(batches[name], turn)], optimizer, clip=RULES.max_grad_norm
+        )
         assert result is not None
     return network.state_dict(), read_moments({"": network}, optimizer), result
 

@@ -31,13 +31,13 @@ from unmask.tasks.criterion import Criterion
 from unmask.tasks.forward import LiveForward
 from unmask.tasks.results import AnswerCounts
 from unmask.tasks.translate import (
-    BLANK,
+    EMPTY,
     AskTranslation,
     Translate,
     TranslateSettings,
     Translation,
+    detokenized,
     perplexity,
-    written,
 )
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
@@ -373,7 +373,7 @@ def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):
     ],
 )
 def test_what_is_said_is_written_with_its_pieces_joined(both, said, text):
-    assert written([both.target.vocabulary.ids[word] for word in said.split()], both) == text
+    assert detokenized([both.target.vocabulary.ids[word] for word in said.split()], both) == text
 
 
 def test_no_special_token_but_the_end_is_ever_said(both, tokens):
@@ -459,7 +459,7 @@ def test_blank_texts_are_not_asked_and_stay_in_their_place(both):
     pairs = [Pair(text, None, "here") for text in ("", "hund", " ", "", "katze", "")]
     found = list(answer_records(LiveForward(network), both, task, pairs))
     assert [pair for pair, _ in found] == pairs
-    assert [answer == BLANK for _, answer in found] == [True, False, True, True, False, True]
+    assert [answer == EMPTY for _, answer in found] == [True, False, True, True, False, True]
 
 
 def test_the_score_of_parts_is_that_of_all_their_words_and_only_a_whole_has_words(both):
@@ -475,7 +475,7 @@ def test_the_score_of_parts_is_that_of_all_their_words_and_only_a_whole_has_word
     assert both_said == Translation("dog cats", -3.0 / 5)
     one = task.decode(record, parts[:1], [cat], both)
     assert one == Translation("cats", -2.0 / 3, (ids["cat"], ids["##s"]))
-    assert task.decode(record, [], [], both) == BLANK
+    assert task.decode(record, [], [], both) == EMPTY
 
 
 @pytest.mark.parametrize("how", [{}, {"beams": 3}, {"sample": True, "seed": 2}])
@@ -622,5 +622,5 @@ def test_four_pairs_are_learned_by_heart(kind, both, tokens):
             break
     network.eval()
     for how in (SearchSettings(), SearchSettings(beams=3)):
-        said = [written(one.words, both) for one in said_of(network, both, how, tokens[:4])]
-        assert said == [written(own.answers[:-1], both) for own in tokens[:4]]
+        said = [detokenized(one.words, both) for one in said_of(network, both, how, tokens[:4])]
+        assert said == [detokenized(own.answers[:-1], both) for own in tokens[:4]]

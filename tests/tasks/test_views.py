@@ -19,7 +19,7 @@ from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.tasks.views import (
     AlignmentView,
     LabelsView,
-    Marked,
+    MarkedSpan,
     NumberView,
     Ranked,
     RankingView,
@@ -59,7 +59,7 @@ CASES = {
         QaAnswer("Ada", 15, 18, 0.75, -3.0, (ADA,)),
         SpansView(
             text="the book is by Ada .",
-            spans=[Marked(start=15, end=18, label="answer", share=0.75)],
+            spans=[MarkedSpan(start=15, end=18, label="answer", share=0.75)],
         ),
     ),
     "no answer": (
@@ -78,8 +78,8 @@ CASES = {
         SpansView(
             text="Ada met Charles in London.",
             spans=[
-                Marked(start=0, end=3, label="PER", share=0.9),
-                Marked(start=19, end=25, label="LOC", share=0.8),
+                MarkedSpan(start=0, end=3, label="PER", share=0.9),
+                MarkedSpan(start=19, end=25, label="LOC", share=0.8),
             ],
         ),
     ),

@@ -65,7 +65,7 @@ def corpus(tmp_path_factory) -> Corpus:
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    """The table of a small run, with some of it changed: table(loop={"keep_checkpoints": 3}, seed=1)."""
+    """The table of a small run, with some of it changed: table(loop={"log_steps": 3}, seed=1)."""
     result = json.loads(json.dumps(TABLE))
     for name, value in changes.items():
         known = isinstance(value, dict) and isinstance(result.get(name), dict)

@@ -8,7 +8,7 @@ import pytest
 from tests.train.conftest import Heard, pretrain, recipe, table
 from tests.train.first_version import BERT, BUDGET, GRU, MULTI, NEW_MULTI, QA
 from tests.train.test_recipe import SCOPES, leaves
-from unmask.jobs.settings_read import FINETUNE, PRETRAIN, SEVERAL, TRANSLATE
+from unmask.jobs.settings_read import FINETUNE, MULTI_TASK, PRETRAIN, TRANSLATE
 from unmask.objectives.mlm import MaskSettings
 from unmask.system.errors import FolderError, SettingsError
 from unmask.system.settings import read_toml, write_toml
@@ -156,7 +156,7 @@ def test_a_mistake_in_the_objective_is_named(objective, says):
 def test_a_mistake_in_a_task_is_named(task, says):
     assert refused({"task": task}, scope=FINETUNE).startswith(f"recipe [task]: {says}")
     several = {"tasks": [{**TASKS[0], "task": task}]}
-    assert refused(several, scope=SEVERAL).startswith(f"recipe [task]: {says}")
+    assert refused(several, scope=MULTI_TASK).startswith(f"recipe [task]: {says}")
 
 
 @pytest.mark.parametrize("given", [{}, {"task": {}}, {"seed": 1}], ids=str)
@@ -167,7 +167,7 @@ def test_a_task_is_needed(given):
 
 def test_tasks_with_the_same_name_are_refused():
     says = "recipe: two tasks are called ['mood', 'mood']; need a name for each."
-    assert refused({"tasks": [TASKS[0]] * 2}, scope=SEVERAL) == says
+    assert refused({"tasks": [TASKS[0]] * 2}, scope=MULTI_TASK) == says
 
 
 def test_steps_replace_the_recipes():
@@ -396,7 +396,7 @@ FILES = {  # a file of the first version, whose it is, the same file now, and th
         },
     ),
     "multi": (
-        SEVERAL,
+        MULTI_TASK,
         MULTI,
         tomllib.loads(NEW_MULTI),
         {
@@ -439,7 +439,11 @@ def test_files_of_the_first_version_have_the_values_that_are_written_in_them():
     assert (multi.loop.batch_size, multi.tokenizer.max_length, multi.model.frozen) == (8, 64, 1)
     assert (multi.optimizer.layer_decay, multi.optimizer.head_factor) == (0.9, 5.0)
     assert (multi.evaluate.patience, multi.evaluate.times) == (2, 5)
-    assert (multi.loop.micro_batch_tokens, multi.loop.keep_checkpoints, multi.data.temperature) == (512, 3, 0.3)
+    assert (multi.loop.micro_batch_tokens, multi.loop.keep_checkpoints, multi.data.temperature) == (
+        512,
+        3,
+        0.3,
+    )
     assert (multi.schedule.epochs, multi.schedule.warmup, multi.seed) == (2.0, 0.2, 3)
     assert [entry.name for entry in multi.tasks] == ["mood", "who"]
     assert (qa.loop.batch_size, qa.tokenizer.max_length, qa.schedule.epochs) == (16, 384, 2.0)
@@ -454,18 +458,18 @@ MOVES = {
     "vocabulary": (TRANSLATE, "vocabulary.size", "tokenizer.size", 70),
     "decoder": (TRANSLATE, "decoder.max_length", "model.decoder.max_length", 70),
     "phases": (PRETRAIN, "phases", "schedule.phases", [{"length": 32, "batch_tokens": 64}]),
-    "temperature": (SEVERAL, "temperature", "data.temperature", 0.25),
+    "temperature": (MULTI_TASK, "temperature", "data.temperature", 0.25),
     "train": (FINETUNE, "train.keep", "loop.keep_checkpoints", 7),
     "train.evaluations": (FINETUNE, "train.evaluations", "evaluate.times", 7),
     "train.eval_tokens": (PRETRAIN, "train.eval_tokens", "evaluate.tokens", 7),
     "tune.batch": (FINETUNE, "tune.batch", "loop.batch_size", 7),
     "tune.epochs": (FINETUNE, "tune.epochs", "schedule.epochs", 7.0),
     "tune.length": (FINETUNE, "tune.length", "tokenizer.max_length", 70),
-    "tune.frozen": (SEVERAL, "tune.frozen", "model.frozen", -1),
+    "tune.frozen": (MULTI_TASK, "tune.frozen", "model.frozen", -1),
     "tune.layers": (FINETUNE, "tune.layers", "model.head_layers", [-1, -2]),
     "tune.layer_decay": (TRANSLATE, "tune.layer_decay", "optimizer.layer_decay", 0.7),
     "tune.head_factor": (FINETUNE, "tune.head_factor", "optimizer.head_factor", 7.0),
-    "tune.patience": (SEVERAL, "tune.patience", "evaluate.patience", 7),
+    "tune.patience": (MULTI_TASK, "tune.patience", "evaluate.patience", 7),
 }
 
 
@@ -569,7 +573,7 @@ FULL = {  # recipes with objective and task settings of their own
         },
     ),
     "finetune multi": (
-        SEVERAL,
+        MULTI_TASK,
         {
             "tasks": [
                 {**TASKS[0], "task": {"name": "classify", "balance": "labels"}, "label": "x y"},
@@ -660,5 +664,7 @@ def test_a_run_of_the_first_version_is_resumed(corpus, tmp_path):
     pretrain(corpus.path, out, given, resume=True, said=said)
     assert "resuming from step 2" in said
     other = {**given, "optimizer": {"learning_rate": 2e-3}}
-    with pytest.raises(FolderError, match=r"other settings: optimizer.learning_rate \(0.001 then, 0.002 no"):
+    with pytest.raises(
+        FolderError, match=r"other settings: optimizer.learning_rate \(0.001 then, 0.002 no"
+    ):
         pretrain(corpus.path, out, other, resume=True)

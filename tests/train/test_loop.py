@@ -566,7 +566,10 @@ def test_without_a_checkpoint_none_is_named(run, poison, tmp_path):
 
 def test_a_rate_far_too_high_poisons_no_checkpoint(run, tmp_path):
     with pytest.raises(UserError, match="not finite|NaN or infinity"):
-        run(optimizer={"learning_rate": 1e30, "max_grad_norm": 1e30}, loop={"save_steps": 1, "max_skipped_steps": 2})
+        run(
+            optimizer={"learning_rate": 1e30, "max_grad_norm": 1e30},
+            loop={"save_steps": 1, "max_skipped_steps": 2},
+        )
     for step in steps_saved(tmp_path / "run"):
         found = load_state(tmp_path / "run" / "checkpoints" / f"step-{step}")
         tensors = [*found.network.state_dict().values(), *found.optimizer.values()]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from unmask.data.batch import lay_out
+from unmask.data.batch import pack_and_collate
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, SettingsError
@@ -35,7 +35,7 @@ def made(**loop) -> Recipe:
 
 
 def plain(texts):
-    return lay_out(texts, pad_id=0)
+    return pack_and_collate(texts, pad_id=0)
 
 
 def source(

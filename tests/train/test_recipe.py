@@ -17,8 +17,8 @@ from unmask.jobs.multi_task import MultiTask
 from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.settings_read import (
     FINETUNE,
+    MULTI_TASK,
     PRETRAIN,
-    SEVERAL,
     TRANSLATE,
     check_network,
     task_recipe,
@@ -37,7 +37,7 @@ from unmask.train.compose import compose, known_recipes
 from unmask.train.optim.schedules import Phase
 from unmask.train.recipe import Choice, DecoderSettings, ModelSettings, Recipe
 
-SCOPES = [PRETRAIN, FINETUNE, SEVERAL, TRANSLATE]
+SCOPES = [PRETRAIN, FINETUNE, MULTI_TASK, TRANSLATE]
 SOURCE = Path(__file__).parents[2] / "src" / "unmask"
 WORDS = Vocabulary([*SPECIALS, "a"])
 
@@ -266,14 +266,16 @@ def attributes(folder: str) -> frozenset[str]:
 def test_all_leaves_are_found():
     found = leaves(Recipe)
     assert {"seed", "model.size", "model.decoder.cell", "objective", "tasks"} <= set(found)
-    assert {"schedule.phases", "loop.keep_checkpoints", "data.pairs", "evaluate.times"} <= set(found)
+    assert {"schedule.phases", "loop.keep_checkpoints", "data.pairs", "evaluate.times"} <= set(
+        found
+    )
     deep = leaves(Recipe, lists=True)
     assert {"schedule.phases.length", "tasks.train", "tasks.task"} <= set(deep)
     assert len(found) > 70
 
 
 def test_a_job_reads_what_its_scope_says():
-    assert (Pretrain.scope, MultiTask.scope) == (PRETRAIN, SEVERAL)
+    assert (Pretrain.scope, MultiTask.scope) == (PRETRAIN, MULTI_TASK)
     assert Finetune("model", Labelled(None, [], [])).scope == FINETUNE
 
 

@@ -166,7 +166,10 @@ OTHER = {
         {"objective": {"name": "mlm", "rate": 0.2}},
         r"objective.rate \(0.15 then, 0.2 now\)",
     ),
-    "rate": ({"optimizer": {"learning_rate": 0.5}}, r"optimizer.learning_rate \(0.001 then, 0.5 now\)"),
+    "rate": (
+        {"optimizer": {"learning_rate": 0.5}},
+        r"optimizer.learning_rate \(0.001 then, 0.5 now\)",
+    ),
     "steps": ({"schedule": {"steps": 3}}, r"schedule.steps \(2 then, 3 now\)"),
     "length": (
         {"schedule": {"phases": [{"length": 16, "batch_tokens": 256}]}},

@@ -12,7 +12,7 @@ import torch
 
 from tests.train.conftest import STEPS, state
 from tests.train.test_loop import stopped
-from unmask.data.batch import lay_out
+from unmask.data.batch import pack_and_collate
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.settings import Settings
@@ -40,7 +40,7 @@ PLAIN = Objective(Settings())  # takes batches as they are
 
 
 def plain(texts):
-    return lay_out(texts, pad_id=-1)
+    return pack_and_collate(texts, pad_id=-1)
 
 
 def items_of(groups, *, first=0, lengths=(2, 9, 4, 7)) -> list[list[Text]]:

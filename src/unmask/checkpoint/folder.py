@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.checkpoint import names, tensors, weights
-from unmask.checkpoint.integrity import CONFIG, publish, refuse_other_than_models, verify
+from unmask.checkpoint.integrity import CONFIG, publish, require_model_folder, verify
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network, count_parameters
 from unmask.system.errors import FolderError, SettingsError
@@ -54,13 +54,13 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     """
     # The folder may be hostile: the small files are checked first, then the headers of the weights,
     # and memory for the weights is allocated only once everything agrees.
-    refuse_other_than_models(path)
+    require_model_folder(path)
     manifest = verify(path)
     table = read_json(path / CONFIG, limit=MODEL_LIMIT)
     encoders = names.our_encoders(table, path / CONFIG)
     found = weights.survey(path, unpickled)
     sizes = {name: item.entry.shape for name, item in found.items()}
-    _refuse_giants(encoders, found, path)
+    _refuse_oversized(encoders, found, path)
     shape = names.our_shape(encoders, table, sizes, path / CONFIG)
     try:
         network = weights.empty(shape)
@@ -125,7 +125,7 @@ def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None
 def model_card(name: str, network: Network, scores: dict[str, float] | None = None) -> str:
     """Return the README.md of a model folder, with scores on held-out data if there are any."""
     config, heads = network.config, network.shape.labels
-    unusual = names.departures(network.shape)
+    unusual = names.differences_from_bert(network.shape)
     kind = names.architecture(network.shape)
     reads = (
         f"transformers cannot compute it ({', '.join(unusual)}); use unmask."
@@ -171,13 +171,13 @@ def _refuse_other_vocabularies(
         )
 
 
-def _refuse_giants(
+def _refuse_oversized(
     encoders: Mapping[str, ModelConfig], found: Mapping[str, weights.Found], path: Path
 ) -> None:
     """Refuse a config that implies far more parameters than the weight files hold."""
     # Even a network without memory for its weights costs time and memory for each layer. The
     # smallest floating-point type has two bytes, so the files hold at most bytes // 2 numbers.
-    implied = sum(map(_least_numbers, encoders.values()))
+    implied = sum(map(_least_parameters, encoders.values()))
     stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2
     if implied > stored:
         raise FolderError(
@@ -186,7 +186,7 @@ def _refuse_giants(
         )
 
 
-def _least_numbers(config: ModelConfig) -> int:
+def _least_parameters(config: ModelConfig) -> int:
     """Return a lower bound for the number of parameters of an encoder."""
     places = config.max_length if config.positions == "learned" else 0
     tokens = 0 if config.borrows else config.vocab_size

@@ -28,7 +28,7 @@ from unmask.version import VERSION
 
 CONFIG = "config.json"
 FORMAT = 1  # of the manifest
-LOADED = (  # every file that loading a folder may read
+FILES_READ = (  # every file that loading a folder may read
     CONFIG,
     "model.safetensors",
     "model.safetensors.index.json",
@@ -64,7 +64,7 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
         raise disk_error(target, error, needed=needed) from error
 
 
-def refuse_other_than_models(path: Path) -> None:
+def require_model_folder(path: Path) -> None:
     """Raise an error if a path is not a model folder; unlike loading one, this needs no torch."""
     if not (path / CONFIG).is_file():
         what = "a file" if path.exists() else "no such folder"
@@ -98,7 +98,7 @@ def verify(folder: Path) -> dict[str, Any] | None:
         _verify_file(folder / name, entry)
     # A file that the manifest does not list could replace one that it does: a tokenizer.json, say,
     # is read in preference to vocab.txt.
-    added = [name for name in LOADED if name not in files and (folder / name).exists()]
+    added = [name for name in FILES_READ if name not in files and (folder / name).exists()]
     if added:
         raise FolderError(
             f"{folder / added[0]}: was added since the folder was written; {MANIFEST} does not "
@@ -112,7 +112,7 @@ def fingerprint(folder: Path) -> str:
     # The manifest contains the digest of every file, so its own digest stands for all of them.
     if (folder / MANIFEST).exists():
         return sha256_of_file(folder / MANIFEST)
-    names = {*LOADED, *(path.name for path in folder.glob("*.safetensors"))}
+    names = {*FILES_READ, *(path.name for path in folder.glob("*.safetensors"))}
     found = [sha256_of_file(folder / name) for name in sorted(names) if (folder / name).exists()]
     return hashlib.sha256("".join(found).encode()).hexdigest()
 

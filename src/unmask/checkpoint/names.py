@@ -83,7 +83,7 @@ PROBLEMS: dict[str, LabelAnswer] = {
 }
 
 
-def departures(shape: Shape) -> list[str]:
+def differences_from_bert(shape: Shape) -> list[str]:
     """List the differences from BERT that transformers cannot compute; often there are none."""
     config, decoder = shape.main, shape.decoder
     own_layers = [own.model_dump(exclude_defaults=True) for own in config.layer_settings]
@@ -115,7 +115,7 @@ def departures(shape: Shape) -> list[str]:
 
 def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
     """Build the contents of config.json for a network."""
-    config, labels, unusual = shape.main, shape.labels, departures(shape)
+    config, labels, unusual = shape.main, shape.labels, differences_from_bert(shape)
     table: dict[str, Any] = {
         "model_type": "unmask" if unusual else "bert",
         "architectures": [architecture(shape)],

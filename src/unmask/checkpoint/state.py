@@ -59,7 +59,7 @@ def write_state(
     (inside / STATE).write_text(json.dumps(facts, indent=1) + "\n", "utf-8", newline="\n")
 
 
-def refuse_poison(tensors: Mapping[str, Tensor], folder: Path) -> None:
+def refuse_non_finite(tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Raise an error if a tensor holds NaN or infinity, before anything is written to disk."""
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):

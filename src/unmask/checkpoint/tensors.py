@@ -21,7 +21,7 @@ class Slot:
     shape: tuple[int, ...]
 
 
-EMBEDDINGS, OWN = f"encoders.{MAIN}.embeddings.", "unmask."
+EMBEDDINGS, OWN_PREFIX = f"encoders.{MAIN}.embeddings.", "unmask."
 RULES = (  # our prefix, their prefix; the first match wins
     (f"{EMBEDDINGS}tokens.", "bert.embeddings.word_embeddings."),
     (f"{EMBEDDINGS}segments.", "bert.embeddings.token_type_embeddings."),
@@ -76,7 +76,7 @@ def _their_names(ours: str, rules: Sequence[tuple[str, ...]]) -> list[str]:
     for begin, *theirs in rules:
         if part.startswith(begin):
             return [prefix + their + part.removeprefix(begin) for their in theirs]
-    return [OWN + ours]  # a part that BERT does not have
+    return [OWN_PREFIX + ours]  # a part that BERT does not have
 
 
 IGNORED = ("bert.embeddings.position_ids",)  # a counter 0, 1, 2, ... that old versions saved
@@ -86,14 +86,14 @@ TIED = {  # copies that some versions save beside the original
 }
 
 
-def settle(name: str) -> str:
+def normalized_name(name: str) -> str:
     """Normalize a tensor's name to that of `layout`: no gamma and beta, always with the prefix.
 
     >>> settle("embeddings.LayerNorm.gamma")
     'bert.embeddings.LayerNorm.weight'
     """
-    if name.startswith(OWN):
-        return OWN + tensor_name(name.removeprefix(OWN))
+    if name.startswith(OWN_PREFIX):
+        return OWN_PREFIX + tensor_name(name.removeprefix(OWN_PREFIX))
     if name.endswith(".gamma"):
         name = name.removesuffix("gamma") + "weight"
     elif name.endswith(".beta"):

@@ -43,7 +43,7 @@ def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for path in [unpickled] if unpickled else _files(folder):
         for name, entry in read_header(path).items():
-            settled = tensors.settle(name)
+            settled = tensors.normalized_name(name)
             if settled in found:
                 raise FolderError(f"{path}: tensor '{name}' is there twice.")
             if settled not in tensors.IGNORED:

@@ -28,7 +28,7 @@ from unmask.cli import (
     translate,
 )
 from unmask.cli.progress import terminal
-from unmask.cli.streams import OutputLost, drop_rest, guard_streams
+from unmask.cli.streams import OutputLost, flush_quietly, guard_streams
 from unmask.system.errors import Stopped, UserError
 from unmask.system.plugins import load_plugin
 from unmask.version import VERSION
@@ -63,7 +63,7 @@ VERBS: dict[str, Callable[..., None]] = {
 }
 OLD_FLAGS = {"--rate": "--learning-rate", "--batch": "--batch-size", "--length": "--max-length"}
 for name, verb in VERBS.items():
-    app.command(name)(options.grouped(verb))
+    app.command(name)(options.flatten_options(verb))
 app.add_typer(text.vocab, name="vocab")
 app.add_typer(translate.verbs, name="translate")
 
@@ -102,7 +102,7 @@ def main() -> None:
     try:
         code = _run([word for word in options_given if word != "--trace"] + texts, trace)
     finally:
-        drop_rest()
+        flush_quietly()
     _leave(code)
 
 
@@ -161,7 +161,9 @@ def _run(arguments: list[str], trace: bool) -> int:
             load_plugin(file)
         tasks.name_tasks()  # again, now with the tasks of plugins
         try:
-            code = app(_current_flags(arguments), standalone_mode=False)  # errors are raised, and printed here
+            code = app(
+                _current_flags(arguments), standalone_mode=False
+            )  # errors are raised, and printed here
         finally:
             terminal.finish()  # an error must not appear above a bar
         sys.stdout.flush()  # a failure to write the last lines still counts

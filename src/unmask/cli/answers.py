@@ -67,7 +67,7 @@ def embed(
     watcher = ErrorPolicy()
     how: dict[str, Any] = {"pool": pool, "layer": layer if layer == "last4" else int(layer)}
     how |= {"normalize": normalize, "truncate": truncate, "column": column, "watcher": watcher}
-    with saying_what_is_faster(loaded), progress("embedding", "texts") as job:
+    with speed_hint_after(loaded), progress("embedding", "texts") as job:
         if out is None:
             for line in embed_lines(loaded, file, **how):
                 answer(line)
@@ -75,7 +75,7 @@ def embed(
             written = job.done
         else:
             written = embed_file(loaded, file, out, progress=job.advance, say=notice, **how)
-    say_what_was_cut(loaded)
+    report_truncation(loaded)
     say_counts(file, "vector", written, blanks=watcher.blanks)
 
 
@@ -103,7 +103,7 @@ def fill(
                 answer(f"[MASK] {number}")
             for guess in guesses:
                 answer(f"{guess.probability:>8.2%}  {guess.token}")
-    say_what_was_cut(loaded)
+    report_truncation(loaded)
 
 
 def next_sentence(
@@ -121,11 +121,11 @@ def next_sentence(
     loaded = load(model)
     share = loaded.next(first, second, truncate=truncate)
     answer(f"{share:.2%}  {'follows' if share >= 0.5 else 'does not follow'}")
-    say_what_was_cut(loaded)
+    report_truncation(loaded)
 
 
 @contextmanager
-def saying_what_is_faster(model: "Model") -> Iterator[None]:
+def speed_hint_after(model: "Model") -> Iterator[None]:
     """Suggest a faster way in one line if the block took long and there is one."""
     begun = time.monotonic()
     yield
@@ -133,7 +133,7 @@ def saying_what_is_faster(model: "Model") -> Iterator[None]:
         notice(f"faster: {model.faster}")
 
 
-def say_what_was_cut(
+def report_truncation(
     model: "Model", limit: int | None = None, hint: str = " (--no-truncate refuses such texts)"
 ) -> None:
     """Report in one line how many texts and tokens were truncated, if any."""

@@ -22,7 +22,7 @@ from unmask.data.corpus.statistics import CorpusReport
 from unmask.data.labelled.columns import Sample
 from unmask.data.read.docstrings import LIBRARIES, Module, read_library
 from unmask.evaluation.report.charts import Chart, Line
-from unmask.evaluation.report.html import REPORT, page
+from unmask.evaluation.report.html import REPORT, report_page
 from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.pretrain import Pretrain
@@ -41,7 +41,7 @@ from unmask.train.run import Run, RunOptions
 from unmask.train.run_folder import of_kind, read_metrics
 
 Say = Callable[[str], None]
-KEPT_OUT = 8  # one module in eight is held out from vocabulary, pre-training and fine-tuning
+HELD_OUT_EVERY = 8  # one module in eight is held out from vocabulary, pre-training and fine-tuning
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ FULL = DemoSize(characters=600_000, vocabulary=4096, minutes=2.0, labelled=150, 
 FAST = DemoSize(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, steps=30)
 
 
-def tell(
+def run_demo(
     out: Path, *, fast: bool = False, console: Console | None = None, say: Say = Console().say
 ) -> None:
     """Run the demo; print numbered, timed steps with `say` and progress on `console`."""
@@ -100,12 +100,12 @@ def tell(
     done("prepare", f"{facts.tokens:,} tokens")
 
     step(f"Pre-training for {60 * size.minutes:.0f} seconds: hidden words and next sentences")
-    model = learn(out, size, console or Console(), say)
+    model = pretrain(out, size, console or Console(), say)
     metrics = read_metrics(out / "pretrain")
     last = of_kind(metrics, "eval")[-1]
     result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
     done("pre-train", result)
-    show_blanks(last["blanks"], say)
+    show_predictions(last["blanks"], say)
 
     step("What pre-training buys: which library does a sentence document?")
     accuracies = compare(model, label(seen, unseen, size), size, out, say)
@@ -122,8 +122,8 @@ def gather(limit: int, say: Say = Console().say) -> tuple[list[Module], list[Mod
         characters = sum(module.characters for module in modules)
         say(f"   {library:<10} {len(modules):>4} modules  {characters:>9,} characters")
         # Whole modules are held out: nothing has seen any of their sentences before the test.
-        unseen += modules[KEPT_OUT - 1 :: KEPT_OUT]
-        seen += [m for i, m in enumerate(modules) if i % KEPT_OUT != KEPT_OUT - 1]
+        unseen += modules[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+        seen += [m for i, m in enumerate(modules) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
     return seen, unseen
 
 
@@ -178,7 +178,7 @@ class IndentedConsole(Console):
         self.console.finish()
 
 
-def learn(out: Path, size: DemoSize, console: Console, say: Say) -> Path:
+def pretrain(out: Path, size: DemoSize, console: Console, say: Say) -> Path:
     """Pre-train on the corpus in `out`; return the model folder."""
     job, chosen = Pretrain(out / "corpus"), compose(Pretrain.scope, recipe(size))
     run = Run(job, chosen, out / "pretrain", IndentedConsole(console, say), RunOptions(check=True))
@@ -247,7 +247,7 @@ def show_tokens(tokenizer: Tokenizer, say: Say) -> None:
     say(f"   {text}\n   {' '.join(tokens)}")
 
 
-def show_blanks(blanks: Sequence[dict[str, Any]], say: Say) -> None:
+def show_predictions(blanks: Sequence[dict[str, Any]], say: Say) -> None:
     """Print predictions for masked tokens of held-out sentences."""
     say("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
     for case in blanks:
@@ -279,5 +279,5 @@ def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) 
     lines.append(Line("guessing", ends, [1 / len(LIBRARIES)] * 2, dashed=True))
     picture = Chart("Which library? Accuracy on unseen modules", lines, percent=True).svg()
     extra = f"<h2>What pre-training buys</h2>{picture}"
-    text = page("unmask demo", metrics, table, [], extra=extra)
+    text = report_page("unmask demo", metrics, table, [], extra=extra)
     (out / REPORT).write_text(text, encoding="utf-8", newline="\n")

@@ -43,10 +43,10 @@ def convert(
 
     Example: unmask convert old-bert --out new-bert
     """
-    from unmask.checkpoint.integrity import refuse_other_than_models
+    from unmask.checkpoint.integrity import require_model_folder
 
     check_output_folder(out, renamed=True)
-    refuse_other_than_models(source)  # both before torch is imported
+    require_model_folder(source)  # both before torch is imported
     from unmask.checkpoint.convert import convert as run
 
     run(source, out)
@@ -135,10 +135,10 @@ def _installation() -> dict[str, str]:
 
 def _model(model: str) -> dict[str, str]:
     from unmask.checkpoint.fetch import locate
-    from unmask.checkpoint.integrity import refuse_other_than_models
+    from unmask.checkpoint.integrity import require_model_folder
 
     path = locate(model)
-    refuse_other_than_models(path)  # before torch is imported
+    require_model_folder(path)  # before torch is imported
     from unmask.checkpoint import names
     from unmask.checkpoint.folder import load_folder
     from unmask.model.config import READ_BY_SCHEME
@@ -146,7 +146,7 @@ def _model(model: str) -> dict[str, str]:
 
     folder = load_folder(path)
     config, shape = folder.network.config, folder.network.shape
-    unusual = names.departures(shape)
+    unusual = names.differences_from_bert(shape)
     unread = {name for name, by in READ_BY_SCHEME.items() if config.positions not in by}
     used = config.model_dump(exclude=unread, exclude_none=True)
     table = {

@@ -32,7 +32,7 @@ Epochs = Annotated[float | None, typer.Option(help="How often everything is seen
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: data.held_out=10")]
 
 
-def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Let a verb take a dataclass as parameter whose fields are options of the command line.
 
     typer reads options from a function's signature. The wrapper shows it a flat one, with a
@@ -130,7 +130,8 @@ class RunFlags:
         bool, typer.Option("--shard", help="Shard the weights across processes (FSDP2).")
     ] = False
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard (optional dependency).")
+        bool,
+        typer.Option("--tensorboard", help="Also log to RUN/tensorboard (optional dependency)."),
     ] = False
     no_preflight: Annotated[
         bool, typer.Option("--no-preflight", help="Skip the checks before the first step.")

@@ -59,20 +59,20 @@ def serve(
         raise SettingsError(f"--texts {texts}: more than may wait (--queue {queue}). Raise that.")
     try:
         from unmask.server.app import create_app
-        from unmask.server.server import server
+        from unmask.server.server import make_server
     except ImportError as error:
         raise SettingsError(
             f"needs {error.name}, which is not installed. Run: pip install 'unmask[serve]'"
         ) from None
-    from unmask.server.guard import LOCAL
+    from unmask.server.guard import LOCAL_HOSTS
     from unmask.server.limits import Limits
 
     loaded = load(folders)
     limits = Limits(queue=queue, texts=texts)
-    hosts = (*LOCAL, *(allow_host or []))
+    hosts = (*LOCAL_HOSTS, *(allow_host or []))
     app = create_app(loaded, limits=limits, token=token, hosts=hosts, runs=runs)
     notice(f"serving {', '.join(loaded)} at http://{host}:{port} (the page; /docs; Ctrl-C ends it)")
-    server(app, host=host, port=port, limits=limits).run()
+    make_server(app, host=host, port=port, limits=limits).run()
 
 
 def _named(models: list[str]) -> dict[str, str]:

@@ -20,12 +20,12 @@ def demo(
 
     Example: unmask demo --fast
     """
-    from unmask.cli.demo import tell
+    from unmask.cli.demo import run_demo
 
     def say(line: str) -> None:
         answer(line, flush=True)  # shows each line at once, also in a pipe
 
-    tell(out or _free(Path("runs")), fast=fast, console=terminal, say=say)
+    run_demo(out or _free(Path("runs")), fast=fast, console=terminal, say=say)
 
 
 def _free(folder: Path) -> Path:

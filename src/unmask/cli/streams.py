@@ -94,7 +94,7 @@ def guard_streams() -> None:
     sys.stderr = cast(TextIO, guarded(sys.stderr))
 
 
-def drop_rest() -> None:
+def flush_quietly() -> None:
     """Flush standard output at the end; a failure is no error any more."""
     stream = guarded(sys.stdout)
     stream.needed = False

@@ -8,7 +8,7 @@ import typer
 
 from unmask import load
 from unmask.cli import options
-from unmask.cli.answers import say_counts, say_what_was_cut, saying_what_is_faster
+from unmask.cli.answers import report_truncation, say_counts, speed_hint_after
 from unmask.cli.progress import answer, notice, progress
 from unmask.system.errors import UserError, plural
 from unmask.system.plugins import known_names
@@ -129,7 +129,7 @@ def evaluate(
     from unmask.infer.predict import evaluate_file
 
     scores, detail, _ = evaluate_file(loaded, files, columns, watcher, notice)
-    say_what_was_cut(loaded, loaded.limit, hint="")
+    report_truncation(loaded, loaded.limit, hint="")
     for name, value in scores.items():
         answer(f"{name:<16} {value:.4f}")
     for row in detail.table:
@@ -153,11 +153,11 @@ def predict(
     loaded = load(model)
     from unmask.infer.predict import predict_lines
 
-    with saying_what_is_faster(loaded), progress("answering", "answers") as job:
+    with speed_hint_after(loaded), progress("answering", "answers") as job:
         for found in predict_lines(loaded, file, columns, watcher, notice):
             answer(json.dumps(found, ensure_ascii=False))
             job.advance()
-    say_what_was_cut(loaded, loaded.limit, hint="")
+    report_truncation(loaded, loaded.limit, hint="")
     say_counts(file, "answer", job.done, skipped=watcher.skipped, blanks=watcher.blanks)
 
 

@@ -34,9 +34,7 @@ def pretrain(
         int | None, typer.Option(help="Train in one phase with this sequence length.")
     ] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Batch size in tokens.")] = None,
-    warmup: Annotated[
-        float | None, typer.Option(help="Warm-up, as a fraction of the run.")
-    ] = None,
+    warmup: Annotated[float | None, typer.Option(help="Warm-up, as a fraction of the run.")] = None,
     pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
     run: options.RunFlags,
 ) -> None:

@@ -86,7 +86,9 @@ def run(
     penalty: Penalty = 1.0,
     longest: Annotated[int | None, typer.Option(min=1, help="Words at most.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw words.")] = False,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; values below 1 favour likely tokens.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature; values below 1 favour likely tokens.")
+    ] = 1.0,
     top_k: Annotated[int, typer.Option(help="Draw among so many.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this share.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of draws.")] = 0,
@@ -221,4 +223,4 @@ def _say_what_was_split(limit: int, count: int) -> None:
 
 
 for verb in (train, run, evaluate, compare, look):
-    verbs.command()(options.grouped(verb))
+    verbs.command()(options.flatten_options(verb))

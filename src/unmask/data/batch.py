@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.data.packing import RowPlan, rows_of
+from unmask.data.packing import RowPlan, cheapest_rows
 
 Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -152,6 +152,8 @@ def collate(examples: Sequence[Example], rows: RowPlan, *, pad_id: int) -> Batch
     return Batch(inputs, *map(torch.from_numpy, places))  # type: ignore[arg-type]
 
 
-def lay_out(examples: Sequence[Example], *, pad_id: int) -> Batch:
+def pack_and_collate(examples: Sequence[Example], *, pad_id: int) -> Batch:
     """Pack examples into the rows that cost least, and collate them."""
-    return collate(examples, rows_of([len(example.ids) for example in examples]), pad_id=pad_id)
+    return collate(
+        examples, cheapest_rows([len(example.ids) for example in examples]), pad_id=pad_id
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
+Bits64 = NDArray[np.uint64]
 
 # SplitMix64's increment (2^64 divided by the golden ratio) and its multipliers.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -29,7 +29,7 @@ def key(*parts: int) -> int:
     return joined.item(0)
 
 
-def words(root: int, index: NDArray[Any] | Sequence[int]) -> Words:
+def random_bits(root: int, index: NDArray[Any] | Sequence[int]) -> Bits64:
     """Draw 64 random bits for each index."""
     counter = np.asarray(index).astype(np.uint64)
     # The index is mixed before the key is added: otherwise keys that differ in a few low bits would
@@ -40,7 +40,7 @@ def words(root: int, index: NDArray[Any] | Sequence[int]) -> Words:
 def uniform(root: int, index: NDArray[Any] | Sequence[int]) -> NDArray[np.float64]:
     """Draw a number in [0, 1) for each index."""
     # The upper 53 bits: as many as a float64 holds exactly, so that no draw is rounded up to 1.
-    return (words(root, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (random_bits(root, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(bound: NDArray[Any] | int, draws: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -53,12 +53,12 @@ def below(bound: NDArray[Any] | int, draws: NDArray[np.float64]) -> NDArray[np.i
 
 def permutation(root: int, count: int) -> NDArray[np.int64]:
     """Return all integers below `count` in random order."""
-    return np.argsort(words(root, np.arange(count)), kind="stable")
+    return np.argsort(random_bits(root, np.arange(count)), kind="stable")
 
 
-def _mixed(x: Words) -> Words:
+def _mixed(x: Bits64) -> Bits64:
     x = x + _STEP  # uint64 wraps around, as it should here
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
-    mixed: Words = x ^ (x >> np.uint64(31))
+    mixed: Bits64 = x ^ (x >> np.uint64(31))
     return mixed

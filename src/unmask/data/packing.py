@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 BATCH_TOKENS = 2048  # per pass: enough for efficient matrix products, little enough for the cache
 WORKER_TOKENS = 512  # for a worker that has a core, and its cache, to itself
 ROW_TOKENS = 128  # short texts may share rows of up to this length
-ATTENTION = 600  # row length at which attention costs as much as everything else
+ATTENTION_ROW_LENGTH = 600  # row length at which attention costs as much as everything else
 
 RowPlan = list[list[int]]  # the indices of the texts in each row
 
@@ -37,7 +37,7 @@ def pack(lengths: Sequence[int], row_length: int) -> RowPlan:
     return rows
 
 
-def neighbours(lengths: Sequence[int], most: int | None = None) -> Iterator[list[int]]:
+def group_by_length(lengths: Sequence[int], most: int | None = None) -> Iterator[list[int]]:
     """Group texts of similar length, shortest first, into batches of at most `most` tokens.
 
     A longer text is a batch of its own. Yields the indices of the texts of each batch.
@@ -55,7 +55,7 @@ def neighbours(lengths: Sequence[int], most: int | None = None) -> Iterator[list
         yield batch
 
 
-def rows_of(lengths: Sequence[int]) -> RowPlan:
+def cheapest_rows(lengths: Sequence[int]) -> RowPlan:
     """Choose the cheapest packing: rows as short as the longest text, or longer, fuller ones."""
     longest = max(lengths)
     # Attention is cheaper in short rows, but a row with room for several texts can be fuller:
@@ -68,4 +68,4 @@ def rows_of(lengths: Sequence[int]) -> RowPlan:
 
 def _row_cost(width: int) -> float:
     # Everything but attention is linear in the length of a row; attention is quadratic.
-    return width * (1.0 + width / ATTENTION)
+    return width * (1.0 + width / ATTENTION_ROW_LENGTH)

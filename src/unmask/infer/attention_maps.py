@@ -43,7 +43,7 @@ class AttentionMaps:
             tokens=[self.tokens[i] for i in keep],
             segments=[self.segments[i] for i in keep],
             special=[False] * len(keep),
-            weights=_to_one(weights),
+            weights=_normalize_rows(weights),
         )
 
     def merged(self) -> "AttentionMaps":
@@ -80,11 +80,11 @@ class AttentionMaps:
         step: Table
         for step in self.weights.mean(axis=1):
             # Rescaled for the sake of hidden(), which can leave rows of zeros.
-            out = _to_one(0.5 * step + 0.5 * stays) @ out
+            out = _normalize_rows(0.5 * step + 0.5 * stays) @ out
         return out
 
 
-def _to_one(weights: Table) -> Table:
+def _normalize_rows(weights: Table) -> Table:
     """Scale rows to sum to 1."""
     # A head that attends to [CLS] and [SEP] alone leaves a row of zeros, which must not become NaN.
     total: Table = weights.sum(axis=-1, keepdims=True)

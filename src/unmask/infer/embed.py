@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from unmask.data.batch import lay_out
+from unmask.data.batch import pack_and_collate
 from unmask.infer import POOLS, Pool
 from unmask.infer.engine import run_in_order
 from unmask.infer.pooling import first_of_texts, mean_of_texts
@@ -29,10 +29,10 @@ class EmbedOptions(TypedDict, total=False):
     truncate: bool  # cut the end of a text that is too long; otherwise it is an error
 
 
-USUAL: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "truncate": True}
+DEFAULTS: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "truncate": True}
 
 
-def vectors_of(
+def pooled_vectors(
     examples: Iterable[Encoded], live: LiveForward, forward: Forward, pad_id: int, how: EmbedOptions
 ) -> Iterator[Vector]:
     """Yield one vector per example, in order.
@@ -46,7 +46,7 @@ def vectors_of(
     pooled = mean_of_texts if pool == "mean" else first_of_texts
 
     def read(some: list[Encoded]) -> Sequence[Vector]:
-        batch = lay_out(some, pad_id=pad_id)
+        batch = pack_and_collate(some, pad_id=pad_id)
         # A compiled graph returns the last layer only.
         if chosen == [layers]:
             states = [forward.last(batch)]

@@ -12,10 +12,10 @@ from typing import Unpack
 from unmask.checkpoint.integrity import fingerprint
 from unmask.data.read.lines import REFUSE, ErrorPolicy
 from unmask.data.read.texts import Record, read_texts, refuse_empty
-from unmask.infer.embed import USUAL, EmbedOptions, width_of
+from unmask.infer.embed import DEFAULTS, EmbedOptions, width_of
 from unmask.infer.engine import GROUP
 from unmask.infer.model import Model
-from unmask.infer.vector_files import line_of, open_vectors, publish
+from unmask.infer.vector_files import json_line, open_vectors, publish
 from unmask.system.console import Console
 from unmask.system.disk import check_output_file
 from unmask.system.errors import DataError, SettingsError, TextTooLong
@@ -30,7 +30,7 @@ def embed_lines(
     **options: Unpack[EmbedOptions],
 ) -> Iterator[str]:
     """Yield the vector of each line or record, also of blank ones, as a line of JSON."""
-    return map(line_of, model.embeddings(_texts(source, column, watcher), **options))
+    return map(json_line, model.embeddings(_texts(source, column, watcher), **options))
 
 
 def embed_file(
@@ -108,7 +108,7 @@ def _about(
         "layout of rows": "one for every line or record",  # earlier versions skipped blank ones
         # A compiled model computes slightly different vectors; one file must not mix the two.
         "model": [fingerprint(model.path), type(model.forward).__name__],
-        **(USUAL | options),
+        **(DEFAULTS | options),
     }
 
 

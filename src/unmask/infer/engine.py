@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from unmask.data.batch import Tokenized
-from unmask.data.packing import BATCH_TOKENS, WORKER_TOKENS, neighbours
+from unmask.data.packing import BATCH_TOKENS, WORKER_TOKENS, group_by_length
 
 GROUP = 4096  # examples that are sorted together; enough for batches of nearly equal lengths
 IDLE = 0.3  # share of idle workers above which all cores compute each batch together
@@ -67,7 +67,7 @@ def run_in_order(
             else:
                 parts.reverse()  # end with the cheapest batches, so that workers finish together
                 # Started only when needed: starting workers takes half as long as a single text.
-                each = at_once = at_once or later.enter_context(_several(workers))
+                each = at_once = at_once or later.enter_context(_worker_map(workers))
             answers: dict[int, A] = {}
             for chosen, found in zip(parts, each(answer, parts), strict=True):
                 answers.update(zip(chosen, found, strict=True))
@@ -75,7 +75,7 @@ def run_in_order(
 
 
 @contextmanager
-def _several(workers: int) -> Iterator[_Map]:
+def _worker_map(workers: int) -> Iterator[_Map]:
     """Provide a `map` that runs calls in parallel threads, with one core for each call."""
     threads, ready = torch.get_num_threads(), Barrier(workers + 1)
 
@@ -119,4 +119,4 @@ def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:
 
 def by_length(examples: Sequence[Tokenized], most: int | None = None) -> Iterator[list[int]]:
     """Yield batches of about `most` tokens, as indices of examples with similar lengths."""
-    return neighbours([len(example.ids) for example in examples], most)
+    return group_by_length([len(example.ids) for example in examples], most)

@@ -13,14 +13,14 @@ from torch import Tensor
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
 from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
-from unmask.data.batch import Batch, lay_out
+from unmask.data.batch import Batch, pack_and_collate
 from unmask.data.labelled.columns import Sample
 from unmask.data.labelled.conll import sentence_of
 from unmask.data.labelled.squad import Question
 from unmask.infer.answering import answer_records
 from unmask.infer.attention_maps import AttentionMaps, Table
-from unmask.infer.compiled.graph import COMPILED, CompiledForward, installed
-from unmask.infer.embed import USUAL, EmbedOptions, Vector, vectors_of, width_of
+from unmask.infer.compiled.graph import COMPILED, CompiledForward, onnxruntime_installed
+from unmask.infer.embed import DEFAULTS, EmbedOptions, Vector, pooled_vectors, width_of
 from unmask.infer.translate import Translator
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
@@ -42,7 +42,7 @@ from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import MASK, require_mask_token
 
 T = TypeVar("T")
-SHORTEST = 8  # tokens; the smallest limit that a manifest may set
+MIN_LENGTH = 8  # tokens; the smallest limit that a manifest may set
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Model:
         self.forward: Forward = self.live
         self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
         # Without ONNX Runtime, a compiled folder still answers in full precision.
-        if self.compiled and installed():
+        if self.compiled and onnxruntime_installed():
             self.forward = CompiledForward(folder.path / COMPILED)
         self.tokenizer = folder.needed_tokenizer()
         self.manifest = folder.manifest
@@ -90,15 +90,17 @@ class Model:
 
     def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
         """Yield one vector per text, in constant memory however many texts there are."""
-        how = USUAL | options
-        examples = self.examples(([text] for text in listed(texts)), truncate=how["truncate"])
+        how = DEFAULTS | options
+        examples = self.examples(
+            ([text] for text in refuse_string(texts)), truncate=how["truncate"]
+        )
         return self.vectors(examples, how)
 
     def vectors(self, examples: Iterable[Encoded], how: EmbedOptions) -> Iterator[Vector]:
         """Yield one vector per text that is tokenized already."""
         # The compiled graph of a fine-tuned model returns its scores, not hidden states.
         forward = self.live if self.network.shape.labels else self.forward
-        return vectors_of(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
+        return pooled_vectors(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
 
     def fill(
         self, text: str, *, top: int = 5, truncate: bool = True
@@ -141,7 +143,7 @@ class Model:
             return None
         if self.compiled:
             return "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
-        first = "" if installed() else "pip install 'unmask[onnx]', then "
+        first = "" if onnxruntime_installed() else "pip install 'unmask[onnx]', then "
         return f"{first}unmask compile {self.path} --int8 --out FOLDER"
 
     @cached_property
@@ -161,10 +163,10 @@ class Model:
         most = shape.encoders[shape.reads(LABELS if shape.labels else None).encoder].max_length
         length: object = (self.settings or {}).get("length", most)
         # A manifest can be edited by hand. Not isinstance: True would pass as an int.
-        if type(length) is not int or length < SHORTEST:
+        if type(length) is not int or length < MIN_LENGTH:
             raise FolderError(
                 f"{self.path}: its manifest says task.length {length!r:.40}; need a whole number "
-                f"from {SHORTEST} on. Mend it, or fetch the model again."
+                f"from {MIN_LENGTH} on. Mend it, or fetch the model again."
             )
         return min(length, most)
 
@@ -232,13 +234,13 @@ class Model:
 
     @cached_property
     def translator(self) -> Translator:
-        """This model as a translator; an error if it has no decoder."""
+        """The model as a translator; an error if it has no decoder."""
         return Translator(self.folder, self.limit)
 
     def translate(self, texts: Iterable[str], **search: Any) -> list[str]:
         """Translate texts; `search` takes fields of SearchSettings, such as `beams=4`."""
         settings = validate(SearchSettings, search, where="translate")
-        return [found.text for found in self.translator.translate(listed(texts), settings)]
+        return [found.text for found in self.translator.translate(refuse_string(texts), settings)]
 
     def attention(
         self, text: str, second: str | None = None, *, truncate: bool = True
@@ -283,7 +285,7 @@ class Model:
             return self.live.states(self._rows(example))
 
     def _rows(self, example: Encoded) -> Batch:
-        batch = lay_out([example], pad_id=self.tokenizer.vocabulary.pad)
+        batch = pack_and_collate([example], pad_id=self.tokenizer.vocabulary.pad)
         return batch.to(self.network.table().device)
 
     def examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
@@ -305,7 +307,7 @@ class Model:
             )
 
 
-def listed(texts: Iterable[T]) -> Iterable[T]:
+def refuse_string(texts: Iterable[T]) -> Iterable[T]:
     """Refuse a single string, which would be read as a list of its characters."""
     if isinstance(texts, str):
         raise SettingsError("texts is one string; need a list of them. Write [text].")
@@ -314,6 +316,6 @@ def listed(texts: Iterable[T]) -> Iterable[T]:
 
 def _samples(texts: Iterable[str | tuple[str, str]]) -> Iterator[Sample]:
     """Turn texts and pairs into unlabelled records."""
-    for number, text in enumerate(listed(texts), start=1):
+    for number, text in enumerate(refuse_string(texts), start=1):
         first, second = (text, None) if isinstance(text, str) else text
         yield Sample(first, second, None, f"text {number}")

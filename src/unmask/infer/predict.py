@@ -27,11 +27,11 @@ def predict_lines(
 ) -> Iterator[dict[str, Any]]:
     """Yield the answers to a file, or to standard input ("-"), as dictionaries for JSON."""
     task = model.task
-    for answer in model.predict(asked(task, source, columns, watcher, say)):
+    for answer in model.predict(read_records(task, source, columns, watcher, say)):
         yield task.plain(answer)
 
 
-def asked(
+def read_records(
     task: Task[Any, Any],
     source: str | Path,
     columns: Columns,

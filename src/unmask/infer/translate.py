@@ -11,7 +11,7 @@ from unmask.infer.answering import answer_records
 from unmask.model.config import SearchSettings
 from unmask.system.errors import DataError, FolderError
 from unmask.system.malloc import keep_freed_memory
-from unmask.tasks.alignment import Table, looked
+from unmask.tasks.alignment import Table, alignment_of
 from unmask.tasks.forward import LiveForward
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.text.tokenizer import Tokenizer
@@ -78,7 +78,9 @@ class Translator:
         return self._looked(source, words)
 
     def _looked(self, source: str, words: Sequence[int]) -> WordAlignment:
-        found = looked(self.network, self.tokens, self.tokens.source.encode(source).ids, words)
+        found = alignment_of(
+            self.network, self.tokens, self.tokens.source.encode(source).ids, words
+        )
         if found is None:
             raise DataError(
                 f"{self.path}: its decoder has one context for the whole source, and looks at no "

@@ -151,7 +151,7 @@ def publish(rows: VectorWriter, out: Path, texts: Iterator[str]) -> None:
     shutil.rmtree(rows.folder, ignore_errors=True)
 
 
-def line_of(vector: Vector) -> str:
+def json_line(vector: Vector) -> str:
     """Format a vector as JSON."""
     numbers: list[float] = vector.tolist()
     # A float32 has about seven digits; all those of its float64 would double the file.
@@ -161,7 +161,7 @@ def line_of(vector: Vector) -> str:
 def _write_lines(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for block in rows.blocks():
-            file.writelines(f"{line_of(vector)}\n" for vector in block)
+            file.writelines(f"{json_line(vector)}\n" for vector in block)
 
 
 def _write_parquet(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None:

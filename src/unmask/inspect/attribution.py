@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.data.batch import lay_out
+from unmask.data.batch import pack_and_collate
 from unmask.data.labelled.conll import OUTSIDE
 from unmask.infer.attention_maps import AttentionMaps, Table
 from unmask.infer.compiled.graph import refuse_other_encoders
@@ -26,7 +26,7 @@ from unmask.model.shape import LABELS, MAIN, TOKENS, LabelsConfig
 from unmask.system.errors import SettingsError, require
 
 PATTERNS = ("previous", "next", "itself", "same word", "separators")
-CLEAR = 0.4  # least mean share of its attention for a head to follow a pattern
+PATTERN_SHARE = 0.4  # least mean share of its attention for a head to follow a pattern
 STEPS = 32  # points of the path of integrated gradients
 TOP = 5  # values shown of an answer that has many
 Ablated = dict[int, list[int]]  # layer -> its ablated heads
@@ -58,7 +58,7 @@ class HeadStatistic:
     def name(self) -> str:
         """The pattern that the head follows, or "everywhere" or "mixed"."""
         best = max(self.shares, key=lambda name: self.shares[name])
-        if self.shares[best] >= CLEAR:
+        if self.shares[best] >= PATTERN_SHARE:
             return best
         return "everywhere" if self.entropy > 0.85 * self.even else "mixed"
 
@@ -143,7 +143,7 @@ class AttributedText:
         model.refuse_recurrent()
         self.model, self.network = model, model.network
         self.example = model.example(text, second, truncate=truncate)
-        self.batch = lay_out([self.example], pad_id=model.tokenizer.vocabulary.pad)
+        self.batch = pack_and_collate([self.example], pad_id=model.tokenizer.vocabulary.pad)
         # The embeddings are the leaf of the graph: gradients are wanted there, not for weights.
         self.input = self.embedded().requires_grad_()
         with torch.enable_grad(), recording(self.network.encoder) as weights:

@@ -33,7 +33,7 @@ from unmask.train.steps import step_for
 from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule
 
 # BERT's sizes, and one between tiny and mini, which are eight times apart.
-LADDER: dict[str, dict[str, Any]] = {
+CANDIDATES: dict[str, dict[str, Any]] = {
     "tiny": {"size": "tiny"},
     "tiny with four layers": {"size": "tiny", "layers": 4},
     **{name: {"size": name} for name in SIZES if name != "tiny"},
@@ -60,7 +60,7 @@ class Timed:
         return step / (step / self.tokens * self.piece / world + self.rest)
 
 
-def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
+def choose_size(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
     """Choose the size and batch size that the recipe leaves open, for its time budget.
 
     A resumed run keeps the choice that it has stored, because timing again could choose another.
@@ -72,14 +72,14 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
     if site.stored is not None:
         shape = {name: getattr(site.stored.model, name) for name in ("size", "layers")}
         known = [phase.batch_tokens for phase in site.stored.schedule.phases]
-        return settled(recipe, shape if auto else {}, *known)
+        return filled_in(recipe, shape if auto else {}, *known)
     say, processes = site.folder.say, site.processes
-    shapes = LADDER if auto else {str(recipe.model.size): {}}
+    shapes = CANDIDATES if auto else {str(recipe.model.size): {}}
     for number, (size, shape) in enumerate(shapes.items()):
-        tried = settled(recipe, shape, SMALLEST)
+        tried = filled_in(recipe, shape, SMALLEST)
         timed = _measured(tried, corpus.tokenizer.vocabulary, processes)
         step = _step_tokens(tried, timed, minutes, processes.world)
-        candidate = settled(recipe, shape, step)
+        candidate = filled_in(recipe, shape, step)
         # A batch size that the recipe sets is what counts, not the one just computed.
         step = candidate.schedule.phases[0].batch_tokens or step
         speed = timed.speed(step, processes.world)
@@ -100,7 +100,7 @@ def choose(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
     return found
 
 
-def settled(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | None) -> Recipe:
+def filled_in(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | None) -> Recipe:
     """Fill in the size and the batch size of each phase, where the recipe leaves them open.
 
     The last of `batch_tokens` also holds for all further phases.

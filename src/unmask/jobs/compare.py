@@ -99,8 +99,8 @@ def compare(
         job = Finetune(None, data, scope=TRANSLATE)
         data = job.read(recipe)  # read once: the next variant gets the records, not the files
         run_one(job, recipe, place, console, RunOptions(threads=threads), resume=True)
-    write_file(out / FIGURE, drawn(runs).encode("utf-8"))
-    return [row_of(name, run) for name, run in runs.items()]
+    write_file(out / FIGURE, comparison_figure(runs).encode("utf-8"))
+    return [summarise(name, run) for name, run in runs.items()]
 
 
 def read_comparison(path: Path) -> ComparisonRecipe:
@@ -108,7 +108,7 @@ def read_comparison(path: Path) -> ComparisonRecipe:
     return validate(ComparisonRecipe, read_toml(path), where=str(path))
 
 
-def row_of(name: str, run: Path) -> ComparisonRow:
+def summarise(name: str, run: Path) -> ComparisonRow:
     """Summarise a run by its evaluation with the highest BLEU."""
     metrics = read_metrics(run)
     # Step 0 is untrained, and never the published step.
@@ -119,7 +119,7 @@ def row_of(name: str, run: Path) -> ComparisonRow:
     return ComparisonRow(name, **scores, minutes=seconds / 60)
 
 
-def drawn(runs: dict[str, Path]) -> str:
+def comparison_figure(runs: dict[str, Path]) -> str:
     """Draw held-out BLEU and loss of all runs over the tokens that they were trained on.
 
     Not over steps, because the variants may have different batch sizes.

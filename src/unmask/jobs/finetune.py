@@ -55,17 +55,17 @@ class Finetune:
     def opened(self) -> Folder | None:
         """Load the model at the first call; None if training starts from scratch."""
         if self.model is not None:
-            self.model = opened(self.model)
+            self.model = load_start(self.model)
         return self.model
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Drop the encoder's shape from the recipe if a model is given, which has its own."""
         if self.model is None:
             self._refuse_without_model(recipe)
-            return scored(recipe)
+            return require_evaluations(recipe)
         own = recipe.model
         model = ModelSettings(decoder=own.decoder, frozen=own.frozen, head_layers=own.head_layers)
-        return scored(recipe.model_copy(update={"model": model}))
+        return require_evaluations(recipe.model_copy(update={"model": model}))
 
     def _refuse_without_model(self, recipe: Recipe) -> None:
         """Refuse to start from scratch with a task that has no decoder."""
@@ -131,7 +131,7 @@ def task_ingredients(
     )
 
 
-def opened(model: str | Path | Folder) -> Folder:
+def load_start(model: str | Path | Folder) -> Folder:
     """Load a model by name or path; return one that is loaded already as it is."""
     return model if isinstance(model, Folder) else load_folder(locate(model))
 
@@ -150,7 +150,7 @@ def max_length(recipe: Recipe, network: Network) -> int:
     return asked or most
 
 
-def scored(recipe: Recipe) -> Recipe:
+def require_evaluations(recipe: Recipe) -> Recipe:
     """Refuse a recipe without evaluations, as they decide which step is published."""
     if not recipe.evaluate.times:
         raise SettingsError("evaluate.times is 0; need at least 1, to know the best step.")

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.columns import Columns
-from unmask.jobs.finetune import opened, scored, task_ingredients
+from unmask.jobs.finetune import load_start, require_evaluations, task_ingredients
 from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.inputs.learner import learner_of
-from unmask.jobs.settings_read import SEVERAL
-from unmask.model.shape import USUAL, Shape
+from unmask.jobs.settings_read import MULTI_TASK
+from unmask.model.shape import RESERVED_NAMES, Shape
 from unmask.system.errors import SettingsError
 from unmask.tasks.labels import LabelTask, SupervisedObjective, heads_of, label_tasks
 from unmask.text.tokens import Tokenizers
@@ -33,14 +33,14 @@ TAKEN.add("training")
 class MultiTask:
     """Train the heads of several tasks together with the encoder below them."""
 
-    scope: ClassVar[Scope] = SEVERAL
+    scope: ClassVar[Scope] = MULTI_TASK
 
     def __init__(self, model: str | Path | Folder) -> None:
         self.model = model
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Check the names of the tasks; such a recipe leaves nothing open."""
-        return scored(check_names(recipe))
+        return require_evaluations(check_names(recipe))
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Read the data of all tasks and put their heads on the model."""
@@ -50,7 +50,7 @@ class MultiTask:
             parts[entry.name] = LabelledFiles(entry.train, entry.dev, columns).read(entry.task)
         tasks = label_tasks({name: part.task for name, part in parts.items()})
         _refuse_own_objectives(tasks)
-        start = opened(self.model)
+        start = load_start(self.model)
         shape = Shape.of(start.network.config, heads_of(tasks))
         objective = SupervisedObjective(tasks, {name: name for name in tasks})
         learner = learner_of(objective, shape, recipe.seed, start=start.network)
@@ -74,7 +74,7 @@ def check_names(recipe: Recipe) -> Recipe:
     if not recipe.tasks:
         raise SettingsError("recipe: tasks is empty; need a [[tasks]] table for each task.")
     for entry in recipe.tasks:
-        if entry.name in (*TAKEN, *USUAL):
+        if entry.name in (*TAKEN, *RESERVED_NAMES):
             raise SettingsError(
                 f"recipe [[tasks]]: '{entry.name}' has another meaning in a run; give the task "
                 "another name."

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from unmask.data.corpus.corpus import Corpus, open_corpus
 from unmask.evaluation.held_out import HeldOutText
-from unmask.jobs.budget import choose, settled
+from unmask.jobs.budget import choose_size, filled_in
 from unmask.jobs.inputs.corpus import CorpusSource, CorpusStatistics, check_corpus, objective_for
 from unmask.jobs.inputs.learner import learner_of
 from unmask.jobs.settings_read import PRETRAIN, check_network
@@ -31,7 +31,7 @@ class Pretrain:
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Choose the size and batch size that are left open, and fill in the whole shape."""
         corpus = self._open(site)
-        recipe = settled(choose(recipe, corpus, site), {}, BATCH_TOKENS)
+        recipe = filled_in(choose_size(recipe, corpus, site), {}, BATCH_TOKENS)
         check_network(recipe)
         config = recipe.model.config(len(corpus.tokenizer.vocabulary))
         # In full, so that the stored recipe means the same under the defaults of later versions.

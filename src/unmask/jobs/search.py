@@ -11,7 +11,7 @@ from typing import NotRequired, Protocol, TypedDict
 
 from unmask.data.labelled.digest import digest_of
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.seeds import publish_best, put, refuse_other, run_one
+from unmask.jobs.seeds import publish_best, refuse_other, run_one, write_listed_json
 from unmask.system.console import Console
 from unmask.system.errors import FolderError, UserError, require
 from unmask.train.evaluator import METRIC
@@ -93,13 +93,13 @@ def search(
             entry = _finished(place / RESULT, entry)
         else:
             console.say(f"trial {trial.number}: {chosen}")
-            own = tried(recipe, chosen)
+            own = with_trial_settings(recipe, chosen)
             try:
                 entry["scores"] = run_one(job, own, place, console, options, resume=not anew)
             except UserError as error:  # such as a learning rate that is too high
                 console.say(f"trial {trial.number} failed: {error}")
                 entry["failed"] = str(error)
-            put(place, RESULT, entry)
+            write_listed_json(place, RESULT, entry)
         if "failed" in entry:
             raise TrialPruned  # the study goes on without a value for this trial
         return entry["scores"][METRIC]
@@ -133,7 +133,7 @@ def _finished(path: Path, asked: TrialResult) -> TrialResult:
     return found
 
 
-def tried(recipe: Recipe, chosen: TrialSettings) -> Recipe:
+def with_trial_settings(recipe: Recipe, chosen: TrialSettings) -> Recipe:
     """Return the recipe with the settings of a trial."""
     return recipe.changed(
         optimizer={"learning_rate": chosen["rate"]},

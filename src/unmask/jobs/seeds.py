@@ -103,11 +103,11 @@ def publish_best(
                 (temporary / member).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / member, temporary / member)
         temporary.rename(place)  # complete or not there at all
-    put(out, name, summary)
+    write_listed_json(out, name, summary)
     console.say(f"the best, {best}, is in {place}")
 
 
-def put(folder: Path, name: str, table: Mapping[str, object]) -> None:
+def write_listed_json(folder: Path, name: str, table: Mapping[str, object]) -> None:
     """Write a JSON file, and list it as written by unmask."""
     written.add_to_list(folder, name)
     write_file(folder / name, (json.dumps(table, indent=1) + "\n").encode())

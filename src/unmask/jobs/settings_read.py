@@ -32,7 +32,9 @@ DEFAULTS: dict[str, Any] = {
     "optimizer": {"learning_rate": 5e-5},
     "schedule": {"warmup": 0.1, "epochs": 3.0},
 }
-VOCABULARY = 2**15  # stands for the real size, which is not known before the corpus is opened
+ASSUMED_VOCABULARY_SIZE = (
+    2**15
+)  # stands for the real size, which is not known before the corpus is opened
 
 PRETRAIN = Scope(
     "pretrain",
@@ -56,7 +58,7 @@ FINETUNE = Scope(
     folder="finetune",
     called="task",
 )
-SEVERAL = Scope("finetune multi", [*TUNED, "tasks", "data.temperature"], DEFAULTS)
+MULTI_TASK = Scope("finetune multi", [*TUNED, "tasks", "data.temperature"], DEFAULTS)
 TRANSLATE = Scope(
     "translate",
     reads=[*TUNED, *SHAPE, "model.decoder", "tokenizer", "task", "evaluate.tokens"],
@@ -89,7 +91,7 @@ def check_network(recipe: Recipe) -> None:
     if recipe.model.size == AUTO:
         return  # not known yet; checked again when the size has been chosen
     longest = max(phase.length for phase in recipe.schedule.phases)
-    most = recipe.model.config(VOCABULARY).max_length
+    most = recipe.model.config(ASSUMED_VOCABULARY_SIZE).max_length
     if longest > most:
         raise SettingsError(
             f"recipe [[schedule.phases]]: sequences of {longest} tokens; the network reads at most "

@@ -35,7 +35,7 @@ ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,60}$"), AfterValida
 # The sizes of weights are checked against the file that has them. A computed table of positions
 # is in no file, so this limit is all that bounds its memory: 32 MB in float32.
 TABLE_LIMIT = 2**23
-WINDOWS = 16  # distinct window sizes of an encoder: each needs an attention mask of its own
+MAX_WINDOWS = 16  # distinct window sizes of an encoder: each needs an attention mask of its own
 READ_BY_SCHEME = {  # settings that only some position encodings read
     "reach": ("shaw", "t5"),
     "buckets": ("t5",),
@@ -43,7 +43,7 @@ READ_BY_SCHEME = {  # settings that only some position encodings read
 }
 
 
-def refuse_set(settings: Settings, *names: str, why: str) -> None:
+def refuse_unread(settings: Settings, *names: str, why: str) -> None:
     """Raise if one of the named settings is not at its default, because nothing would read it."""
     for name in names:
         if getattr(settings, name) != type(settings).model_fields[name].default:
@@ -59,7 +59,7 @@ class LayerConfig(Settings):
     attention_norm: bool = True
 
 
-ALIKE = LayerConfig()
+NO_OVERRIDES = LayerConfig()
 # Not strict, because JSON has lists instead of tuples.
 LayerConfigs = Annotated[tuple[LayerConfig, ...], Field(strict=False)]
 
@@ -119,7 +119,7 @@ class ModelConfig(Settings):
                     f"{need!r}."
                 )
         why = f"layers of {self.cell} do not read it; leave it out."
-        refuse_set(self, "bias", "layer_settings", "layer_cycle", why=why)
+        refuse_unread(self, "bias", "layer_settings", "layer_cycle", why=why)
         if self.width % 2 and not self.causal:
             raise ValueError(
                 f"width {self.width} is odd, and each of the two directions has half of it. Need "
@@ -158,8 +158,8 @@ class ModelConfig(Settings):
                 f"layer_settings: rotary_base is set, but {self.positions} positions do not read "
                 "it; only rotary do. Leave it out."
             )
-        if len({entry.window for entry in entries}) > WINDOWS:
-            yield f"layer_settings has more than {WINDOWS} different windows; need fewer."
+        if len({entry.window for entry in entries}) > MAX_WINDOWS:
+            yield f"layer_settings has more than {MAX_WINDOWS} different windows; need fewer."
         for number in range(1, self.layers):
             before, own = self.layer(number - 1), self.layer(number)
             # Windows and rotary bases have no weights, so layers that share a block may differ in
@@ -179,11 +179,11 @@ class ModelConfig(Settings):
                 "equal share of the width. Change one of the two, or set head_size."
             )
         if self.norm_kind == "rms":
-            refuse_set(self, "norm_bias", why="rms norms have no bias. Leave it out.")
+            refuse_unread(self, "norm_bias", why="rms norms have no bias. Leave it out.")
         for name, schemes in READ_BY_SCHEME.items():
             if self.positions not in schemes:
                 needs = f"only {' and '.join(schemes)} do. Leave it out."
-                refuse_set(self, name, why=f"{self.positions} positions do not read it; {needs}")
+                refuse_unread(self, name, why=f"{self.positions} positions do not read it; {needs}")
         channels = self.channels
         if channels % 2:  # sine and cosine, or the two coordinates of a rotation, go in pairs
             raise ValueError(
@@ -210,7 +210,7 @@ class ModelConfig(Settings):
         """Return the settings of a layer, numbered from 0."""
         entries = self.layer_settings
         if not entries:
-            return ALIKE
+            return NO_OVERRIDES
         # Layers past the last entry run through the last `cycle` entries again and again.
         past, cycle = number - len(entries), self.layer_cycle or len(entries)
         return entries[number] if past < 0 else entries[len(entries) - cycle + past % cycle]
@@ -264,9 +264,9 @@ class SearchSettings(Settings):
     def _is_read(self) -> Self:
         if not self.sample:
             why = "nothing is drawn; set sample = true."
-            refuse_set(self, "temperature", "top_k", "top_p", "seed", why=why)
+            refuse_unread(self, "temperature", "top_k", "top_p", "seed", why=why)
         if self.beams == 1:
-            refuse_set(self, "penalty", why="nothing is compared; set beams above 1.")
+            refuse_unread(self, "penalty", why="nothing is compared; set beams above 1.")
         if self.sample and self.beams > 1:
             raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
         return self

@@ -14,7 +14,7 @@ from unmask.model import masks
 from unmask.model.attention import select_places
 from unmask.model.block import Block, last_norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.cache import EncoderCache, GrowingTensor, KVCache
+from unmask.model.decoding.cache import EncoderCache, KVCache, KVStorage
 from unmask.model.decoding.recurrent import RecurrentLayer
 from unmask.model.decoding.unpacking import TextPlaces, texts_of
 from unmask.model.embeddings import Embeddings
@@ -160,7 +160,7 @@ class Encoder(nn.Module):
         # tells the device and the dtype.
         table = self.embeddings.segments.weight
         nothing = table.new_empty(shape)
-        layers = tuple(KVCache(GrowingTensor(nothing, nothing)) for _ in self.which)
+        layers = tuple(KVCache(KVStorage(nothing, nothing)) for _ in self.which)
         return EncoderCache(layers, torch.zeros(1, 0, dtype=torch.long, device=table.device))
 
     def step(

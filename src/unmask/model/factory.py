@@ -30,8 +30,8 @@ from unmask.system.errors import SettingsError
 
 # Older names of some parts, kept as part of the random keys: with the new names, a seed would give
 # other initial weights than it gave before.
-PARTS = {MAIN: "encoder", TOKENS: "token_head", PAIR: "pair_head", LABELS: "label_head"}
-SEVERAL = "label_heads"  # the part of all label heads of a multi-task network
+SEED_NAMES = {MAIN: "encoder", TOKENS: "token_head", PAIR: "pair_head", LABELS: "label_head"}
+MULTI_TASK = "label_heads"  # the part of all label heads of a multi-task network
 
 
 def make_network(shape: Shape, seed: int, *, start: Network | None = None) -> Network:
@@ -74,7 +74,7 @@ def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
     # Parameter names start inside the yielded module, so they do not change when it moves within
     # the network. That is why the embeddings of an encoder are yielded separately.
     for name, config in network.shape.encoders.items():
-        part, encoder = PARTS.get(name, name), network.encoder_of(name)
+        part, encoder = SEED_NAMES.get(name, name), network.encoder_of(name)
         yield part, encoder.embeddings, config.init_std
         rest = nn.ModuleDict({"blocks": encoder.blocks, "last_norm": encoder.last_norm})
         yield part, rest, config.init_std
@@ -82,9 +82,9 @@ def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
     for name, head in network.shape.heads.items():
         std, module = network.shape.encoders[head.encoder].init_std, network.heads[name]
         if name in several:
-            yield SEVERAL, NamedModules({name: module}), std
+            yield MULTI_TASK, NamedModules({name: module}), std
         else:
-            yield PARTS.get(name, name), module, std
+            yield SEED_NAMES.get(name, name), module, std
 
 
 def _draw(
@@ -121,7 +121,7 @@ def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
     blocks_of = list(encoder.blocks)
     # Layers that no head reads get no gradient, and distributed wrappers wait for the gradient of
     # every parameter that is trained.
-    for block in blocks_of[_blocks_up_to(_highest(network), config) :]:
+    for block in blocks_of[_blocks_up_to(_highest_read_layer(network), config) :]:
         block.requires_grad_(False)
     if not blocks:
         return
@@ -150,7 +150,7 @@ def _blocks_up_to(layer: int, config: ModelConfig) -> int:
     return config.group_of(layer - 1) + 1 if layer else 0
 
 
-def _highest(network: Network) -> int:
+def _highest_read_layer(network: Network) -> int:
     """Return the highest layer of the main encoder that a head reads; without heads, the last."""
     count, found = network.config.layers, []
     for head in map(network.shape.reads, network.shape.heads):

@@ -9,7 +9,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmask.model.config import TABLE_LIMIT, Cell, Count, ModelConfig, ModuleName, Share, refuse_set
+from unmask.model.config import (
+    TABLE_LIMIT,
+    Cell,
+    Count,
+    ModelConfig,
+    ModuleName,
+    Share,
+    refuse_unread,
+)
 from unmask.system.settings import Settings, validate
 
 LabelKind = Literal["text", "token", "span"]
@@ -29,8 +37,8 @@ Mix = Literal["last", "weighted"] | Layers
 MAIN = "main"  # the encoder that every network has
 POOLER, TOKENS, PAIR, LABELS, DECODER = "pooler", "tokens", "pair", "labels", "decoder"
 # In multi-task models a label head has the name of its task, so it is none of these.
-USUAL = (POOLER, TOKENS, PAIR, LABELS, DECODER)
-MOST = 64  # encoders of a network, and heads
+RESERVED_NAMES = (POOLER, TOKENS, PAIR, LABELS, DECODER)
+MAX_PARTS = 64  # encoders of a network, and heads
 MOST_LAYERS = 1024  # of all encoders and decoders together: twice the limit of a single one
 MOST_COMPUTED = 4 * TABLE_LIMIT  # numbers in all computed position tables together
 
@@ -112,7 +120,7 @@ class DecoderConfig(HeadInput):
     def _fits(self) -> Self:
         if self.cell == "attention":
             why = "a Transformer does not read it; only lstm and gru do. Leave it out."
-            refuse_set(self, "context", "feeds", "attention", why=why)
+            refuse_unread(self, "context", "feeds", "attention", why=why)
         if self.attention and self.feeds not in ("word", "both"):
             raise ValueError(
                 f'attention with feeds = "{self.feeds}"; a decoder that looks at the source is fed '
@@ -135,8 +143,8 @@ PAIRS = LabelsConfig(names=("follows", "differs"), dropout=0.0)
 class Shape(Settings):
     """Configs of all encoders and heads of a network, by name."""
 
-    encoders: Annotated[dict[ModuleName, ModelConfig], Field(max_length=MOST)]
-    heads: Annotated[dict[ModuleName, HeadConfig], Field(max_length=MOST)] = Field(
+    encoders: Annotated[dict[ModuleName, ModelConfig], Field(max_length=MAX_PARTS)]
+    heads: Annotated[dict[ModuleName, HeadConfig], Field(max_length=MAX_PARTS)] = Field(
         default_factory=dict
     )
 
@@ -177,7 +185,7 @@ class Shape(Settings):
         return {
             name: head
             for name, head in self.heads.items()
-            if isinstance(head, LabelsConfig) and name not in USUAL
+            if isinstance(head, LabelsConfig) and name not in RESERVED_NAMES
         }
 
     @model_validator(mode="after")

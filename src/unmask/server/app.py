@@ -17,16 +17,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from unmask.infer.model import Model
-from unmask.server.guard import LOCAL, Guard
+from unmask.server.guard import LOCAL_HOSTS, Guard
 from unmask.server.limits import Limits, RequestError, internal, invalid
 from unmask.server.routes import compatible, tasks, unmask
 from unmask.server.schemas import ErrorResponse
 from unmask.server.service import Service
 from unmask.version import VERSION
 
-KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 # Statuses that the guard or a route may send, for the OpenAPI schema.
-SAID: dict[int | str, dict[str, Any]] = {
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorResponse}
     for code in (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
 }
@@ -37,7 +37,7 @@ def create_app(
     *,
     limits: Limits | None = None,
     token: str | None = None,
-    hosts: tuple[str, ...] = LOCAL,
+    hosts: tuple[str, ...] = LOCAL_HOSTS,
     runs: dict[str, Path] | None = None,
 ) -> ASGIApp:
     """Build the server as an ASGI app, without a socket.
@@ -59,7 +59,7 @@ def create_app(
         # FastAPI's own pages load their scripts from another host; `_page` serves /docs instead.
         docs_url=None,
         redoc_url=None,
-        responses=SAID,
+        responses=ERROR_RESPONSES,
         description="BERT over HTTP. Every refusal is JSON with error and error_type.",
     )
     routers = compatible.router(desk), unmask.router(desk), tasks.router(desk)
@@ -84,9 +84,9 @@ def _page(app: FastAPI) -> None:
     # Read once: a name in a URL is only a key of this table and never becomes a path.
     place = files("unmask") / "page"
     contents = {
-        item.name: (item.read_bytes(), KINDS[Path(item.name).suffix])
+        item.name: (item.read_bytes(), MEDIA_TYPES[Path(item.name).suffix])
         for item in place.iterdir()
-        if Path(item.name).suffix in KINDS
+        if Path(item.name).suffix in MEDIA_TYPES
     }
 
     @app.get("/page/{name}", include_in_schema=False)

@@ -25,9 +25,9 @@ from unmask.server.service import Service
 
 # Paths that need no token. The files of the page need none either: the page asks its user for the
 # token and sends it with each request.
-OPEN = {"/health"}
+PUBLIC_PATHS = {"/health"}
 PAGE = "/page/"
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 # Forbids inline scripts and everything from other hosts; `data:` is for the page's empty icon.
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
 HEADERS = {
@@ -38,9 +38,9 @@ HEADERS = {
 }
 # Sent if the body was not read to its end: the connection could be used again only after reading
 # the rest of it.
-UNREAD = {"connection": "close"}
-PATIENCE = 0.5  # seconds until a 429 is sent
-GONE = 499  # nginx's status for a client that disconnected before it was answered
+CLOSE_CONNECTION = {"connection": "close"}
+REFUSAL_DELAY = 0.5  # seconds until a 429 is sent
+CLIENT_CLOSED = 499  # nginx's status for a client that disconnected before it was answered
 log = logging.getLogger("unmask.server")
 
 
@@ -70,7 +70,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         id, begun, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
-        status = GONE  # until a response has begun
+        status = CLIENT_CLOSED  # until a response has begun
 
         async def reply(message: Message) -> None:
             nonlocal status
@@ -78,7 +78,7 @@ class Guard:
                 if message["status"] == 429:
                     # A client that repeats a refused request at once would keep the server busy
                     # with refusals (1,665 per second when measured). Waiting costs nothing.
-                    await asyncio.sleep(PATIENCE)
+                    await asyncio.sleep(REFUSAL_DELAY)
                 # After the wait: a client that disconnects meanwhile is recorded as GONE.
                 status = message["status"]
                 MutableHeaders(scope=message).update({**HEADERS, "x-request-id": id})
@@ -93,11 +93,11 @@ class Guard:
             await self._answered(scope, body, receive, reply)
         except RequestError as refused:
             # If a response has begun, no second one can follow: uvicorn closes the connection.
-            if status == GONE:
+            if status == CLIENT_CLOSED:
                 await refused.response(path)(scope, receive, reply)
         except Exception:
             log.exception("request %s failed", id)
-            if status == GONE:
+            if status == CLIENT_CLOSED:
                 await internal().response(path)(scope, receive, reply)
         finally:
             self.under_way -= 1
@@ -112,7 +112,9 @@ class Guard:
             message = f"host '{host[:80]}' is not served here. Allow it (--allow-host)."
             raise RequestError(421, message, "host")
         path, method = str(scope["path"]), scope["method"]
-        public = path in OPEN or (method == "GET" and (path == "/" or path.startswith(PAGE)))
+        public = path in PUBLIC_PATHS or (
+            method == "GET" and (path == "/" or path.startswith(PAGE))
+        )
         if self.token and not public:
             kind, _, given = headers.get("authorization", "").partition(" ")
             # Constant time, so that timing does not reveal how much of a token is right. As bytes,
@@ -139,7 +141,7 @@ class Guard:
 
     def _large(self) -> RequestError:
         message = f"the body is over {self.limits.body:,} bytes. Send less at a time."
-        return RequestError(413, message, "too_large", UNREAD)
+        return RequestError(413, message, "too_large", CLOSE_CONNECTION)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """Read the body; raise as soon as it is too large, too slow or ends early.
@@ -154,7 +156,9 @@ class Guard:
                     if len(body) > self.limits.body:
                         raise self._large()
         except TimeoutError:
-            raise RequestError(408, "the body came too slowly.", "timeout", UNREAD) from None
+            raise RequestError(
+                408, "the body came too slowly.", "timeout", CLOSE_CONNECTION
+            ) from None
         except ClientDisconnect:
             raise RequestError(400, "the body ended early.", "body") from None
         return bytes(body)

@@ -13,13 +13,13 @@ Text = Annotated[str, AfterValidator(whole_characters)]
 Name = Annotated[Text | None, Field(description="Which model; the first that can, if left out.")]
 # The longest list. The limits of the server are lower and have clearer errors, but they apply only
 # after validation, which takes too long for the hundreds of thousands of items of a large body.
-MANY = 1000
-Texts = Annotated[list[Text], Field(max_length=MANY)]
-Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_length=MANY)]
+MAX_ITEMS = 1000
+Texts = Annotated[list[Text], Field(max_length=MAX_ITEMS)]
+Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_length=MAX_ITEMS)]
 Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
 Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
 # Fields that become keyword arguments of a capability. Requests share a batch only if these agree.
-OPTIONS = {"truncate", "normalize", "add_special_tokens", "top"}
+CAPABILITY_OPTIONS = {"truncate", "normalize", "add_special_tokens", "top"}
 
 
 class Request(BaseModel):
@@ -31,7 +31,7 @@ class Request(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """Return the options of the request, as keyword arguments for its capability."""
-        return self.model_dump(include=OPTIONS)
+        return self.model_dump(include=CAPABILITY_OPTIONS)
 
 
 class LenientRequest(Request):
@@ -104,7 +104,7 @@ class NextSentenceRequest(Request):
 class ClassifyRequest(Request):
     """Texts, or pairs [a, b] of texts, to classify or score."""
 
-    texts: Annotated[list[Text | tuple[Text, Text]], Field(max_length=MANY)]
+    texts: Annotated[list[Text | tuple[Text, Text]], Field(max_length=MAX_ITEMS)]
     truncate: Truncate = False
 
 
@@ -137,8 +137,8 @@ class AttentionRequest(Request):
     second: Text | None = None
     start: Annotated[int, Field(ge=0, le=1_000_000, description="The first token shown.")] = 0
     mute: Annotated[
-        dict[Number, Annotated[list[Number], Field(max_length=MANY)]],
-        Field(max_length=MANY, description="Heads that say nothing, by layer."),
+        dict[Number, Annotated[list[Number], Field(max_length=MAX_ITEMS)]],
+        Field(max_length=MAX_ITEMS, description="Heads that say nothing, by layer."),
     ] = {}
     truncate: Truncate = False
 

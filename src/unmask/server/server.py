@@ -15,11 +15,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unmask.server.limits import Limits
 
-HEADERS = 16_384  # largest headers of a request, in bytes
-IDLE = 5  # seconds that a connection may stay open between two requests
+MAX_HEADER_BYTES = 16_384  # largest headers of a request, in bytes
+KEEP_ALIVE_SECONDS = 5  # seconds that a connection may stay open between two requests
 
 
-def protocol(limits: Limits) -> type[H11Protocol]:
+def make_protocol(limits: Limits) -> type[H11Protocol]:
     """Return uvicorn's HTTP/1.1 protocol with deadlines for sending headers and reading."""
 
     class Deadlines(H11Protocol):
@@ -78,13 +78,13 @@ def protocol(limits: Limits) -> type[H11Protocol]:
     return Deadlines
 
 
-def server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
+def make_server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
     """Return a server, not yet running, that answers open requests before it stops."""
     settings = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=protocol(limits),
+        http=make_protocol(limits),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -92,9 +92,9 @@ def server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicorn.Ser
         access_log=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=IDLE,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(limits.drain_seconds),
-        h11_max_incomplete_event_size=HEADERS,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         backlog=2048,
     )
     return uvicorn.Server(settings)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
-from unmask.infer.embed import USUAL, EmbedOptions, Vector
+from unmask.infer.embed import DEFAULTS, EmbedOptions, Vector
 from unmask.infer.model import Model, TokenPrediction
 from unmask.inspect.html import payload
 from unmask.model.shape import PAIR, TOKENS
@@ -32,9 +32,9 @@ from unmask.tasks.views import View
 
 # For the estimate of tokens: some three letters make a token. Any character outside WORDS counts as
 # a token, because BERT splits at punctuation and around CJK characters.
-CHARACTERS = 3.0
+CHARACTERS_PER_TOKEN = 3.0
 WORDS = re.compile(r"[A-Za-z0-9\s]+")
-ASK = "ask "  # prefix of a task's capability; a short route may have the name of a task
+TASK_PREFIX = "ask "  # prefix of a task's capability; a short route may have the name of a task
 TextOrPair = str | tuple[str, str]
 Embedded = tuple[Vector, int]  # and its number of tokens, for OpenAI's usage
 Viewed = tuple[object, View]  # an answer and its view
@@ -73,7 +73,7 @@ def _has(head: str) -> Callable[[Model], bool]:
 
 
 def _embed(model: Model, items: list[str], **options: Unpack[EmbedOptions]) -> list[Embedded]:
-    how = USUAL | options
+    how = DEFAULTS | options
     # Tokenized here and not by `model.embed`: the response needs the number of tokens as well, and
     # a text is tokenized only once.
     examples = list(model.examples(([text] for text in items), truncate=how["truncate"]))
@@ -166,7 +166,7 @@ class _Growing:
         return _views(self.model, self.records, self.growing.answers())
 
 
-def of_task(name: str) -> Capability:
+def task_capability(name: str) -> Capability:
     """Return the capability behind /ask/TASK: questions -> answers with views."""
 
     def can(model: Model) -> bool:
@@ -181,7 +181,7 @@ def _short(kind: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Capability:
     def run(model: Model, items: list[T], *, truncate: bool = True) -> list[object]:
         return _answered(model, [ask(item) for item in items], truncate=truncate)
 
-    verb = of_task(kind.name)
+    verb = task_capability(kind.name)
     return Capability(run, verb.can, verb.needs)
 
 
@@ -197,7 +197,7 @@ def _sentence(item: str) -> AskSentence:
     return AskSentence(text=item)
 
 
-VERBS = {
+CAPABILITIES = {
     "embed": Capability(_embed, _any, "any model"),
     "tokenize": Capability(_tokenize, _any, "any model"),
     "classify": _short(Classify, _text),
@@ -207,16 +207,16 @@ VERBS = {
     "fill": Capability(_fill, _has(TOKENS), f"a {MASKED} or {PRETRAINING}"),
     "next": Capability(_next, _has(PAIR), f"a {PRETRAINING}"),
     "attention": Capability(_attention, _attends, "a Transformer"),
-    "translate": of_task(Translate.name),
+    "translate": task_capability(Translate.name),
 }
 
 
 def capabilities(model: Model) -> list[str]:
     """Return the names of what a model can do, in the order of `VERBS`."""
-    return [name for name, verb in VERBS.items() if verb.can(model)]
+    return [name for name, verb in CAPABILITIES.items() if verb.can(model)]
 
 
-def named(models: Mapping[str, Model], name: str) -> Model:
+def model_named(models: Mapping[str, Model], name: str) -> Model:
     """Return the model of this name; raise a 404 error if there is none."""
     if name not in models:
         message = f"model '{name[:80]}': not served here; there is {', '.join(models)}."
@@ -224,23 +224,27 @@ def named(models: Mapping[str, Model], name: str) -> Model:
     return models[name]
 
 
-def chosen(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[str, Model]:
+def choose_model(models: Mapping[str, Model], verb: str, name: str | None) -> tuple[str, Model]:
     """Return the named model, or without a name the first that supports the capability."""
-    asked = verb_of(verb)
+    asked = capability_of(verb)
     for own in models if name is None else [name]:
-        model = named(models, own)
+        model = model_named(models, own)
         if asked.can(model):
             return own, model
     refused = "no model here is one" if name is None else f"model '{name}' is not one"
-    raise invalid(f"{refused} for '{verb.removeprefix(ASK)}'; need {asked.needs}.")
+    raise invalid(f"{refused} for '{verb.removeprefix(TASK_PREFIX)}'; need {asked.needs}.")
 
 
-def verb_of(name: str) -> Capability:
+def capability_of(name: str) -> Capability:
     """Return a capability by name; that of a task is called "ask TASK"."""
-    return of_task(name.removeprefix(ASK)) if name.startswith(ASK) else VERBS[name]
+    return (
+        task_capability(name.removeprefix(TASK_PREFIX))
+        if name.startswith(TASK_PREFIX)
+        else CAPABILITIES[name]
+    )
 
 
-def guessed_tokens(items: Sequence[object]) -> int:
+def estimated_tokens(items: Sequence[object]) -> int:
     """Estimate the tokens of items from their length; each gets two more for [CLS] and [SEP].
 
     Tokenizing them would block the event loop.
@@ -253,7 +257,7 @@ def _tokens(item: object) -> int:
     match item:
         case str():
             letters = sum(map(len, WORDS.findall(item)))
-            return int(letters / CHARACTERS) + len(item) - letters
+            return int(letters / CHARACTERS_PER_TOKEN) + len(item) - letters
         case Ask():
             return _tokens(item.model_dump())
         case dict():
@@ -285,7 +289,7 @@ class Service:
             # Options may hold lists, so they cannot be the keys of a dictionary of groups.
             options = next(iter(left.values())).chosen()
             group = {place: ask for place, ask in left.items() if ask.chosen() == options}
-            work = self._work(ASK + task, asked, [*group.values()], options)
+            work = self._work(TASK_PREFIX + task, asked, [*group.values()], options)
             found.update(zip(group, await self.batcher.ask(work), strict=True))
             left = {place: ask for place, ask in left.items() if place not in group}
         return [found[place] for place in range(len(asks))]
@@ -296,18 +300,18 @@ class Service:
         Not `async`: a request over the limits is refused here, before the response begins.
         """
         self._refuse_many([ask])
-        return self.batcher.stream(self._work(ASK + task, asked, [ask], ask.chosen()))
+        return self.batcher.stream(self._work(TASK_PREFIX + task, asked, [ask], ask.chosen()))
 
     def _work(
         self, verb: str, asked: Request, items: Sequence[object], more: object = None
     ) -> PendingRequest:
         """Build the work for the inference thread; requests with equal keys share a batch."""
-        name, model = chosen(self.models, verb, asked.model)
-        options, own = asked.options(), verb_of(verb)
+        name, model = choose_model(self.models, verb, asked.model)
+        options, own = asked.options(), capability_of(verb)
         key = name, verb, tuple(options.items()), more
         grows = own.grows(model)
         run = partial(own.begin if grows and own.begin else own.run, model, **options)
-        return PendingRequest(key, run, items, guessed_tokens(items), grows)
+        return PendingRequest(key, run, items, estimated_tokens(items), grows)
 
     def _refuse_many(self, items: Sequence[object]) -> None:
         """Refuse a request with too many texts, too many tokens or options that cost too much."""
@@ -318,7 +322,7 @@ class Service:
         for item in items:
             if isinstance(item, Ask):
                 self._refuse_options(item)
-        tokens = guessed_tokens(items)
+        tokens = estimated_tokens(items)
         if tokens > self.limits.tokens:
             raise too_large(
                 f"about {tokens:,} tokens; a request may have {self.limits.tokens:,}. Send less."

@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unmask.infer.model import Model
 
-WAIT = "GOMP_SPINCOUNT"  # read by GNU OpenMP, which torch uses on Linux
-TURNS = 10_000  # spins for about 0.1 ms; the default is some 3 ms
-ASKED = (WAIT, "OMP_WAIT_POLICY")  # if the user has set one of these, it stays as it is
+SPIN_VARIABLE = "GOMP_SPINCOUNT"  # read by GNU OpenMP, which torch uses on Linux
+SPINS = 10_000  # spins for about 0.1 ms; the default is some 3 ms
+USER_VARIABLES = (
+    SPIN_VARIABLE,
+    "OMP_WAIT_POLICY",
+)  # if the user has set one of these, it stays as it is
 
 
 def wait_briefly() -> None:
@@ -29,8 +32,8 @@ def wait_briefly() -> None:
 
     OpenMP reads the environment once, while torch is imported.
     """
-    if not any(name in os.environ for name in ASKED):
-        os.environ[WAIT] = str(TURNS)
+    if not any(name in os.environ for name in USER_VARIABLES):
+        os.environ[SPIN_VARIABLE] = str(SPINS)
 
 
 def load(folders: Mapping[str, str | Path]) -> "dict[str, Model]":

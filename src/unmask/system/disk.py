@@ -22,11 +22,11 @@ from unmask.system import locks
 from unmask.system.errors import FolderError, SettingsError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-LONGEST = 255  # bytes in a file name
+NAME_LIMIT = 255  # bytes in a file name
 WINDOWS = os.name == "nt"
 # Bytes that `_beside` adds to a name at most: punctuation, "tmp", a process id and eight hex
 # digits. On Windows, the lock on a temporary folder is a file whose name is 7 bytes longer.
-BESIDE = 32 if WINDOWS else 25
+TEMPORARY_BYTES = 32 if WINDOWS else 25
 
 
 def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
@@ -218,7 +218,7 @@ def _check_name(path: Path, *, beside: bool) -> None:
             f"--out {ascii(str(path))}: the name is not UTF-8, so it cannot be written into logs "
             "and manifests. Give another --out."
         ) from None
-    longest = LONGEST - BESIDE if beside else LONGEST
+    longest = NAME_LIMIT - TEMPORARY_BYTES if beside else NAME_LIMIT
     size = len(path.name.encode())
     if size > longest:
         raise SettingsError(

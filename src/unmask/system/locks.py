@@ -17,7 +17,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-BESIDE = ".locked"  # suffix of a stand-in for a folder
+STAND_IN_SUFFIX = ".locked"  # suffix of a stand-in for a folder
 
 
 HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # how systems report a lock that is held
@@ -35,7 +35,7 @@ class Busy(BlockingIOError):
 def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock an existing file or folder while the block runs; raise `Busy` unless it is to `wait`."""
     if fcntl is None:
-        stand_in = path if is_stand_in(path) else path.with_name(path.name + BESIDE)
+        stand_in = path if is_stand_in(path) else path.with_name(path.name + STAND_IN_SUFFIX)
         with _library_lock(stand_in, wait=wait):
             yield
         return
@@ -73,7 +73,7 @@ def lock_file(path: Path, holder: str) -> Iterator[None]:
 
 def is_stand_in(path: Path) -> bool:
     """Whether a file exists only to be locked in place of a folder."""
-    return fcntl is None and path.name.endswith(BESIDE)
+    return fcntl is None and path.name.endswith(STAND_IN_SUFFIX)
 
 
 def _flock(handle: int, path: Path, *, wait: bool = False) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SAME = 2.0  # seconds within which signals count as one request
+SAME_REQUEST_SECONDS = 2.0  # seconds within which signals count as one request
 
 
 class StopRequest:
@@ -25,7 +25,7 @@ class StopRequest:
         now = time.monotonic()
         if not self.number:
             self.number, self.came = number, now
-        elif now - self.came > SAME:
+        elif now - self.came > SAME_REQUEST_SECONDS:
             # Not sys.exit: an exception would first run cleanup code and wait for threads.
             os._exit(128 + number)
 

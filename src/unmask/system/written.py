@@ -22,15 +22,21 @@ from unmask.system.errors import FolderError, UserError
 from unmask.system.manifest import MODEL_LIMIT, MODEL_MANIFEST, read_with_digest
 
 LIST, RECIPE = ".written", "recipe.toml"
-BOARD = "tensorboard"
+TENSORBOARD = "tensorboard"
 SHOWN = 5  # names listed in an error message
 LEFT_OVER = re.compile(r"\.(.+)\.tmp-.+")  # temporary file or folder of a killed writer
 DAMAGED = re.compile(r"damaged-(step-\d+)-[0-9a-f]{6}")  # a checkpoint set aside as damaged
 EVENTS = "events.out.tfevents.*"
 # Files that belong to a model or checkpoint folder if its manifest is missing or damaged.
-USUAL = {MODEL_MANIFEST, "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}
+USUAL_FILES = {
+    MODEL_MANIFEST,
+    "config.json",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+}
 _TOKENIZER = {"vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
-USUAL |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
+USUAL_FILES |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
 
 
 @dataclass
@@ -99,7 +105,7 @@ def files_of_folder(folder: Path) -> set[str]:
         files = read_with_digest(folder / MODEL_MANIFEST, limit=MODEL_LIMIT).get("files")
         if isinstance(files, dict):
             return {MODEL_MANIFEST, *(name for name in files if _is_inside(name))}
-    return USUAL
+    return USUAL_FILES
 
 
 def _is_inside(name: str) -> bool:
@@ -139,5 +145,9 @@ def _tells_of_others(entry: os.DirEntry[str]) -> tuple[int, str]:
 
 def _own(path: Path, name: str) -> set[str]:
     """Return the paths inside a listed folder that belong to the run."""
-    files = {event.name for event in path.glob(EVENTS)} if name == BOARD else files_of_folder(path)
+    files = (
+        {event.name for event in path.glob(EVENTS)}
+        if name == TENSORBOARD
+        else files_of_folder(path)
+    )
     return {f"{name}/{file}" for file in files}

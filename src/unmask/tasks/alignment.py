@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.data.batch import Numbers
-from unmask.data.packing import RowPlan, rows_of
+from unmask.data.packing import RowPlan, cheapest_rows
 from unmask.model.attention import Observable, recording
 from unmask.model.config import SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis
@@ -32,7 +32,7 @@ class Aligned(Hypothesis):
     looked: AlignmentView | None = None
 
 
-class Aligning(DecodingSession):
+class AligningSession(DecodingSession):
     """A decoding session that adds alignments once all texts are complete."""
 
     def __init__(
@@ -53,19 +53,23 @@ class Aligning(DecodingSession):
         if not self.done:
             return found
         return [
-            Aligned(own.words, own.score, looked(self.network, self.tokens, pair.source, own.words))
+            Aligned(
+                own.words,
+                own.score,
+                alignment_of(self.network, self.tokens, pair.source, own.words),
+            )
             for pair, own in zip(self.pairs, found, strict=True)
         ]
 
 
-def looked(
+def alignment_of(
     network: Network, tokens: Tokenizers, source: Numbers, words: Sequence[int]
 ) -> AlignmentView | None:
     """Compute the alignment of a translation; None if the decoder has no attention over the source.
 
     Attention weights are averaged over heads and layers, and WordPiece tokens merged into words.
     """
-    readers, config = lookers(network), network.shape.decoder
+    readers, config = attention_modules(network), network.shape.decoder
     if not readers or config is None:
         return None
     said = tokens.target or tokens.source
@@ -73,7 +77,7 @@ def looked(
     # reads all tokens but the last, hence the + 1.
     target = [said.vocabulary.cls, *words, said.vocabulary.sep][: config.max_length + 1]
     pair = PairTokens(source, target)
-    rows, pad_id = rows_of([len(pair.ids)]), tokens.source.vocabulary.pad
+    rows, pad_id = cheapest_rows([len(pair.ids)]), tokens.source.vocabulary.pad
     batch = batch_of_pairs([pair], rows, pad_id=pad_id, term=DECODER)
     # One teacher-forced pass over the finished tokens. The search does not record weights, as its
     # beams are reordered and dropped on the way.
@@ -91,7 +95,7 @@ def looked(
     return AlignmentView(source=across, target=down, weights=shares.tolist())
 
 
-def lookers(network: Network) -> torch.nn.ModuleList:
+def attention_modules(network: Network) -> torch.nn.ModuleList:
     """Return the modules that attend to the source; none for a decoder with a fixed context."""
     decoder = network.heads[DECODER]
     if isinstance(decoder, Decoder):

@@ -38,7 +38,7 @@ from unmask.tasks.views import View
 from unmask.text.tokens import Tokenizers
 
 
-class HasKey(Protocol):
+class RecordLike(Protocol):
     """A record, as functions for every task need it."""
 
     @property
@@ -50,7 +50,7 @@ class HasKey(Protocol):
         """The place of the record in its file, for messages."""
 
 
-Record = TypeVar("Record", bound=HasKey)
+Record = TypeVar("Record", bound=RecordLike)
 Answer = TypeVar("Answer")
 
 

@@ -15,7 +15,7 @@ from unmask.system.errors import DataError
 from unmask.system.plugins import find_class, known_names
 from unmask.system.settings import validate
 from unmask.tasks import TASKS
-from unmask.tasks.base import HasKey, Task
+from unmask.tasks.base import RecordLike, Task
 
 LOOKED_AT = 50  # lines from which the task is guessed
 SHOWN = 20  # labels, and repeated texts, that are listed
@@ -54,7 +54,7 @@ def examine(
     both files are counted. `settings` are the recipe's `[task]` settings.
     """
     name = task or guess_task(path)
-    kind: type[Task[HasKey, Any]] = find_class("task", TASKS, name)
+    kind: type[Task[RecordLike, Any]] = find_class("task", TASKS, name)
     kind.Ask.check_columns(columns, labelled=True)
     found = FileCheck(name)
     config = validate(kind.Config, settings or {}, where="task")
@@ -98,7 +98,7 @@ def guess_task(path: Path) -> str:
     raise DataError(f"{path}: cannot tell what it is for. Give --task.")
 
 
-def _check(task: Task[HasKey, Any], records: Sequence[HasKey], found: FileCheck) -> None:
+def _check(task: Task[RecordLike, Any], records: Sequence[RecordLike], found: FileCheck) -> None:
     """Note the records that the task refuses; it may have learned its labels from another file."""
     # One record at a time: `check` raises at the first bad record, and all are to be listed.
     for record in records:
@@ -108,7 +108,7 @@ def _check(task: Task[HasKey, Any], records: Sequence[HasKey], found: FileCheck)
             found.bad(error)
 
 
-def _labels(records: Sequence[HasKey], found: FileCheck) -> None:
+def _labels(records: Sequence[RecordLike], found: FileCheck) -> None:
     counts = Counter(label for record in records for label in _labels_of(record))
     if not counts:
         return
@@ -121,7 +121,7 @@ def _labels(records: Sequence[HasKey], found: FileCheck) -> None:
         found.warnings.append(f"fewer than {RARE} examples: {few}")
 
 
-def _labels_of(record: HasKey) -> list[str]:
+def _labels_of(record: RecordLike) -> list[str]:
     labels = _answer_of(record)
     if isinstance(labels, list):
         return labels
@@ -129,18 +129,18 @@ def _labels_of(record: HasKey) -> list[str]:
     return [entity.label for entity in entities]
 
 
-def _answer_of(record: HasKey) -> object:
+def _answer_of(record: RecordLike) -> object:
     """Return the label of a record; several labels are sorted, because their order is free."""
     label: object = getattr(record, "label", None)
     return sorted(map(str, label)) if isinstance(label, tuple) else label
 
 
-def _repeated(records: Sequence[HasKey], found: FileCheck) -> None:
+def _repeated(records: Sequence[RecordLike], found: FileCheck) -> None:
     """Warn about texts that occur more than once.
 
     A repeated text counts twice in training; with different labels it cannot be learned.
     """
-    first: dict[tuple[str, ...], HasKey] = {}
+    first: dict[tuple[str, ...], RecordLike] = {}
     torn: list[str] = []
     for record in records:
         before = first.setdefault(record.key, record)

@@ -31,9 +31,9 @@ from unmask.tasks.results import Agreement, Detail
 from unmask.tasks.views import LabelsView
 from unmask.text.tokens import Tokenizers
 
-SHOWN = 5  # labels whose probabilities an answer lists; chosen labels are always listed
+LISTED_LABELS = 5  # labels whose probabilities an answer lists; chosen labels are always listed
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # sorted as numbers; 18 digits fit into 64 bits
-CONFUSED = 30  # with more labels no confusion matrix is drawn
+MAX_CONFUSION_LABELS = 30  # with more labels no confusion matrix is drawn
 
 
 class ClassifySettings(Settings):
@@ -202,7 +202,7 @@ class Classify(TextTask[Labels]):
         chosen = order[:1]
         if self.config.several:
             chosen = [i for i in order if shares[i] > self.config.threshold]
-        shown = order[: max(SHOWN, len(chosen))]
+        shown = order[: max(LISTED_LABELS, len(chosen))]
         return Labels(
             tuple(self.names[i] for i in chosen),
             {self.names[i]: round(float(shares[i]), 6) for i in shown},
@@ -243,7 +243,7 @@ class Classify(TextTask[Labels]):
         """Return a table by label, the confusion matrix and the most confident mistakes."""
         detail, found = super().detail(records, answers), count_labels(*_sets(records, answers))
         detail.table = [found.get(name, LabelCounts()).row(name) for name in self.names]
-        if not self.config.several and len(self.names) <= CONFUSED:
+        if not self.config.several and len(self.names) <= MAX_CONFUSION_LABELS:
             counts = self._confusion(records, answers).tolist()
             detail.confusion = {"names": list(self.names), "counts": counts}
         return detail

@@ -11,7 +11,7 @@ from unmask.model.network import Network
 from unmask.model.network import PackedRows as NetworkRows
 from unmask.model.shape import LABELS
 
-READ = "read"  # key in Batch.labels: flat indices of the tokens that the head reads
+READ_PLACES = "read"  # key in Batch.labels: flat indices of the tokens that the head reads
 
 
 class Forward(Protocol):
@@ -70,7 +70,7 @@ def network_of(forward: Forward) -> Network:
 
 def scores_of(network: Network, batch: Batch, head: str = LABELS) -> Tensor:
     """Return label scores at the batch's places.  -> [P, C]"""
-    return scores_at(network, batch, batch.labels[READ], head=head)
+    return scores_at(network, batch, batch.labels[READ_PLACES], head=head)
 
 
 def scores_at(

@@ -1,6 +1,6 @@
 """The base of tasks that classify a text, each of its tokens, or each token as the end of a span.
 
-    windows -> packed rows -> encoder -> hidden states at some places -> head -> scores -> answer
+windows -> packed rows -> encoder -> hidden states at some places -> head -> scores -> answer
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.data.batch import Batch, Numbers, lay_out
+from unmask.data.batch import Batch, Numbers, pack_and_collate
 from unmask.data.labelled.columns import Columns, Sample, infer_columns, read_samples
 from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import IGNORE, ErrorPolicy
@@ -28,7 +28,7 @@ from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, AskText
 from unmask.tasks.base import Answer, Record, Task
 from unmask.tasks.criterion import Criterion
-from unmask.tasks.forward import READ, Forward, scores_of
+from unmask.tasks.forward import READ_PLACES, Forward, scores_of
 from unmask.tasks.results import RawAnswers
 from unmask.text.tokens import Tokenizers
 
@@ -97,7 +97,7 @@ class LabelTask(Task[Record, Answer]):
     def batch(self, windows: LabelWindows, tokens: Tokenizers, term: str | None = None) -> Batch:
         """Pack windows into a batch with the scored places and the labels."""
         truths = self.truths(windows)
-        batch = places_of(windows, tokens)
+        batch = batch_with_places(windows, tokens)
         return batch.with_labels(len(truths), term or self.name, **{TRUTH: truths})
 
     def run(
@@ -112,7 +112,7 @@ class LabelTask(Task[Record, Answer]):
 
         The loss is computed from the same scores, unless the task has an objective of its own.
         """
-        batch = self.batch(windows, tokens) if known else places_of(windows, tokens)
+        batch = self.batch(windows, tokens) if known else batch_with_places(windows, tokens)
         # NumPy has no bfloat16, in which a GPU may compute.
         scores = forward.scores(batch).float().cpu()
         parts: Sequence[Tensor] = scores.split([len(window.places) for window in windows])
@@ -125,12 +125,12 @@ class LabelTask(Task[Record, Answer]):
         return RawAnswers(values, float(self.loss(scores, batch)), batch.counts[self.name])
 
 
-def places_of(windows: LabelWindows, tokens: Tokenizers) -> Batch:
+def batch_with_places(windows: LabelWindows, tokens: Tokenizers) -> Batch:
     """Pack windows into a batch with the flat indices of the scored places."""
-    batch = lay_out(windows, pad_id=tokens.source.vocabulary.pad)
+    batch = pack_and_collate(windows, pad_id=tokens.source.vocabulary.pad)
     begins: list[int] = batch.begins.tolist()
     places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
-    return replace(batch, labels={READ: torch.tensor(places, dtype=torch.long)})
+    return replace(batch, labels={READ_PLACES: torch.tensor(places, dtype=torch.long)})
 
 
 class SupervisedObjective(Objective):
@@ -161,7 +161,7 @@ class SupervisedObjective(Objective):
         # window that it lies in.
         losses, windows = task.losses(scores, batch), torch.arange(len(batch.row))
         if len(losses) == len(scores):
-            windows = batch.texts().flatten()[batch.labels[READ]]
+            windows = batch.texts().flatten()[batch.labels[READ_PLACES]]
         return {name: per_record(losses, windows.to(losses.device), batch)}
 
 
@@ -265,7 +265,7 @@ def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
     )
 
 
-def fullest_windows(places: Sequence[int], size: int, room: int, stride: int) -> list[int]:
+def best_context_windows(places: Sequence[int], size: int, room: int, stride: int) -> list[int]:
     """Return, for each place, the start of the window that shows the most context around it.
 
     Windows hold `room` of `size` tokens and share about `stride`; the last one is flush right.

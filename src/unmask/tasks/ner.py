@@ -22,10 +22,10 @@ from unmask.data.labelled.conll import (
     OUTSIDE,
     Entity,
     Sentence,
+    entities_of_tags,
     read_sentences,
     scheme_of,
     sentence_of,
-    spelled,
 )
 from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import ErrorPolicy, file_format
@@ -39,19 +39,19 @@ from unmask.tasks.labels import (
     LabelWindow,
     LabelWindows,
     Scores,
-    fullest_windows,
+    best_context_windows,
     unknown_label,
 )
 from unmask.tasks.metrics import LabelCounts, count_labels, softmax
 from unmask.tasks.results import Agreement, Detail
-from unmask.tasks.views import Marked, SpansView
+from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import Vocabulary
 
 TEXT = "Ada Lovelace met Charles Babbage in London."  # shown on the page
-MARKS = ('"tokens"', '"entities"', '"spans"')  # keys by which JSON lines are recognised
-AHEAD = 256  # sentences per call of the tokenizer, which is parallel within a call
+JSON_KEYS = ('"tokens"', '"entities"', '"spans"')  # keys by which JSON lines are recognised
+TOKENIZE_AT_ONCE = 256  # sentences per call of the tokenizer, which is parallel within a call
 _Span = tuple[str, int, int]  # label, start, end
 
 
@@ -154,7 +154,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
         """Whether the file has columns of words and tags, or JSON lines with entities."""
         if ending == ".jsonl":
-            found = any(mark in line for line in lines for mark in MARKS)
+            found = any(mark in line for line in lines for mark in JSON_KEYS)
             return found and not any('"question"' in line for line in lines)
         return ending != ".json" and ending not in TABLES
 
@@ -204,7 +204,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         def group(numbered: tuple[int, Sentence]) -> int:
             """Group by document for context; without context, only to batch the tokenizer."""
             number, record = numbered
-            return record.document if self.config.context else number // AHEAD
+            return record.document if self.config.context else number // TOKENIZE_AT_ONCE
 
         for _, numbered in groupby(enumerate(records), group):
             some = [record for _, record in numbered]
@@ -243,7 +243,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         shares: Scores = softmax(every)[np.arange(len(best)), best]
         tags = tuple(self.tags[i] for i in best)
         found = []
-        for first, last, label in spelled(tags):
+        for first, last, label in entities_of_tags(tags):
             start, end = record.words[first][0], record.words[last - 1][1]
             share = float(shares[first:last].mean())
             found.append(FoundEntity(label, record.text[start:end], start, end, share))
@@ -252,7 +252,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     def view(self, record: Sentence, answer: FoundEntities) -> SpansView:
         """Return the text with its entities marked."""
         spans = [
-            Marked(start=n.start, end=n.end, label=n.label, share=n.probability)
+            MarkedSpan(start=n.start, end=n.end, label=n.label, share=n.probability)
             for n in answer.entities
         ]
         return SpansView(text=record.text, spans=spans)
@@ -316,7 +316,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     ) -> list[LabelWindow]:
         """Cut the visible tokens into windows; each word is tagged in exactly one."""
         truth = None if record.entities is None else self._truth(record)
-        owners = fullest_windows(starts[:-1], len(shown), room, self.config.stride)
+        owners = best_context_windows(starts[:-1], len(shown), room, self.config.stride)
         found = []
         for begin in sorted(set(owners)) or [0]:  # a text without words still needs a window
             own = [i for i, owner in enumerate(owners) if owner == begin]

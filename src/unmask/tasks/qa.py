@@ -32,12 +32,14 @@ from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores
 from unmask.tasks.metrics import softmax
 from unmask.tasks.results import Agreement
-from unmask.tasks.views import Marked, SpansView
+from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Encoded, Offsets
 from unmask.text.tokens import Tokenizers
 
 PASSAGE = "The book was written by Ada in the spring of 1843."  # shown on the page
-SURE = 1e4  # margin of "no answer" without any candidate; finite, as JSON has no infinity
+NO_CANDIDATE_MARGIN = (
+    1e4  # margin of "no answer" without any candidate; finite, as JSON has no infinity
+)
 
 
 class QaSettings(Settings):
@@ -204,7 +206,7 @@ class Qa(LabelTask[Question, QaAnswer]):
             Candidate(record.context[a:b], a, b, score, share)
             for ((a, b), score), share in zip(best, shares, strict=False)
         )
-        margin = nothing - best[0][1] if best else SURE
+        margin = nothing - best[0][1] if best else NO_CANDIDATE_MARGIN
         answer = QaAnswer("", -1, -1, shares[-1] if shares else 1.0, margin, candidates)
         return self._decided(answer)
 
@@ -212,7 +214,9 @@ class Qa(LabelTask[Question, QaAnswer]):
         """Return the passage with the answer marked."""
         if not answer.text:
             return SpansView(text=record.context, spans=[], note="The passage does not answer it.")
-        span = Marked(start=answer.start, end=answer.end, label="answer", share=answer.probability)
+        span = MarkedSpan(
+            start=answer.start, end=answer.end, label="answer", share=answer.probability
+        )
         return SpansView(text=record.context, spans=[span])
 
     def agreement(self, truth: Sequence[QaAnswer], found: Sequence[QaAnswer]) -> Agreement:
@@ -322,25 +326,25 @@ def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, in
 
 def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:
     """Return exact match and F1 with the closest label; no label means the empty answer."""
-    truths = [span.text for span in answers if plain(span.text)] or [""]
-    exact = max(float(plain(said) == plain(truth)) for truth in truths)
-    return exact, max(overlap(said, truth) for truth in truths)
+    truths = [span.text for span in answers if normalized(span.text)] or [""]
+    exact = max(float(normalized(said) == normalized(truth)) for truth in truths)
+    return exact, max(word_f1(said, truth) for truth in truths)
 
 
-def overlap(said: str, truth: str) -> float:
+def word_f1(said: str, truth: str) -> float:
     """Return the F1 of two answers as bags of words, as the SQuAD script counts it.
 
     >>> overlap("the Eiffel Tower in Paris", "Eiffel Tower")
     0.6666666666666666
     """
-    ours, theirs = plain(said).split(), plain(truth).split()
+    ours, theirs = normalized(said).split(), normalized(truth).split()
     if not ours or not theirs:
         return float(ours == theirs)
     same = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * same / (len(ours) + len(theirs)) if same else 0.0
 
 
-def plain(text: str) -> str:
+def normalized(text: str) -> str:
     """Drop case, punctuation, articles and extra spaces, as the SQuAD script does.
 
     >>> plain("The  Eiffel-Tower!")

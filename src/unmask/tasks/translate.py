@@ -20,7 +20,7 @@ from pydantic import Field
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import Pair, describe_columns, read_pairs
-from unmask.data.packing import rows_of
+from unmask.data.packing import cheapest_rows
 from unmask.data.read.lines import ErrorPolicy
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.decoding.beam_search import Hypothesis
@@ -35,7 +35,7 @@ from unmask.objectives.next_token import (
 )
 from unmask.system.errors import DataError, SettingsError, require
 from unmask.system.settings import validate
-from unmask.tasks.alignment import Aligned, Aligning
+from unmask.tasks.alignment import Aligned, AligningSession
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward, network_of
@@ -47,7 +47,7 @@ from unmask.text.tokens import Tokenizers
 
 # Source tokens that are decoded together, by all cores or by each worker. Decoding steps are short:
 # with 512 tokens per worker, two workers wait for Python's lock; with 2,048 they hardly do.
-AT_ONCE, OF_WORKER = 4096, 2048
+TRANSLATE_TOKENS, TRANSLATE_WORKER_TOKENS = 4096, 2048
 EXAMPLE = "Ein Hund rennt über eine Wiese."  # shown on the page and in `unmask info`
 NEIGHBOURS = 20  # steps whose pairs are sorted together by length, so that little is padding
 
@@ -89,7 +89,7 @@ class Translation:
     alignment: AlignmentView | None = None  # if requested, and the decoder has attention
 
 
-BLANK = Translation("", 0.0)
+EMPTY = Translation("", 0.0)
 
 
 class Translate(Task[Pair, Translation]):
@@ -103,7 +103,7 @@ class Translate(Task[Pair, Translation]):
     metric = "bleu"
     generates = True
     decodes = parallel = True
-    batch_tokens, worker_tokens = AT_ONCE, OF_WORKER
+    batch_tokens, worker_tokens = TRANSLATE_TOKENS, TRANSLATE_WORKER_TOKENS
     neighbours = NEIGHBOURS
 
     config: TranslateSettings
@@ -246,7 +246,7 @@ class Translate(Task[Pair, Translation]):
         self, windows: Sequence[PairTokens], tokens: Tokenizers, term: str | None = None
     ) -> Batch:
         """Lay pairs out in packed rows, both sides of a pair in the same row."""
-        rows = rows_of([len(window.ids) for window in windows])
+        rows = cheapest_rows([len(window.ids) for window in windows])
         pad_id = tokens.source.vocabulary.pad
         return batch_of_pairs(windows, rows, pad_id=pad_id, term=term or self.name)
 
@@ -254,8 +254,8 @@ class Translate(Task[Pair, Translation]):
         self, forward: Forward, windows: Sequence[PairTokens], tokens: Tokenizers
     ) -> AnswerSession:
         """Start decoding all windows together."""
-        rows = rows_of([len(window.source) for window in windows])
-        begin = Aligning if self.alignment else DecodingSession
+        rows = cheapest_rows([len(window.source) for window in windows])
+        begin = AligningSession if self.alignment else DecodingSession
         with torch.inference_mode():
             return begin(network_of(forward), windows, rows, tokens, self.config.search)
 
@@ -268,9 +268,9 @@ class Translate(Task[Pair, Translation]):
     ) -> Translation:
         """Turn tokens into text and join the parts of a long text."""
         if not values:
-            return BLANK
+            return EMPTY
         words = sum(len(own.words) + 1 for own in values)  # scores include [SEP]
-        text = " ".join(written(own.words, tokens) for own in values)
+        text = " ".join(detokenized(own.words, tokens) for own in values)
         # The mean over the tokens of all parts, so that long parts count for more.
         score = sum(own.score for own in values) / words
         if len(values) > 1:
@@ -311,7 +311,7 @@ class Translate(Task[Pair, Translation]):
         return Detail(mistakes=found)
 
 
-def written(words: Sequence[int], tokens: Tokenizers) -> str:
+def detokenized(words: Sequence[int], tokens: Tokenizers) -> str:
     """Turn target token ids into text with ordinary spacing."""
     names = (tokens.target or tokens.source).vocabulary.tokens
     found, _ = merge_word_pieces([names[word] for word in words])

@@ -20,7 +20,7 @@ class LabelsView(_View):
     shares: dict[str, float]
 
 
-class Marked(_View):
+class MarkedSpan(_View):
     """A labelled span of a text, in characters."""
 
     start: int
@@ -34,7 +34,7 @@ class SpansView(_View):
 
     kind: Literal["spans"] = "spans"
     text: str
-    spans: list[Marked]
+    spans: list[MarkedSpan]
     note: str = ""
 
 

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from unmask.text.vocabulary import CONTINUATION
 
 # Marks that attach to the word before them.
-LEANS_BACK = frozenset(".,;:!?)]}%'’”»…、。，；：！？）」』》")
+ATTACHES_LEFT = frozenset(".,;:!?)]}%'’”»…、。，；：！？）」』》")
 # Marks that attach to the word after them.
-LEANS_ON = frozenset("([{$#“„«（「『《¿¡")
+ATTACHES_RIGHT = frozenset("([{$#“„«（「『《¿¡")
 BETWEEN = frozenset("-/_@")  # attach to the words on both sides
 APOSTROPHES = frozenset("'’‘`´")
 ENDINGS = frozenset("s t re ve ll d m n em clock".split())  # after an apostrophe: it's, o'clock
-AND = frozenset("and or und oder et ou y o".split())  # after a hyphen: "two- and three-year"
+CONJUNCTIONS = frozenset(
+    "and or und oder et ou y o".split()
+)  # after a hyphen: "two- and three-year"
 NUMERIC = frozenset(".,:")  # inside a number
 
 
@@ -54,14 +56,14 @@ def with_spaces(words: Sequence[str]) -> str:
             lean_back, lean_on = opened, not opened
             opened = not opened
         elif word in BETWEEN and _letters(before) and _letters(after):
-            lean_back, lean_on = True, word != "-" or after.lower() not in AND
+            lean_back, lean_on = True, word != "-" or after.lower() not in CONJUNCTIONS
         elif word in APOSTROPHES and _letters(before) and after.lower() in ENDINGS:
             lean_back = lean_on = True
         elif word in NUMERIC and before[-1:].isdigit() and after[:1].isdigit():
             # A comma inside a number separates thousands; in "2, 3" it separates two numbers.
             lean_back, lean_on = True, word != "," or len(after) == 3
         else:
-            lean_back, lean_on = word in LEANS_BACK and bool(before), word in LEANS_ON
+            lean_back, lean_on = word in ATTACHES_LEFT and bool(before), word in ATTACHES_RIGHT
             opened = word == "„" or (opened and word != "”")
         joined = joined or lean_back or _chinese(before[-1:]) or _chinese(word[:1])
         text += word if joined else f" {word}"

@@ -58,7 +58,7 @@ def learn(
             f"size {settings.size}: the characters of the text alone need "
             f"{len(symbols) + len(SPECIALS)}. Give a larger size, or a lower coverage."
         )
-    joiner = Joiner(symbols, spelled, settings.criterion)
+    joiner = Merger(symbols, spelled, settings.criterion)
     while len(joiner.symbols) < room:
         if not joiner.join_best(settings.min_count):
             break  # too little text for a vocabulary of this size
@@ -67,7 +67,7 @@ def learn(
     return Vocabulary([*SPECIALS, *joiner.symbols])
 
 
-class Joiner:
+class Merger:
     """Words as lists of symbols, with the counts of all symbols and pairs of neighbours.
 
     Counts are updated only for the words that contain a merged pair, because counting the whole

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 READ_AHEAD = 1024  # texts tokenized at a time, on all cores
 CHARACTERS = 2**21  # ... or fewer: a token takes a hundred bytes before truncation
-NOWHERE: Offsets = (0, 0)  # offsets of [CLS] and [SEP], which cover no text
+NO_OFFSET: Offsets = (0, 0)  # offsets of [CLS] and [SEP], which cover no text
 _SURROGATES = re.compile("[\ud800-\udfff]")  # half a character: no text file can hold it
 
 
@@ -161,12 +161,12 @@ class Tokenizer:
         a, b = keep
         ids = [self.vocabulary.cls, *first.ids[:a], self.vocabulary.sep]
         segments = [0] * (a + 2)
-        offsets = [NOWHERE, *first.offsets[:a], NOWHERE]
+        offsets = [NO_OFFSET, *first.offsets[:a], NO_OFFSET]
         special = [True, *[False] * a, True]
         if second is not None:
             ids += [*second.ids[:b], self.vocabulary.sep]
             segments += [1] * (b + 1)
-            offsets += [*second.offsets[:b], NOWHERE]
+            offsets += [*second.offsets[:b], NO_OFFSET]
             special += [*[False] * b, True]
         return Encoded(ids, segments, offsets, special, sum(lengths) - sum(keep))
 

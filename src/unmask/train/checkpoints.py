@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unmask.checkpoint.folder import load_folder, save_folder
-from unmask.checkpoint.state import newest_state, prune, refuse_poison, write_state
+from unmask.checkpoint.state import newest_state, prune, refuse_non_finite, write_state
 from unmask.checkpoint.weights import empty
 from unmask.model.factory import part_of
 from unmask.model.network import Network, count_parameters
@@ -46,7 +46,7 @@ class Checkpointer:
             folder, name = self.site.folder.checkpoints, f"step-{position.step}"
             own = objective.state_dict()
             # A NaN on disk would become the state that every later resume starts from.
-            refuse_poison({**network.state_dict(), **own, **moments}, folder)
+            refuse_non_finite({**network.state_dict(), **own, **moments}, folder)
             # Listed before it is written, so that a half-written folder still counts as the run's.
             self.site.folder.claim(f"{CHECKPOINTS}/{name}")
             numbers = count_parameters(network) + sum(t.numel() for t in moments.values())
@@ -60,7 +60,9 @@ class Checkpointer:
                 beside=partial(write_state, moments=moments, own=own, facts=asdict(position)),
                 needed=4 * numbers + 2**20,  # fp32, and a megabyte for the tokenizer's files
             )
-            prune(folder, self.settings.keep_checkpoints)  # after the new one is complete, never before
+            prune(
+                folder, self.settings.keep_checkpoints
+            )  # after the new one is complete, never before
         self.processes.wait()
 
     def restore(self) -> Position | None:

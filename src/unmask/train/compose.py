@@ -17,8 +17,8 @@ from unmask.train.optim.schedules import LENGTHS
 from unmask.train.recipe import Recipe
 
 # Settings that may change on resuming, because they do not decide what is learned.
-FREE = ("save_minutes", "save_steps", "keep_checkpoints", "log_steps", "max_skipped_steps")
-FREE += ("prefetch", "micro_batches")
+FREE = {"save_minutes", "save_steps", "keep_checkpoints", "log_steps", "max_skipped_steps"}
+FREE |= {"prefetch", "micro_batches"}
 CHOICES = ("objective", "task", "tasks")  # validated by classes that import torch
 CHOSEN = ("objective.name", "task.name")
 MUON = ("optimizer.momentum", "optimizer.muon_factor")  # read only if optimizer.kind is muon

@@ -26,7 +26,7 @@ from unmask.train.sources import Dealer, Prefetch
 from unmask.train.steps import step_for
 from unmask.train.steps.base import MicroBatch, StepResult, StepSite, TrainingModule
 
-BEFORE = 0.5  # set-up may use up to this fraction of a time budget
+SETUP_SHARE = 0.5  # set-up may use up to this fraction of a time budget
 
 
 class Loop:
@@ -127,7 +127,11 @@ class Loop:
         dealt = self.deal.take(position.cursor, position.step, self.progress)
         set_rate(self.optimizer, self.optimized.learning_rate * self.schedule.factor(self._next()))
         site = StepSite(
-            self.processes, self.precision, self.optimized.max_grad_norm, dealt.rounds, self._asked_to_stop
+            self.processes,
+            self.precision,
+            self.optimized.max_grad_norm,
+            dealt.rounds,
+            self._asked_to_stop,
         )
         report = self.step(self.module, dealt.pieces, site)
         if report is None:
@@ -169,8 +173,8 @@ class Loop:
         if position.bad > settings.max_skipped_steps:
             last = f"step {self.saved_step} in {self.folder.checkpoints}"
             raise UserError(
-                f"{said}. That is {position.bad} such steps in a row, more than loop.max_skipped_steps = "
-                f"{settings.max_skipped_steps}. The last good checkpoint is "
+                f"{said}. That is {position.bad} such steps in a row, more than "
+                f"loop.max_skipped_steps = {settings.max_skipped_steps}. The last good checkpoint is "
                 f"{last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
                 "rate."
             )
@@ -214,11 +218,11 @@ class Loop:
         minutes, now = self.schedule.minutes, time.monotonic()
         if minutes is None:
             return
-        most = 60 * minutes * BEFORE
+        most = 60 * minutes * SETUP_SHARE
         if now - self.site.started > most:
             self.folder.say(
                 f"setting up took {(now - self.site.started) / 60:.1f} of {minutes:g} minutes; the "
-                f"steps have {minutes * (1 - BEFORE):.1f} minutes all the same"
+                f"steps have {minutes * (1 - SETUP_SHARE):.1f} minutes all the same"
             )
         self._clock(max(self.site.started, now - most))
 

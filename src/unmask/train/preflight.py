@@ -37,7 +37,7 @@ def preflight(given: Ingredients, site: Site) -> None:
             f"{given.network.config.vocab_size:,} tokens; need one for each. Use the tokenizer "
             "of the model."
         )
-    first, last = learn_by_heart(given)
+    first, last = overfit_one_batch(given)
     expected, plain = given.objective.chance, given.evaluator.plain_loss
     known = {} if expected is None else {"ln V": expected}
     if known and plain:
@@ -67,7 +67,7 @@ def preflight(given: Ingredients, site: Site) -> None:
     site.folder.say(f"warning: {problem}")
 
 
-def learn_by_heart(given: Ingredients) -> tuple[float, float]:
+def overfit_one_batch(given: Ingredients) -> tuple[float, float]:
     """Overfit a copy of the network to one small batch; return its main loss before and after."""
     # A copy, so that checking changes nothing of the run; eval(), as dropout would add noise.
     network, objective = copy.deepcopy((given.network, given.objective))

@@ -117,14 +117,20 @@ class LoopSettings(Settings):
     micro_batches: Count = 1  # in a step, at least; raised to the number of processes
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
-    prefetch: Literal["auto", "on", "off"] = "auto"  # prefetch batches in a thread; auto: with a GPU
+    prefetch: Literal["auto", "on", "off"] = (
+        "auto"  # prefetch batches in a thread; auto: with a GPU
+    )
     # A running mean of the weights is evaluated and published; its window is a fraction of the run.
     weight_average: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # window of averaged weights
     log_steps: Count = 1
     save_minutes: Annotated[float, Field(gt=0.0)] = 10.0
     save_steps: Count | None = None
-    keep_checkpoints: Annotated[int, Field(ge=2)] = 2  # checkpoints, so that a damaged one has a predecessor
-    max_skipped_steps: Annotated[int, Field(ge=0)] = 10  # non-finite steps in a row that may be skipped
+    keep_checkpoints: Annotated[int, Field(ge=2)] = (
+        2  # checkpoints, so that a damaged one has a predecessor
+    )
+    max_skipped_steps: Annotated[int, Field(ge=0)] = (
+        10  # non-finite steps in a row that may be skipped
+    )
 
 
 class EvaluateSettings(Settings):

@@ -22,7 +22,7 @@ from unmask.system.distributed import Processes, join_processes, restart_count
 from unmask.system.errors import FolderError
 from unmask.system.plugins import loaded_plugins, registered
 from unmask.system.signals import catch_stop_signals
-from unmask.system.written import BOARD
+from unmask.system.written import TENSORBOARD
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Ingredients
 from unmask.train.listeners import CallbackListener, TensorBoardWriter
@@ -118,8 +118,8 @@ class Run:
         group.wait()
         site.folder.start_over()  # the old run survives if anything above fails
         if self.options.tensorboard and group.first:
-            site.folder.claim(BOARD)
-            site.folder.listeners.append(TensorBoardWriter(self.out / BOARD))
+            site.folder.claim(TENSORBOARD)
+            site.folder.listeners.append(TensorBoardWriter(self.out / TENSORBOARD))
         for name, callback in registered("callback").items():
             site.folder.listeners.append(CallbackListener(name, callback, site.folder.say))
         group.wait()

@@ -220,7 +220,7 @@ def names_in(path: Path) -> list[str]:
     listed = written.read_list(path)
     if listed is not None:
         return listed
-    names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.BOARD]
+    names = [RECIPE, FACTS, METRICS, LOG, "curves.svg", "report.html", MODEL, written.TENSORBOARD]
     if path.name.startswith("trial-"):
         names.append("result.json")  # written by a hyper-parameter search
     for parent in (CHECKPOINTS, "best"):

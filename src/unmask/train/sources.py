@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unmask.data import counter_rng
 from unmask.data.batch import Batch, Tokenized
-from unmask.data.packing import neighbours
+from unmask.data.packing import group_by_length
 from unmask.objectives.base import Objective
 from unmask.system.distributed import Processes
 from unmask.system.errors import DataError, SettingsError
@@ -39,7 +39,7 @@ class LazyMicroBatch:
     seed: int
 
 
-PlannedMicroBatch = tuple[Sequence[LazyMicroBatch], Cursor]
+PlannedStep = tuple[Sequence[LazyMicroBatch], Cursor]
 
 
 class Source(Protocol):
@@ -49,7 +49,7 @@ class Source(Protocol):
     def steps_per_epoch(self) -> float:
         """Number of steps in one pass over the data; may be fractional."""
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan all micro-batches of a step; also return the cursor of the next step."""
 
     def sample(self, count: int) -> Batch:
@@ -86,16 +86,16 @@ class ShuffledWindows:
                 "micro-batches; need an example for each. Raise loop.batch_size."
             )
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the next items, in micro-batches of similar length that keep groups whole."""
         numbers, then = self.take(cursor, self.loop.batch_size)
         parts = _adjusted(self.parts(numbers), self.loop.micro_batches)
         return _lazy(parts, self.seed, step, progress), then
 
     def parts(self, numbers: Sequence[int]) -> list["_Part"]:
-        """Split items into parts of about `loop.micro_batch_tokens` tokens, shortest items first."""
+        """Split items into parts of `loop.micro_batch_tokens` tokens, shortest items first."""
         lengths = [self.length(i) for i in numbers]
-        found = neighbours(lengths, self.loop.micro_batch_tokens)
+        found = group_by_length(lengths, self.loop.micro_batch_tokens)
         return [_Part(self, [numbers[i] for i in places]) for places in found]
 
     def sample(self, count: int) -> Batch:
@@ -228,7 +228,7 @@ class Mixture:
         self.bounds = np.cumsum(sizes**temperature / (sizes**temperature).sum())
         self.steps_per_epoch = sum(source.steps_per_epoch for source in sources.values())
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the next items of the sources that this step draws."""
         draws_of = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
         units = draws_of[self.per]

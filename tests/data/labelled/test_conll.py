@@ -6,7 +6,7 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
 from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.conll import read_sentences, scheme_of, spelled
+from unmask.data.labelled.conll import entities_of_tags, read_sentences, scheme_of
 from unmask.data.read.lines import REFUSE
 from unmask.system.errors import DataError
 from unmask.tasks.ner import Ner, NerSettings
@@ -107,7 +107,7 @@ def test_tags_of_a_sentence_spell_its_entities(shared_data):
         tags = [task.tags[i] for i in task._truth(sentence)]
         found = [
             (sentence.text[sentence.words[a][0] : sentence.words[b - 1][1]], label)
-            for a, b, label in spelled(tags)
+            for a, b, label in entities_of_tags(tags)
         ]
         assert found == named(sentence)
 

@@ -18,7 +18,7 @@ from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import (
     Pair,
     describe_columns,
-    find_folder,
+    files_of_languages,
     read_pairs,
     read_sources,
 )
@@ -361,14 +361,14 @@ def test_a_folder_has_train_and_dev_and_the_first_test(tmp_path, dev):
     names = ("train", dev, "test_2017", "test_2016")
     folder = folder_of(tmp_path, *(f"{n}.{lang}" for n in names for lang in ("de", "en", "fr")))
     expected = {"train": "train", "dev": dev, "test": "test_2016"}
-    assert find_folder(folder, "en", "de") == {
+    assert files_of_languages(folder, "en", "de") == {
         split: (folder / f"{name}.en", folder / f"{name}.de") for split, name in expected.items()
     }
 
 
 def test_files_of_a_folder_may_be_packed_and_there_need_be_no_test(tmp_path):
     names = ("train.de", "train.de.gz", "train.en.zst", "val.de.gz", "val.en", "test.de")
-    assert find_folder(folder_of(tmp_path, *names), "de", "en") == {
+    assert files_of_languages(folder_of(tmp_path, *names), "de", "en") == {
         "train": (tmp_path / "train.de", tmp_path / "train.en.zst"),
         "dev": (tmp_path / "val.de.gz", tmp_path / "val.en"),
     }
@@ -378,7 +378,7 @@ def test_other_files_in_a_folder_are_no_languages(tmp_path):
     folder = folder_of(tmp_path, "train.de", "train.en", "train.tsv", "README.md", "val.de")
     (folder / "train.fr").mkdir()
     with pytest.raises(DataError) as error:
-        find_folder(folder, "de", "fr")
+        files_of_languages(folder, "de", "fr")
     assert str(error.value) == (
         f"{folder}: unknown language 'fr'; there is none of that name. The languages are de, en. "
         "Choose one of them."
@@ -388,7 +388,7 @@ def test_other_files_in_a_folder_are_no_languages(tmp_path):
 def test_a_language_that_is_nearly_right_is_corrected(tmp_path):
     folder = folder_of(tmp_path, "train.deu", "train.eng")
     with pytest.raises(DataError, match="unknown language 'en'; did you mean 'eng'"):
-        find_folder(folder, "deu", "en")
+        files_of_languages(folder, "deu", "en")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_language_that_is_nearly_right_is_corrected(tmp_path):
 )
 def test_the_file_that_is_missing_in_a_folder_is_named(tmp_path, names, says):
     with pytest.raises(DataError, match=says) as error:
-        find_folder(folder_of(tmp_path, *names), "de", "en")
+        files_of_languages(folder_of(tmp_path, *names), "de", "en")
     assert str(error.value).startswith(f"{tmp_path}: ")
 
 
@@ -412,20 +412,20 @@ def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path):
         tmp_path: "no file such as train.de in it; need train.de, train.en and so on. Check the",
     }.items():
         with pytest.raises(DataError, match=says) as error:
-            find_folder(path, "de", "en")
+            files_of_languages(path, "de", "en")
         assert str(error.value).startswith(f"{path}: ")
 
 
 def test_a_language_is_not_translated_to_itself(tmp_path):
     with pytest.raises(DataError, match="from 'de' to 'de'; need two languages. Change one."):
-        find_folder(tmp_path, "de", "de")
+        files_of_languages(tmp_path, "de", "de")
 
 
 def test_multi30k_is_read_whole(shared_data):
     folder = shared_data / "multi30k"
     if not folder.is_dir():
         pytest.skip("Multi30k is not among the development data (../shared/data/multi30k)")
-    found = find_folder(folder, "de", "en")
+    found = files_of_languages(folder, "de", "en")
     counts = {split: len(pairs(*paths)) for split, paths in found.items()}
     assert counts == {"train": 29_000, "dev": 1_014, "test": 1_000}
     first = next(read_pairs(found["train"], Columns()))

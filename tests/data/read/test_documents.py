@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.read.test_texts import parquet, written
 from unmask.data.read import documents
-from unmask.data.read.documents import Document, Skipper, read_documents
+from unmask.data.read.documents import Document, SkipPolicy, read_documents
 from unmask.system.errors import DataError
 
 BLOCKS = "a blank line ends a document; a line is a sentence"
@@ -74,7 +74,7 @@ def read(tmp_path):
     def run(contents: str | bytes, name: str = "a.txt", *, skip: bool = False, **options):
         raw = contents.encode() if isinstance(contents, str) else contents
         path = written(tmp_path, name, raw)
-        watcher = Skipper(skip=skip)
+        watcher = SkipPolicy(skip=skip)
         return list(read_documents([str(path)], watcher, **options)), watcher
 
     return run
@@ -84,7 +84,7 @@ def sentences(found: list[Document]) -> list[list[str]]:
     return [list(document.sentences()) for document in found]
 
 
-def layout(watcher: Skipper) -> str:
+def layout(watcher: SkipPolicy) -> str:
     (told,) = watcher.files.values()
     return told
 
@@ -166,7 +166,7 @@ def test_records_without_text_are_counted_as_blank(read):
 def test_files_are_read_one_after_the_other_and_no_document_spans_two(tmp_path):
     one = written(tmp_path, "one.txt", b"The cat.\n\nA dog.\n")
     two = written(tmp_path, "two.jsonl", b'{"text": "A mat."}\n')
-    watcher = Skipper()
+    watcher = SkipPolicy()
     found = list(read_documents([str(one), str(two), str(one)], watcher))
     assert sentences(found) == [["The cat."], ["A dog."], ["A mat."], ["The cat."], ["A dog."]]
     assert watcher.files == {str(one): BLOCKS, str(two): RECORDS}
@@ -230,7 +230,7 @@ def test_what_is_written_down_of_a_bad_record_is_bounded(read):
 
 def test_a_line_that_is_too_long_is_left_out_and_the_next_is_read(tmp_path):
     path = written(tmp_path, "a.txt", b"one\n" + b"x" * 100 + b"\ntwo\n")
-    watcher = Skipper(skip=True, longest=10)
+    watcher = SkipPolicy(skip=True, longest=10)
     assert sentences(list(read_documents([str(path)], watcher))) == [["one"], ["two"]]
     (entry,) = map(json.loads, watcher.lines())
     assert ":2: a line of 101 bytes; at most 10 are read as one text" in entry["why"]
@@ -251,7 +251,7 @@ def test_the_position_rises_to_the_size_of_the_files_as_they_lie_on_disk(tmp_pat
         written(tmp_path, "a.txt", raw),
         written(tmp_path, "b.txt.gz", gzip.compress(raw)),
     ]
-    watcher, seen = Skipper(), [0]
+    watcher, seen = SkipPolicy(), [0]
     for _ in read_documents(map(str, paths), watcher):
         seen.append(watcher.position)
     total = sum(Path(path).stat().st_size for path in paths)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.conftest import metrics, table
 from unmask.evaluation.report.charts import HEIGHT, POINTS, WIDTH, Chart, Line, stacked
-from unmask.evaluation.report.html import charts_of, page, write_report
+from unmask.evaluation.report.html import charts_of, report_page, write_report
 from unmask.system.console import Console
 from unmask.train.run_folder import RunFolder
 
@@ -213,7 +213,7 @@ def test_without_pairs_there_is_no_curve_of_them():
 
 
 def test_the_report_holds_the_numbers():
-    said = " ".join(read(page("my run", METRICS, table(), [])).texts)
+    said = " ".join(read(report_page("my run", METRICS, table(), [])).texts)
     assert "my run" in said
     for number in ("4.000", "unigram 6.250, ln V 8.500", "12.5%", "6.2%", "62.5%", "chance: 50.0%"):
         assert number in said
@@ -224,7 +224,7 @@ def test_the_report_holds_the_numbers():
 
 
 def test_the_report_shows_warnings():
-    html = page("r", METRICS, table(), ["step 5: warning [still]: the gradient is zero"])
+    html = report_page("r", METRICS, table(), ["step 5: warning [still]: the gradient is zero"])
     assert "step 5: warning [still]: the gradient is zero" in read(html).texts
 
 
@@ -233,7 +233,7 @@ def test_the_report_shows_how_blanks_were_filled_over_the_run():
         evaluated(step, blanks=[blank(guesses=[(f"guess{step}", 0.5), ("river", 0.25)])])
         for step in range(0, 90, 10)
     ]
-    html = page("r", [training(1), training(2), *held], table(), [])
+    html = report_page("r", [training(1), training(2), *held], table(), [])
     said = read(html).texts
     assert [text for text in said if text.startswith("step ")] == [
         f"step {step}" for step in (0, 20, 40, 60, 80)
@@ -246,13 +246,13 @@ def test_the_report_shows_how_blanks_were_filled_over_the_run():
 
 def test_a_report_without_blanks_or_evaluations_is_whole():
     for entries in ([training(1), training(2)], [evaluated(0)], [evaluated(0, blanks=[])]):
-        read(page("r", entries, table(), []))
+        read(report_page("r", entries, table(), []))
 
 
 def test_nothing_that_a_text_says_is_markup():
     cases = [blank(HOSTILE, f"{HOSTILE} [MASK]", [(HOSTILE, 0.5)])]
     entries = [*METRICS, evaluated(101, blanks=cases)]
-    html = page(HOSTILE, entries, table(model={"size": HOSTILE}), [HOSTILE])
+    html = report_page(HOSTILE, entries, table(model={"size": HOSTILE}), [HOSTILE])
     reader = read(html)
     assert "script" not in reader.tags
     said = "".join(reader.texts)
@@ -261,7 +261,7 @@ def test_nothing_that_a_text_says_is_markup():
 
 
 def test_neither_file_asks_the_network_for_anything():
-    html = page("r", METRICS, table(), [])
+    html = report_page("r", METRICS, table(), [])
     svg = stacked(charts_of(METRICS))
     space = {"http://www.w3.org/2000/svg"}
     assert links(html) == space

@@ -18,7 +18,7 @@ from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.settings import parse_json
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow
-from unmask.tasks.views import Marked, SpansView
+from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokens import Tokenizers
 
 NAMES = ("other", "about")
@@ -108,7 +108,9 @@ class Highlight(LabelTask[Topic, Highlights]):
         return Highlights(tuple((a, b, share) for (a, b), share in spans if share > 0.5))
 
     def view(self, record: Topic, answer: Highlights) -> SpansView:
-        spans = [Marked(start=a, end=b, label=record.topic, share=s) for a, b, s in answer.spans]
+        spans = [
+            MarkedSpan(start=a, end=b, label=record.topic, share=s) for a, b, s in answer.spans
+        ]
         return SpansView(text=record.text, spans=spans)
 
     def score(self, records: Sequence[Topic], answers: Sequence[Highlights]) -> dict[str, float]:

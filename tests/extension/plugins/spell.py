@@ -12,7 +12,7 @@ from pydantic import Field
 import unmask
 from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Columns
-from unmask.data.packing import rows_of
+from unmask.data.packing import cheapest_rows
 from unmask.data.read.lines import ErrorPolicy, read_lines
 from unmask.model.config import ModelConfig, SearchSettings
 from unmask.model.shape import DECODER, DecoderConfig, Heads, Shape
@@ -96,11 +96,11 @@ class Spell(Task[Line, Said]):
             yield line, [PairTokens(own.ids, turned)]
 
     def batch(self, windows: Sequence[Any], tokens: Tokenizers, term: str | None = None) -> Batch:
-        rows, pad = rows_of([len(w.ids) for w in windows]), tokens.source.vocabulary.pad
+        rows, pad = cheapest_rows([len(w.ids) for w in windows]), tokens.source.vocabulary.pad
         return next_token.batch_of_pairs(windows, rows, pad_id=pad, term=term or self.name)
 
     def session(self, forward: Forward, windows: Any, tokens: Tokenizers) -> DecodingSession:
-        rows = rows_of([len(window.source) for window in windows])
+        rows = cheapest_rows([len(window.source) for window in windows])
         with torch.inference_mode():
             return DecodingSession(network_of(forward), windows, rows, tokens, SearchSettings())
 

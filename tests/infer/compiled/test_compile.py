@@ -170,12 +170,12 @@ def test_without_the_runtime_it_answers_in_full_precision(encoder, tmp_path, mon
 
 def test_a_command_that_takes_long_says_what_would_be_faster(encoder, monkeypatch, capsys):
     monkeypatch.setattr(cli, "LONG", 0.0)
-    with cli.saying_what_is_faster(encoder):
+    with cli.speed_hint_after(encoder):
         pass
     said = capsys.readouterr().err
     assert said.strip() == f"faster: unmask compile {encoder.path} --int8 --out FOLDER"
     encoder.forward = CompiledForward(encoder.path / "compiled.onnx")
-    with cli.saying_what_is_faster(encoder):
+    with cli.speed_hint_after(encoder):
         pass
     assert not capsys.readouterr().err
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from unmask.model.decoding.cache import LEAST, GrowingTensor, KVCache
+from unmask.model.decoding.cache import MIN_CAPACITY, KVCache, KVStorage
 
 
 def tokens(first, count):
@@ -14,7 +14,7 @@ def tokens(first, count):
 
 
 def nothing():
-    return KVCache(GrowingTensor(tokens(0, 0), tokens(0, 0)))
+    return KVCache(KVStorage(tokens(0, 0), tokens(0, 0)))
 
 
 def add(kept, first, count):
@@ -31,7 +31,7 @@ def holds(kept, *parts):
 
 def test_token_by_token_is_all_at_once_and_moves_only_when_the_room_is_full():
     kept, rooms = nothing(), []
-    for at in range(3 * LEAST):
+    for at in range(3 * MIN_CAPACITY):
         add(kept, at, 1)
         assert holds(kept, (0, at + 1))
         if not any(kept.room is room for room in rooms):
@@ -59,7 +59,7 @@ def test_a_selection_has_its_own_room_of_the_same_size():
     known.add(tokens(0, 2) + rows, tokens(2, 2) + rows)
     keys, values = known.keys.clone(), known.values.clone()
     chosen = known.select(torch.tensor([1, 1, 0]))
-    assert chosen.room.keys.shape == chosen.room.values.shape == (3, 3, LEAST, 4)
+    assert chosen.room.keys.shape == chosen.room.values.shape == (3, 3, MIN_CAPACITY, 4)
     chosen.add(*(tokens(first, 1)[[0, 1, 1]] for first in (9, 19)))
     known.add(tokens(5, 1), tokens(6, 1))
     assert torch.equal(known.keys, torch.cat([keys, tokens(5, 1)], dim=2))

@@ -5,7 +5,7 @@ import torch
 
 from unmask.data.batch import collate
 from unmask.data.packing import pack
-from unmask.model.decoding.unpacking import texts_left, texts_of
+from unmask.model.decoding.unpacking import selected_texts, texts_of
 from unmask.text.tokenizer import Encoded
 
 OWNER = torch.tensor([[0, 0, 0, 1, 1, -1], [0, 0, 1, 2, 2, 2]])
@@ -74,10 +74,14 @@ def test_gradients_go_both_ways_and_not_through_padding():
 
 
 def test_rows_in_groups_have_the_texts_of_their_groups():
-    assert texts_left(torch.tensor([1, 0, 2, 2]), 2, 2, 2) is None, "both texts stay where they are"
-    assert texts_left(torch.tensor([1, 0, 2, 2]), 2, 2, 3).tolist() == [0, 1], "the third has left"
-    assert texts_left(torch.tensor([4, 5, 0, 0, 5, 5]), 2, 2, 3).tolist() == [2, 0, 2]
+    assert selected_texts(torch.tensor([1, 0, 2, 2]), 2, 2, 2) is None, (
+        "both texts stay where they are"
+    )
+    assert selected_texts(torch.tensor([1, 0, 2, 2]), 2, 2, 3).tolist() == [0, 1], (
+        "the third has left"
+    )
+    assert selected_texts(torch.tensor([4, 5, 0, 0, 5, 5]), 2, 2, 3).tolist() == [2, 0, 2]
     several = torch.tensor([0, 0, 0, 1, 1, 1])
-    assert texts_left(several, 1, 3, 2) is None, "each row three times: their texts stay"
+    assert selected_texts(several, 1, 3, 2) is None, "each row three times: their texts stay"
     with pytest.raises(AssertionError, match="different texts"):
-        texts_left(torch.tensor([1, 2]), 2, 2, 2)
+        selected_texts(torch.tensor([1, 2]), 2, 2, 2)

@@ -8,8 +8,8 @@ from tests.conftest import tiny_network
 from unmask.model.block import FeedForward
 from unmask.model.config import ModelConfig
 from unmask.model.kernels.int8 import (
-    MOST,
-    WIDE,
+    MAX_WIDE,
+    WEIGHT_MAX,
     InputRange,
     Int8FeedForward,
     Int8Linear,
@@ -45,14 +45,14 @@ def test_a_channel_that_is_far_wider_costs_the_others_little(shape):
 def test_by_hand():
     layer = nn.Linear(3, 1)
     with torch.no_grad():
-        layer.weight[:] = torch.tensor([[MOST, 1.0, 2.0]])
+        layer.weight[:] = torch.tensor([[WEIGHT_MAX, 1.0, 2.0]])
         layer.bias[:] = 0.25
     made = Int8Linear(layer, InputRange(torch.full((3,), -1.0), torch.full((3,), 1.55)))
     assert made.scale == pytest.approx(0.01)
     assert made.zero == 100
-    assert made.weight[:, 0].tolist() == [MOST, 1, 2]
+    assert made.weight[:, 0].tolist() == [WEIGHT_MAX, 1, 2]
     x = torch.tensor([[0.504, 7.0, -0.3]])  # rounded to 0.50; beyond what was seen, so 1.55; exact
-    assert made(x).item() == pytest.approx(MOST * 0.50 + 1.55 - 0.6 + 0.25, rel=1e-5)
+    assert made(x).item() == pytest.approx(WEIGHT_MAX * 0.50 + 1.55 - 0.6 + 0.25, rel=1e-5)
 
 
 def test_only_channels_far_wider_than_the_middle_one_are_wide_and_at_most_eight():
@@ -62,7 +62,7 @@ def test_only_channels_far_wider_than_the_middle_one_are_wide_and_at_most_eight(
     assert InputRange(torch.zeros(40), reach).wide().tolist() == [3, 30]
     assert InputRange(-reach, torch.zeros(40)).wide().tolist() == [3, 30]
     reach[10:25] = torch.arange(10.0, 25.0)
-    assert InputRange(-reach, reach).wide().tolist() == list(range(25 - WIDE, 25))
+    assert InputRange(-reach, reach).wide().tolist() == list(range(25 - MAX_WIDE, 25))
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
@@ -104,7 +104,7 @@ def test_factors_by_hand():
     )
     assert made.shrink.tolist() == [1.0, 1.0, 0.25]  # the root of 4 to 0.25
     assert made.scale == pytest.approx(2 / 255)
-    assert made.weight[:, 0].tolist() == [MOST, MOST, MOST]
+    assert made.weight[:, 0].tolist() == [WEIGHT_MAX, WEIGHT_MAX, WEIGHT_MAX]
 
 
 @torch.no_grad()

@@ -77,7 +77,9 @@ def test_a_second_step_by_hand():
     layer = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         layer.weight.fill_(1.0)
-    optimizer = make_optimizer(layer, OptimizerSettings(learning_rate=0.1, weight_decay=0.0, epsilon=1e-8))
+    optimizer = make_optimizer(
+        layer, OptimizerSettings(learning_rate=0.1, weight_decay=0.0, epsilon=1e-8)
+    )
     for gradient in (1.0, 3.0):
         layer.weight.grad = torch.tensor([[gradient]])
         optimizer.step()

@@ -25,7 +25,7 @@ from unmask.data.corpus.layout import (
 )
 from unmask.data.corpus.shards import Chunk, Words, id_type, write_shard
 from unmask.data.corpus.statistics import CorpusReport
-from unmask.data.read.documents import Document, Lines, Skipper, read_documents
+from unmask.data.read.documents import Document, Lines, SkipPolicy, read_documents
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder, file_lock, write_file
 from unmask.system.errors import DataError, FolderError
@@ -87,7 +87,7 @@ def prepare(
     with file_lock(out / f".lock-{task.number}", what="this corpus"):
         if (out / MANIFEST).exists():
             return _finished(out, files, notice)
-        skipper = Skipper(skip=settings.on_bad == "skip")
+        skipper = SkipPolicy(skip=settings.on_bad == "skip")
         documents = read_documents(files, skipper, column=settings.column, lines=settings.lines)
         count = 0
 
@@ -205,7 +205,7 @@ def _finish(
     plan: PreparePlan,
     facts: dict[str, object],
     count: int,
-    skipper: Skipper,
+    skipper: SkipPolicy,
 ) -> dict[str, Any] | None:
     """Merge the statistics of all shards into the manifest, if all shards exist."""
     paths = [shard_path(out, number, "json") for number in range(count)]

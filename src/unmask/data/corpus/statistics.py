@@ -19,7 +19,7 @@ SAMPLED = 2048  # hashes that are kept of a shard
 MERGED = 2**17  # ... and of a whole corpus
 OFTEN = 10  # of the most repeated sentences, this many are kept by name
 BINS = 32  # lengths are counted by powers of two
-SUMS = "records documents single empty sentences tokens unknown characters".split()
+SUMMED_FIELDS = "records documents single empty sentences tokens unknown characters".split()
 
 
 class Keyed(Protocol):
@@ -50,7 +50,7 @@ class CorpusReport:
 
     def add(self, other: "CorpusReport") -> None:
         """Add the statistics of another part."""
-        for name in SUMS:
+        for name in SUMMED_FIELDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.sentence_bins = _summed(self.sentence_bins, other.sentence_bins)
         self.document_bins = _summed(self.document_bins, other.document_bins)
@@ -132,7 +132,7 @@ def _most(counts: Counter[str], most: int) -> Iterable[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
 
 
-def leaks(train: Sequence[Keyed], dev: Sequence[Keyed], path: Path) -> list[str]:
+def leak_warning(train: Sequence[Keyed], dev: Sequence[Keyed], path: Path) -> list[str]:
     """Return a warning if training and dev data have examples in common, which flatters scores."""
     seen = {record.key for record in train}
     both = sum(record.key in seen for record in dev)

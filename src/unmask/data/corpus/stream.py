@@ -143,7 +143,9 @@ class Epoch:
     def __init__(self, plan: ExamplePlan, length: int, root: int, order: int) -> None:
         self.plan = plan
         # Masks are drawn by these: numbers of examples, not of rows, so packing changes no mask.
-        self.numbers = counter_rng.words(counter_rng.key(root, _NUMBER), plan.first).view(np.int64)
+        self.numbers = counter_rng.random_bits(counter_rng.key(root, _NUMBER), plan.first).view(
+            np.int64
+        )
         self.members, self.starts = shuffled_rows(plan.lengths, length, order)
 
     def __len__(self) -> int:

@@ -32,7 +32,7 @@ OUTSIDE = "O"
 INSIDE, ENDS, ALONE = "I", ("E", "L"), ("S", "U")  # BILOU is BIOES with other letters
 LENIENT = "; --set task.lenient=true takes all such for beginnings"
 LOOKED_AT = 5000  # sentences that are inspected
-Stretch = tuple[int, int]
+CharSpan = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Sentence:
     """A text with the spans of its words and entities; None where entities are not known."""
 
     text: str
-    words: tuple[Stretch, ...]
+    words: tuple[CharSpan, ...]
     entities: tuple[Entity, ...] | None
     where: str
     document: int = 0  # sentences of one document share this number
@@ -91,7 +91,7 @@ def read_sentences(
 
 
 def _columns(path: str | Path, watcher: ErrorPolicy, lenient: bool) -> Iterator[Sentence]:
-    scheme, counted = _look_at(path)
+    scheme, counted = _detect_scheme(path)
     if lenient and scheme == "IOB2":
         scheme = "IOB1"  # in which an entity may begin with I- or B-
     document = 0
@@ -108,11 +108,11 @@ def _columns(path: str | Path, watcher: ErrorPolicy, lenient: bool) -> Iterator[
 
 def scheme_of(path: str | Path) -> str:
     """Describe in words how a file of columns tags entities, and what else was detected."""
-    scheme, counted = _look_at(path)
+    scheme, counted = _detect_scheme(path)
     return f"tags in {scheme}" + (", a number after each word left out" if counted else "")
 
 
-def _look_at(path: str | Path) -> tuple[str, bool]:
+def _detect_scheme(path: str | Path) -> tuple[str, bool]:
     """Detect the tagging scheme, and whether every word ends in a digit for its position."""
     counted, letters = True, set()
     begins: Counter[str] = Counter()  # letters where an entity begins
@@ -214,13 +214,17 @@ def _objects(
 ) -> Iterator[Sentence]:
     def sentence(given: dict[str, object], where: str, text: str) -> Sentence:
         record = columns.renamed(given)
-        return _tagged(record, where, lenient) if "tokens" in record else _marked(record, where)
+        return (
+            _sentence_with_tags(record, where, lenient)
+            if "tokens" in record
+            else _sentence_with_spans(record, where)
+        )
 
     for number, found in enumerate(read_objects(path, watcher, sentence)):
         yield replace(found, document=number)
 
 
-def _tagged(record: dict[str, object], where: str, lenient: bool) -> Sentence:
+def _sentence_with_tags(record: dict[str, object], where: str, lenient: bool) -> Sentence:
     words = _texts(record, "tokens", where)
     empty = next((i for i, word in enumerate(words) if not word.strip()), None)
     if not words or empty is not None:
@@ -248,7 +252,7 @@ def _texts(record: dict[str, object], name: str, where: str) -> list[str]:
     return texts
 
 
-def _marked(record: dict[str, object], where: str) -> Sentence:
+def _sentence_with_spans(record: dict[str, object], where: str) -> Sentence:
     text = text_of(record, "text", where)
     spans = next((record[n] for n in ("entities", "spans", "labels") if n in record), None)
     if spans is None:
@@ -294,7 +298,7 @@ def _entity(span: object, text: str, where: str) -> Entity:
     return Entity(start, end, str(label).strip())
 
 
-def spelled(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+def entities_of_tags(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """Yield the entities in tags: first word, last word + 1, label. I- may begin one, as in CoNLL.
 
     >>> list(spelled(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))

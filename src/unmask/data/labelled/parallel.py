@@ -225,7 +225,7 @@ def _text(row: TableRow, name: str) -> str:
     return require_unicode(row.text(name), row.where)
 
 
-def find_folder(folder: Path, source: str, target: str) -> dict[str, tuple[Path, Path]]:
+def files_of_languages(folder: Path, source: str, target: str) -> dict[str, tuple[Path, Path]]:
     """Return the files of both languages in a folder: train, dev and, if there are any, test."""
     if source == target:
         raise DataError(f"{folder}: from '{source}' to '{target}'; need two languages. Change one.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.data.labelled.parallel import find_folder
+from unmask.data.labelled.parallel import files_of_languages
 from unmask.system.errors import SettingsError
 
 
@@ -34,5 +34,5 @@ class PairFiles:
             )
         if self.train or self.dev:
             raise SettingsError("a folder, and --train or --dev: give one or the other.")
-        found = find_folder(self.folder, self.source, self.target)
+        found = files_of_languages(self.folder, self.source, self.target)
         return found["train"], found["dev"]

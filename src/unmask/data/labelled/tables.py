@@ -17,7 +17,7 @@ from pathlib import Path
 
 from unmask.data.read.json_lines import read_objects
 from unmask.data.read.lines import (
-    PACKED,
+    COMPRESSED,
     REFUSE,
     ErrorPolicy,
     file_format,
@@ -143,7 +143,7 @@ def _parquet(path: Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterato
         with open_bytes(path, watcher) as file:
             # Parquet begins at its end, and a compressed stream cannot seek: it is decompressed
             # first.
-            source = path if path.suffix.lower() not in PACKED else pa.BufferReader(file.read())
+            source = path if path.suffix.lower() not in COMPRESSED else pa.BufferReader(file.read())
             table = pyarrow.parquet.ParquetFile(source)
             names = _chosen(choose, table.schema_arrow.names, path)
             for piece in table.iter_batches(columns=list(names), batch_size=4096):

@@ -26,7 +26,7 @@ SPOOLED = 2**20  # characters of skipped records that stay in memory; more go to
 SHOWN = 10_000  # characters that are kept of each skipped record
 LONGEST_LINE = 32 * 2**20  # bytes; the longest books have about a quarter of it
 LONGEST_DOCUMENT = 2**22  # characters; a longer one is cut, so that memory stays bounded
-SEVERAL = 1.5  # sentences per line, on average, from which lines are split
+SPLIT_FROM = 1.5  # sentences per line, on average, from which lines are split
 SAMPLE = 2000  # lines that are inspected to detect the layout of a file ...
 SAMPLE_CHARACTERS = 2**20  # ... or fewer, with at most this many characters
 
@@ -48,7 +48,7 @@ class Document:
 
 
 @dataclass
-class Skipper(ErrorPolicy):
+class SkipPolicy(ErrorPolicy):
     """Error policy of `unmask prepare`: counts records; refuses bad ones or writes them down."""
 
     skip: bool = False
@@ -90,7 +90,7 @@ class Skipper(ErrorPolicy):
 
 
 def read_documents(
-    files: Iterable[str], watcher: Skipper, *, column: str | None = None, lines: Lines = "auto"
+    files: Iterable[str], watcher: SkipPolicy, *, column: str | None = None, lines: Lines = "auto"
 ) -> Iterator[Document]:
     """Yield the documents of all files in order."""
     for file in files:
@@ -108,19 +108,19 @@ def read_documents(
             watcher.bad(DataError(f"{file}: no text in it; need at least one document."), "")
 
 
-def _plain(file: str, watcher: Skipper, lines: Lines) -> Iterator[Document]:
+def _plain(file: str, watcher: SkipPolicy, lines: Lines) -> Iterator[Document]:
     texts = (text for _, text in read_lines(file, watcher))
     sample = next(in_groups(texts, len, SAMPLE_CHARACTERS, SAMPLE), [])
     blocks, split = lines == "sentences", False
     if lines == "auto":
         full = [text for text in sample if text.strip()]
-        split = sum(1 for text in full for _ in split_sentences(text)) >= SEVERAL * max(
+        split = sum(1 for text in full for _ in split_sentences(text)) >= SPLIT_FROM * max(
             len(full), 1
         )
         blocks = _has_blocks(sample)
         if not blocks and len(sample) > 1:  # the first document may be longer than the sample
             # Errors are ignored in this extra pass: reading the file, below, reports them.
-            blocks = _has_blocks(text for _, text in read_lines(file, Skipper(skip=True)))
+            blocks = _has_blocks(text for _, text in read_lines(file, SkipPolicy(skip=True)))
     line = "a line is split into sentences" if split else "a line is a sentence"
     watcher.files[file] = (
         f"a blank line ends a document; {line}"

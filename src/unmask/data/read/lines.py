@@ -20,8 +20,8 @@ Line = tuple[int, str, DataError | None]  # number, text, and why the line canno
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 BOM = b"\xef\xbb\xbf"
-PACKED = (".gz", ".zst")
-HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
+COMPRESSED = (".gz", ".zst")
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 
 
 class ErrorPolicy:
@@ -91,7 +91,7 @@ def file_format(path: str | Path, formats: Sequence[str] | None = FORMATS) -> st
 def file_ending(path: str | Path) -> str:
     """Return the extension of a name, below .gz or .zst; .txt if there is none, as for "-"."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
-    return next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), ".txt")
+    return next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSED), ".txt")
 
 
 def read_lines(
@@ -214,7 +214,7 @@ def first_line(error: Exception) -> str:
 
 def require_unicode(text: str, where: str) -> str:
     """Return a text, refusing lone surrogates: JSON can spell them, UTF-8 cannot."""
-    if HALF.search(text):
+    if SURROGATE.search(text):
         raise DataError(
             f"{where}: \\ud800 to \\udfff alone is half a character; need both halves. Mend it."
         )

@@ -22,7 +22,7 @@ class TaskScores:
     detail: Detail
 
 
-def answers_of(scored: TaskScores) -> str:
+def task_section(scored: TaskScores) -> str:
     """Render everything that the report shows about one task."""
     detail, html = scored.detail, scores_table(scored.scores)
     if detail.table:

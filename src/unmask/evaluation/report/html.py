@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from unmask.evaluation.language_model import MaskedToken
-from unmask.evaluation.report.answers import TaskScores, answers_of, head_cells, table
+from unmask.evaluation.report.answers import TaskScores, head_cells, table, task_section
 from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.system.settings import write_toml
 from unmask.train.evaluator import metric_name
@@ -45,11 +45,11 @@ def write_report(
         lines = [_line(what, held, metric_name(name, what)) for what in own.scores]
         title = f"Scores on held-out data{f': {name}' if name else ''}"
         charts.append(Chart(title, lines))
-        extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{answers_of(own)}"
+        extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{task_section(own)}"
     usual = charts_of(metrics)
     folder.put(CURVES, stacked([*usual[:1], *charts] if charts else usual[:3]))
     name = folder.path.absolute().name  # absolute, because the name of "." is empty
-    folder.put(REPORT, page(name, metrics, folder.recipe, warnings, extra=extra))
+    folder.put(REPORT, report_page(name, metrics, folder.recipe, warnings, extra=extra))
 
 
 def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
@@ -80,7 +80,7 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
     return [chart for chart in found if any(line.xs for line in chart.lines)]
 
 
-def page(
+def report_page(
     name: str,
     metrics: list[dict[str, Any]],
     recipe: dict[str, Any],

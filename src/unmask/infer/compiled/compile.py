@@ -26,7 +26,7 @@ from unmask.infer.compiled.graph import (
     write_rows,
 )
 from unmask.infer.model import Model
-from unmask.infer.predict import asked
+from unmask.infer.predict import read_records
 from unmask.model.kernels.int8 import observing, quantized
 from unmask.model.shape import LABELS
 from unmask.system.console import Console
@@ -34,8 +34,12 @@ from unmask.system.disk import check_output_folder
 from unmask.system.errors import DataError, FolderError, SettingsError, require
 from unmask.tasks.forward import Forward, LiveForward
 
-FEWEST, FOUND, MOST = 20, 400, 2000  # texts: required; taken by default; taken of a file
-VECTORS = 0.985  # least cosine between a vector and its full-precision counterpart
+MIN_TEXTS, DEFAULT_TEXTS, MAX_TEXTS = (
+    20,
+    400,
+    2000,
+)  # texts: required; taken by default; taken of a file
+MIN_COSINE = 0.985  # least cosine between a vector and its full-precision counterpart
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,9 @@ def compile_model(
     check_output_folder(out, renamed=True)
     require("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
     refuse_other_than_transformers(model.network, model.path)
-    if len(records) < FEWEST:
+    if len(records) < MIN_TEXTS:
         raise DataError(
-            f"{len(records)} texts to compile with; need at least {FEWEST}. Give more (--texts)."
+            f"{len(records)} texts to compile with; need at least {MIN_TEXTS}. Give more (--texts)."
         )
     network = model.network
     if int8:
@@ -112,11 +116,11 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
     plain = model.network.shape.labels is None
     if source is not None:
         if plain:
-            return [record.text for record in islice(read_texts(source, column=column), MOST)]
-        found = asked(model.task, source, Columns(column))
-        return list(islice((record for record in found if "".join(record.key).strip()), MOST))
-    modules = read_library("python", limit=FOUND * 1000)
-    texts = [paragraph for module in modules for paragraph in module.paragraphs][:FOUND]
+            return [record.text for record in islice(read_texts(source, column=column), MAX_TEXTS)]
+        found = read_records(model.task, source, Columns(column))
+        return list(islice((record for record in found if "".join(record.key).strip()), MAX_TEXTS))
+    modules = read_library("python", limit=DEFAULT_TEXTS * 1000)
+    texts = [paragraph for module in modules for paragraph in module.paragraphs][:DEFAULT_TEXTS]
     if plain:
         return texts
     task, records = model.task, []
@@ -142,7 +146,7 @@ def _compared(
         # The worst vector decides: the mean hides single texts that int8 changes a lot.
         mean, least = float(cosines.mean()), float(cosines.min())
         text = f"vectors of {count:,} texts: cosine to full precision {mean:.4f} on average, "
-        return Agreements(least, VECTORS, count, f"{text}{least:.4f} at least")
+        return Agreements(least, MIN_COSINE, count, f"{text}{least:.4f} at least")
     if model.task.alike(truth):
         say("warning: the model says the same of all these texts; give some that differ (--texts)")
     agreement = model.task.agreement(truth, found)

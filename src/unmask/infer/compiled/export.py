@@ -27,7 +27,7 @@ from unmask.infer.compiled.graph import (
 from unmask.infer.pooling import mean_of_rows
 from unmask.model.factory import part_of
 from unmask.model.network import Network, PlainRows
-from unmask.model.shape import PAIR, POOLER, TOKENS, USUAL
+from unmask.model.shape import PAIR, POOLER, RESERVED_NAMES, TOKENS
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import FolderError
 
@@ -61,7 +61,7 @@ inputs = {{
 """
 
 
-class Padded(nn.Module):
+class PaddedNetwork(nn.Module):
     """A network with the inputs and outputs of transformers: one padded text per row."""
 
     def __init__(self, network: Network) -> None:
@@ -124,13 +124,13 @@ def export_onnx(folder: Folder, out: Path) -> float:
     """
     check_output_folder(out, renamed=True)
     refuse_other_than_transformers(folder.network, folder.path)
-    exported = (*USUAL, *folder.network.shape.several())
+    exported = (*RESERVED_NAMES, *folder.network.shape.several())
     refuse_other_encoders(folder.network, folder.path, exported, "an exported graph has")
     tokenizer = folder.needed_tokenizer()
     about = {"exported": str(folder.path), "task": (folder.manifest or {}).get("task")}
     with publish(out, about) as place:
         path = place / FILE
-        graph = Padded(folder.network).eval()
+        graph = PaddedNetwork(folder.network).eval()
         ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
         # A tensor passed twice would become a single input, hence zeros_like. Sizes of 0 and 1
         # would be taken as constants, hence 2 x 3.
@@ -152,7 +152,7 @@ def export_onnx(folder: Folder, out: Path) -> float:
     return difference
 
 
-def _difference(path: Path, graph: Padded) -> float:
+def _difference(path: Path, graph: PaddedNetwork) -> float:
     """Return the largest difference between the graph and the network.
 
     The graph gets padded batches, the network each text alone, so wrong padding shows, too.

@@ -23,10 +23,10 @@ from unmask.infer.engine import cores
 from unmask.model.network import Network, PlainRows
 from unmask.model.shape import MAIN
 from unmask.system.errors import FolderError, SettingsError, require
-from unmask.tasks.forward import READ, scores_at
+from unmask.tasks.forward import READ_PLACES, scores_at
 
 COMPILED = "compiled.onnx"  # file name in a model folder
-SLOW = "SkipLayerNormFusion"  # eight times as slow on one core as unfused
+DISABLED_FUSION = "SkipLayerNormFusion"  # eight times as slow on one core as unfused
 ROWS = "tokens", "segments", "index", "owner"
 PLACES, STATES, SCORES = "places", "states", "scores"
 Array = NDArray[Any]
@@ -123,7 +123,7 @@ def write_onnx(
         logger.setLevel(before)
 
 
-def installed() -> bool:
+def onnxruntime_installed() -> bool:
     """Return whether ONNX Runtime is installed."""
     return find_spec("onnxruntime") is not None
 
@@ -144,7 +144,7 @@ class CompiledForward:
 
     def scores(self, batch: Batch) -> Tensor:
         """Compute the label scores at the places that the batch names.  -> [P, C]"""
-        return self._run(batch, {PLACES: batch.labels[READ].numpy()}, SCORES)
+        return self._run(batch, {PLACES: batch.labels[READ_PLACES].numpy()}, SCORES)
 
     def last(self, batch: Batch) -> Tensor:
         """Compute the hidden states of the last block.  -> [B, S, D]"""
@@ -179,6 +179,6 @@ class CompiledForward:
                     self.path,
                     options,
                     providers=["CPUExecutionProvider"],
-                    disabled_optimizers=[SLOW],
+                    disabled_optimizers=[DISABLED_FUSION],
                 )
             return self.sessions[threads]

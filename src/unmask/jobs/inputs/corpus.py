@@ -25,7 +25,7 @@ from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim.schedules import Phase
 from unmask.train.preflight import PreflightError
 from unmask.train.recipe import Recipe
-from unmask.train.sources import Cursor, LazyMicroBatch, PlannedMicroBatch
+from unmask.train.sources import Cursor, LazyMicroBatch, PlannedStep
 
 _MASKS, _DROPOUT = 201, 202  # one key per kind of draw, apart from all others
 PAIRS = "pairs"  # the objective that is added if examples are sentence pairs
@@ -82,7 +82,7 @@ class CorpusSource:
         """Number of steps of the first phase in one pass over the corpus."""
         return len(self.streams[0].epoch(0)) / self.phases[0].rows
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedMicroBatch:
+    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the micro-batches of a step, small enough for the CPU's cache."""
         number = self._phase(progress)
         phase, stream = self.phases[number], self.streams[number]

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from unmask.data.batch import Batch
-from unmask.data.corpus.statistics import leaks
+from unmask.data.corpus.statistics import leak_warning
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.lines import REFUSE, ErrorPolicy
 from unmask.evaluation.tasks import Labelled
@@ -58,7 +58,7 @@ class LabelledFiles:
         # The held-out records too: a label that training never saw could never be predicted.
         for records in found:
             task.check(records)
-        notes += leaks(found[0], found[1], dev[0])
+        notes += leak_warning(found[0], found[1], dev[0])
         return Labelled(task, found[0], found[1], notes)
 
 

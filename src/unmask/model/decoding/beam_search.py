@@ -18,8 +18,8 @@ from torch import Tensor
 from unmask.model.config import SearchSettings
 
 # Removing finished texts copies the caches of all others, so it waits until a quarter is finished.
-SHRINK = 0.75
-NEVER = float("-inf")
+COMPACT_BELOW = 0.75
+MINUS_INF = float("-inf")
 Pick = Callable[[Tensor, Tensor, int], Tensor]  # scores [N, V], texts [N], step -> tokens [N]
 
 
@@ -83,7 +83,7 @@ class Search(ABC, Generic[S]):
         """Let the decoder read the last tokens and return its scores of the next ones."""
         scores, self.state = self.speaker.step(self.state, self.words)
         never = list(self.marks.never)
-        scores[:, never] = NEVER
+        scores[:, never] = MINUS_INF
         return scores
 
 
@@ -151,7 +151,7 @@ class _Single(Search[S]):
         scores = self._scores()
         words = self.pick(scores, texts, at)
         # `_whole` destroys the scores, so the token's own score is read first.
-        chance = scores.gather(1, words[:, None])[:, 0] - _whole(scores)
+        chance = scores.gather(1, words[:, None])[:, 0] - _logsumexp_(scores)
         on = texts[wanted]
         self.total[on] += chance[wanted]
         self.said[on, at] = words[wanted]
@@ -159,7 +159,7 @@ class _Single(Search[S]):
         wanted = wanted & (words != self.marks.end) & (at + 1 < self.limits[texts])
         alive = int(wanted.sum())
         self.at, self.done = at + 1, not alive
-        if alive and alive <= SHRINK * len(texts):
+        if alive and alive <= COMPACT_BELOW * len(texts):
             (keep,) = wanted.nonzero(as_tuple=True)
             self.state = self.state.select(keep)
             texts, words, wanted = texts[keep], words[keep], wanted[keep]
@@ -173,7 +173,7 @@ class _Single(Search[S]):
         return [Hypothesis(row[:length], score) for row, length, score in rows]
 
 
-def _whole(scores: Tensor) -> Tensor:
+def _logsumexp_(scores: Tensor) -> Tensor:
     """Return log sum exp of the scores, computed in place: they are overwritten.  [N, V] -> [N]"""
     highest = scores.amax(dim=-1, keepdim=True)
     return scores.sub_(highest).exp_().sum(dim=-1).log_() + highest[:, 0]
@@ -222,7 +222,7 @@ class _Beams(Search[S]):
         self.words = self.words[each]  # [M * beams] last token of each beam
         self.said = self.limits.new_zeros(len(each), 0)
         shape = len(self.texts), self.count
-        self.scores = torch.full(shape, NEVER, device=self.limits.device)
+        self.scores = torch.full(shape, MINUS_INF, device=self.limits.device)
         # All beams begin alike. With the others at -inf, the first step takes the best tokens of
         # one beam, not the same token in every beam.
         self.scores[:, 0] = 0.0
@@ -250,7 +250,7 @@ class _Beams(Search[S]):
         highest, words = scores.topk(several)
         # Normalised after `topk`, because `_whole` overwrites the scores; it subtracts the same
         # number from all tokens of a beam, which does not change their order.
-        before = self.scores - _whole(scores).view_as(self.scores)  # [M, beams]
+        before = self.scores - _logsumexp_(scores).view_as(self.scores)  # [M, beams]
         totals = (highest.view(*before.shape, several) + before[:, :, None]).flatten(1)
         best, which = totals.topk(2 * self.count, dim=1)  # of [M, beams * several]
         beam, word = which // several, words.view_as(totals).gather(1, which)  # [M, 2 * beams]
@@ -272,7 +272,7 @@ class _Beams(Search[S]):
         # lower would not have been kept as a beam either.
         first = ends.clone()
         first[:, self.count :] = False
-        first &= best > NEVER  # not continuations of beams that are still at -inf
+        first &= best > MINUS_INF  # not continuations of beams that are still at -inf
         places: list[list[int]] = first.nonzero().tolist()
         for m, place in places:
             row = m * self.count + int(beam[m, place])
@@ -303,7 +303,7 @@ class _Beams(Search[S]):
             # A text at its limit is cut off. Its open beams compete with those that have ended.
             if late and len(self.ended[text]) < self.count:
                 for beam, score in enumerate(own):
-                    if score > NEVER:
+                    if score > MINUS_INF:
                         self._note(text, m * self.count + beam, score)
             on.append(not late and not self._enough(text, max(own)))
         self.done = not any(on)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-LEAST = 16  # smallest capacity, in tokens
+MIN_CAPACITY = 16  # smallest capacity, in tokens
 
 
 @dataclass
-class GrowingTensor:
+class KVStorage:
     """Storage of keys and values with spare capacity, so that appending a token copies no others.
 
     Several caches may share a storage. The first `used` tokens are never overwritten: a cache of
@@ -31,7 +31,7 @@ class GrowingTensor:
 class KVCache:
     """Keys and values of the first `length` tokens of a storage."""
 
-    room: GrowingTensor
+    room: KVStorage
     length: int = 0
 
     @property
@@ -51,8 +51,8 @@ class KVCache:
         # capacity makes moves rare.
         if self.room.used != self.length or self.room.keys.shape[2] < length:
             batch, heads, _, size = keys.shape
-            shape = (batch, heads, max(LEAST, 2 * length), size)
-            room = GrowingTensor(keys.new_empty(shape), values.new_empty(shape))
+            shape = (batch, heads, max(MIN_CAPACITY, 2 * length), size)
+            room = KVStorage(keys.new_empty(shape), values.new_empty(shape))
             room.keys[:, :, : self.length] = self.keys
             room.values[:, :, : self.length] = self.values
             self.room = room
@@ -63,7 +63,7 @@ class KVCache:
     def select(self, which: Tensor) -> "KVCache":
         """Copy some sequences, possibly repeated, to a storage of the same capacity.  [M]"""
         shape = (len(which), *self.room.keys.shape[1:])
-        room = GrowingTensor(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
+        room = KVStorage(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
         chosen = KVCache(room, self.length)
         # Copied straight to their destination: several times as fast as tensor[which] and a move.
         torch.index_select(self.keys, 0, which, out=chosen.keys)

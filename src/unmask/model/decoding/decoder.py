@@ -17,8 +17,8 @@ from unmask.model import masks, positions
 from unmask.model.attention import Attention
 from unmask.model.block import Block, ReadSource, dropout_of, last_norm_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.cache import GrowingTensor, KVCache
-from unmask.model.decoding.unpacking import TextPlaces, texts_left
+from unmask.model.decoding.cache import KVCache, KVStorage
+from unmask.model.decoding.unpacking import TextPlaces, selected_texts
 from unmask.model.init import embedding_table
 from unmask.model.kernels import training
 from unmask.model.shape import DecoderConfig
@@ -26,8 +26,8 @@ from unmask.system.settings import validate
 
 # Settings that a decoder does not take from its encoder: those that make it a decoder, and those
 # per layer, because the encoder may have another number of layers.
-OWN: dict[str, object] = {"cell": "attention", "causal": True, "embedding_width": None}
-OWN |= {"layer_settings": (), "layer_cycle": None, "layer_groups": None}
+NOT_FROM_ENCODER: dict[str, object] = {"cell": "attention", "causal": True, "embedding_width": None}
+NOT_FROM_ENCODER |= {"layer_settings": (), "layer_cycle": None, "layer_groups": None}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TransformerState:
     def select(self, which: Tensor, each: int = 1) -> "TransformerState":
         """Select sequences, possibly repeated; each group of `each` belongs to one text.  [M]"""
         count = len(self.source[0])
-        texts = texts_left(which, len(self.words[0].keys) // count, each, count)
+        texts = selected_texts(which, len(self.words[0].keys) // count, each, count)
         said = replace(self, words=tuple(kept.select(which) for kept in self.words))
         if texts is None:  # beams moved within their texts only: the larger tensors are not copied
             return said
@@ -59,7 +59,7 @@ class Decoder(nn.Module):
         super().__init__()
         changes = {"layers": own.layers, "max_length": own.max_length}
         # Validated anew, because the limits of position tables hold for the decoder's length too.
-        table_of: dict[str, object] = {**config.model_dump(), **OWN, **changes}
+        table_of: dict[str, object] = {**config.model_dump(), **NOT_FROM_ENCODER, **changes}
         self.config = config = validate(ModelConfig, table_of, where="decoder")
         self.tokens = None if own.shared else embedding_table(own.vocab_size, config.width)
         self.positions = positions.make_positions(config)
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
         allowed = None if bool(real.all()) else real[:, None, None]
         added = masks.as_scores(allowed, None, states.dtype)
         return TransformerState(
-            tuple(KVCache(GrowingTensor(nothing, nothing)) for _ in source), source, added
+            tuple(KVCache(KVStorage(nothing, nothing)) for _ in source), source, added
         )
 
     def step(

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from unmask.model.attention import Alignment
 from unmask.model.block import dropout_of, norm_of
 from unmask.model.config import ModelConfig
-from unmask.model.decoding.unpacking import TextPlaces, texts_left
+from unmask.model.decoding.unpacking import TextPlaces, selected_texts
 from unmask.model.init import embedding_table
 from unmask.model.kernels import training
 from unmask.model.shape import DecoderConfig
@@ -86,7 +86,7 @@ class RecurrentState:
     def select(self, which: Tensor, each: int = 1) -> "RecurrentState":
         """Select sequences, possibly repeated; each group of `each` belongs to one text.  [M]"""
         count = len(self.real)
-        texts = texts_left(which, len(self.context) // count, each, count)
+        texts = selected_texts(which, len(self.context) // count, each, count)
         cell = tuple(part[:, which] for part in self.cell)
         spoken = replace(self, cell=cell, context=self.context[which])
         if texts is None:

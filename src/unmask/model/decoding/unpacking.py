@@ -38,7 +38,7 @@ class TextPlaces:
         return real
 
 
-def texts_left(which: Tensor, before: int, each: int, count: int) -> Tensor | None:
+def selected_texts(which: Tensor, before: int, each: int, count: int) -> Tensor | None:
     """Return the text of each group of selected sequences; None if all `count` texts are kept.
 
     Every text had `before` sequences. Groups of `each` sequences may move, repeat or be left out,

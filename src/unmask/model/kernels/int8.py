@@ -25,8 +25,14 @@ from torch import Tensor, nn
 from unmask.model.block import Block, FeedForward
 from unmask.model.network import Network
 
-FAR, WIDE = 2.5, 8  # a wide channel has 2.5 times the median range; at most 8 are treated as wide
-MOST, STEPS = 63, 255  # largest quantised weight (7 bits, signed) and input (8 bits, unsigned)
+WIDE_RATIO, MAX_WIDE = (
+    2.5,
+    8,
+)  # a wide channel has 2.5 times the median range; at most 8 are treated as wide
+WEIGHT_MAX, STEPS = (
+    63,
+    255,
+)  # largest quantised weight (7 bits, signed) and input (8 bits, unsigned)
 
 
 @dataclass
@@ -50,8 +56,8 @@ class InputRange:
     def wide(self) -> Tensor:
         """Return the channels with a range far above the median, at most `WIDE` of them.  -> [W]"""
         reach = self.reach
-        widest = reach.topk(min(WIDE, len(reach))).indices.sort().values
-        return widest[reach[widest] > FAR * reach.median()]
+        widest = reach.topk(min(MAX_WIDE, len(reach))).indices.sort().values
+        return widest[reach[widest] > WIDE_RATIO * reach.median()]
 
     def without(self, channels: Tensor) -> "InputRange":
         """Return the ranges with those of some channels reset to zero."""
@@ -87,7 +93,7 @@ class Int8Linear(nn.Module):
         high = float((seen.high / factor).max().clamp(min=0.0))
         scale = max((high - low) / STEPS, 1e-8)
         weight = full * factor
-        weight_scale = (weight.abs().amax(dim=1) / MOST).clamp(min=1e-12)
+        weight_scale = (weight.abs().amax(dim=1) / WEIGHT_MAX).clamp(min=1e-12)
         bias = full.new_zeros(len(full)) if linear.bias is None else linear.bias.detach().clone()
         parts = {
             "weight": (weight / weight_scale[:, None]).round().to(torch.int8).T.contiguous(),

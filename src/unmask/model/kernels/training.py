@@ -56,13 +56,13 @@ def _bytes(shape: torch.Size) -> Tensor:
     return words.view(torch.uint8)[:count].view(shape)
 
 
-def _kept(chance: Tensor, steps: int) -> Tensor:
+def _keep_mask(chance: Tensor, steps: int) -> Tensor:
     """Return 1.0 where a number is kept, 0.0 where it is dropped."""
     # Compare straight into floats: a boolean mask would be converted in one more pass.
     return torch.ge(chance, steps, out=torch.empty(chance.shape))
 
 
-def _grown(steps: int) -> float:
+def _keep_scale(steps: int) -> float:
     """Return the factor of kept numbers that preserves the mean: 1 / (1 - rate)."""
     return LEVELS / (LEVELS - steps)
 
@@ -96,19 +96,19 @@ class _PlusDropped(Function):
         ctx.save_for_backward(chance)  # bytes: a quarter of the memory of a mask in floats
         ctx.steps = steps
         # Mask, scale and residual sum in a single pass.
-        return torch.addcmul(x, y, _kept(chance, steps), value=_grown(steps))
+        return torch.addcmul(x, y, _keep_mask(chance, steps), value=_keep_scale(steps))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (chance,) = ctx.saved_tensors
-        kept = _kept(chance, ctx.steps)  # a new tensor, so it may be overwritten
-        return grad, kept.mul_(grad).mul_(_grown(ctx.steps)), None
+        kept = _keep_mask(chance, ctx.steps)  # a new tensor, so it may be overwritten
+        return grad, kept.mul_(grad).mul_(_keep_scale(ctx.steps)), None
 
 
 def dropped(x: Tensor, dropout: nn.Module) -> Tensor:
     """Apply dropout to a tensor of any shape."""
-    if isinstance(dropout, nn.Dropout) and _acts(dropout, x):
+    if isinstance(dropout, nn.Dropout) and _is_active(dropout, x):
         return plus_dropped(x.new_zeros(()), x, dropout)
     out: Tensor = dropout(x)
     return out
@@ -116,13 +116,13 @@ def dropped(x: Tensor, dropout: nn.Module) -> Tensor:
 
 def plus_dropped(x: Tensor, y: Tensor, dropout: nn.Module) -> Tensor:
     """Return x + dropout(y), where x has y's shape or is a scalar."""
-    if isinstance(dropout, nn.Dropout) and _acts(dropout, y):
+    if isinstance(dropout, nn.Dropout) and _is_active(dropout, y):
         return _apply(_PlusDropped, x, y, steps_of(dropout.p))
     out: Tensor = x + dropout(y)
     return out
 
 
-def _acts(dropout: nn.Dropout, x: Tensor) -> bool:
+def _is_active(dropout: nn.Dropout, x: Tensor) -> bool:
     """Whether dropout is active and the fast functions apply to x."""
     return bool(dropout.p) and dropout.training and usable(x, training=True)
 
@@ -156,8 +156,8 @@ class _SelfAttend(Function):
         # back the dropped ones.
         ctx.save_for_backward(q, k, v, weights, chance, turn)
         # The scale of kept weights is a factor of the whole product, so it costs no pass.
-        used = weights if chance is None else _kept(chance, steps).mul_(weights)
-        mixed = _product(used, v, _grown(steps)).view(b, h, s, d)
+        used = weights if chance is None else _keep_mask(chance, steps).mul_(weights)
+        mixed = _product(used, v, _keep_scale(steps)).view(b, h, s, d)
         return mixed.transpose(1, 2).reshape(b, s, h * d)
 
     @staticmethod
@@ -165,9 +165,9 @@ class _SelfAttend(Function):
     def backward(ctx: _Reading, grad: Tensor) -> tuple[Tensor, None, None, None]:
         q, k, v, weights, chance, turn = ctx.saved_tensors
         b, s, d = len(grad), q.shape[1], q.shape[2]
-        grown = _grown(ctx.steps)
+        grown = _keep_scale(ctx.steps)
         g = grad.view(b, s, -1, d).transpose(1, 2).reshape(q.shape)
-        kept = None if chance is None else _kept(chance, ctx.steps)
+        kept = None if chance is None else _keep_mask(chance, ctx.steps)
         used = weights if kept is None else kept * weights
         to_weights = _product(g, v.transpose(1, 2), grown)
         if kept is not None:

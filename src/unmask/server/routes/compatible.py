@@ -12,7 +12,15 @@ from fastapi import APIRouter, Response
 from unmask.infer.embed import Vector
 from unmask.server import schemas
 from unmask.server.limits import RequestError, invalid
-from unmask.server.service import VERBS, Embedded, Service, TextOrPair, capabilities, chosen, named
+from unmask.server.service import (
+    CAPABILITIES,
+    Embedded,
+    Service,
+    TextOrPair,
+    capabilities,
+    choose_model,
+    model_named,
+)
 from unmask.tasks.classify import Labels
 from unmask.version import VERSION
 
@@ -38,7 +46,7 @@ def _openai(routes: APIRouter, desk: Service) -> None:
         texts = _listed(asked.input)
         if not texts:
             raise invalid("input is empty; need a text or a list of them.")
-        name, model = chosen(desk.models, "embed", asked.model)
+        name, model = choose_model(desk.models, "embed", asked.model)
         width = model.network.config.width
         # Checked before any text is computed: the width is known.
         if asked.dimensions not in (None, width):
@@ -62,7 +70,7 @@ def _openai(routes: APIRouter, desk: Service) -> None:
     @routes.get("/v1/models/{name:path}", tags=["OpenAI"])
     async def model(name: str) -> schemas.OpenAIModel:
         """Return one model by its name, or 404 if the server does not offer it."""
-        named(desk.models, name)
+        model_named(desk.models, name)
         return schemas.OpenAIModel(id=name)
 
 
@@ -126,8 +134,8 @@ def _labels(routes: APIRouter, desk: Service) -> None:
         its labels for each input; any other model returns one embedding per text.
         """
         # Every model can embed, so this finds the named or the first model, whatever its task.
-        _, model = chosen(desk.models, "embed", asked.model)
-        if VERBS["classify"].can(model):
+        _, model = choose_model(desk.models, "embed", asked.model)
+        if CAPABILITIES["classify"].can(model):
             return (await shares(asked))[0]
         given = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
         texts = [text for text in given if isinstance(text, str)]
@@ -144,7 +152,7 @@ def _about(routes: APIRouter, desk: Service) -> None:
         name, model = next(iter(desk.models.items()))
         labels = model.network.shape.labels
         kind: dict[str, object] = {"embedding": {"pooling": "mean"}}
-        if labels and VERBS["classify"].can(model):
+        if labels and CAPABILITIES["classify"].can(model):
             names = {str(i): own for i, own in enumerate(labels.names)}
             kind = {"classifier": {"id2label": names}}
         return schemas.ServerInfo(

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, create_model
 
 from unmask.server.limits import RequestError, invalid
-from unmask.server.schemas import MANY, Request, Truncate
+from unmask.server.schemas import MAX_ITEMS, Request, Truncate
 from unmask.server.service import Service
 from unmask.tasks.asks import Ask
 from unmask.tasks.base import Task
@@ -53,7 +53,7 @@ def _route(routes: APIRouter, desk: Service, task: Task[Any, Any]) -> None:
     """Add the route of a task, with request and response types made for it."""
     name, title = task.name, task.name.capitalize()
     base = StreamQuestions if task.generates else Questions
-    items: tuple[Any, Any] = GenericAlias(list, (task.Ask,)), Field(max_length=MANY)
+    items: tuple[Any, Any] = GenericAlias(list, (task.Ask,)), Field(max_length=MAX_ITEMS)
     asked_type = create_model(f"{title}Questions", __base__=base, items=items)
     answer_type = create_model(f"{title}Answer", answer=(task.answers, ...), view=(View, ...))
 

@@ -16,7 +16,7 @@ from unmask.tasks.regress import Number
 from unmask.tasks.translate import AskTranslation, Translate
 from unmask.train.run_folder import read_metrics
 
-MOST = 1500  # training entries of a run that are sent, at most
+MAX_ENTRIES = 1500  # training entries of a run that are sent, at most
 
 
 def router(desk: Service) -> APIRouter:
@@ -119,7 +119,7 @@ def _looking(routes: APIRouter, desk: Service) -> None:
         if name not in desk.runs:
             raise RequestError(404, f"run '{name[:80]}': not watched here.", "unknown_run")
         entries = read_metrics(desk.runs[name])
-        step = -(-len(entries) // MOST)  # rounded up, so that at most MOST remain
+        step = -(-len(entries) // MAX_ENTRIES)  # rounded up, so that at most MOST remain
         return [
             entry
             for number, entry in enumerate(entries)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 ROUNDS = 5  # Newton-Schulz iterations
 # Coefficients of Jordan et al.: they raise small singular values fast, and only near to 1.
 FIRST, SECOND, THIRD = 3.4445, -4.7750, 2.0315
-LENGTH = 0.2  # root mean square of AdamW's usual updates (Liu et al.)
+UPDATE_RMS = 0.2  # root mean square of AdamW's usual updates (Liu et al.)
 
 
 class Muon(torch.optim.AdamW):
@@ -59,7 +59,7 @@ class Muon(torch.optim.AdamW):
         for shape, pairs in alike.items():
             turned = orthogonal(torch.stack([direction for _, direction in pairs]))
             # An orthogonal matrix has entries of root mean square max(shape) ** -0.5.
-            length = LENGTH * max(shape) ** 0.5 * rate
+            length = UPDATE_RMS * max(shape) ** 0.5 * rate
             for (part, _), direction in zip(pairs, turned, strict=True):
                 part.mul_(1 - rate * group["weight_decay"]).sub_(direction, alpha=length)
 

@@ -24,7 +24,9 @@ class OptimizerSettings(Settings):
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-6
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01  # weight decay of matrices and embeddings only
+    weight_decay: Annotated[float, Field(ge=0.0)] = (
+        0.01  # weight decay of matrices and embeddings only
+    )
     max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0  # maximum gradient norm
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # learning rate of a layer / next
     head_factor: Annotated[float, Field(gt=0.0)] = 1.0  # learning rate of heads / peak
