@@ -75,8 +75,11 @@ def adamw(model: torch.nn.Module, rules: OptimizerSettings) -> torch.optim.AdamW
     plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
     rest = [p for p in model.parameters() if not any(p is other for other in plain)]
     return torch.optim.AdamW(
-        [{"params": rest, "weight_decay": rules.decay}, {"params": plain, "weight_decay": 0.0}],
-        lr=rules.rate,
+        [
+            {"params": rest, "weight_decay": rules.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ],
+        lr=rules.learning_rate,
         betas=(rules.beta1, rules.beta2),
         eps=rules.epsilon,
         fused=True,
@@ -106,7 +109,7 @@ class PaddedRows:
         )
         self.parts = [trimmed(part) if trim else part for part in parts]
         self.optimizer = adamw(self.model, rules)
-        self.clip = rules.clip
+        self.clip = rules.max_grad_norm
 
     def step(self) -> None:
         """Train on all examples once."""

@@ -145,6 +145,9 @@ def test_a_recipe_of_the_first_version_is_read_and_its_new_names_are_told(
     *notices, error = unmask("pretrain", path, *run, *flags, *wrong).stderr.splitlines()
     assert sorted(notices) == [
         "notice: the setting examples is now called data",
+        "notice: the setting optimizer.clip is now called optimizer.max_grad_norm",
+        "notice: the setting optimizer.decay is now called optimizer.weight_decay",
+        "notice: the setting optimizer.rate is now called optimizer.learning_rate",
         "notice: the setting phases is now called schedule.phases",
         "notice: the setting train.keep is now called loop.keep_checkpoints",
     ]

@@ -73,7 +73,7 @@ def test_workers_side_by_side_say_the_same(model, monkeypatch):
     begun = []
     several = engine._worker_map
     monkeypatch.setattr(
-        engine, "_several", lambda workers: begun.append(workers) or several(workers)
+        engine, "_worker_map", lambda workers: begun.append(workers) or several(workers)
     )
     monkeypatch.setattr(Translate, "worker_tokens", 40)
     torch.set_num_threads(2)  # `one_thread` puts it back

@@ -48,7 +48,7 @@ def machine(monkeypatch):
     """A machine of known speed: tokens a second by size; each size has ten times the weights."""
 
     def of(rest=0.0, **speeds):
-        monkeypatch.setattr(budget, "LADDER", {size: {"size": size} for size in budget.SIZES})
+        monkeypatch.setattr(budget, "CANDIDATES", {size: {"size": size} for size in budget.SIZES})
         weights = {size: 10**4 * 10**i for i, size in enumerate(budget.SIZES)}
 
         def timed(recipe, *_):
@@ -234,7 +234,7 @@ def test_a_given_size_has_the_batch_that_it_would_have_been_chosen_with(
 ):
     machine(**{**SPEEDS, "tiny": 10**6, "mini": 10**6})
     monkeypatch.setattr(budget, "NEEDED", 0.0 if size == "mini" else 1e12)
-    monkeypatch.setattr(budget, "LADDER", {name: {"size": name} for name in ("tiny", "mini")})
+    monkeypatch.setattr(budget, "CANDIDATES", {name: {"size": name} for name in ("tiny", "mini")})
     alone = chosen(asked("--minutes", minutes))
     assert alone[0] == size
     assert chosen(asked("--minutes", minutes, "--size", size)) == alone

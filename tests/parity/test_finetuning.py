@@ -128,6 +128,8 @@ def test_steps_of_fine_tuning_lead_to_the_weights_of_transformers(data, tmp_path
     moved = 0.0
     for name, tensor in ours.state_dict().items():
         # What has no gradient, as the bias of keys, has one of rounding, and AdamW takes a step.
-        torch.testing.assert_close(tensor, back[name], atol=RULES.rate / 20, rtol=0, msg=name)
+        torch.testing.assert_close(
+            tensor, back[name], atol=RULES.learning_rate / 20, rtol=0, msg=name
+        )
         moved = max(moved, (tensor - before[name]).abs().max().item())
-    assert moved > RULES.rate
+    assert moved > RULES.learning_rate

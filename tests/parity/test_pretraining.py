@@ -107,4 +107,4 @@ def test_steps_of_training_lead_to_the_weights_of_transformers(both, batches, ob
     for name, tensor in ours.state_dict().items():
         torch.testing.assert_close(tensor, back[name], atol=1e-5, rtol=0, msg=name)
         moved = max(moved, (tensor - before[name]).abs().max().item())
-    assert moved > RULES.rate
+    assert moved > RULES.learning_rate

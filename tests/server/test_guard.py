@@ -245,7 +245,7 @@ def test_an_answer_that_is_read_in_part_is_given_up_too(served):
 
 
 def test_an_answer_that_the_system_holds_ends_with_the_idle_connection(served, monkeypatch):
-    monkeypatch.setattr("unmask.server.server.IDLE", 1)
+    monkeypatch.setattr("unmask.server.server.KEEP_ALIVE_SECONDS", 1)
     with running(served) as found:
         kept = [socket.create_connection(("127.0.0.1", found.port)) for _ in range(20)]
         for connection in kept:

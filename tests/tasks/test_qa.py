@@ -9,7 +9,8 @@ from unmask.data.labelled.squad import Question, Span
 from unmask.infer.answering import answer_records
 from unmask.system.errors import DataError
 from unmask.tasks.forward import LiveForward, scores_of
-from unmask.tasks.qa import Candidate, Qa, QaAnswer, QaSettings, best_match, normalized, word_f1
+from unmask.tasks.metrics import normalized, word_f1
+from unmask.tasks.qa import Candidate, Qa, QaAnswer, QaSettings, best_match
 from unmask.text.tokens import Tokenizers
 
 CONTEXT = "it began in october 1973 . the cat sat on the mat in paris ."

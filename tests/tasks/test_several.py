@@ -109,7 +109,7 @@ def test_an_idle_head_decays_by_hand(made):
     before = made[2].state_dict()
     after, moments, _ = trained(made, ["number"])
     name = "heads.names.dense"
-    shrunk = before[f"{name}.weight"] * (1 - RULES.rate * RULES.decay)
+    shrunk = before[f"{name}.weight"] * (1 - RULES.learning_rate * RULES.weight_decay)
     torch.testing.assert_close(after[f"{name}.weight"], shrunk, atol=0, rtol=1e-6)
     assert not torch.equal(after[f"{name}.weight"], before[f"{name}.weight"])
     assert torch.equal(after[f"{name}.bias"], before[f"{name}.bias"])

@@ -85,7 +85,7 @@ def rows(monkeypatch):
         def rows_of(lengths):
             return plan or [[i] for i in range(len(lengths))]
 
-        monkeypatch.setattr(translate, "rows_of", rows_of)
+        monkeypatch.setattr(translate, "cheapest_rows", rows_of)
 
     return lay
 

@@ -75,12 +75,12 @@ def assembled(start: Callable[[], object], *, term: str | None = None) -> Assemb
     pieces = _pieces(loop, term)
 
     def step() -> None:
-        site = StepSite(loop.processes, loop.precision, loop.optimized.clip)
+        site = StepSite(loop.processes, loop.precision, loop.optimized.max_grad_norm)
         result = loop.step(loop.module, pieces, site)
         assert result is not None
         assert result.taken
         loop.optimizer.step()
-        if loop.settings.average:
+        if loop.settings.weight_average:
             for module in (loop.given.network, loop.given.objective):
                 average(module, loop.optimizer, 0.1)
 

@@ -50,8 +50,8 @@ def refused(given, *changes, scope=PRETRAIN) -> str:
         ),
         ({"tune": {"bach": 3}}, "recipe: unknown key 'tune'; "),
         (
-            {"optimizer": {"learning_rate": 1.0}},
-            "recipe [optimizer]: unknown key 'learning_rate'; ",
+            {"optimizer": {"learnig_rate": 1.0}},
+            "recipe [optimizer]: unknown key 'learnig_rate'; ",
         ),
         ({"schedule": {"step": 9}}, "recipe [schedule]: unknown key 'step'; did you mean 'steps'?"),
         (
@@ -423,6 +423,9 @@ def test_a_file_of_the_first_version_means_what_it_meant_and_its_new_names_are_t
     before, after = Heard(), Heard()
     made = compose(scope, tmp_path / "old.toml", console=before)
     assert made == compose(scope, now, console=after)
+    optimizer = tomllib.loads(text).get("optimizer", {})
+    inside = {f"optimizer.{key}": MOVED.get(f"optimizer.{key}") for key in optimizer}
+    moved = moved | {old: new for old, new in inside.items() if new}
     notices = [f"notice: the setting {old} is now called {new}" for old, new in moved.items()]
     assert sorted(before.said) == sorted(notices)
     assert after.said == [], "what comes with unmask has the names of today"
@@ -459,7 +462,16 @@ MOVES = {
     "decoder": (TRANSLATE, "decoder.max_length", "model.decoder.max_length", 70),
     "phases": (PRETRAIN, "phases", "schedule.phases", [{"length": 32, "batch_tokens": 64}]),
     "temperature": (MULTI_TASK, "temperature", "data.temperature", 0.25),
-    "train": (FINETUNE, "train.keep", "loop.keep_checkpoints", 7),
+    "train": (FINETUNE, "train.log_steps", "loop.log_steps", 7),
+    "optimizer.rate": (FINETUNE, "optimizer.rate", "optimizer.learning_rate", 0.5),
+    "optimizer.decay": (FINETUNE, "optimizer.decay", "optimizer.weight_decay", 0.5),
+    "optimizer.clip": (PRETRAIN, "optimizer.clip", "optimizer.max_grad_norm", 0.5),
+    "optimizer.factor": (PRETRAIN, "optimizer.factor", "optimizer.muon_factor", 0.5),
+    "loop.micro_tokens": (FINETUNE, "loop.micro_tokens", "loop.micro_batch_tokens", 7),
+    "loop.ahead": (PRETRAIN, "loop.ahead", "loop.prefetch", "on"),
+    "loop.average": (PRETRAIN, "loop.average", "loop.weight_average", 0.5),
+    "loop.keep": (MULTI_TASK, "loop.keep", "loop.keep_checkpoints", 7),
+    "loop.bad_steps": (FINETUNE, "loop.bad_steps", "loop.max_skipped_steps", 7),
     "train.evaluations": (FINETUNE, "train.evaluations", "evaluate.times", 7),
     "train.eval_tokens": (PRETRAIN, "train.eval_tokens", "evaluate.tokens", 7),
     "tune.batch": (FINETUNE, "tune.batch", "loop.batch_size", 7),

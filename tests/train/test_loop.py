@@ -141,7 +141,7 @@ def test_the_same_wish_passed_on_twice_is_one(run, tmp_path):
 
 
 def test_a_second_signal_leaves_at_once(run, tmp_path, whole, monkeypatch):
-    monkeypatch.setattr("unmask.system.signals.SAME", -1.0)
+    monkeypatch.setattr("unmask.system.signals.SAME_REQUEST_SECONDS", -1.0)
 
     def twice():
         os.kill(os.getpid(), signal.SIGTERM)

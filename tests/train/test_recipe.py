@@ -49,8 +49,8 @@ def paper() -> Recipe:
 
 def test_bert_is_the_optimizer_of_the_paper(paper):
     how = paper.optimizer
-    assert (how.rate, how.beta1, how.beta2, how.decay) == (1e-4, 0.9, 0.999, 0.01)
-    assert (how.epsilon, how.clip) == (1e-6, 1.0)  # of the code that was published with it
+    assert (how.learning_rate, how.beta1, how.beta2, how.weight_decay) == (1e-4, 0.9, 0.999, 0.01)
+    assert (how.epsilon, how.max_grad_norm) == (1e-6, 1.0)  # of the code that was published with it
 
 
 def test_bert_is_the_schedule_of_the_paper(paper):
@@ -354,6 +354,4 @@ def test_every_setting_of_a_task_is_used(name):
 def test_a_setting_that_nobody_uses_is_found():
     assert "short_share" in attributes("data")
     assert "short_share" not in attributes("train") | attributes("jobs") | attributes("evaluation")
-    assert "learning_rate" not in attributes("train") | attributes("jobs") | attributes(
-        "evaluation"
-    )
+    assert "peak_rate" not in attributes("train") | attributes("jobs") | attributes("evaluation")

@@ -89,7 +89,7 @@ TIED = {  # copies that some versions save beside the original
 def normalized_name(name: str) -> str:
     """Normalize a tensor's name to that of `layout`: no gamma and beta, always with the prefix.
 
-    >>> settle("embeddings.LayerNorm.gamma")
+    >>> normalized_name("embeddings.LayerNorm.gamma")
     'bert.embeddings.LayerNorm.weight'
     """
     if name.startswith(OWN_PREFIX):

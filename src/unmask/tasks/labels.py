@@ -270,7 +270,7 @@ def best_context_windows(places: Sequence[int], size: int, room: int, stride: in
 
     Windows hold `room` of `size` tokens and share about `stride`; the last one is flush right.
 
-    >>> fullest_windows([0, 4, 9, 11], size=12, room=8, stride=4)
+    >>> best_context_windows([0, 4, 9, 11], size=12, room=8, stride=4)
     [0, 0, 4, 4]
     """
     if size <= room:

@@ -4,6 +4,8 @@ Covers single labels, sets of labels and real numbers. Tests compare the results
 and SciPy.
 """
 
+import re
+import string
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -126,3 +128,26 @@ def ranks(values: ArrayLike) -> Numbers:
     last = counts.cumsum()  # the highest rank within each group of equal values
     mean: Numbers = (last - (counts - 1) / 2)[which]
     return mean
+
+
+def word_f1(said: str, truth: str) -> float:
+    """Return the F1 of two answers as bags of words, as the SQuAD script counts it.
+
+    >>> word_f1("the Eiffel Tower in Paris", "Eiffel Tower")
+    0.6666666666666666
+    """
+    ours, theirs = normalized(said).split(), normalized(truth).split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    same = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * same / (len(ours) + len(theirs)) if same else 0.0
+
+
+def normalized(text: str) -> str:
+    """Drop case, punctuation, articles and extra spaces, as the SQuAD script does.
+
+    >>> normalized("The  Eiffel-Tower!")
+    'eiffeltower'
+    """
+    letters = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", letters).split())

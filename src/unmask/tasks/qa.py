@@ -5,9 +5,6 @@ token gets a score as the first and as the last token of the answer. The answer 
 over all windows, copied verbatim from the passage. [CLS] as both ends stands for "no answer".
 """
 
-import re
-import string
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +27,7 @@ from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores
-from unmask.tasks.metrics import softmax
+from unmask.tasks.metrics import normalized, softmax, word_f1
 from unmask.tasks.results import Agreement
 from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Encoded, Offsets
@@ -329,26 +326,3 @@ def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:
     truths = [span.text for span in answers if normalized(span.text)] or [""]
     exact = max(float(normalized(said) == normalized(truth)) for truth in truths)
     return exact, max(word_f1(said, truth) for truth in truths)
-
-
-def word_f1(said: str, truth: str) -> float:
-    """Return the F1 of two answers as bags of words, as the SQuAD script counts it.
-
-    >>> overlap("the Eiffel Tower in Paris", "Eiffel Tower")
-    0.6666666666666666
-    """
-    ours, theirs = normalized(said).split(), normalized(truth).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
-    same = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * same / (len(ours) + len(theirs)) if same else 0.0
-
-
-def normalized(text: str) -> str:
-    """Drop case, punctuation, articles and extra spaces, as the SQuAD script does.
-
-    >>> plain("The  Eiffel-Tower!")
-    'eiffeltower'
-    """
-    letters = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", letters).split())

@@ -68,8 +68,7 @@ class Highlight(LabelTask[Topic, Highlights]):
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Topic]:
         for number, line in read_lines(paths[0], watcher):
-            where = f"{paths[0]}:{number}"
-            row = columns.renamed(parse_json(line, where=where))
+            row = columns.renamed(parse_json(line, where=(where := f"{paths[0]}:{number}")))
             yield Topic(row["text"], row["topic"], tuple(row["words"]), where)
 
     @classmethod
@@ -108,9 +107,8 @@ class Highlight(LabelTask[Topic, Highlights]):
         return Highlights(tuple((a, b, share) for (a, b), share in spans if share > 0.5))
 
     def view(self, record: Topic, answer: Highlights) -> SpansView:
-        spans = [
-            MarkedSpan(start=a, end=b, label=record.topic, share=s) for a, b, s in answer.spans
-        ]
+        found = ((a, b, record.topic, s) for a, b, s in answer.spans)
+        spans = [MarkedSpan(start=a, end=b, label=topic, share=s) for a, b, topic, s in found]
         return SpansView(text=record.text, spans=spans)
 
     def score(self, records: Sequence[Topic], answers: Sequence[Highlights]) -> dict[str, float]:

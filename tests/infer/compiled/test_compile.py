@@ -162,7 +162,7 @@ def test_full_precision_is_the_same_but_for_rounding(encoder, tmp_path):
 def test_without_the_runtime_it_answers_in_full_precision(encoder, tmp_path, monkeypatch):
     texts = [line(number, "encoder") for number in range(40)]
     compile_model(encoder, tmp_path / "int8", texts, int8=True, least=0.5)
-    monkeypatch.setattr(model_file, "installed", lambda: False)
+    monkeypatch.setattr(model_file, "onnxruntime_installed", lambda: False)
     without = unmask.load(tmp_path / "int8")
     np.testing.assert_array_equal(without.embed(texts), encoder.embed(texts))
     assert without.faster == "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"

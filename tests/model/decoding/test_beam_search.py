@@ -210,7 +210,7 @@ def test_neither_batch_mates_nor_their_order_change_what_is_said(how):
 def test_texts_leave_when_they_are_done_and_no_other_notices(monkeypatch, how, share):
     fable, numbers = Fable(7), list(range(20))
     expected = run(Fable(7), numbers, **how)
-    monkeypatch.setattr(module, "SHRINK", share)
+    monkeypatch.setattr(module, "COMPACT_BELOW", share)
     assert run(fable, numbers, **how) == expected
     shrinks = fable.asked[-1] < fable.asked[0]
     assert shrinks == (share > 0.0 or "beams" in how)

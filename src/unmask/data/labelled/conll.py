@@ -301,7 +301,7 @@ def _entity(span: object, text: str, where: str) -> Entity:
 def entities_of_tags(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """Yield the entities in tags: first word, last word + 1, label. I- may begin one, as in CoNLL.
 
-    >>> list(spelled(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
+    >>> list(entities_of_tags(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
     """
     begin, label = 0, ""
