@@ -232,7 +232,7 @@ class Model:
 
     @cached_property
     def translator(self) -> Translator:
-        """This model as a translator; an error if it has no decoder."""
+        """The model as a translator; an error if it has no decoder."""
         return Translator(self.folder, self.limit)
 
     def translate(self, texts: Iterable[str], **search: Any) -> list[str]:

@@ -1,6 +1,6 @@
 """The base of tasks that classify a text, each of its tokens, or each token as the end of a span.
 
-    windows -> packed rows -> encoder -> hidden states at some places -> head -> scores -> answer
+windows -> packed rows -> encoder -> hidden states at some places -> head -> scores -> answer
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
