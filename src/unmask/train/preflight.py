@@ -69,7 +69,7 @@ def preflight(given: Ingredients, site: Site) -> None:
 
 def overfit_one_batch(given: Ingredients) -> tuple[float, float]:
     """Overfit a copy of the network to one small batch; return its main loss before and after."""
-    # A copy, so that checking changes nothing of the run; eval(), as dropout would add noise.
+    # A copy, so that checking changes nothing of the run. Evaluation mode, as dropout adds noise.
     network, objective = copy.deepcopy((given.network, given.objective))
     learner = TrainingModule(network, objective, given.companions).cpu().eval()
     parameters = [p for p in learner.parameters() if p.requires_grad]
