@@ -521,7 +521,7 @@ def test_a_flag_of_an_earlier_version_works_and_is_told_its_new_name(unmask, tmp
     lines = done.stderr.splitlines()
     assert lines[0] == "notice: the flag --rate is now called --learning-rate"
     assert "--learning-rate" in lines[-1]
-    assert "float" in lines[-1]
+    assert "number" in lines[-1]
 
 
 def test_words_behind_two_dashes_are_texts_whatever_they_look_like(unmask, tiny):

@@ -210,8 +210,8 @@ epochs = 2.0
 
 [loop]
 batch_size = 8
-micro_tokens = 512
-keep = 3
+micro_batch_tokens = 512
+keep_checkpoints = 3
 
 [evaluate]
 times = 5

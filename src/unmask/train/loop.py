@@ -174,8 +174,8 @@ class Loop:
             last = f"step {self.saved_step} in {self.folder.checkpoints}"
             raise UserError(
                 f"{said}. That is {position.bad} such steps in a row, more than "
-                f"loop.max_skipped_steps = {settings.max_skipped_steps}. The last good checkpoint is "
-                f"{last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
+                f"loop.max_skipped_steps = {settings.max_skipped_steps}. The last good checkpoint "
+                f"is {last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
                 "rate."
             )
 
