@@ -551,7 +551,7 @@ def test_too_many_steps_that_are_not_finite_end_the_run_naming_the_last_good_sta
     assert message.startswith("step 7: the loss or the gradient is not finite")
     assert "That is 3 such steps in a row, more than loop.max_skipped_steps = 2." in message
     assert f"The last good checkpoint is step 4 in {folder / 'checkpoints'}." in message
-    assert message.endswith("Begin again with a lower rate.")
+    assert message.endswith("Start over with a lower learning rate.")
     assert steps_saved(folder) == [4]
     assert load_state(folder / "checkpoints" / "step-4").facts["bad"] == 0
 

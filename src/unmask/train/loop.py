@@ -175,8 +175,8 @@ class Loop:
             raise UserError(
                 f"{said}. That is {position.bad} such steps in a row, more than "
                 f"loop.max_skipped_steps = {settings.max_skipped_steps}. The last good checkpoint "
-                f"is {last if self.saved_step >= 0 else 'not written yet'}. Begin again with a lower "
-                "rate."
+                f"is {last if self.saved_step >= 0 else 'not written yet'}. Start over with a "
+                "lower learning rate."
             )
 
     def _clock(self, begun: float) -> None:
