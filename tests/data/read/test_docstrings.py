@@ -19,7 +19,7 @@ def purr():
     (tmp_path / "cats.py").write_text(source)
     (tmp_path / "broken.py").write_text("def (:")
     monkeypatch.setattr(docstrings, "_files", lambda library: sorted(tmp_path.glob("*.py")))
-    monkeypatch.setattr(docstrings, "MIN_LENGTH", 10)
+    monkeypatch.setattr(docstrings, "SHORTEST", 10)
     (module,) = docstrings.read_library("python", 10_000)
     assert module.name == "cats"
     assert module.paragraphs == [
