@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from unmask.model.block import before_each_block
 from unmask.server.batching import Batcher, PendingRequest
 from unmask.server.limits import Limits, RequestError
 from unmask.server.metrics import Metrics
@@ -109,6 +110,96 @@ def test_a_batch_is_served_between_two_steps():
         place = thread.log.index("batch")
         assert thread.log[:place].count("step") >= 1
         assert thread.log[place:].count("step") >= 1
+
+
+def of_layers(thread: Thread, layers: int, seconds: float) -> PendingRequest:
+    """A session of one step, which may be interrupted before each of its layers."""
+
+    class Layered(Counting):
+        def step(self) -> None:
+            for _ in range(layers):
+                thread.batcher.interrupt()
+                time.sleep(seconds)
+                thread.log.append("layer")
+            super().step()
+
+    def begin(some) -> Counting:
+        return Layered(list(some), thread.log)
+
+    return PendingRequest("layers", begin, [1], 1, grows=True, model="translator")
+
+
+def log_beside_layers(thread: Thread, *works: PendingRequest) -> list[str]:
+    """What happens, in order, if works come while the first of ten layers runs."""
+
+    async def both() -> None:
+        long = asyncio.create_task(thread.batcher.ask(of_layers(thread, 10, 0.02)))
+        while not thread.log:
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*(thread.batcher.ask(work) for work in works))
+        await long
+
+    asyncio.run(both())
+    return thread.log
+
+
+def test_a_batch_of_another_model_interrupts_a_step_between_two_layers():
+    with Thread() as thread:
+        work = thread.doubling(4)
+        work.model = "minilm"
+        log = log_beside_layers(thread, work)
+        assert log.count("layer") == 10
+        assert 1 <= log.index("batch") < 10
+
+
+def test_a_batch_of_the_same_model_or_another_session_waits_for_the_end_of_a_step():
+    with Thread() as thread:
+        same = thread.doubling(4)
+        same.model = "translator"
+        log = log_beside_layers(thread, same, thread.counting(1))
+        assert log[:10] == ["layer"] * 10
+        assert "batch" in log[10:]
+
+
+def test_a_step_is_not_interrupted_again_before_half_the_time_of_the_batch_has_passed():
+    with Thread() as thread:
+        works = [thread.doubling(number) for number in (1, 2)]
+        for work in works:
+            work.key, double = object(), work.run  # so that they do not share a batch
+
+            def slow(items, double=double) -> list[int]:
+                time.sleep(0.12)
+                return double(items)
+
+            work.run, work.model = slow, "minilm"
+        log = log_beside_layers(thread, *works)
+        first = log.index("batch")
+        second = log.index("batch", first + 1)
+        # 0.06 s are the time of three layers; a busy machine sleeps longer, so of fewer.
+        assert 1 <= second - first - 1 <= 4
+
+
+def test_a_text_that_is_generated_with_interruptions_is_the_same(served, server):
+    pytest.importorskip("httpx")
+    batcher, translator = server.batcher, served["translator"]
+    calls = []
+
+    def counted() -> None:
+        calls.append(batcher.stepping)
+        served["pretrained"].embed(["a man"])  # uses other layers in the middle of a step
+
+    (whole,) = translator.translate(["a man eats ."])
+    handles = before_each_block(translator.network, counted)
+    try:
+        with server.client() as client:
+            body = {"texts": ["a man eats ."], "model": "translator"}
+            (answer,) = client.post("/translate", json=body).json()
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert answer["text"] == whole
+    assert len(whole.split()) > 3
+    assert "translator" in calls, "the layers of a step were not announced"
 
 
 def test_sessions_take_turns():

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 
 from unmask.model.attention import Attention, JointLinear, select_places
 from unmask.model.config import Activation, ModelConfig
@@ -44,6 +45,16 @@ def last_norm_of(config: ModelConfig) -> nn.Module:
 def dropout_of(rate: float) -> nn.Module:
     """Make a dropout layer, or an `Identity` for a rate of 0."""
     return nn.Dropout(rate) if rate else nn.Identity()
+
+
+def before_each_block(network: nn.Module, call: Callable[[], None]) -> list[RemovableHandle]:
+    """Call a function before each block of a network runs, until the handles are removed."""
+
+    def hook(block: nn.Module, inputs: object) -> None:
+        call()
+
+    blocks = [module for module in network.modules() if isinstance(module, Block)]
+    return [block.register_forward_pre_hook(hook) for block in blocks]
 
 
 class FeedForward(nn.Module):

@@ -7,7 +7,9 @@ themselves.
 
 An answer that is generated token by token needs a session. After each batch, the running sessions
 take one step each, one after another, for as long as the batch took; at least one session takes a
-step. A step is short, so no request waits for a long text to end.
+step. Between two layers of a step, a waiting batch of another model is computed first if sessions
+have had half as much time as the last batch. So no request waits for a long text to end, and most
+do not even wait for a step.
 """
 
 import asyncio
@@ -24,6 +26,9 @@ from unmask.server.metrics import Metrics
 from unmask.system.errors import DataError, SettingsError, TextTooLong
 
 Grown = Callable[[object], None]  # receives the partial answer after each step
+# The time of sessions between two batches, relative to that of the first, before a batch may
+# interrupt a step. With 0, a client that sends one request after another would starve them.
+SESSION_SHARE = 0.5
 
 
 class GenerationSession(Protocol):
@@ -51,6 +56,7 @@ class PendingRequest:
     items: Sequence[object]
     tokens: int  # estimated
     grows: bool = False  # `run` returns a session
+    model: str = ""  # its name
     grown: Grown | None = None  # set if the client wants to see the answer grow
     future: Future[list[object]] = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
@@ -76,6 +82,8 @@ class Batcher:
         # Only the inference thread touches the sessions, so they need no lock.
         self.sessions: deque[RunningSession] = deque()
         self.waiting = 0  # texts in the queue
+        self.stepping: str | None = None  # name of the model whose session takes a step just now
+        self.sessions_turn = 0.0  # the time until which no batch may interrupt a step
         self.changed = Condition()
         self.stopped = False
         # A daemon: a computation that outlasts the drain time must not keep the process alive.
@@ -146,17 +154,31 @@ class Batcher:
 
     def _serve(self) -> None:
         while (batch := self._next()) is not None:
-            begun = time.monotonic()
-            if batch:
-                self._start(batch)
-            now = time.monotonic()
             # Sessions get as much time as the batch took, so that neither can starve the other.
             # Without a batch that is none: one session steps, then the queue is checked again.
-            until = now + (now - begun)
+            seconds = self._start(batch) if batch else 0.0
+            until = time.monotonic() + seconds
             for _ in range(len(self.sessions)):
                 self._advance()
                 if time.monotonic() >= until:
                     break
+
+    def interrupt(self) -> None:
+        """Compute a waiting batch of another model; called between two layers of a network.
+
+        It does nothing unless a session is taking a step and has had its time.
+        """
+        model = self.stepping
+        if model is None or not self.works or time.monotonic() < self.sessions_turn:
+            return
+        self.stepping = None  # the layers of this batch are not interrupted in turn
+        try:
+            with self.changed:
+                batch = self._take(stepping=model)
+            if batch:
+                self._start(batch)
+        finally:
+            self.stepping = model
 
     def _next(self) -> list[PendingRequest] | None:
         """Wait for work and return the next batch; None ends the thread.
@@ -170,22 +192,31 @@ class Batcher:
                 if self.stopped:
                     return None
                 self.changed.wait()
-            batch: list[PendingRequest] = []
-            others: deque[PendingRequest] = deque()
-            # One pass over the whole queue, which also removes requests that nobody waits for.
-            for work in self.works:
-                expired = self._expired(work)
-                if not (work.left or expired or self._fits(batch, work)):
-                    others.append(work)
-                    continue
-                self.waiting -= len(work.items)
-                if work.left or not _begun(work.future):
-                    continue
-                if expired:
-                    work.future.set_exception(too_late("it waited too long. Try again."))
-                else:
-                    batch.append(work)
-            self.works = others
+            return self._take()
+
+    def _take(self, stepping: str | None = None) -> list[PendingRequest]:
+        """Remove the next batch from the queue, and all requests that nobody waits for.
+
+        `stepping` is the model of a session in the middle of a step.
+        """
+        batch: list[PendingRequest] = []
+        others: deque[PendingRequest] = deque()
+        for work in self.works:
+            expired = self._expired(work)
+            # A request for the same model waits until the step ends: the step may be listening to
+            # the network's attention. So does one that begins a session, which takes its time.
+            waits = stepping is not None and (work.grows or work.model == stepping)
+            if not (work.left or expired) and (waits or not self._fits(batch, work)):
+                others.append(work)
+                continue
+            self.waiting -= len(work.items)
+            if work.left or not _begun(work.future):
+                continue
+            if expired:
+                work.future.set_exception(too_late("it waited too long. Try again."))
+            else:
+                batch.append(work)
+        self.works = others
         return batch
 
     def _expired(self, work: PendingRequest) -> bool:
@@ -199,7 +230,15 @@ class Batcher:
         tokens = sum(own.tokens for own in batch) + work.tokens
         return work.key == batch[0].key and tokens <= self.limits.batch_tokens
 
-    def _start(self, batch: list[PendingRequest]) -> None:
+    def _start(self, batch: list[PendingRequest]) -> float:
+        """Compute a batch, or begin its session, and return the seconds that it took."""
+        begun = time.monotonic()
+        self._answer(batch)
+        now = time.monotonic()
+        self.sessions_turn = now + SESSION_SHARE * (now - begun)
+        return now - begun
+
+    def _answer(self, batch: list[PendingRequest]) -> None:
         """Compute a batch, or begin its session; an error becomes the requests' exception."""
         items = [item for work in batch for item in work.items]
         try:
@@ -229,7 +268,11 @@ class Batcher:
         if not waiting:
             return  # the session ends here: it is not put back
         try:
-            session.step()
+            self.stepping = works[0].model
+            try:
+                session.step()
+            finally:
+                self.stepping = None
             # Partial answers must be decoded to text, so they are made only if somebody reads them.
             shown = session.done or any(work.grown for work in waiting)
             answers = _dealt(session.answers(), works) if shown else [[]] * len(works)

@@ -16,6 +16,7 @@ from unmask.checkpoint.names import MASKED, PRETRAINING
 from unmask.infer.embed import DEFAULTS, EmbedOptions, Vector
 from unmask.infer.model import Model, TokenPrediction
 from unmask.inspect.html import payload
+from unmask.model.block import before_each_block
 from unmask.model.shape import PAIR, TOKENS
 from unmask.server.batching import Batcher, GenerationSession, PendingRequest
 from unmask.server.limits import Limits, RequestError, invalid, too_large
@@ -274,6 +275,9 @@ class Service:
         self.models, self.limits, self.runs = models, limits, runs
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
+        for model in models.values():
+            if model.fine_tuned and model.task.generates:
+                before_each_block(model.network, self.batcher.interrupt)
 
     async def ask(self, verb: str, asked: Request, items: Sequence[object]) -> list[Any]:
         """Return the answers to the items of a request, in order."""
@@ -311,7 +315,7 @@ class Service:
         key = name, verb, tuple(options.items()), more
         grows = own.grows(model)
         run = partial(own.begin if grows and own.begin else own.run, model, **options)
-        return PendingRequest(key, run, items, estimated_tokens(items), grows)
+        return PendingRequest(key, run, items, estimated_tokens(items), grows, name)
 
     def _refuse_many(self, items: Sequence[object]) -> None:
         """Refuse a request with too many texts, too many tokens or options that cost too much."""
