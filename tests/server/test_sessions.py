@@ -161,14 +161,14 @@ def test_a_batch_of_the_same_model_or_another_session_waits_for_the_end_of_a_ste
         assert "batch" in log[10:]
 
 
-def test_a_step_is_not_interrupted_again_before_half_the_time_of_the_batch_has_passed():
+def test_a_step_is_not_interrupted_again_before_a_quarter_of_the_time_of_the_batch():
     with Thread() as thread:
         works = [thread.doubling(number) for number in (1, 2)]
         for work in works:
             work.key, double = object(), work.run  # so that they do not share a batch
 
             def slow(items, double=double) -> list[int]:
-                time.sleep(0.12)
+                time.sleep(0.24)
                 return double(items)
 
             work.run, work.model = slow, "minilm"

@@ -8,8 +8,8 @@ themselves.
 An answer that is generated token by token needs a session. After each batch, the running sessions
 take one step each, one after another, for as long as the batch took; at least one session takes a
 step. Between two layers of a step, a waiting batch of another model is computed first if sessions
-have had half as much time as the last batch. So no request waits for a long text to end, and most
-do not even wait for a step.
+have had a quarter of the time of the last batch. So no request waits for a long text to end, and
+most do not even wait for a step.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from unmask.system.errors import DataError, SettingsError, TextTooLong
 Grown = Callable[[object], None]  # receives the partial answer after each step
 # The time of sessions between two batches, relative to that of the first, before a batch may
 # interrupt a step. With 0, a client that sends one request after another would starve them.
-SESSION_SHARE = 0.5
+SESSION_SHARE = 0.25
 
 
 class GenerationSession(Protocol):
