@@ -6,7 +6,7 @@ import torch
 from tests.cli.asked import recipe_of
 from tests.train.conftest import LENGTH, Heard, recipe, table
 from unmask.jobs import budget
-from unmask.jobs.budget import LARGEST, NEEDED, SMALLEST, Timed, choose_size
+from unmask.jobs.budget import LARGEST, NEEDED, SMALLEST, StepTiming, choose_size
 from unmask.jobs.pretrain import Pretrain
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
@@ -53,7 +53,7 @@ def machine(monkeypatch):
 
         def timed(recipe, *_):
             size = recipe.model.size
-            return Timed(SMALLEST / speeds[size], rest, SMALLEST, weights[size])
+            return StepTiming(SMALLEST / speeds[size], rest, SMALLEST, weights[size])
 
         monkeypatch.setattr(budget, "_measured", timed)
         monkeypatch.setattr(budget, "REPEATS", 10**9)  # the text is no limit
@@ -106,7 +106,7 @@ def test_a_longer_run_has_larger_steps(chosen, machine):
 
 def test_what_a_step_costs_besides_its_pieces_counts_less_in_larger_steps():
     """A piece of 1,000 tokens takes a second, the optimizer another one."""
-    timed = Timed(piece=1.0, rest=1.0, tokens=1000, weights=1)
+    timed = StepTiming(micro_batch_seconds=1.0, optimizer_seconds=1.0, tokens=1000, weights=1)
     assert timed.speed(1000) == 500
     assert timed.speed(4000) == 800
     assert timed.speed(4000, world=2) == pytest.approx(4000 / 3)
@@ -141,7 +141,7 @@ def test_between_the_smallest_sizes_there_is_one_more(corpus, site, monkeypatch)
     def timed(recipe, *_):
         network = recipe.model.config(100)
         seen.append((network.layers, network.width))
-        return Timed(1.0, 0.0, 1000, [50_000, 100_000, 1_000_000][len(seen) - 1])
+        return StepTiming(1.0, 0.0, 1000, [50_000, 100_000, 1_000_000][len(seen) - 1])
 
     monkeypatch.setattr(budget, "_measured", timed)
     monkeypatch.setattr(budget, "REPEATS", 10**9)

@@ -65,7 +65,7 @@ def recipe_of(name, changes):
 
 def learned(pairs, settings) -> Tokenizers:
     """Vocabularies of both sides."""
-    return learning.learned(TASK, pairs, settings)
+    return learning.learn_tokenizers(TASK, pairs, settings)
 
 
 def fitting(pairs, words, limit) -> tuple[list[PairTokens], list[Pair]]:
@@ -171,7 +171,7 @@ def test_steps_are_made_of_pairs_of_like_length_and_every_epoch_of_all_pairs():
     source = shuffled(tokens, RECURRENT, neighbours=5)
     taken, cursor, spans = [], {}, []
     for step in range(10):
-        pieces, cursor = source.pieces(cursor, step, 0.0)
+        pieces, cursor = source.plan_step(cursor, step, 0.0)
         some = [number for piece in pieces for number in piece.make().number.tolist()]
         lengths = [len(tokens[number].ids) for number in some]
         spans.append(max(lengths) - min(lengths))
@@ -199,7 +199,7 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
     changes = ["loop.batch_size=3", "loop.micro_batch_tokens=1", "loop.micro_batches=2"]
     source = shuffled(tokens, [*RECURRENT, *changes])
     dealt = [Dealer(source, Processes(rank, 2)).take({}, 0, 0.0) for rank in range(2)]
-    parts = [[piece.batch.number.tolist() for piece in own.pieces] for own in dealt]
+    parts = [[piece.batch.number.tolist() for piece in own.micro_batches] for own in dealt]
     assert len(parts[0]) == len(parts[1]) == dealt[0].rounds == dealt[1].rounds
     assert all(some for own in parts for some in own)
     assert sorted(number for own in parts for some in own for number in some) == [0, 1, 2]

@@ -587,7 +587,7 @@ def test_what_is_not_finite_is_never_saved(run, tmp_path, monkeypatch, where):
 
     def spoil():
         loop = seen["loop"]
-        parameter = loop.given.network.encoder.embeddings.norm.weight
+        parameter = loop.ingredients.network.encoder.embeddings.norm.weight
         kept = loop.optimizer.state[parameter]["exp_avg"]
         (parameter.data if where == "weight" else kept)[0] = float("inf")
 

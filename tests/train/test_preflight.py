@@ -105,7 +105,7 @@ def test_an_untrained_loss_far_from_ln_v_is_refused(corpus, tmp_path):
 
 
 def test_a_network_that_cannot_learn_is_refused(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HEART_STEPS", 1)  # as if thirty did no more than one
+    monkeypatch.setattr(module, "OVERFIT_STEPS", 1)  # as if thirty did no more than one
     says = (
         r"^preflight: 1 steps on one batch lowered its loss only from 4.\d\d to 4.\d\d; need less"
     )
@@ -116,7 +116,7 @@ def test_a_network_that_cannot_learn_is_refused(corpus, tmp_path, monkeypatch):
 def test_where_the_first_loss_cannot_be_known_there_is_only_a_warning(
     corpus, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "HEART_STEPS", 1)
+    monkeypatch.setattr(module, "OVERFIT_STEPS", 1)
     told, warned = checked(corpus, tmp_path, unknown=True)
     assert re.fullmatch(
         r"preflight: loss before training 4.\d\d; one batch learned by heart to 4.\d\d", told
@@ -125,7 +125,7 @@ def test_where_the_first_loss_cannot_be_known_there_is_only_a_warning(
 
 
 def test_a_high_first_loss_is_no_warning_where_it_cannot_be_known(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HEART_STEPS", 100)  # it is longer on its way
+    monkeypatch.setattr(module, "OVERFIT_STEPS", 100)  # it is longer on its way
 
     def a_little(network):
         spoil(network, 3.0)

@@ -160,7 +160,7 @@ def sizes(corpus):
             loop={"micro_batch_tokens": micro * LENGTH or 1, "micro_batches": micro_batches},
         )
         objective = objective_for(made, corpus.tokenizer.vocabulary)
-        pieces, _ = CorpusSource(corpus, made, objective).pieces({}, 0, 0.0)
+        pieces, _ = CorpusSource(corpus, made, objective).plan_step({}, 0, 0.0)
         return [len(piece.make().tokens) for piece in pieces]
 
     return of

@@ -47,7 +47,7 @@ class NextNumber(Objective):  # after each number, predict the next
 class Counting:  # the source: rows that count by one, two or three, modulo ten
     steps_per_epoch = 10.0
 
-    def pieces(self, cursor, step, progress):
+    def plan_step(self, cursor, step, progress):
         first = cursor.get("piece", 0)
         lazy = [LazyMicroBatch(partial(self.sample, 8, i), i) for i in range(first, first + 4)]
         return lazy, {"piece": first + 4}

@@ -47,17 +47,19 @@ SMALLEST, LARGEST = 1024, 32_768  # batch sizes in tokens; below, the optimizer 
 
 
 @dataclass(frozen=True)
-class Timed:
+class StepTiming:
     """The measured cost of a training step of one model size."""
 
-    piece: float  # seconds of a micro-batch
-    rest: float  # seconds of the optimizer per step
+    micro_batch_seconds: float  # seconds of a micro-batch
+    optimizer_seconds: float  # seconds of the optimizer per step
     tokens: int  # of a micro-batch
     weights: int  # of the blocks
 
     def speed(self, step: float, world: int = 1) -> float:
         """Return the tokens per second with this batch size and number of processes."""
-        return step / (step / self.tokens * self.piece / world + self.rest)
+        return step / (
+            step / self.tokens * self.micro_batch_seconds / world + self.optimizer_seconds
+        )
 
 
 def choose_size(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
@@ -116,7 +118,7 @@ def filled_in(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | Non
     return recipe.changed(model=given, schedule={"phases": phases})
 
 
-def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> int:
+def _step_tokens(recipe: Recipe, timed: StepTiming, minutes: float, world: int) -> int:
     """Return the power of two that gives about STEPS steps, rounded up to what processes share."""
 
     def steps(tokens: int) -> float:
@@ -131,7 +133,7 @@ def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> in
     return -(-step // unit) * unit
 
 
-def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> Timed:
+def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> StepTiming:
     """Time steps of one micro-batch; average over processes, so that all choose the same size."""
     # Timed as a single process; `Timed.speed` divides the work among all of them.
     alone = Processes(device=processes.device)
@@ -156,7 +158,7 @@ def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> T
     # The step includes the optimizer, which a step with many micro-batches pays only once.
     own = [max(min(seconds) - rest, 1e-6), rest]
     piece, rest = (total / processes.world for total in processes.total(own))
-    return Timed(piece, rest, batch.real, count_parameters(network.encoder.blocks))
+    return StepTiming(piece, rest, batch.real, count_parameters(network.encoder.blocks))
 
 
 def _seconds(do: Callable[[], object], device: torch.device) -> float:

@@ -78,22 +78,22 @@ class ComparisonRow:
 
 
 def compare(
-    asked: ComparisonRecipe, console: Console, *, threads: int | None = None
+    comparison: ComparisonRecipe, console: Console, *, threads: int | None = None
 ) -> list[ComparisonRow]:
     """Train every variant, draw all curves in one figure, and return a row for each variant."""
-    out = Path(asked.out)
-    runs = {variant.name: out / variant.name for variant in asked.variants}
+    out = Path(comparison.out)
+    runs = {variant.name: out / variant.name for variant in comparison.variants}
     # All folders are checked before the first run, which may take hours.
     for place in runs.values():
         check_output_folder(place, renamed=False)
-    train, dev = asked.files.paths()
+    train, dev = comparison.files.paths()
     data: LabelledFiles | Labelled = LabelledFiles(train, dev)
-    for variant in asked.variants:
+    for variant in comparison.variants:
         place = runs[variant.name]
         if (place / MODEL).exists():
             console.say(f"{variant.name}: is there already")
             continue
-        changes = [*asked.set, *variant.set]
+        changes = [*comparison.set, *variant.set]
         console.say(f"{variant.name}: {variant.recipe} {' '.join(changes)}".rstrip())
         recipe = compose(TRANSLATE, variant.recipe, changes, console=console)
         job = Finetune(None, data, scope=TRANSLATE)

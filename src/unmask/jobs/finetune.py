@@ -39,11 +39,11 @@ class Finetune:
         self,
         model: str | Path | Folder | None,
         data: LabelledFiles | Labelled,
-        given: GivenVocabularies = GivenVocabularies(),
+        vocabularies: GivenVocabularies = GivenVocabularies(),
         *,
         scope: Scope = FINETUNE,
     ) -> None:
-        self.model, self.data, self.given, self.scope = model, data, given, scope
+        self.model, self.data, self.vocabularies, self.scope = model, data, vocabularies, scope
 
     def read(self, recipe: Recipe) -> Labelled:
         """Read the data at the first call; a search or several seeds share the records."""
@@ -78,7 +78,9 @@ class Finetune:
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Read the data, find or learn a vocabulary, and put the task's head on the model."""
         part, start = self.read(recipe), self.opened()
-        tokens = find_tokens(part.task, part.train, recipe.tokenizer, site, self.given, start)
+        tokens = find_tokens(
+            part.task, part.train, recipe.tokenizer, site, self.vocabularies, start
+        )
         if start is not None:
             config = start.network.config
         else:

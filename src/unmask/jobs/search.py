@@ -11,7 +11,7 @@ from typing import NotRequired, Protocol, TypedDict
 
 from unmask.data.labelled.digest import digest_of
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.seeds import publish_best, refuse_other, run_one, write_listed_json
+from unmask.jobs.seeds import publish_best, refuse_unrelated_output, run_one, write_listed_json
 from unmask.system.console import Console
 from unmask.system.errors import FolderError, UserError, require
 from unmask.train.evaluator import METRIC
@@ -74,7 +74,7 @@ def search(
 
     set_verbosity(WARNING)
     anew = options.overwrite
-    refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)], options)
+    refuse_unrelated_output(out, SUMMARY, [f"trial-{number}" for number in range(trials)], options)
     out.mkdir(parents=True, exist_ok=True)
     data, started = job.read(recipe), job.opened()
     digest = digest_of([*data.train, *data.dev])

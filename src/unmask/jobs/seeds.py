@@ -29,7 +29,7 @@ def run_seeds(
 ) -> dict[str, object]:
     """Run in OUT/seed-N, from the recipe's seed upwards; copy the best model to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
-    refuse_other(out, SUMMARY, names, options)
+    refuse_unrelated_output(out, SUMMARY, names, options)
     # A stopped command resumes the runs in order: finished ones return their scores at once.
     found: dict[str, dict[str, float]] = {}
     for seed, name in enumerate(names, start=recipe.seed):
@@ -56,7 +56,9 @@ def run_one(
     return Run(job, recipe, out, console, own).go().summary
 
 
-def refuse_other(out: Path, summary: str, names: Sequence[str], options: RunOptions) -> None:
+def refuse_unrelated_output(
+    out: Path, summary: str, names: Sequence[str], options: RunOptions
+) -> None:
     """Refuse a folder that holds something else, or in which files of the user would be lost.
 
     `names` are the folders of the runs.

@@ -44,13 +44,13 @@ def create_app(
 
     Its lifespan starts and stops the inference thread, so the app answers only in between.
     """
-    desk = Service(models, limits or Limits(), runs or {})
+    service = Service(models, limits or Limits(), runs or {})
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        desk.batcher.start()
+        service.batcher.start()
         yield
-        desk.batcher.stop()  # blocks the loop; uvicorn has answered or cancelled all requests
+        service.batcher.stop()  # blocks the loop; uvicorn has answered or cancelled all requests
 
     app = FastAPI(
         title="unmask",
@@ -62,7 +62,7 @@ def create_app(
         responses=ERROR_RESPONSES,
         description="BERT over HTTP. Every refusal is JSON with error and error_type.",
     )
-    routers = compatible.router(desk), unmask.router(desk), tasks.router(desk)
+    routers = compatible.router(service), unmask.router(service), tasks.router(service)
     for router in routers:
         app.include_router(router)
     _page(app)
@@ -71,12 +71,12 @@ def create_app(
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """Return the metrics of the server in Prometheus' text format."""
-        return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     routes = (own for router in routers for own in router.routes if isinstance(own, Route))
     # Every POST route asks a model through the queue, so the guard may refuse it when that is full.
     queued = {own.path: own for own in routes if "POST" in (own.methods or ())}
-    return Guard(app, desk, queued, token=token, hosts=hosts)
+    return Guard(app, service, queued, token=token, hosts=hosts)
 
 
 def _page(app: FastAPI) -> None:

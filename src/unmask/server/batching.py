@@ -23,7 +23,7 @@ from unmask.server.limits import Limits, RequestError, busy, invalid, too_large,
 from unmask.server.metrics import Metrics
 from unmask.system.errors import DataError, SettingsError, TextTooLong
 
-Grown = Callable[[object], None]  # receives the partial answer after each step
+PartialCallback = Callable[[object], None]  # receives the partial answer after each step
 
 
 class GenerationSession(Protocol):
@@ -50,12 +50,12 @@ class PendingRequest:
     run: Callable[[Sequence[Any]], Any]  # items -> one answer per item, or a session for all
     items: Sequence[object]
     tokens: int  # estimated
-    grows: bool = False  # `run` returns a session
-    grown: Grown | None = None  # set if the client wants to see the answer grow
+    generates: bool = False  # `run` returns a session
+    on_partial: PartialCallback | None = None  # set if the client wants to see the answer grow
     future: Future[list[object]] = field(default_factory=Future)
-    since: float = field(default_factory=time.monotonic)
-    left: bool = False  # the client has disconnected or does not wait any longer
-    seen: int = 0  # steps of the session behind the last partial answer that was sent
+    queued_at: float = field(default_factory=time.monotonic)
+    abandoned: bool = False  # the client has disconnected or does not wait any longer
+    steps_sent: int = 0  # steps of the session behind the last partial answer that was sent
 
 
 @dataclass
@@ -63,7 +63,7 @@ class RunningSession:
     """A generation session and the requests that share it."""
 
     session: GenerationSession
-    works: list[PendingRequest]
+    requests: list[PendingRequest]
     steps: int = 0  # taken
 
 
@@ -72,7 +72,7 @@ class Batcher:
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
-        self.works: deque[PendingRequest] = deque()
+        self.requests: deque[PendingRequest] = deque()
         # Only the inference thread touches the sessions, so they need no lock.
         self.sessions: deque[RunningSession] = deque()
         self.waiting = 0  # texts in the queue
@@ -114,14 +114,14 @@ class Batcher:
             if refused := self.full(len(work.items)):
                 raise refused
             self.waiting += len(work.items)
-            self.works.append(work)
+            self.requests.append(work)
             self.changed.notify()
         try:
             return await asyncio.wrap_future(work.future)
         finally:
             # Also reached when the client disconnects, which cancels the wait. Until the request is
             # answered, this flag tells the inference thread to drop it.
-            work.left = True
+            work.abandoned = True
 
     async def stream(self, work: PendingRequest) -> AsyncIterator[Any]:
         """Yield the growing answer to a request with one item; the last one is complete."""
@@ -134,7 +134,7 @@ class Batcher:
         def put(answer: object) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, answer)
 
-        work.grown = put
+        work.on_partial = put
         asking = asyncio.create_task(self.ask(work))
         asking.add_done_callback(lambda _: queue.put_nowait(end))
         try:
@@ -164,7 +164,7 @@ class Batcher:
         The batch is empty if there is only a session to continue.
         """
         with self.changed:
-            while not self.works:
+            while not self.requests:
                 if self.sessions:
                     return []
                 if self.stopped:
@@ -173,26 +173,26 @@ class Batcher:
             batch: list[PendingRequest] = []
             others: deque[PendingRequest] = deque()
             # One pass over the whole queue, which also removes requests that nobody waits for.
-            for work in self.works:
+            for work in self.requests:
                 expired = self._expired(work)
-                if not (work.left or expired or self._fits(batch, work)):
+                if not (work.abandoned or expired or self._fits(batch, work)):
                     others.append(work)
                     continue
                 self.waiting -= len(work.items)
-                if work.left or not _begun(work.future):
+                if work.abandoned or not _begun(work.future):
                     continue
                 if expired:
                     work.future.set_exception(too_late("it waited too long. Try again."))
                 else:
                     batch.append(work)
-            self.works = others
+            self.requests = others
         return batch
 
     def _expired(self, work: PendingRequest) -> bool:
-        return time.monotonic() - work.since > self.limits.request_seconds
+        return time.monotonic() - work.queued_at > self.limits.request_seconds
 
     def _fits(self, batch: list[PendingRequest], work: PendingRequest) -> bool:
-        if work.grows and len(self.sessions) >= self.limits.sessions:
+        if work.generates and len(self.sessions) >= self.limits.sessions:
             return False  # it stays in the queue, and requests without a session overtake it
         if not batch:
             return True  # however many tokens it has, or it would never run
@@ -205,7 +205,7 @@ class Batcher:
         try:
             found = batch[0].run(items)
             self.metrics.batch(len(items), sum(work.tokens for work in batch))
-            if batch[0].grows:
+            if batch[0].generates:
                 self.sessions.append(RunningSession(found, batch))
                 return
             answers = _dealt(found, batch)
@@ -220,32 +220,32 @@ class Batcher:
     def _advance(self) -> None:
         """Take one step of the next session, after checking its requests' deadlines."""
         running = self.sessions.popleft()
-        session, works = running.session, running.works
+        session, works = running.session, running.requests
         running.steps += 1
         for work in works:
             if self._expired(work) and not work.future.done():
                 work.future.set_exception(too_late("it took too long. Try again, or ask for less."))
-        waiting = [work for work in works if not (work.left or work.future.done())]
+        waiting = [work for work in works if not (work.abandoned or work.future.done())]
         if not waiting:
             return  # the session ends here: it is not put back
         try:
             session.step()
             # Partial answers must be decoded to text, so they are made only if somebody reads them.
-            shown = session.done or any(work.grown for work in waiting)
+            shown = session.done or any(work.on_partial for work in waiting)
             answers = _dealt(session.answers(), works) if shown else [[]] * len(works)
         except BaseException as error:
             self._failed(waiting, error)
             return
         for work, own in zip(works, answers, strict=True):
-            if work.left or work.future.done():
+            if work.abandoned or work.future.done():
                 continue
             if session.done:
                 work.future.set_result(own)
             # A session that failed starts again from its first step (see `_failed`). A streaming
             # client gets nothing until the text is longer than what it has already seen.
-            elif work.grown and running.steps > work.seen:
-                work.seen = running.steps
-                work.grown(own[0])  # a streamed request has a single item
+            elif work.on_partial and running.steps > work.steps_sent:
+                work.steps_sent = running.steps
+                work.on_partial(own[0])  # a streamed request has a single item
         if not session.done:
             self.sessions.append(running)  # at the end: sessions take turns
 
@@ -264,7 +264,7 @@ class Batcher:
             for work in reversed(batch):
                 work.key = object()  # equal to no other key, so the request stays alone
                 self.waiting += len(work.items)
-                self.works.appendleft(work)
+                self.requests.appendleft(work)
 
 
 def _begun(future: Future[list[object]]) -> bool:

@@ -53,14 +53,14 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        desk: Service,
+        service: Service,
         queued: Mapping[str, Route],
         *,
         token: str | None,
         hosts: tuple[str, ...],
     ) -> None:
-        self.app, self.desk, self.queued, self.token = app, desk, queued, token
-        self.limits = desk.limits
+        self.app, self.service, self.queued, self.token = app, service, queued, token
+        self.limits = service.limits
         self.under_way = 0  # open requests; only the event loop counts them, so there is no lock
         self.hosts = {_name(host.lower()) for host in hosts}
 
@@ -101,7 +101,7 @@ class Guard:
                 await internal().response(path)(scope, receive, reply)
         finally:
             self.under_way -= 1
-            self.desk.metrics.request(_route(scope), status, time.perf_counter() - begun)
+            self.service.metrics.request(_route(scope), status, time.perf_counter() - begun)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -203,7 +203,7 @@ class Guard:
         has room.
         """
         route = self.queued.get(str(scope["path"])) if scope["method"] == "POST" else None
-        if route is not None and (refused := self.desk.batcher.full()):
+        if route is not None and (refused := self.service.batcher.full()):
             scope["route"] = route  # as the router would set it, for the metrics
             await refused.response(route.path)(scope, receive, send)
         else:

@@ -46,15 +46,15 @@ class Capability:
     """A function that answers the items of a request, and the models that support it."""
 
     run: Callable[..., Sequence[object]]  # takes model and items, and options as keywords
-    can: Callable[[Model], bool]
+    supports: Callable[[Model], bool]
     needs: str  # the kind of model it needs, for error messages
-    begin: Callable[..., GenerationSession] | None = (
+    begin_session: Callable[..., GenerationSession] | None = (
         None  # replaces `run` for a model that generates
     )
 
-    def grows(self, model: Model) -> bool:
+    def generates(self, model: Model) -> bool:
         """Tell whether this model answers in a session, step by step."""
-        return self.begin is not None and model.task.generates
+        return self.begin_session is not None and model.task.generates
 
 
 def _any(model: Model) -> bool:
@@ -66,10 +66,10 @@ def _attends(model: Model) -> bool:
 
 
 def _has(head: str) -> Callable[[Model], bool]:
-    def can(model: Model) -> bool:
+    def supports(model: Model) -> bool:
         return head in model.network.heads
 
-    return can
+    return supports
 
 
 def _embed(model: Model, items: list[str], **options: Unpack[EmbedOptions]) -> list[Embedded]:
@@ -169,10 +169,10 @@ class _Growing:
 def task_capability(name: str) -> Capability:
     """Return the capability behind /ask/TASK: questions -> answers with views."""
 
-    def can(model: Model) -> bool:
+    def supports(model: Model) -> bool:
         return model.fine_tuned and model.task.name == name
 
-    return Capability(_viewed, can, f"one that was fine-tuned for {name}", _Growing)
+    return Capability(_viewed, supports, f"one that was fine-tuned for {name}", _Growing)
 
 
 def _short(kind: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Capability:
@@ -182,7 +182,7 @@ def _short(kind: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Capability:
         return _answered(model, [ask(item) for item in items], truncate=truncate)
 
     verb = task_capability(kind.name)
-    return Capability(run, verb.can, verb.needs)
+    return Capability(run, verb.supports, verb.needs)
 
 
 def _text(item: TextOrPair) -> AskText:
@@ -213,7 +213,7 @@ CAPABILITIES = {
 
 def capabilities(model: Model) -> list[str]:
     """Return the names of what a model can do, in the order of `VERBS`."""
-    return [name for name, verb in CAPABILITIES.items() if verb.can(model)]
+    return [name for name, verb in CAPABILITIES.items() if verb.supports(model)]
 
 
 def model_named(models: Mapping[str, Model], name: str) -> Model:
@@ -229,7 +229,7 @@ def choose_model(models: Mapping[str, Model], verb: str, name: str | None) -> tu
     asked = capability_of(verb)
     for own in models if name is None else [name]:
         model = model_named(models, own)
-        if asked.can(model):
+        if asked.supports(model):
             return own, model
     refused = "no model here is one" if name is None else f"model '{name}' is not one"
     raise invalid(f"{refused} for '{verb.removeprefix(TASK_PREFIX)}'; need {asked.needs}.")
@@ -309,8 +309,10 @@ class Service:
         name, model = choose_model(self.models, verb, asked.model)
         options, own = asked.options(), capability_of(verb)
         key = name, verb, tuple(options.items()), more
-        grows = own.grows(model)
-        run = partial(own.begin if grows and own.begin else own.run, model, **options)
+        grows = own.generates(model)
+        run = partial(
+            own.begin_session if grows and own.begin_session else own.run, model, **options
+        )
         return PendingRequest(key, run, items, estimated_tokens(items), grows)
 
     def _refuse_many(self, items: Sequence[object]) -> None:

@@ -30,7 +30,7 @@ class Checkpointer:
     def __init__(
         self, given: Ingredients, recipe: Recipe, site: Site, optimizer: Optimizer, *, shard: bool
     ) -> None:
-        self.given, self.site, self.optimizer, self.shard = given, site, optimizer, shard
+        self.ingredients, self.site, self.optimizer, self.shard = given, site, optimizer, shard
         self.settings, self.processes = recipe.loop, site.processes
 
     def save(self, position: Position) -> None:
@@ -53,10 +53,10 @@ class Checkpointer:
             save_folder(
                 folder / name,
                 network,
-                self.given.tokens.source,
-                target=self.given.tokens.target,
+                self.ingredients.tokens.source,
+                target=self.ingredients.tokens.target,
                 recipe=self.site.folder.recipe,
-                provenance={**self.given.digest.provenance, "step": position.step},
+                provenance={**self.ingredients.digest.provenance, "step": position.step},
                 beside=partial(write_state, moments=moments, own=own, facts=asdict(position)),
                 needed=4 * numbers + 2**20,  # fp32, and a megabyte for the tokenizer's files
             )
@@ -76,7 +76,10 @@ class Checkpointer:
         # A killed run may not have pruned. No process still reads: the comparison above waited.
         if self.processes.first:
             prune(self.site.folder.checkpoints, self.settings.keep_checkpoints)
-        stored = {self.given.network: state.network.state_dict(), self.given.objective: state.own}
+        stored = {
+            self.ingredients.network: state.network.state_dict(),
+            self.ingredients.objective: state.own,
+        }
         with torch.no_grad():
             for module, tensors in stored.items():
                 for name, tensor in module.state_dict().items():
@@ -93,11 +96,11 @@ class Checkpointer:
     def publish(self, position: Position) -> None:
         """Publish the models of a finished run, from its best step or else its last."""
         network, _ = self.trained()  # a collective call where weights are sharded
-        best = self.given.evaluator.best(position)
+        best = self.ingredients.evaluator.best(position)
         if self.processes.first:
             if best.path is not None:
                 network = load_folder(best.path).network
-            for folder, names in self.given.publish.items():
+            for folder, names in self.ingredients.publish.items():
                 target = self.site.folder.path / folder
                 if target.exists():
                     continue  # resumed after its end: what is published stays
@@ -114,10 +117,10 @@ class Checkpointer:
                 save_folder(
                     target,
                     part_of(network, names) if names else network,
-                    self.given.tokens.source,
-                    target=self.given.tokens.target,
+                    self.ingredients.tokens.source,
+                    target=self.ingredients.tokens.target,
                     recipe=self.site.folder.recipe,
-                    provenance={**self.given.digest.provenance, "step": best.step, **facts},
+                    provenance={**self.ingredients.digest.provenance, "step": best.step, **facts},
                     task=best.settings.get(head),
                 )
                 if names:
@@ -129,7 +132,7 @@ class Checkpointer:
 
         The modules in training themselves, unless weights are sharded or averaged; then copies.
         """
-        network, objective = self.given.network, self.given.objective
+        network, objective = self.ingredients.network, self.ingredients.objective
         averaged = averaged and self.settings.weight_average > 0
         if not self.shard and not averaged:
             return network, objective
@@ -152,4 +155,4 @@ class Checkpointer:
 
     def _modules(self) -> dict[str, nn.Module]:
         """Return the trained modules by the prefix of their names in the optimizer state."""
-        return {"": self.given.network, "objective.": self.given.objective}
+        return {"": self.ingredients.network, "objective.": self.ingredients.objective}

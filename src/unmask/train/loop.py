@@ -17,7 +17,7 @@ from unmask.system.malloc import keep_freed_memory
 from unmask.train.checkpoints import Checkpointer
 from unmask.train.evaluator import Position
 from unmask.train.ingredients import Ingredients
-from unmask.train.optim.optimizers import average, make_optimizer, set_rate
+from unmask.train.optim.optimizers import average, make_optimizer, set_learning_rate
 from unmask.train.optim.precision import choose_precision
 from unmask.train.recipe import Recipe
 from unmask.train.run_folder import of_kind
@@ -35,8 +35,8 @@ class Loop:
     def __init__(self, given: Ingredients, recipe: Recipe, site: Site, *, shard: bool) -> None:
         # Otherwise glibc returns the memory of each step and faults it in again for the next.
         keep_freed_memory()
-        self.given, self.site, self.processes = given, site, site.processes
-        self.settings, self.optimized = recipe.loop, recipe.optimizer
+        self.ingredients, self.site, self.processes = given, site, site.processes
+        self.settings, self.optimizer_settings = recipe.loop, recipe.optimizer
         # Only the source knows how many steps an epoch has.
         self.schedule = recipe.schedule.in_steps(given.source.steps_per_epoch)
         self.evaluator, self.folder, self.position = given.evaluator, site.folder, Position()
@@ -52,17 +52,17 @@ class Loop:
         # After wrapping, because FSDP replaces the parameters by their shards.
         self.optimizer = make_optimizer(inner, recipe.optimizer, layers=network.config.layers)
         self.step = step_for(objective, shard=shard)
-        self.keeper = Checkpointer(given, recipe, site, self.optimizer, shard=shard)
+        self.checkpointer = Checkpointer(given, recipe, site, self.optimizer, shard=shard)
         self.saved_step, self.saved_at = -1, time.monotonic()
-        self.deal: Dealer | Prefetch = Dealer(given.source, self.processes)
+        self.dealer: Dealer | Prefetch = Dealer(given.source, self.processes)
         # A thread pays where a GPU computes the step; on a CPU, batches were 3 ms of 100 (tiny).
         prefetch, on_gpu = self.settings.prefetch, self.processes.device.type != "cpu"
         if prefetch == "on" or (prefetch == "auto" and on_gpu):
-            self.deal = Prefetch(self.deal, self._progress_at)
+            self.dealer = Prefetch(self.dealer, self._progress_at)
 
     def resume(self) -> None:
         """Restore the newest checkpoint, if there is one."""
-        found = self.keeper.restore()
+        found = self.checkpointer.restore()
         # Steps after the checkpoint are taken again and would be recorded twice.
         self.folder.cut_back(found.step if found else -1)
         self.processes.wait()  # every process reads the metrics that the first one has rewritten
@@ -90,7 +90,7 @@ class Loop:
                 # A step weighs as much as its fraction of the run, so the mean spans the same
                 # fraction whether steps are many or few.
                 weight = min((self.progress - before) / self.settings.weight_average, 1.0)
-                for module in (self.given.network, self.given.objective):
+                for module in (self.ingredients.network, self.ingredients.objective):
                     average(module, self.optimizer, weight)
             self._log(report, time.monotonic() - begun)
             if self._slot() > position.slot:  # one evaluation stands for all that became due
@@ -100,7 +100,7 @@ class Loop:
         if position.evaluated != position.step:
             self._evaluate()  # the last step may be the best one
         self.save()
-        self.keeper.publish(position)
+        self.checkpointer.publish(position)
 
     @property
     def progress(self) -> float:
@@ -116,7 +116,7 @@ class Loop:
         if self.saved_step == self.position.step:
             return
         begun = time.monotonic()
-        self.keeper.save(self.position)
+        self.checkpointer.save(self.position)
         self.evaluator.saved()  # may delete models that only older checkpoints needed
         self._clock(begun)
         self.saved_step, self.saved_at = self.position.step, time.monotonic()
@@ -124,16 +124,19 @@ class Loop:
     def _step(self) -> StepResult | None:
         """Take one step; return None if a stop request ended it early, with nothing changed."""
         position = self.position
-        dealt = self.deal.take(position.cursor, position.step, self.progress)
-        set_rate(self.optimizer, self.optimized.learning_rate * self.schedule.factor(self._next()))
+        dealt = self.dealer.take(position.cursor, position.step, self.progress)
+        set_learning_rate(
+            self.optimizer,
+            self.optimizer_settings.learning_rate * self.schedule.factor(self._next()),
+        )
         site = StepSite(
             self.processes,
             self.precision,
-            self.optimized.max_grad_norm,
+            self.optimizer_settings.max_grad_norm,
             dealt.rounds,
             self._asked_to_stop,
         )
-        report = self.step(self.module, dealt.pieces, site)
+        report = self.step(self.module, dealt.micro_batches, site)
         if report is None:
             return None
         if report.taken:
@@ -144,7 +147,7 @@ class Loop:
         if report.taken:
             position.bad = 0
         else:
-            self._leave_out(report, dealt.pieces)
+            self._leave_out(report, dealt.micro_batches)
         return report
 
     def _next(self) -> float:
@@ -235,13 +238,13 @@ class Loop:
             return
         # The slot is fixed first: what falls due during this evaluation is made up for later.
         begun, self.position.slot = time.monotonic(), self._slot()
-        network, objective = self.keeper.trained()
+        network, objective = self.checkpointer.trained()
         device = self.processes.device
         network, objective = network.to(device).eval(), objective.to(device).eval()
         found = self.evaluator.evaluate(network, objective, self.position)
         # Unless weights are sharded or averaged, the modules just evaluated are those in training.
-        self.given.network.train()
-        self.given.objective.train()
+        self.ingredients.network.train()
+        self.ingredients.objective.train()
         self._clock(begun)
         self.position.evaluated = self.position.step
         self.folder.record({"kind": "eval", "step": self.position.step, **found})

@@ -16,8 +16,8 @@ from unmask.train.steps import step_for
 from unmask.train.steps.base import MicroBatch, StepSite, TrainingModule
 from unmask.train.steps.summed import Summed
 
-HEART_STEPS, HEART_EXAMPLES = 30, 4
-RATE = 1e-3
+OVERFIT_STEPS, OVERFIT_EXAMPLES = 30, 4
+LEARNING_RATE = 1e-3
 
 
 class PreflightError(UserError):
@@ -58,7 +58,7 @@ def preflight(given: Ingredients, site: Site) -> None:
     if last < 0.7 * first:
         return
     problem = (
-        f"preflight: {HEART_STEPS} steps on one batch lowered its loss only from {first:.2f} "
+        f"preflight: {OVERFIT_STEPS} steps on one batch lowered its loss only from {first:.2f} "
         f"to {last:.2f}; need less than {0.7 * first:.2f}: it cannot learn. Check the model "
         "settings; --no-preflight starts all the same."
     )
@@ -73,14 +73,14 @@ def overfit_one_batch(given: Ingredients) -> tuple[float, float]:
     network, objective = copy.deepcopy((given.network, given.objective))
     learner = TrainingModule(network, objective, given.companions).cpu().eval()
     parameters = [p for p in learner.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(parameters, lr=RATE)
-    pieces = [MicroBatch(given.source.sample(HEART_EXAMPLES), 0)]
+    optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+    pieces = [MicroBatch(given.source.sample(OVERFIT_EXAMPLES), 0)]
     main = objective.terms[0]  # `chance` is the loss of this term alone
     step = step_for(objective)
     if isinstance(step, Summed):  # other terms would hide how well the main one is learned
         step.terms = [main]
     losses = []
-    for _ in range(HEART_STEPS + 1):
+    for _ in range(OVERFIT_STEPS + 1):
         result = step(learner, pieces, StepSite(Processes()))
         assert result is not None
         if result.taken:

@@ -159,7 +159,7 @@ class Run:
                 f"{self.out}: no run to resume (recipe.toml is not there). Check the path."
             )
         if self.options.shard:
-            recipe.optimizer.refuse_shares()
+            recipe.optimizer.refuse_sharding()
         recipe = self.job.resolve(recipe, site)
         # Resuming never goes below the stored number: how a step is split decides the last bits.
         before = site.stored.loop.micro_batches if site.stored else 1

@@ -61,7 +61,7 @@ class RunFolder:
     recipe: dict[str, Any] = field(default_factory=dict)  # as it is stored beside results
     claimed: set[str] = field(default_factory=set)  # names that are known to be listed
     replaces: bool = False  # an old run stays until this one is ready to start
-    waiting: list[tuple[str, str]] = field(default_factory=list)  # (file, text) to append then
+    deferred: list[tuple[str, str]] = field(default_factory=list)  # (file, text) to append then
 
     def claim(self, name: str) -> None:
         """List a file or folder as written by the run; call it before the first write.
@@ -78,9 +78,9 @@ class RunFolder:
             delete_run(self.path)
             self.checkpoints.mkdir(exist_ok=True)
         self.replaces = False  # on all processes: metrics() must not hide the new run's lines
-        for name, text in self.waiting:
+        for name, text in self.deferred:
             self._append(name, text)
-        self.waiting.clear()
+        self.deferred.clear()
 
     @property
     def checkpoints(self) -> Path:
@@ -124,7 +124,7 @@ class RunFolder:
     def _append(self, name: str, text: str) -> None:
         # Until the new run can start, the old one stays as it is, its log included.
         if self.replaces:
-            self.waiting.append((name, text))
+            self.deferred.append((name, text))
             return
         self.claim(name)
         try:

@@ -49,7 +49,7 @@ class Source(Protocol):
     def steps_per_epoch(self) -> float:
         """Number of steps in one pass over the data; may be fractional."""
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan all micro-batches of a step; also return the cursor of the next step."""
 
     def sample(self, count: int) -> Batch:
@@ -86,7 +86,7 @@ class ShuffledWindows:
                 "micro-batches; need an example for each. Raise loop.batch_size."
             )
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the next items, in micro-batches of similar length that keep groups whole."""
         numbers, then = self.take(cursor, self.loop.batch_size)
         parts = _adjusted(self.parts(numbers), self.loop.micro_batches)
@@ -228,7 +228,7 @@ class Mixture:
         self.bounds = np.cumsum(sizes**temperature / (sizes**temperature).sum())
         self.steps_per_epoch = sum(source.steps_per_epoch for source in sources.values())
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the next items of the sources that this step draws."""
         draws_of = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
         units = draws_of[self.per]
@@ -263,7 +263,7 @@ class Mixture:
 class Dealt:
     """The share of a step that one process computes."""
 
-    pieces: Sequence[MicroBatch]
+    micro_batches: Sequence[MicroBatch]
     rounds: int  # largest number of micro-batches on any process
     cursor: Cursor
 
@@ -276,7 +276,7 @@ class Dealer:
 
     def take(self, cursor: Cursor, step: int, progress: float) -> Dealt:
         """Build this process's micro-batches of a step."""
-        pieces, then = self.source.pieces(cursor, step, progress)
+        pieces, then = self.source.plan_step(cursor, step, progress)
         mine = pieces[self.processes.rank :: self.processes.world]
         rounds = -(-len(pieces) // self.processes.world)
         return Dealt([MicroBatch(piece.make(), piece.seed) for piece in mine], rounds, then)
@@ -289,16 +289,16 @@ class Prefetch:
     """
 
     def __init__(self, deal: Dealer, progress_at: Callable[[int], float]) -> None:
-        self.deal, self.progress_at = deal, progress_at
+        self.dealer, self.progress_at = deal, progress_at
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self.made: tuple[Cursor, int, Future[Dealt]] | None = None
+        self.pending: tuple[Cursor, int, Future[Dealt]] | None = None
 
     def take(self, cursor: Cursor, step: int, progress: float) -> Dealt:
         """Return the batches that were built ahead, if they are for this step; else build them."""
-        if self.made is not None and self.made[:2] == (cursor, step):
-            dealt = self.made[2].result()
+        if self.pending is not None and self.pending[:2] == (cursor, step):
+            dealt = self.pending[2].result()
         else:  # the first step, or a step that is repeated
-            dealt = self.deal.take(cursor, step, progress)
+            dealt = self.dealer.take(cursor, step, progress)
         at = dealt.cursor, step + 1, self.progress_at(step + 1)
-        self.made = *at[:2], self.thread.submit(self.deal.take, *at)
+        self.pending = *at[:2], self.thread.submit(self.dealer.take, *at)
         return dealt

@@ -82,7 +82,7 @@ class CorpusSource:
         """Number of steps of the first phase in one pass over the corpus."""
         return len(self.streams[0].epoch(0)) / self.phases[0].rows
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the micro-batches of a step, small enough for the CPU's cache."""
         number = self._phase(progress)
         phase, stream = self.phases[number], self.streams[number]

@@ -65,8 +65,8 @@ def find_tokens(
         site.console.progress("learning a vocabulary", "tokens", done, total)
 
     # A resumed run must have the very vocabulary that its weights were trained with.
-    found = given.tokens(start) or stored(site)
-    found = found or learned(task, records, settings, start, progress)
+    found = given.tokens(start) or stored_tokenizers(site)
+    found = found or learn_tokenizers(task, records, settings, start, progress)
     # By identity: a shared vocabulary is reported once.
     sides = {id(own): own for own in (found.source, found.target) if own is not None}
     sizes = [f"{len(own.vocabulary):,}" for own in sides.values()]
@@ -75,7 +75,7 @@ def find_tokens(
     return found
 
 
-def stored(site: Site) -> Tokenizers | None:
+def stored_tokenizers(site: Site) -> Tokenizers | None:
     """Read the tokenizers of a resumed run from its newest checkpoint; None without one."""
     if site.stored is None or not (found := checkpoints(site.folder.checkpoints)):
         return None
@@ -84,7 +84,7 @@ def stored(site: Site) -> Tokenizers | None:
     return Tokenizers(source, 0, read_tokenizer(target) if target.is_dir() else source)
 
 
-def learned(
+def learn_tokenizers(
     task: Task[Any, Any],
     records: Sequence[Any],
     settings: TokenizerSettings,

@@ -25,17 +25,17 @@ from unmask.tasks.classify import Labels
 from unmask.version import VERSION
 
 
-def router(desk: Service) -> APIRouter:
+def router(service: Service) -> APIRouter:
     """Return the compatible routes, for the models of a service."""
     routes = APIRouter()
-    _openai(routes, desk)
-    _vectors(routes, desk)
-    _labels(routes, desk)
-    _about(routes, desk)
+    _openai(routes, service)
+    _vectors(routes, service)
+    _labels(routes, service)
+    _about(routes, service)
     return routes
 
 
-def _openai(routes: APIRouter, desk: Service) -> None:
+def _openai(routes: APIRouter, service: Service) -> None:
     @routes.post("/v1/embeddings", tags=["OpenAI"])
     async def embeddings(asked: schemas.OpenAIEmbeddingRequest) -> schemas.OpenAIEmbeddingResponse:
         """Embed one or several texts, as in OpenAI's API.
@@ -46,12 +46,12 @@ def _openai(routes: APIRouter, desk: Service) -> None:
         texts = _listed(asked.input)
         if not texts:
             raise invalid("input is empty; need a text or a list of them.")
-        name, model = choose_model(desk.models, "embed", asked.model)
+        name, model = choose_model(service.models, "embed", asked.model)
         width = model.network.config.width
         # Checked before any text is computed: the width is known.
         if asked.dimensions not in (None, width):
             raise invalid(f"dimensions {asked.dimensions}: the model has {width}. Leave it out.")
-        found: list[Embedded] = await desk.ask("embed", asked, texts)
+        found: list[Embedded] = await service.ask("embed", asked, texts)
         read = sum(tokens for _, tokens in found)
         return schemas.OpenAIEmbeddingResponse(
             data=[
@@ -65,27 +65,29 @@ def _openai(routes: APIRouter, desk: Service) -> None:
     @routes.get("/v1/models", tags=["OpenAI"])
     async def models() -> schemas.OpenAIModelList:
         """List the models that this server offers, as in OpenAI's API."""
-        return schemas.OpenAIModelList(data=[schemas.OpenAIModel(id=name) for name in desk.models])
+        return schemas.OpenAIModelList(
+            data=[schemas.OpenAIModel(id=name) for name in service.models]
+        )
 
     @routes.get("/v1/models/{name:path}", tags=["OpenAI"])
     async def model(name: str) -> schemas.OpenAIModel:
         """Return one model by its name, or 404 if the server does not offer it."""
-        model_named(desk.models, name)
+        model_named(service.models, name)
         return schemas.OpenAIModel(id=name)
 
 
-def _vectors(routes: APIRouter, desk: Service) -> None:
+def _vectors(routes: APIRouter, service: Service) -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
     async def embed(asked: schemas.EmbedRequest) -> list[list[float]]:
         """Embed one or several texts: one vector of floats per text."""
-        found: list[Embedded] = await desk.ask("embed", asked, _listed(asked.inputs))
+        found: list[Embedded] = await service.ask("embed", asked, _listed(asked.inputs))
         return [vector.tolist() for vector, _ in found]
 
     @routes.post("/similarity", tags=["text-embeddings-inference"])
     async def similarity(asked: schemas.SimilarityRequest) -> list[float]:
         """Compare sentences with a source sentence: one cosine similarity (-1 to 1) for each."""
         texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
-        found: list[Embedded] = await desk.ask("embed", asked, texts)
+        found: list[Embedded] = await service.ask("embed", asked, texts)
         first, *others = (vector for vector, _ in found)
         # Vectors have length 1, so the product is the cosine; rounding can put it just outside.
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
@@ -97,15 +99,15 @@ def _vectors(routes: APIRouter, desk: Service) -> None:
     )
     async def tokenize(asked: schemas.TokenizeRequest) -> Response:
         """Tokenize texts: for each text its tokens, with ids and character offsets."""
-        found = await desk.ask("tokenize", asked, _listed(asked.inputs))
+        found = await service.ask("tokenize", asked, _listed(asked.inputs))
         # Already JSON (see `service._tokenize`), so the event loop only joins it.
         return Response(f"[{','.join(found)}]", media_type="application/json")
 
 
-def _labels(routes: APIRouter, desk: Service) -> None:
+def _labels(routes: APIRouter, service: Service) -> None:
     async def shares(asked: schemas.PredictRequest) -> tuple[list[list[schemas.LabelScore]], bool]:
         items, many = _texts_or_pairs(asked.inputs)
-        found: list[Labels] = await desk.ask("classify", asked, items)
+        found: list[Labels] = await service.ask("classify", asked, items)
         each = [
             [
                 schemas.LabelScore(label=label, score=share)
@@ -134,43 +136,43 @@ def _labels(routes: APIRouter, desk: Service) -> None:
         its labels for each input; any other model returns one embedding per text.
         """
         # Every model can embed, so this finds the named or the first model, whatever its task.
-        _, model = choose_model(desk.models, "embed", asked.model)
-        if CAPABILITIES["classify"].can(model):
+        _, model = choose_model(service.models, "embed", asked.model)
+        if CAPABILITIES["classify"].supports(model):
             return (await shares(asked))[0]
         given = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
         texts = [text for text in given if isinstance(text, str)]
         if len(texts) < len(given):
             raise invalid("inputs: need a text or a list of them.")
-        found: list[Embedded] = await desk.ask("embed", asked, texts)
+        found: list[Embedded] = await service.ask("embed", asked, texts)
         return [vector.tolist() for vector, _ in found]
 
 
-def _about(routes: APIRouter, desk: Service) -> None:
+def _about(routes: APIRouter, service: Service) -> None:
     @routes.get("/info", tags=["text-embeddings-inference"])
     async def info() -> schemas.ServerInfo:
         """Describe the first model and the limits of the server, and list all models."""
-        name, model = next(iter(desk.models.items()))
+        name, model = next(iter(service.models.items()))
         labels = model.network.shape.labels
         kind: dict[str, object] = {"embedding": {"pooling": "mean"}}
-        if labels and CAPABILITIES["classify"].can(model):
+        if labels and CAPABILITIES["classify"].supports(model):
             names = {str(i): own for i, own in enumerate(labels.names)}
             kind = {"classifier": {"id2label": names}}
         return schemas.ServerInfo(
             model_id=name,
             model_type=kind,
             max_input_length=model.network.config.max_length,
-            max_client_batch_size=desk.limits.texts,
-            max_batch_tokens=desk.limits.batch_tokens,
-            max_concurrent_requests=desk.limits.queue,
+            max_client_batch_size=service.limits.texts,
+            max_batch_tokens=service.limits.batch_tokens,
+            max_concurrent_requests=service.limits.queue,
             version=VERSION,
-            models=[{"id": own, "can": capabilities(each)} for own, each in desk.models.items()],
+            models=[{"id": own, "can": capabilities(each)} for own, each in service.models.items()],
         )
 
     @routes.get("/health", tags=["text-embeddings-inference"])
     async def health() -> dict[str, str]:
         """Return 200 while the server can answer requests, else 503. Needs no token."""
         # Without its inference thread, the server would accept requests and never answer them.
-        if not desk.batcher.thread.is_alive():
+        if not service.batcher.thread.is_alive():
             raise RequestError(503, "nobody answers.", "unhealthy")
         return {"status": "ok"}
 

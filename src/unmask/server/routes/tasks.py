@@ -36,20 +36,20 @@ class StreamQuestions(Questions):
     stream: bool = Field(False, description="Send the answer as it grows.")
 
 
-def router(desk: Service) -> APIRouter:
+def router(service: Service) -> APIRouter:
     """Return one route for each task of the fine-tuned models."""
     routes = APIRouter(prefix="/ask", tags=["tasks"])
     tasks: dict[str, Task[Any, Any]] = {}
-    for model in desk.models.values():
+    for model in service.models.values():
         if model.fine_tuned:
             tasks.setdefault(model.task.name, model.task)
     # One route per task, not per model: the request chooses among the models of a task.
     for task in tasks.values():
-        _route(routes, desk, task)
+        _route(routes, service, task)
     return routes
 
 
-def _route(routes: APIRouter, desk: Service, task: Task[Any, Any]) -> None:
+def _route(routes: APIRouter, service: Service, task: Task[Any, Any]) -> None:
     """Add the route of a task, with request and response types made for it."""
     name, title = task.name, task.name.capitalize()
     base = StreamQuestions if task.generates else Questions
@@ -61,8 +61,8 @@ def _route(routes: APIRouter, desk: Service, task: Task[Any, Any]) -> None:
     # cannot name types that are made here.
     async def ask(asked: Questions) -> StreamingResponse | list[BaseModel]:
         if isinstance(asked, StreamQuestions) and asked.stream:
-            return _streamed(desk, name, asked)
-        found = await desk.ask_task(name, asked, asked.items)
+            return _streamed(service, name, asked)
+        found = await service.ask_task(name, asked, asked.items)
         return [answer_type(answer=answer, view=view) for answer, view in found]
 
     streamed: dict[int | str, dict[str, Any]] = {
@@ -81,7 +81,7 @@ def _route(routes: APIRouter, desk: Service, task: Task[Any, Any]) -> None:
     )
 
 
-def _streamed(desk: Service, name: str, asked: Questions) -> StreamingResponse:
+def _streamed(service: Service, name: str, asked: Questions) -> StreamingResponse:
     """Stream the answer to one question as server-sent events, one per change of its view.
 
     The last event is {"done": true} or an error.
@@ -89,9 +89,9 @@ def _streamed(desk: Service, name: str, asked: Questions) -> StreamingResponse:
     if len(asked.items) != 1:
         raise invalid(f"stream: {len(asked.items)} items; need one. Send each by itself.")
     # A stream begins with status 200, so whatever can be refused is refused before.
-    if refused := desk.batcher.full():
+    if refused := service.batcher.full():
         raise refused
-    pieces = desk.stream_task(name, asked, asked.items[0])
+    pieces = service.stream_task(name, asked, asked.items[0])
 
     async def events() -> AsyncIterator[str]:
         before, last = "", json.dumps({"done": True})

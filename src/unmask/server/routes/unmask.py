@@ -19,38 +19,38 @@ from unmask.train.run_folder import read_metrics
 MAX_ENTRIES = 1500  # training entries of a run that are sent, at most
 
 
-def router(desk: Service) -> APIRouter:
+def router(service: Service) -> APIRouter:
     """Return unmask's own routes, for the models and runs of a service."""
     routes = APIRouter(tags=["unmask"])
-    _asking(routes, desk)
-    _looking(routes, desk)
+    _asking(routes, service)
+    _looking(routes, service)
     return routes
 
 
-def _asking(routes: APIRouter, desk: Service) -> None:
+def _asking(routes: APIRouter, service: Service) -> None:
     @routes.post("/fill")
     async def fill(asked: schemas.FillRequest) -> list[list[TokenPrediction]]:
         """Predict masked tokens: for each [MASK] in the text, the most likely tokens."""
         guesses: list[list[TokenPrediction]]
-        (guesses,) = await desk.ask("fill", asked, [asked.text])
+        (guesses,) = await service.ask("fill", asked, [asked.text])
         return guesses
 
     @routes.post("/next")
     async def next_sentence(asked: schemas.NextSentenceRequest) -> schemas.NextSentence:
         """Predict how likely the second sentence is to follow the first."""
         verdict: schemas.NextSentence
-        (verdict,) = await desk.ask("next", asked, [(asked.first, asked.second)])
+        (verdict,) = await service.ask("next", asked, [(asked.first, asked.second)])
         return verdict
 
     @routes.post("/classify")
     async def classify(asked: schemas.ClassifyRequest) -> list[Labels]:
         """Classify texts or pairs of texts: for each, its labels and their probabilities."""
-        return await desk.ask("classify", asked, asked.texts)
+        return await service.ask("classify", asked, asked.texts)
 
     @routes.post("/score")
     async def score(asked: schemas.ClassifyRequest) -> list[float]:
         """Score texts or pairs of texts with a regression model: one number for each."""
-        found: list[Number] = await desk.ask("score", asked, asked.texts)
+        found: list[Number] = await service.ask("score", asked, asked.texts)
         return [number.score for number in found]
 
     @routes.post("/answer")
@@ -60,24 +60,24 @@ def _asking(routes: APIRouter, desk: Service) -> None:
         text is empty if the model finds no answer.
         """
         found: QaAnswer
-        (found,) = await desk.ask("answer", asked, [(asked.question, asked.context)])
+        (found,) = await service.ask("answer", asked, [(asked.question, asked.context)])
         return found
 
     @routes.post("/entities")
     async def entities(asked: schemas.EntitiesRequest) -> list[FoundEntities]:
         """Find named entities: for each text its entities, and a tag for each word."""
-        return await desk.ask("entities", asked, asked.texts)
+        return await service.ask("entities", asked, asked.texts)
 
     @routes.post("/translate")
     async def translate(asked: schemas.TranslateRequest) -> list[schemas.TranslationResponse]:
         """Translate texts, in order."""
         options = asked.model_dump(include=set(AskTranslation.options))
         asks = [AskTranslation(text=text, **options) for text in asked.texts]
-        found = await desk.ask_task(Translate.name, asked, asks)
+        found = await service.ask_task(Translate.name, asked, asks)
         return [schemas.TranslationResponse.model_validate(answer) for answer, _ in found]
 
 
-def _looking(routes: APIRouter, desk: Service) -> None:
+def _looking(routes: APIRouter, service: Service) -> None:
     @routes.post("/attention")
     async def attention(asked: schemas.AttentionRequest) -> dict[str, Any]:
         """Return attention weights, token importance and the model's answer, optionally ablated.
@@ -87,7 +87,7 @@ def _looking(routes: APIRouter, desk: Service) -> None:
         """
         item = asked.model_dump(include={"text", "second", "start", "mute"})
         data: dict[str, Any]
-        (data,) = await desk.ask("attention", asked, [item])
+        (data,) = await service.ask("attention", asked, [item])
         return data
 
     @routes.get("/cards")
@@ -97,17 +97,17 @@ def _looking(routes: APIRouter, desk: Service) -> None:
             {
                 "name": name,
                 "can": capabilities(model),
-                "task": _task(desk, model),
+                "task": _task(service, model),
                 "config": model.network.config.model_dump(mode="json"),
                 "card": _card(model.path),
             }
-            for name, model in desk.models.items()
+            for name, model in service.models.items()
         ]
 
     @routes.get("/runs")
     async def runs() -> list[str]:
         """List the names of the training runs that the server was started with (--run)."""
-        return list(desk.runs)
+        return list(service.runs)
 
     @routes.get("/runs/{name}")
     def run(name: str) -> list[dict[str, Any]]:
@@ -116,9 +116,9 @@ def _looking(routes: APIRouter, desk: Service) -> None:
         Of a long run, the training entries are thinned out evenly. Its last entry and all
         evaluations are always included.
         """
-        if name not in desk.runs:
+        if name not in service.runs:
             raise RequestError(404, f"run '{name[:80]}': not watched here.", "unknown_run")
-        entries = read_metrics(desk.runs[name])
+        entries = read_metrics(service.runs[name])
         step = -(-len(entries) // MAX_ENTRIES)  # rounded up, so that at most MOST remain
         return [
             entry
@@ -127,7 +127,7 @@ def _looking(routes: APIRouter, desk: Service) -> None:
         ]
 
 
-def _task(desk: Service, model: Model) -> dict[str, Any] | None:
+def _task(service: Service, model: Model) -> dict[str, Any] | None:
     """Describe a model's task, with the schema of its questions, for the form on the page."""
     if not model.fine_tuned:
         return None
@@ -137,7 +137,7 @@ def _task(desk: Service, model: Model) -> dict[str, Any] | None:
         "name": task.name,
         "title": title,
         "generates": task.generates,
-        "ask": desk.schema(task),
+        "ask": service.schema(task),
     }
 
 

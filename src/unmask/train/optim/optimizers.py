@@ -99,7 +99,7 @@ def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
     return _state(parameter, optimizer).get(AVERAGE, parameter)
 
 
-def set_rate(optimizer: Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     """Set the learning rate, scaled for each parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("scale", 1.0)

@@ -35,7 +35,7 @@ class OptimizerSettings(Settings):
         """Return the factor on the learning rate at a depth of the encoder; None is outside it."""
         return self.head_factor if depth is None else self.layer_decay ** (layers - depth)
 
-    def refuse_shares(self) -> None:
+    def refuse_sharding(self) -> None:
         """Refuse sharded weights if the optimizer needs whole matrices."""
         if self.kind == "muon":
             raise SettingsError(

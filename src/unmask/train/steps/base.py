@@ -35,7 +35,7 @@ class TrainingModule(nn.Module):
         super().__init__()
         self.network, self.objective = network, objective
         # In a dict, so that they are no submodules: they are neither trained, sharded nor saved.
-        self.held = {"companions": dict(companions or {})}
+        self.unregistered = {"companions": dict(companions or {})}
 
     def refuse_scalars(self) -> None:
         """Refuse objective parameters without a dimension: FSDP shards along the first one."""
@@ -60,7 +60,7 @@ class TrainingModule(nn.Module):
         micro-batches through one of them.
         """
         if mode == "loss":
-            sums: Sums = self.objective(self.network, batch, self.held["companions"])
+            sums: Sums = self.objective(self.network, batch, self.unregistered["companions"])
             return self._with_idle(sums, self.objective.terms)
         vectors = self.objective.encode(self.network, batch)
         if mode == "encode":
