@@ -78,7 +78,7 @@ def test_a_size_that_is_given_stays(corpus, site):
 
 
 def test_without_a_clock_nothing_can_be_chosen():
-    with pytest.raises(SettingsError, match=r'size is "auto".*Give --minutes, or a size'):
+    with pytest.raises(SettingsError, match=r'size is "auto".*Set it \(--minutes\), or'):
         recipe(model={"size": "auto"})
 
 

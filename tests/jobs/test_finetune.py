@@ -150,7 +150,9 @@ def test_stopped_anywhere_a_run_goes_on_to_the_same_bits(model, tmp_path, step):
 
 def test_other_data_is_another_run(model, tmp_path):
     finetune(model, data(), tmp_path / "run", recipe())
-    with pytest.raises(FolderError, match=r"was begun with another data set \(sha256 [0-9a-f]{12}"):
+    with pytest.raises(
+        FolderError, match=r"was started with another data set \(sha256 was [0-9a-f]{12}"
+    ):
         finetune(model, data(train=41), tmp_path / "run", recipe(), resume=True)
 
 

@@ -363,11 +363,11 @@ def test_a_folder_that_is_taken_is_refused_before_a_vocabulary_is_learned(tmp_pa
     calls, _ = learnt
     trained(tmp_path / "run", changes=BRIEF)
     assert len(calls) == 1
-    with pytest.raises(FolderError, match="a run is there already"):
+    with pytest.raises(FolderError, match="the folder already holds a run"):
         trained(tmp_path / "run", changes=BRIEF)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(FolderError, match="not empty, and no run"):
+    with pytest.raises(FolderError, match="not empty and holds no run"):
         trained(tmp_path / "other", changes=BRIEF)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(FolderError, match="a file; need a folder"):
@@ -396,7 +396,7 @@ def test_minutes_count_the_learning_of_the_vocabulary(tmp_path, learnt, clock, s
     steps = metrics(tmp_path / "run")
     assert counted <= steps[0]["seconds"] < counted + 5
     assert 60 <= steps[-1]["seconds"] < 61
-    told = any(line.startswith("setting up took 5.0 of 1 minutes") for line in heard.said)
+    told = any(line.startswith("set-up took 5.0 of 1 minutes") for line in heard.said)
     assert told == (seconds == 300.0)
 
 

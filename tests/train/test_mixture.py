@@ -73,7 +73,9 @@ def test_another_seed_reads_in_another_order():
 
 
 def test_fewer_texts_than_micro_batches_are_refused():
-    with pytest.raises(SettingsError, match="loop.batch_size is 8, for 9 micro-batches; need an"):
+    with pytest.raises(
+        SettingsError, match="loop.batch_size is 8, but a step has 9 micro-batches and"
+    ):
         source(24, micro_batches=9)
 
 
@@ -144,6 +146,8 @@ def test_what_a_batch_draws_is_its_own_in_a_step_of_several_sources():
 def test_more_data_sets_than_records_of_a_step_are_refused_where_each_record_is_drawn():
     recipe = made(micro_batches=3)  # six records in three micro-batches, and two are left
     sources = {str(i): source(40, recipe=recipe) for i in range(7)}
-    with pytest.raises(SettingsError, match="loop.batch_size is 8, for 7 data sets in 3 micro-bat"):
+    with pytest.raises(
+        SettingsError, match="loop.batch_size is 8, but a step has 7 data sets and 3 micro-bat"
+    ):
         Mixture(sources, 0.5, 0, "record")
     Mixture(sources, 0.5, 0, "step")
