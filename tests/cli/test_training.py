@@ -61,7 +61,7 @@ MISTAKES = {
     ),
     "rows too long": (
         ["CORPUS", "--out", "RUN", "--max-length", "1024"],
-        r"sequences of 1024 tokens; the network reads at most 512",
+        r"sequences of 1024 tokens, but the network reads at most 512",
     ),
 }
 
@@ -238,7 +238,7 @@ def test_flags_are_settings(finished):
 def test_what_a_run_says_goes_to_standard_error(finished):
     _, done = finished
     assert " parameters\n" in done.stderr
-    assert " tokens, 256 of them in each step\n" in done.stderr
+    assert " tokens; batch size 256 tokens\n" in done.stderr
     assert "held-out loss" in done.stderr
 
 

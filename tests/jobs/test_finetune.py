@@ -281,7 +281,7 @@ def test_what_is_in_both_files_is_told(tmp_path):
 def test_a_file_without_rows_is_refused(tmp_path):
     path = written(tmp_path, "a.tsv", samples(6))
     empty = written(tmp_path, "b.tsv", [])
-    with pytest.raises(DataError, match="b.tsv: nothing to learn from in it"):
+    with pytest.raises(DataError, match="b.tsv: no examples to learn from"):
         LabelledFiles(path, empty).read(recipe().task)
 
 

@@ -126,7 +126,7 @@ def test_a_bert_may_be_the_encoder_and_brings_its_words(tmp_path, tokenizer):
     assert made.target.digest() != tokenizer.digest()
     assert isinstance(made.network.heads["decoder"], Decoder)
     assert made.manifest["provenance"]["model"] == "bert"
-    with pytest.raises(SettingsError, match=r"joint: the given model has a vocabulary of its own"):
+    with pytest.raises(SettingsError, match=r"joint: the given model has its own vocabulary"):
         trained(tmp_path / "no", changes=changes, **how)
 
 
@@ -157,10 +157,8 @@ def test_pairs_that_are_too_long_are_skipped_and_the_first_is_named(tmp_path):
     data = ([*TRAIN, long], DEV)
     changes = [*TRANSFORMER, "tokenizer.max_length=16"]
     trained(tmp_path / "run", changes=changes, data=data, console=heard)
-    (line,) = [
-        line for line in heard.said if line.startswith("far:7: the first of 1 of 201 examples")
-    ]
-    assert line.endswith("with more than 16 tokens; they are skipped")
+    (line,) = [line for line in heard.said if line.startswith("1 of 201 examples are skipped")]
+    assert line.endswith("more than 16 tokens; the first one is far:7")
     with pytest.raises(DataError, match="no example has at most 16 tokens"):
         trained(tmp_path / "no", changes=changes, data=([long], DEV))
 
@@ -210,13 +208,13 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
     [
         ("transformer", "task.forcing=0.5", "a Transformer is trained on the truth"),
         ("gru", "model.decoder.vocab_size=7", r"\[decoder\]: unknown key 'vocab_size'"),
-        ("transformer", "tokenizer.max_length=4096", "the model holds 128 tokens"),
+        ("transformer", "tokenizer.max_length=4096", "the model reads at most 128 tokens"),
         (
             "transformer",
             "model.head_layers=[1]",
             "head_layers is set, but translate does not read it",
         ),
-        ("gru", "task={name='ner'}", "ner begins with a model"),
+        ("gru", "task={name='ner'}", "ner needs a model to start from"),
         ("gru", "model.heads=2", "heads is 2, and a layer of gru has none"),
         (
             "transformer",
@@ -293,7 +291,7 @@ def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
     heard = Heard()
     before = read_metrics(tmp_path / "out" / "1.0")
     assert compare(asked, heard) == rows
-    assert heard.said == ["1.0: is there already", "0.5: is there already"]
+    assert heard.said == ["1.0: already trained, skipped", "0.5: already trained, skipped"]
     assert read_metrics(tmp_path / "out" / "1.0") == before
 
 
@@ -303,7 +301,7 @@ def test_variants_need_names_of_their_own(tmp_path):
         'out = "x"\n[[variants]]\nname = "a"\nrecipe = "gru"\n[[variants]]\nname = "a"\n'
         'recipe = "gru"\n'
     )
-    with pytest.raises(SettingsError, match="need one at least, and other names"):
+    with pytest.raises(SettingsError, match="need at least one variant, with unique names"):
         read_comparison(path)
 
 
@@ -313,7 +311,7 @@ def test_given_words_are_used_as_they_are(tmp_path):
     made = load_folder(tmp_path / "run" / "model")
     assert made.tokenizer.digest() == words.source.digest()
     assert made.target.digest() == words.target.digest()
-    with pytest.raises(SettingsError, match="without --vocabulary"):
+    with pytest.raises(SettingsError, match="--target-vocabulary needs --vocabulary"):
         trained(tmp_path / "no", given=GivenVocabularies(target=tmp_path))
 
 
@@ -406,7 +404,7 @@ def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path):
         trained(tmp_path / "run", data=missing)
     assert not (tmp_path / "run").exists()
     with pytest.raises(
-        SettingsError, match="the model holds 128 tokens"
+        SettingsError, match="the model reads at most 128 tokens"
     ):  # after some lines of log
         trained(tmp_path / "run", changes=[*TRANSFORMER, "tokenizer.max_length=4096"])
     assert not (tmp_path / "run").exists()
@@ -416,11 +414,11 @@ def test_a_run_that_is_refused_leaves_what_is_not_its_own(tmp_path, learnt):
     _, after = learnt
     note = tmp_path / "run" / "note.txt"
     after.append(lambda: note.parent.is_dir() and note.write_text("mine"))
-    with pytest.raises(SettingsError, match="the model holds 128 tokens"):
+    with pytest.raises(SettingsError, match="the model reads at most 128 tokens"):
         trained(tmp_path / "run", changes=[*TRANSFORMER, "tokenizer.max_length=4096"])
     assert note.read_text() == "mine"
     mine = tmp_path / "mine"
     mine.mkdir()
-    with pytest.raises(SettingsError, match="the model holds 128 tokens"):
+    with pytest.raises(SettingsError, match="the model reads at most 128 tokens"):
         trained(mine, changes=[*TRANSFORMER, "tokenizer.max_length=4096"], console=Heard())
     assert mine.is_dir(), "a folder that was there stays"
