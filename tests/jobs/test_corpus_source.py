@@ -79,7 +79,9 @@ def test_special_tokens_that_are_masked_are_refused(corpus):
     usual = objective_for(recipe(), corpus.tokenizer.vocabulary)
     broken = [r for r in usual.readers if isinstance(r, MaskedLM)][0]
     broken.special[:] = False
-    with pytest.raises(PreflightError, match="preflight: special tokens are masked: a defect of"):
+    with pytest.raises(
+        PreflightError, match="preflight: internal error: special tokens are masked"
+    ):
         checked(corpus, broken=JointObjective(list(usual.readers)))
 
 

@@ -286,7 +286,7 @@ def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
     assert [row.variant for row in rows] == ["1.0", "0.5"]
     figure = (tmp_path / "out" / "compare.svg").read_text()
     assert "Held-out BLEU" in figure
-    assert "million words" in figure
+    assert "million training tokens" in figure
     assert "0.5" in figure
     heard = Heard()
     before = read_metrics(tmp_path / "out" / "1.0")
@@ -352,8 +352,8 @@ def learnt(monkeypatch):
         return learn_them(*arguments, **named)
 
     after: list = []
-    learn_them = learning.learned
-    monkeypatch.setattr(learning, "learned", learn)
+    learn_them = learning.learn_tokenizers
+    monkeypatch.setattr(learning, "learn_tokenizers", learn)
     return calls, after
 
 

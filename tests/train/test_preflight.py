@@ -132,7 +132,7 @@ def test_a_high_first_loss_is_no_warning_where_it_cannot_be_known(corpus, tmp_pa
     def a_little(network):
         spoil(network, 3.0)
 
-    with pytest.raises(PreflightError, match="need about ln V"):
+    with pytest.raises(PreflightError, match="expected about ln V"):
         checked(corpus, tmp_path, change=a_little)
     (told,) = checked(corpus, tmp_path, unknown=True, change=a_little)
     assert told.startswith("preflight: loss before training ")

@@ -114,7 +114,7 @@ def test_settings_of_the_model_replace_those_of_its_size():
 def test_sequences_longer_than_the_network_reads_are_refused():
     says = r"^recipe \[\[schedule.phases\]\]: sequences of 65 tokens, but the network reads at"
     made = recipe(schedule={"phases": [{"length": 65}]})
-    with pytest.raises(SettingsError, match=rf"{says} Lower length, or raise model.max_length"):
+    with pytest.raises(SettingsError, match=rf"{says} most 64. Lower length, or raise model"):
         check_network(made)
     check_network(recipe(schedule={"phases": [{"length": 64}]}))
 
