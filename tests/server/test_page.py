@@ -134,9 +134,9 @@ def test_a_refusal_in_a_stream_is_shown(launched, served):
     ):
         panel = tab(page, found.url, "Translate")
         panel.get_by_role("button", name="Ask").click()
-        wait_for_texts(
-            panel.get_by_role("alert"), ["about 13 tokens; a request may have 4. Send less."]
-        )
+        says = "the request has about 13 tokens; at most 4 are allowed. Split it into several "
+        says += "requests, or shorten its texts."
+        wait_for_texts(panel.get_by_role("alert"), [says])
 
 
 def test_names_are_marked_where_they_stand(launched, server, served):

@@ -22,72 +22,72 @@ MAX_ENTRIES = 1500  # training entries of a run that are sent, at most
 def router(service: Service) -> APIRouter:
     """Return unmask's own routes, for the models and runs of a service."""
     routes = APIRouter(tags=["unmask"])
-    _asking(routes, service)
-    _looking(routes, service)
+    _add_task_routes(routes, service)
+    _add_inspection_routes(routes, service)
     return routes
 
 
-def _asking(routes: APIRouter, service: Service) -> None:
+def _add_task_routes(routes: APIRouter, service: Service) -> None:
     @routes.post("/fill")
-    async def fill(asked: schemas.FillRequest) -> list[list[TokenPrediction]]:
+    async def fill(request: schemas.FillRequest) -> list[list[TokenPrediction]]:
         """Predict masked tokens: for each [MASK] in the text, the most likely tokens."""
-        guesses: list[list[TokenPrediction]]
-        (guesses,) = await service.ask("fill", asked, [asked.text])
-        return guesses
+        predictions: list[list[TokenPrediction]]
+        (predictions,) = await service.ask("fill", request, [request.text])
+        return predictions
 
     @routes.post("/next")
-    async def next_sentence(asked: schemas.NextSentenceRequest) -> schemas.NextSentence:
+    async def next_sentence(request: schemas.NextSentenceRequest) -> schemas.NextSentence:
         """Predict how likely the second sentence is to follow the first."""
-        verdict: schemas.NextSentence
-        (verdict,) = await service.ask("next", asked, [(asked.first, asked.second)])
-        return verdict
+        prediction: schemas.NextSentence
+        (prediction,) = await service.ask("next", request, [(request.first, request.second)])
+        return prediction
 
     @routes.post("/classify")
-    async def classify(asked: schemas.ClassifyRequest) -> list[Labels]:
+    async def classify(request: schemas.ClassifyRequest) -> list[Labels]:
         """Classify texts or pairs of texts: for each, its labels and their probabilities."""
-        return await service.ask("classify", asked, asked.texts)
+        return await service.ask("classify", request, request.texts)
 
     @routes.post("/score")
-    async def score(asked: schemas.ClassifyRequest) -> list[float]:
+    async def score(request: schemas.ClassifyRequest) -> list[float]:
         """Score texts or pairs of texts with a regression model: one number for each."""
-        found: list[Number] = await service.ask("score", asked, asked.texts)
-        return [number.score for number in found]
+        numbers: list[Number] = await service.ask("score", request, request.texts)
+        return [number.score for number in numbers]
 
     @routes.post("/answer")
-    async def answer(asked: schemas.AnswerRequest) -> QaAnswer:
+    async def answer(request: schemas.AnswerRequest) -> QaAnswer:
         """Answer a question with a span of a passage (extractive question answering).
 
         text is empty if the model finds no answer.
         """
-        found: QaAnswer
-        (found,) = await service.ask("answer", asked, [(asked.question, asked.context)])
-        return found
+        best_answer: QaAnswer
+        (best_answer,) = await service.ask("answer", request, [(request.question, request.context)])
+        return best_answer
 
     @routes.post("/entities")
-    async def entities(asked: schemas.EntitiesRequest) -> list[FoundEntities]:
+    async def entities(request: schemas.EntitiesRequest) -> list[FoundEntities]:
         """Find named entities: for each text its entities, and a tag for each word."""
-        return await service.ask("entities", asked, asked.texts)
+        return await service.ask("entities", request, request.texts)
 
     @routes.post("/translate")
-    async def translate(asked: schemas.TranslateRequest) -> list[schemas.TranslationResponse]:
+    async def translate(request: schemas.TranslateRequest) -> list[schemas.TranslationResponse]:
         """Translate texts, in order."""
-        options = asked.model_dump(include=set(AskTranslation.options))
-        asks = [AskTranslation(text=text, **options) for text in asked.texts]
-        found = await service.ask_task(Translate.name, asked, asks)
-        return [schemas.TranslationResponse.model_validate(answer) for answer, _ in found]
+        options = request.model_dump(include=set(AskTranslation.options))
+        asks = [AskTranslation(text=text, **options) for text in request.texts]
+        translations = await service.ask_task(Translate.name, request, asks)
+        return [schemas.TranslationResponse.model_validate(answer) for answer, _ in translations]
 
 
-def _looking(routes: APIRouter, service: Service) -> None:
+def _add_inspection_routes(routes: APIRouter, service: Service) -> None:
     @routes.post("/attention")
-    async def attention(asked: schemas.AttentionRequest) -> dict[str, Any]:
+    async def attention(request: schemas.AttentionRequest) -> dict[str, Any]:
         """Return attention weights, token importance and the model's answer, optionally ablated.
 
         The weights are float32 in base64, of shape [layers, heads, tokens, tokens]. Of a long text,
         128 tokens are returned, beginning with token number start.
         """
-        item = asked.model_dump(include={"text", "second", "start", "mute"})
+        item = request.model_dump(include={"text", "second", "start", "mute"})
         data: dict[str, Any]
-        (data,) = await service.ask("attention", asked, [item])
+        (data,) = await service.ask("attention", request, [item])
         return data
 
     @routes.get("/cards")
@@ -117,9 +117,10 @@ def _looking(routes: APIRouter, service: Service) -> None:
         evaluations are always included.
         """
         if name not in service.runs:
-            raise RequestError(404, f"run '{name[:80]}': not watched here.", "unknown_run")
+            message = f"run '{name[:80]}' is not served here. Add it with --run."
+            raise RequestError(404, message, "unknown_run")
         entries = read_metrics(service.runs[name])
-        step = -(-len(entries) // MAX_ENTRIES)  # rounded up, so that at most MOST remain
+        step = -(-len(entries) // MAX_ENTRIES)  # rounded up, so that at most MAX_ENTRIES remain
         return [
             entry
             for number, entry in enumerate(entries)
