@@ -142,6 +142,6 @@ def test_a_run_whose_checkpoint_lacks_something_of_the_objective_is_refused(tmp_
     with pytest.raises(FolderError, match=says):
         run(out, "heat", "cold", resume=True)
     plain = run(tmp_path / "plain")
-    with pytest.raises(FolderError, match="holds no 'heat'"):
+    with pytest.raises(FolderError, match="has no tensor 'heat'"):
         run(plain, "heat", resume=True)
     assert json.loads((step / "state.json").read_text())["step"] == 6

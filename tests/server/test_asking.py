@@ -140,7 +140,7 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(client):
     long = {"text": "cat " * 200}
     refused = client.post("/ask/classify", json={"items": [{"text": "a"}, long]})
     assert refused.status_code == 413
-    assert "text 2: 202 tokens" in refused.json()["error"]
+    assert "text 2 has 202 tokens" in refused.json()["error"]
     assert len(asked(client, "classify", long, truncate=True)) == 1
 
 

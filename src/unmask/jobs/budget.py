@@ -142,7 +142,7 @@ def _step_tokens(recipe: Recipe, timing: StepTiming, minutes: float, world: int)
 
 def _time_step(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> StepTiming:
     """Time steps of one micro-batch; average over processes, so that all choose the same size."""
-    # Timed as a single process; `Timed.speed` divides the work among all of them.
+    # Timed as a single process; `StepTiming.speed` divides the work among all of them.
     alone = Processes(device=processes.device)
     precision = choose_precision(recipe.loop.precision, alone.device)
     objective = objective_for(recipe, vocabulary)
@@ -170,11 +170,11 @@ def _time_step(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> 
 
 
 def _time_call(call: Callable[[], object], device: torch.device) -> float:
-    begun = time.monotonic()
+    started = time.monotonic()
     call()
     if device.type == "cuda":  # kernels are only queued; wait until they have run
         torch.cuda.synchronize(device)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def _random_batch(recipe: Recipe, vocabulary: Vocabulary) -> Batch:

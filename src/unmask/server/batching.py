@@ -1,9 +1,9 @@
 """Pending requests -> batches and generation sessions -> answers, computed by one thread.
 
 The event loop never computes: it puts a request into a queue and awaits its future. The inference
-thread takes the oldest request and all waiting requests with the same key (model, verb, options),
-up to a number of tokens. Without load, no request waits for others; under load, batches fill by
-themselves.
+thread takes the oldest request and all waiting requests with the same key (model, capability,
+options), up to a number of tokens. Without load, no request waits for others; under load, batches
+fill by themselves.
 
 An answer that is generated token by token needs a session. After each batch, the running sessions
 take one step each, one after another, for as long as the batch took; at least one session takes a
@@ -42,7 +42,7 @@ class GenerationSession(Protocol):
 
 @dataclass
 class PendingRequest:
-    """The items of one request (or of a part of it), which share model, verb and options."""
+    """The items of one request (or of a part of it), which share model, capability and options."""
 
     # Requests with equal keys are computed together. Keys are compared and never hashed, because
     # the options of a task may be lists.
@@ -149,13 +149,13 @@ class Batcher:
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
-            begun = time.monotonic()
+            started = time.monotonic()
             if batch:
                 self._start_batch(batch)
             now = time.monotonic()
             # Sessions get as much time as the batch took, so that neither can starve the other.
             # Without a batch that is none: one session steps, then the queue is checked again.
-            until = now + (now - begun)
+            until = now + (now - started)
             for _ in range(len(self.sessions)):
                 self._step_session()
                 if time.monotonic() >= until:
@@ -175,7 +175,7 @@ class Batcher:
                 self.changed.wait()
             batch: list[PendingRequest] = []
             others: deque[PendingRequest] = deque()
-            # One pass over the whole queue, which also removes requests that nobody waits for.
+            # One pass over the whole queue, which also removes abandoned requests.
             for request in self.requests:
                 expired = self._expired(request)
                 if not (request.abandoned or expired or self._fits(batch, request)):
@@ -237,7 +237,7 @@ class Batcher:
             return  # the session ends here: it is not put back
         try:
             session.step()
-            # Partial answers must be decoded to text, so they are made only if somebody reads them.
+            # Partial answers must be decoded to text, so they are made only if they are needed.
             needed = session.done or any(request.on_partial for request in waiting)
             answers = _split(session.answers(), requests) if needed else [[]] * len(requests)
         except BaseException as error:

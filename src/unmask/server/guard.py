@@ -69,7 +69,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id, begun, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
+        request_id, started, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
         status = CLIENT_CLOSED  # until a response has begun
 
         async def reply(message: Message) -> None:
@@ -103,7 +103,7 @@ class Guard:
         finally:
             self.open_requests -= 1
             self.service.metrics.request(
-                _route_template(scope), status, time.perf_counter() - begun
+                _route_template(scope), status, time.perf_counter() - started
             )
 
     def _check_headers(self, scope: Scope) -> None:

@@ -36,8 +36,8 @@ CHARACTERS_PER_TOKEN = 3.0
 WORDS = re.compile(r"[A-Za-z0-9\s]+")
 TASK_PREFIX = "ask "  # prefix of a task's capability; a short route may have the name of a task
 TextOrPair = str | tuple[str, str]
-EmbeddingAndTokens = tuple[Vector, int]  # and its number of tokens, for OpenAI's usage
-AnswerWithView = tuple[object, View]  # an answer and its view
+Embedded = tuple[Vector, int]  # and its number of tokens, for OpenAI's usage
+Viewed = tuple[object, View]  # an answer and its view
 T = TypeVar("T")
 
 
@@ -48,9 +48,8 @@ class Capability:
     run: Callable[..., Sequence[object]]  # takes model and items, and options as keywords
     supports: Callable[[Model], bool]
     needs: str  # the kind of model it needs, for error messages
-    begin_session: Callable[..., GenerationSession] | None = (
-        None  # replaces `run` for a model that generates
-    )
+    # Replaces `run` for a model that generates.
+    begin_session: Callable[..., GenerationSession] | None = None
 
     def generates(self, model: Model) -> bool:
         """Tell whether this model answers in a session, step by step."""
@@ -72,9 +71,7 @@ def _has_head(head: str) -> Callable[[Model], bool]:
     return supports
 
 
-def _embed(
-    model: Model, items: list[str], **options: Unpack[EmbedOptions]
-) -> list[EmbeddingAndTokens]:
+def _embed(model: Model, items: list[str], **options: Unpack[EmbedOptions]) -> list[Embedded]:
     settings = DEFAULTS | options
     # Tokenized here and not by `model.embed`: the response needs the number of tokens as well, and
     # a text is tokenized only once.
@@ -116,10 +113,7 @@ def _fill(
 
 def _next(model: Model, items: list[tuple[str, str]], *, truncate: bool) -> list[NextSentence]:
     probabilities = [model.next(first, second, truncate=truncate) for first, second in items]
-    return [
-        NextSentence(probability=probability, follows=probability >= 0.5)
-        for probability in probabilities
-    ]
+    return [NextSentence(probability=p, follows=p >= 0.5) for p in probabilities]
 
 
 def _attention(
@@ -139,16 +133,12 @@ def _answers(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> lis
     return list(model.predict(_records(model, asks), task=task, truncate=truncate))
 
 
-def _answers_with_views(
-    model: Model, asks: list[Ask], *, truncate: bool = True
-) -> list[AnswerWithView]:
+def _viewed_answers(model: Model, asks: list[Ask], *, truncate: bool = True) -> list[Viewed]:
     """Return the task's answers, each with its view."""
     return _with_views(model, _records(model, asks), _answers(model, asks, truncate=truncate))
 
 
-def _with_views(
-    model: Model, records: Sequence[object], answers: Sequence[object]
-) -> list[AnswerWithView]:
+def _with_views(model: Model, records: Sequence[object], answers: Sequence[object]) -> list[Viewed]:
     pairs = zip(records, answers, strict=True)
     return [(answer, model.task.view(record, answer)) for record, answer in pairs]
 
@@ -182,7 +172,7 @@ def task_capability(name: str) -> Capability:
         return model.fine_tuned and model.task.name == name
 
     needs = f"a model fine-tuned for {name}"
-    return Capability(_answers_with_views, supports, needs, _TaskSession)
+    return Capability(_viewed_answers, supports, needs, _TaskSession)
 
 
 def _short_route(task_class: type[Task[Any, Any]], ask: Callable[[T], Ask]) -> Capability:
@@ -244,18 +234,15 @@ def choose_model(
         if capability.supports(model):
             return model_name, model
     problem = "no model here supports" if name is None else f"model '{name}' does not support"
-    raise invalid(
-        f"{problem} '{capability_name.removeprefix(TASK_PREFIX)}'; need {capability.needs}."
-    )
+    label = capability_name.removeprefix(TASK_PREFIX)
+    raise invalid(f"{problem} '{label}'; need {capability.needs}.")
 
 
 def capability_of(name: str) -> Capability:
     """Return a capability by name; that of a task is called "ask TASK"."""
-    return (
-        task_capability(name.removeprefix(TASK_PREFIX))
-        if name.startswith(TASK_PREFIX)
-        else CAPABILITIES[name]
-    )
+    if name.startswith(TASK_PREFIX):
+        return task_capability(name.removeprefix(TASK_PREFIX))
+    return CAPABILITIES[name]
 
 
 def estimated_tokens(items: Sequence[object]) -> int:
@@ -292,45 +279,37 @@ class Service:
     async def ask(self, capability: str, request: Request, items: Sequence[object]) -> list[Any]:
         """Return the answers to the items of a request, in order."""
         self._check_limits(items)
-        return await self.batcher.ask(self._pending_request(capability, request, items))
+        return await self.batcher.ask(self._pending(capability, request, items))
 
-    async def ask_task(
-        self, task: str, request: Request, asks: Sequence[Ask]
-    ) -> list[AnswerWithView]:
+    async def ask_task(self, task: str, request: Request, asks: Sequence[Ask]) -> list[Viewed]:
         """Answer questions of a task, in order; those with equal options share a batch."""
         self._check_limits(asks)
-        answers: dict[int, AnswerWithView] = {}
+        answers: dict[int, Viewed] = {}
         waiting = dict(enumerate(asks))
         while waiting:
             # Options may hold lists, so they cannot be the keys of a dictionary of groups.
             options = next(iter(waiting.values())).chosen()
             group = {index: ask for index, ask in waiting.items() if ask.chosen() == options}
-            pending = self._pending_request(TASK_PREFIX + task, request, [*group.values()], options)
+            pending = self._pending(TASK_PREFIX + task, request, [*group.values()], options)
             answers.update(zip(group, await self.batcher.ask(pending), strict=True))
             waiting = {index: ask for index, ask in waiting.items() if index not in group}
         return [answers[index] for index in range(len(asks))]
 
-    def stream_task(self, task: str, request: Request, ask: Ask) -> AsyncIterator[AnswerWithView]:
+    def stream_task(self, task: str, request: Request, ask: Ask) -> AsyncIterator[Viewed]:
         """Return an iterator over the growing answer to one question.
 
         Not `async`: a request over the limits is refused here, before the response begins.
         """
         self._check_limits([ask])
-        return self.batcher.stream(
-            self._pending_request(TASK_PREFIX + task, request, [ask], ask.chosen())
-        )
+        return self.batcher.stream(self._pending(TASK_PREFIX + task, request, [ask], ask.chosen()))
 
-    def _pending_request(
-        self,
-        capability_name: str,
-        request: Request,
-        items: Sequence[object],
-        task_options: object = None,
+    def _pending(
+        self, name: str, request: Request, items: Sequence[object], task_options: object = None
     ) -> PendingRequest:
-        """Build the work for the inference thread; requests with equal keys share a batch."""
-        name, model = choose_model(self.models, capability_name, request.model)
-        options, capability = request.options(), capability_of(capability_name)
-        key = name, capability_name, tuple(options.items()), task_options
+        """Build a request for the inference thread; requests with equal keys share a batch."""
+        model_name, model = choose_model(self.models, name, request.model)
+        options, capability = request.options(), capability_of(name)
+        key = model_name, name, tuple(options.items()), task_options
         generates = capability.generates(model)
         begin = capability.begin_session if generates else None
         run = partial(begin or capability.run, model, **options)

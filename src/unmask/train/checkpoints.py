@@ -78,7 +78,7 @@ class Checkpointer:
         state = newest_state(self.site.folder.checkpoints, self.site.folder.say)
         newest_step = -1 if state is None else state.facts["step"]
         # Machines that do not share a disk would silently resume from different steps.
-        self.processes.refuse_difference(newest_step, "the newest checkpoint of each")
+        self.processes.refuse_difference(newest_step, "the newest checkpoint")
         if state is None:
             return None
         # A killed run may not have pruned. No process still reads: the comparison above waited.

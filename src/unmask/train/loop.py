@@ -83,9 +83,9 @@ class Loop:
             position.before = position.seconds
         while self.progress < 1.0 and not self.evaluator.stop():
             self._stop_if_requested()
-            begun, progress_before = time.monotonic(), self.progress
+            started, progress_before = time.monotonic(), self.progress
             result = self._step()
-            self._add_time(begun)
+            self._add_time(started)
             if result is None:
                 continue  # ended early by a stop request, which the next round acts on
             if result.taken and self.settings.weight_average:
@@ -94,7 +94,7 @@ class Loop:
                 weight = min((self.progress - progress_before) / self.settings.weight_average, 1.0)
                 for module in (self.ingredients.network, self.ingredients.objective):
                     average(module, self.optimizer, weight)
-            self._log(result, time.monotonic() - begun)
+            self._log(result, time.monotonic() - started)
             if self._due_slot() > position.slot:  # one evaluation stands for all that became due
                 self._evaluate()
             if self._save_due():
@@ -117,10 +117,10 @@ class Loop:
         """Write a checkpoint, unless this step already has one."""
         if self.saved_step == self.position.step:
             return
-        begun = time.monotonic()
+        started = time.monotonic()
         self.checkpointer.save(self.position)
         self.evaluator.saved()  # may delete models that only older checkpoints needed
-        self._add_time(begun)
+        self._add_time(started)
         self.saved_step, self.saved_at = self.position.step, time.monotonic()
 
     def _step(self) -> StepResult | None:
@@ -188,9 +188,9 @@ class Loop:
                 "a lower learning rate."
             )
 
-    def _add_time(self, begun: float) -> None:
-        """Add the time since `begun` to the clock of the run."""
-        elapsed = time.monotonic() - begun
+    def _add_time(self, started: float) -> None:
+        """Add the time since `started` to the clock of the run."""
+        elapsed = time.monotonic() - started
         if self.schedule.minutes is not None:
             # The clock decides the learning rate and the end, so all processes share one.
             elapsed = self.processes.from_first([elapsed])[0]
@@ -246,7 +246,7 @@ class Loop:
         if not self.evaluator.times:
             return
         # The slot is fixed first: what falls due during this evaluation is made up for later.
-        begun, self.position.slot = time.monotonic(), self._due_slot()
+        started, self.position.slot = time.monotonic(), self._due_slot()
         network, objective = self.checkpointer.trained()
         device = self.processes.device
         network, objective = network.to(device).eval(), objective.to(device).eval()
@@ -254,7 +254,7 @@ class Loop:
         # Unless weights are sharded or averaged, the modules just evaluated are those in training.
         self.ingredients.network.train()
         self.ingredients.objective.train()
-        self._add_time(begun)
+        self._add_time(started)
         self.position.evaluated = self.position.step
         self.folder.record({"kind": "eval", "step": self.position.step, **entry})
         self.evaluator.report()

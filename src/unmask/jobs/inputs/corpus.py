@@ -18,7 +18,7 @@ from unmask.data.corpus.stream import Cursor as Row
 from unmask.data.corpus.stream import Stream
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective, TextStatistics
-from unmask.system.errors import SettingsError
+from unmask.system.errors import SettingsError, plural
 from unmask.system.plugins import find_class
 from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
@@ -118,7 +118,8 @@ class CorpusSource:
         unit = self.recipe.loop.micro_batches
         if phase.rows < unit:
             raise SettingsError(
-                f"recipe [[schedule.phases]]: a step has {phase.rows} sequences, but {unit} "
+                f"recipe [[schedule.phases]]: a step has {phase.rows} "
+                f"{plural('sequence', phase.rows)}, but {unit} "
                 f"micro-batches. Raise batch_tokens to {unit * phase.length} or more."
             )
         # Equal micro-batches if possible; otherwise as even as they can be.

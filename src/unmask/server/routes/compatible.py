@@ -14,7 +14,7 @@ from unmask.server import schemas
 from unmask.server.limits import RequestError, invalid
 from unmask.server.service import (
     CAPABILITIES,
-    EmbeddingAndTokens,
+    Embedded,
     Service,
     TextOrPair,
     capabilities,
@@ -56,7 +56,7 @@ def _add_openai_routes(routes: APIRouter, service: Service) -> None:
                 f"dimensions is {request.dimensions}; the model's embeddings have {width}. Leave "
                 "dimensions out."
             )
-        embedded: list[EmbeddingAndTokens] = await service.ask("embed", request, texts)
+        embedded: list[Embedded] = await service.ask("embed", request, texts)
         token_count = sum(tokens for _, tokens in embedded)
         return schemas.OpenAIEmbeddingResponse(
             data=[
@@ -87,16 +87,14 @@ def _add_vector_routes(routes: APIRouter, service: Service) -> None:
     @routes.post("/embed", tags=["text-embeddings-inference"])
     async def embed(request: schemas.EmbedRequest) -> list[list[float]]:
         """Embed one or several texts: one vector of floats per text."""
-        embedded: list[EmbeddingAndTokens] = await service.ask(
-            "embed", request, _as_list(request.inputs)
-        )
+        embedded: list[Embedded] = await service.ask("embed", request, _as_list(request.inputs))
         return [vector.tolist() for vector, _ in embedded]
 
     @routes.post("/similarity", tags=["text-embeddings-inference"])
     async def similarity(request: schemas.SimilarityRequest) -> list[float]:
         """Compare sentences with a source sentence: one cosine similarity (-1 to 1) for each."""
         texts = [request.inputs.source_sentence, *request.inputs.sentences]
-        embedded: list[EmbeddingAndTokens] = await service.ask("embed", request, texts)
+        embedded: list[Embedded] = await service.ask("embed", request, texts)
         first, *others = (vector for vector, _ in embedded)
         # Vectors have length 1, so the product is the cosine; rounding can put it just outside.
         return [float(np.clip(first @ other, -1.0, 1.0)) for other in others]
@@ -154,7 +152,7 @@ def _add_label_routes(routes: APIRouter, service: Service) -> None:
         texts = [text for text in inputs if isinstance(text, str)]
         if len(texts) < len(inputs):
             raise invalid("inputs has pairs of texts; this model needs a text or a list of texts.")
-        embedded: list[EmbeddingAndTokens] = await service.ask("embed", request, texts)
+        embedded: list[Embedded] = await service.ask("embed", request, texts)
         return [vector.tolist() for vector, _ in embedded]
 
 
