@@ -119,11 +119,11 @@ class Guard:
             method == "GET" and (path == "/" or path.startswith(PAGE))
         )
         if self.token and not public:
-            kind, _, credentials = headers.get("authorization", "").partition(" ")
+            scheme, _, credentials = headers.get("authorization", "").partition(" ")
             # Constant time, so that timing does not reveal how much of a token is right. As bytes,
             # because `compare_digest` raises for a str that is not ASCII.
             matches = hmac.compare_digest(credentials.strip().encode(), self.token.encode())
-            if kind.lower() != "bearer" or not matches:
+            if scheme.lower() != "bearer" or not matches:
                 message = (
                     "the token is missing or wrong; need the header Authorization: Bearer TOKEN."
                 )
@@ -131,9 +131,9 @@ class Guard:
         # Another site can make a browser post an HTML form here, which CORS does not prevent. But a
         # form cannot send JSON.
         if method in ("POST", "PUT", "PATCH"):
-            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                message = f"the content-type is '{kind[:80]}'; need application/json."
+            content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if content_type != "application/json":
+                message = f"the content-type is '{content_type[:80]}'; need application/json."
                 raise RequestError(415, message, "content_type")
             # Nothing here decompresses, so the body would be refused as invalid JSON later on.
             if headers.get("content-encoding", "identity") != "identity":

@@ -226,10 +226,10 @@ def _nest(flat: Mapping[str, object]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for name, value in flat.items():
         *path, last = name.split(".")
-        place = table
+        inner = table
         for key in path:
-            place = place.setdefault(key, {})
-        place[last] = value
+            inner = inner.setdefault(key, {})
+        inner[last] = value
     return table
 
 
