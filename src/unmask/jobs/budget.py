@@ -74,8 +74,8 @@ def choose_size(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
         return recipe
     if site.stored is not None:
         shape = {name: getattr(site.stored.model, name) for name in ("size", "layers")}
-        batch_tokens = [phase.batch_tokens for phase in site.stored.schedule.phases]
-        return filled_in(recipe, shape if auto else {}, *batch_tokens)
+        stored_tokens = [phase.batch_tokens for phase in site.stored.schedule.phases]
+        return filled_in(recipe, shape if auto else {}, *stored_tokens)
     say, processes = site.folder.say, site.processes
     shapes = CANDIDATES if auto else {str(recipe.model.size): {}}
     for index, (size, shape) in enumerate(shapes.items()):
@@ -165,8 +165,9 @@ def _time_step(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> 
     # The step includes the optimizer, which a step with many micro-batches pays only once.
     local_seconds = [max(min(seconds) - optimizer_seconds, 1e-6), optimizer_seconds]
     weights = count_parameters(network.encoder.blocks)
-    mean_seconds = [total / processes.world for total in processes.total(local_seconds)]
-    return StepTiming(*mean_seconds, batch.real, weights)
+    totals = processes.total(local_seconds)
+    micro_batch_seconds, optimizer_seconds = (total / processes.world for total in totals)
+    return StepTiming(micro_batch_seconds, optimizer_seconds, batch.real, weights)
 
 
 def _time_call(call: Callable[[], object], device: torch.device) -> float:
