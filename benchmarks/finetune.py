@@ -253,7 +253,7 @@ class Speed:
                 dealt = deal.take(cursor, step, 0.0)
                 cursor = dealt.cursor
                 clip = self.recipe.optimizer.max_grad_norm
-                take_step(module, dealt.pieces, optimizer, group, clip=clip)
+                take_step(module, dealt.micro_batches, optimizer, group, clip=clip)
 
         return steps
 

@@ -12,7 +12,7 @@ from tests.shapes import bert_heads
 from tests.stepping import take_step
 from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.parallel import Pair, files_of_languages, read_pairs
-from unmask.jobs.inputs.vocabularies import learned
+from unmask.jobs.inputs.vocabularies import learn_tokenizers
 from unmask.model.config import ModelConfig
 from unmask.model.network import Network
 from unmask.model.shape import DecoderConfig, Shape
@@ -42,7 +42,7 @@ def tokens_of(setting: Setting, count: int) -> tuple[Tokenizers, list[PairTokens
     """Return a vocabulary learned from the data, and the first `count` pairs as tokens."""
     paths = files_of_languages(setting.data, "de", "en")
     pairs: list[Pair] = list(read_pairs(paths["train"], Columns()))
-    words = learned(TASK, pairs[:4000], TokenizerSettings(size=6000))
+    words = learn_tokenizers(TASK, pairs[:4000], TokenizerSettings(size=6000))
     words = replace(words, max_length=LONGEST)
     return words, learned_from(pairs[:count], words)
 

@@ -138,10 +138,10 @@ def test_a_run_that_is_resumed_goes_on_with_what_its_objective_had_learned(tmp_p
 def test_a_run_whose_checkpoint_lacks_something_of_the_objective_is_refused(tmp_path):
     out = run(tmp_path / "run", "heat")
     step = out / "checkpoints" / "step-6"
-    says = f"^{step}: holds no 'cold', which the objective learns; the run was begun with another"
+    says = f"^{step}: has no tensor 'cold', which the objective trains; the run was started with"
     with pytest.raises(FolderError, match=says):
         run(out, "heat", "cold", resume=True)
     plain = run(tmp_path / "plain")
-    with pytest.raises(FolderError, match="holds no 'heat'"):
+    with pytest.raises(FolderError, match="has no tensor 'heat'"):
         run(plain, "heat", resume=True)
     assert json.loads((step / "state.json").read_text())["step"] == 6

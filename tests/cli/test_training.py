@@ -53,15 +53,15 @@ MISTAKES = {
     ),
     "a size to be chosen, without a clock": (
         ["budget", "CORPUS", "--out", "RUN", "--steps", "100"],
-        r'recipe: model\.size is "auto", which needs .* Give --minutes, or a size',
+        r'recipe: model\.size is "auto", which chooses .* Set it \(--minutes\), or',
     ),
     "shares of matrices that are turned": (
         ["budget", "CORPUS", "--out", "RUN", "--minutes", "1", "--shard"],
-        r"--shard: muon turns whole matrices.* set optimizer\.kind=adamw",
+        r"--shard: Muon orthogonalises whole matrices.* set optimizer\.kind=adamw",
     ),
     "rows too long": (
         ["CORPUS", "--out", "RUN", "--max-length", "1024"],
-        r"sequences of 1024 tokens; the network reads at most 512",
+        r"sequences of 1024 tokens, but the network reads at most 512",
     ),
 }
 
@@ -194,7 +194,7 @@ def test_a_run_stopped_by_signals_is_resumed_by_the_same_command(prepared, tmp_p
     _, told = first.communicate(timeout=30)
     assert first.returncode == 143
     (step,) = saved(out)
-    assert f"stopped after step {step}; the same command with --resume continues" in told
+    assert f"stopped after step {step}; to continue, run the same command with --resume" in told
     assert "Traceback" not in told
 
     second = at_work([*endless, "--resume"], out, step)
@@ -238,7 +238,7 @@ def test_flags_are_settings(finished):
 def test_what_a_run_says_goes_to_standard_error(finished):
     _, done = finished
     assert " parameters\n" in done.stderr
-    assert " tokens, 256 of them in each step\n" in done.stderr
+    assert " tokens; batch size 256 tokens\n" in done.stderr
     assert "held-out loss" in done.stderr
 
 

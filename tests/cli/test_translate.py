@@ -105,7 +105,7 @@ def test_a_folder_that_is_taken_is_refused_before_a_vocabulary_is_learned(unmask
         *("--out", place / "run", "--threads", 1),
     )
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {place / 'run'}: a run is there already.")
+    assert done.stderr.startswith(f"error: {place / 'run'}: the folder already holds a run.")
     assert done.stderr.count("\n") == 1, "nothing was read or learned"
     assert sorted(path.name for path in (place / "run").iterdir()) == before
 

@@ -291,7 +291,7 @@ def test_pairs_alone_can_be_learned_beside_chance(run):
 
 
 def test_pairs_alone_need_pairs(run):
-    with pytest.raises(SettingsError, match='data.pairs is "off"; need pairs to tell apart'):
+    with pytest.raises(SettingsError, match='needs sentence pairs, but data.pairs is "off"'):
         run(objective={"name": "pairs"}, data={"pairs": "off"})
 
 

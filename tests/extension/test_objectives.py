@@ -185,7 +185,7 @@ def test_a_run_with_another_companion_is_another_run(whole):
     command(whole, *other)
     words = run_of("imitation", "whole-imitation", "objective.teacher=other/model")
     printed = command(whole, *words, "--resume", code=2).stderr
-    assert "was begun with" in printed
+    assert "was started with" in printed
 
 
 @pytest.mark.slow
@@ -197,4 +197,4 @@ def test_resuming_needs_the_plugin_again_and_announces_a_changed_file(whole, tmp
     changed = tmp_path / "own_parameter.py"
     changed.write_text((PLUGINS / "own_parameter.py").read_text() + "\n# another line\n")
     printed = command(whole, *run, "--plugin", str(changed)).stderr
-    assert "the plugin own_parameter.py has changed since the run was begun" in printed
+    assert "the plugin own_parameter.py has changed since the run was started" in printed

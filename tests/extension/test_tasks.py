@@ -230,7 +230,7 @@ def test_only_one_question_can_be_streamed(server):
     body = {"items": [{"text": "a"}, {"text": "b"}], "stream": True}
     response = httpx.post(f"{server}/ask/spell", json=body, timeout=60)
     assert response.status_code == 422
-    assert "stream: 2 items; need one" in response.json()["error"]
+    assert "stream: got 2 items; need exactly one" in response.json()["error"]
 
 
 def test_a_request_can_name_no_plugin_and_no_file():

@@ -57,7 +57,7 @@ def test_the_numbers_on_the_page_are_the_tensors(look):
                 canvas.press("ArrowUp")
             said = page.locator("output").inner_text()
             a, b = truth.tokens[row], truth.tokens[across]
-            assert said == f"{a} looks at {b}: {truth.weights[1, 1, row, across]:.6f}"
+            assert said == f"{a} attends to {b}: {truth.weights[1, 1, row, across]:.6f}"
 
 
 @pytest.mark.parametrize("way", ["plain", "hidden", "merged", "merged and hidden"])
@@ -114,11 +114,11 @@ def test_a_mute_head_shows_what_changes(look):
     truth = answer(model, FIRST, SECOND, mute={1: [1]})
     with page_of(launched, offline=True) as page:
         page.goto(f"file://{place}/one.html")
-        page.get_by_label("mute layer").select_option("1")
+        page.get_by_label("ablate layer").select_option("1")
         page.get_by_label("head", exact=True).select_option("1")
-        page.get_by_role("button", name="show what changes").click()
-        page.get_by_role("columnheader", name="without those heads").wait_for()
-        rows = page.locator("section[aria-label^='What'] tbody tr").all_inner_texts()
+        page.get_by_role("button", name="show the effect").click()
+        page.get_by_role("columnheader", name="with the heads ablated").wait_for()
+        rows = page.locator("section[aria-label^='Prediction'] tbody tr").all_inner_texts()
     found = [row.split("\t") for row in rows]
     assert [row[0] for row in found] == truth.names
     np.testing.assert_allclose([float(row[2]) for row in found], truth.without, atol=6e-5)

@@ -6,7 +6,13 @@ import torch
 from tests.cli.asked import recipe_of
 from tests.train.conftest import LENGTH, Heard, recipe, table
 from unmask.jobs import budget
-from unmask.jobs.budget import LARGEST, NEEDED, SMALLEST, Timed, choose_size
+from unmask.jobs.budget import (
+    MAX_BATCH_TOKENS,
+    MIN_BATCH_TOKENS,
+    MIN_TOKENS_PER_WEIGHT,
+    StepTiming,
+    choose_size,
+)
 from unmask.jobs.pretrain import Pretrain
 from unmask.system.distributed import Processes
 from unmask.system.errors import SettingsError
@@ -53,10 +59,12 @@ def machine(monkeypatch):
 
         def timed(recipe, *_):
             size = recipe.model.size
-            return Timed(SMALLEST / speeds[size], rest, SMALLEST, weights[size])
+            return StepTiming(
+                MIN_BATCH_TOKENS / speeds[size], rest, MIN_BATCH_TOKENS, weights[size]
+            )
 
-        monkeypatch.setattr(budget, "_measured", timed)
-        monkeypatch.setattr(budget, "REPEATS", 10**9)  # the text is no limit
+        monkeypatch.setattr(budget, "_time_step", timed)
+        monkeypatch.setattr(budget, "MAX_USEFUL_PASSES", 10**9)  # the text is no limit
 
     return of
 
@@ -78,13 +86,13 @@ def test_a_size_that_is_given_stays(corpus, site):
 
 
 def test_without_a_clock_nothing_can_be_chosen():
-    with pytest.raises(SettingsError, match=r'size is "auto".*Give --minutes, or a size'):
+    with pytest.raises(SettingsError, match=r'size is "auto".*Set it \(--minutes\), or'):
         recipe(model={"size": "auto"})
 
 
 def test_the_largest_that_sees_enough_tokens_for_its_weights(chosen, machine):
     """Ten minutes are 600 s; the sizes have 10,000, 100,000 and 1,000,000 weights."""
-    enough = NEEDED * 100_000 / 600
+    enough = MIN_TOKENS_PER_WEIGHT * 100_000 / 600
     machine(tiny=10_000, mini=1.01 * enough, small=100)
     assert chosen(auto())[0] == "mini"
     machine(tiny=10_000, mini=0.99 * enough)
@@ -93,7 +101,7 @@ def test_the_largest_that_sees_enough_tokens_for_its_weights(chosen, machine):
 
 def test_with_almost_no_time_it_is_the_smallest(chosen, machine):
     machine(tiny=0.001, mini=0.001)
-    assert chosen(auto()) == ("tiny", SMALLEST)
+    assert chosen(auto()) == ("tiny", MIN_BATCH_TOKENS)
 
 
 def test_a_longer_run_has_larger_steps(chosen, machine):
@@ -101,12 +109,12 @@ def test_a_longer_run_has_larger_steps(chosen, machine):
     machine(tiny=40_000, mini=0.1)
     assert chosen(auto()) == ("tiny", 4096)
     machine(tiny=10**6, mini=0.1)
-    assert chosen(auto()) == ("tiny", LARGEST)
+    assert chosen(auto()) == ("tiny", MAX_BATCH_TOKENS)
 
 
 def test_what_a_step_costs_besides_its_pieces_counts_less_in_larger_steps():
     """A piece of 1,000 tokens takes a second, the optimizer another one."""
-    timed = Timed(piece=1.0, rest=1.0, tokens=1000, weights=1)
+    timed = StepTiming(micro_batch_seconds=1.0, optimizer_seconds=1.0, tokens=1000, weights=1)
     assert timed.speed(1000) == 500
     assert timed.speed(4000) == 800
     assert timed.speed(4000, world=2) == pytest.approx(4000 / 3)
@@ -117,7 +125,7 @@ def test_a_size_is_judged_by_the_steps_it_would_take(chosen, machine):
     machine(rest=0.0512, tiny=40_000, mini=0.1)
     said = []
     assert chosen(auto(), said) == ("tiny", 4096)
-    assert said[0].startswith("tiny: about 26,667 tokens a second")  # 4,096 in 0.1024 + 0.0512 s
+    assert said[0].startswith("tiny: about 26,667 tokens per second")  # 4,096 in 0.1024 + 0.0512 s
 
 
 def test_tokens_a_step_that_are_given_stay(chosen, machine):
@@ -141,10 +149,10 @@ def test_between_the_smallest_sizes_there_is_one_more(corpus, site, monkeypatch)
     def timed(recipe, *_):
         network = recipe.model.config(100)
         seen.append((network.layers, network.width))
-        return Timed(1.0, 0.0, 1000, [50_000, 100_000, 1_000_000][len(seen) - 1])
+        return StepTiming(1.0, 0.0, 1000, [50_000, 100_000, 1_000_000][len(seen) - 1])
 
-    monkeypatch.setattr(budget, "_measured", timed)
-    monkeypatch.setattr(budget, "REPEATS", 10**9)
+    monkeypatch.setattr(budget, "_time_step", timed)
+    monkeypatch.setattr(budget, "MAX_USEFUL_PASSES", 10**9)
     made = compose(Pretrain.scope, {**auto_table(), "model": {"size": "auto"}})
     found = choose_size(made, corpus, site())
     assert seen == [(2, 128), (4, 128), (4, 256)]
@@ -157,27 +165,30 @@ def test_it_says_what_it_measured(chosen, machine):
     machine(tiny=40_000, mini=0.1)
     said = []
     chosen(auto(), said)
-    assert said[0].startswith("tiny: about 40,000 tokens a second, 2.4e+03 for each of its 10,000")
-    assert said[-1].startswith("chosen: tiny, 4,096 tokens a step; the text is read ")
+    says = "tiny: about 40,000 tokens per second, which is 2.4e+03 in 10 minutes for each"
+    assert said[0].startswith(says)
+    assert said[-1].startswith("chosen: tiny, batch size 4,096 tokens; training makes ")
 
 
 def test_with_little_text_a_large_network_does_not_pay(corpus, chosen, machine, monkeypatch):
     """Of six million tokens in ten minutes those count that the text has, so many times over."""
     machine(tiny=10_000, mini=10_000, small=10_000, medium=1)
     assert chosen(auto())[0] == "small"
-    monkeypatch.setattr(budget, "REPEATS", NEEDED * 100_000 / corpus.size + 1)
+    monkeypatch.setattr(
+        budget, "MAX_USEFUL_PASSES", MIN_TOKENS_PER_WEIGHT * 100_000 / corpus.size + 1
+    )
     said = []
     assert chosen(auto(), said)[0] == "mini"
-    assert said[-1].endswith("times was never tried. More text would help.")
+    assert said[-1].endswith("passes over a corpus have not been tested. More text would help.")
 
 
 def test_a_machine_is_really_timed(corpus):
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    timed = budget._measured(recipe(), corpus.tokenizer.vocabulary, Processes())
+    timed = budget._time_step(recipe(), corpus.tokenizer.vocabulary, Processes())
     assert torch.equal(torch.get_rng_state(), before)
-    assert timed.speed(SMALLEST) > 100
-    assert 0 < timed.rest < timed.piece
+    assert timed.speed(MIN_BATCH_TOKENS) > 100
+    assert 0 < timed.optimizer_seconds < timed.micro_batch_seconds
     assert timed.weights == sum(
         [3 * 32 * 32 + 3 * 32, 32 * 32 + 32, 2 * 32 * 64 + 64 + 32, 4 * 32]
     )  # qkv, output, feed-forward, two norms of one block of width 32
@@ -189,7 +200,7 @@ def test_a_run_that_is_resumed_keeps_what_it_chose(run, machine):
     folder = run("auto", **how)
     first = read_toml(folder / "recipe.toml")
     assert first["model"]["size"] == "tiny"
-    assert first["schedule"]["phases"][0]["batch_tokens"] == LARGEST
+    assert first["schedule"]["phases"][0]["batch_tokens"] == MAX_BATCH_TOKENS
     machine(tiny=10**9, mini=10**9, small=0.1)
     run("auto", resume=True, **how)
     assert read_toml(folder / "recipe.toml") == first
@@ -216,9 +227,9 @@ SPEEDS = {"tiny": 40_000, "mini": 10_000, "small": 1.0}  # of these, mini is cho
 def test_the_size_and_the_batch_are_chosen_unless_they_are_given(asked, chosen, machine):
     """Ten minutes of 40,000 tokens a second are 24 million: about 5,000 steps of 4,096."""
     machine(**SPEEDS)
-    assert chosen(asked("--minutes", 10)) == ("mini", SMALLEST)
-    assert chosen(asked("--minutes", 10, "--size", "auto")) == ("mini", SMALLEST)
-    assert chosen(asked("--minutes", 10, "--size", "mini")) == ("mini", SMALLEST)
+    assert chosen(asked("--minutes", 10)) == ("mini", MIN_BATCH_TOKENS)
+    assert chosen(asked("--minutes", 10, "--size", "auto")) == ("mini", MIN_BATCH_TOKENS)
+    assert chosen(asked("--minutes", 10, "--size", "mini")) == ("mini", MIN_BATCH_TOKENS)
     assert chosen(asked("--minutes", 10, "--size", "tiny")) == ("tiny", 4096)
     assert chosen(asked("--minutes", 10, "--batch-tokens", 2560)) == ("mini", 2560)
     both = asked("--minutes", 10, "--size", "tiny", "--batch-tokens", 2560)
@@ -233,7 +244,7 @@ def test_a_given_size_has_the_batch_that_it_would_have_been_chosen_with(
     asked, chosen, machine, monkeypatch, size, minutes
 ):
     machine(**{**SPEEDS, "tiny": 10**6, "mini": 10**6})
-    monkeypatch.setattr(budget, "NEEDED", 0.0 if size == "mini" else 1e12)
+    monkeypatch.setattr(budget, "MIN_TOKENS_PER_WEIGHT", 0.0 if size == "mini" else 1e12)
     monkeypatch.setattr(budget, "CANDIDATES", {name: {"size": name} for name in ("tiny", "mini")})
     alone = chosen(asked("--minutes", minutes))
     assert alone[0] == size
@@ -251,7 +262,7 @@ def test_a_run_by_steps_is_not_timed(asked, corpus, site, monkeypatch):
     def timed(*_):
         raise AssertionError("timed")
 
-    monkeypatch.setattr(budget, "_measured", timed)
+    monkeypatch.setattr(budget, "_time_step", timed)
     made = asked("--steps", 10, "--size", "tiny")
     assert choose_size(made, corpus, site()) is made
     assert [phase.batch_tokens for phase in made.schedule.phases] == [32_768, 131_072]
@@ -262,6 +273,6 @@ def test_what_is_chosen_for_a_given_size_is_what_the_run_has(run, machine):
     made = auto_table({"minutes": 0.01}, model={"size": "tiny"}, evaluate={"times": 0})
     folder = run("given", recipe=made)
     stored = read_toml(folder / "recipe.toml")
-    assert stored["schedule"]["phases"][0]["batch_tokens"] == LARGEST
+    assert stored["schedule"]["phases"][0]["batch_tokens"] == MAX_BATCH_TOKENS
     run("given", recipe=made, resume=True)
     assert read_toml(folder / "recipe.toml") == stored

@@ -150,7 +150,9 @@ def test_stopped_anywhere_a_run_goes_on_to_the_same_bits(model, tmp_path, step):
 
 def test_other_data_is_another_run(model, tmp_path):
     finetune(model, data(), tmp_path / "run", recipe())
-    with pytest.raises(FolderError, match=r"was begun with another data set \(sha256 [0-9a-f]{12}"):
+    with pytest.raises(
+        FolderError, match=r"was started with another data set \(sha256 was [0-9a-f]{12}"
+    ):
         finetune(model, data(train=41), tmp_path / "run", recipe(), resume=True)
 
 
@@ -179,7 +181,7 @@ def test_an_epoch_has_every_window_once(model, tmp_path):
     for epoch in range(3):
         seen = []
         for step in range(3 * epoch, 3 * epoch + 3):
-            pieces, cursor = source.pieces(cursor, step, 0.0)
+            pieces, cursor = source.plan_step(cursor, step, 0.0)
             seen += [text for piece in pieces for text in texts_of(piece.make())]
         assert sorted(seen) == known
         assert cursor == {"epoch": epoch + 1, "row": 0}
@@ -191,7 +193,7 @@ def test_a_step_goes_on_over_the_end_of_an_epoch(model, tmp_path):
     windows, source = windows_and_source(model, tmp_path, 21)
     seen, cursor = Counter(), {}
     for step in range(8):  # of eight windows each: three epochs and a bit
-        pieces, cursor = source.pieces(cursor, step, 0.0)
+        pieces, cursor = source.plan_step(cursor, step, 0.0)
         texts = [text for piece in pieces for text in texts_of(piece.make())]
         assert len(texts) == 8
         seen.update(texts)
@@ -279,7 +281,7 @@ def test_what_is_in_both_files_is_told(tmp_path):
 def test_a_file_without_rows_is_refused(tmp_path):
     path = written(tmp_path, "a.tsv", samples(6))
     empty = written(tmp_path, "b.tsv", [])
-    with pytest.raises(DataError, match="b.tsv: nothing to learn from in it"):
+    with pytest.raises(DataError, match="b.tsv: no examples to learn from"):
         LabelledFiles(path, empty).read(recipe().task)
 
 
@@ -377,7 +379,7 @@ def test_processes_share_a_step_in_as_many_parts_each(model, tmp_path):
     for step in range(12):
         chosen, _ = source.take(cursor, 21)
         dealt = [deal.take(cursor, step, 0.0) for deal in deals]
-        each = [[texts_of(piece.batch) for piece in own.pieces] for own in dealt]
+        each = [[texts_of(piece.batch) for piece in own.micro_batches] for own in dealt]
         assert len(each[0]) == len(each[1]) == dealt[0].rounds
         assert all(len(part) for parts in each for part in parts)
         seen = [text for parts in each for part in parts for text in part]

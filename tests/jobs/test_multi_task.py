@@ -99,7 +99,7 @@ def test_a_task_with_an_objective_of_its_own_is_refused(model, tmp_path, monkeyp
 
 def test_two_tasks_of_one_name_are_refused(tmp_path):
     own = {"name": "a", "task": {"name": "ner"}, "train": "a", "dev": "b"}
-    with pytest.raises(SettingsError, match="two tasks are called"):
+    with pytest.raises(SettingsError, match="task names are not unique"):
         several(tmp_path, tasks=[own, own])
 
 

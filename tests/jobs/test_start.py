@@ -67,7 +67,7 @@ def test_a_bad_row_is_named_by_its_number(tiny, tmp_path):
 
 
 def test_seeds_and_a_search_are_two_things(tiny, tmp_path):
-    with pytest.raises(SettingsError, match="one or the other"):
+    with pytest.raises(SettingsError, match="--seeds and --search cannot be combined"):
         finetune_files(
             "classify", tiny, LabelledFiles(rows(4), rows(4)), tmp_path, seeds=2, trials=2
         )

@@ -65,7 +65,7 @@ def recipe_of(name, changes):
 
 def learned(pairs, settings) -> Tokenizers:
     """Vocabularies of both sides."""
-    return learning.learned(TASK, pairs, settings)
+    return learning.learn_tokenizers(TASK, pairs, settings)
 
 
 def fitting(pairs, words, limit) -> tuple[list[PairTokens], list[Pair]]:
@@ -126,7 +126,7 @@ def test_a_bert_may_be_the_encoder_and_brings_its_words(tmp_path, tokenizer):
     assert made.target.digest() != tokenizer.digest()
     assert isinstance(made.network.heads["decoder"], Decoder)
     assert made.manifest["provenance"]["model"] == "bert"
-    with pytest.raises(SettingsError, match=r"joint: the given model has a vocabulary of its own"):
+    with pytest.raises(SettingsError, match=r"joint: the given model has its own vocabulary"):
         trained(tmp_path / "no", changes=changes, **how)
 
 
@@ -157,10 +157,8 @@ def test_pairs_that_are_too_long_are_skipped_and_the_first_is_named(tmp_path):
     data = ([*TRAIN, long], DEV)
     changes = [*TRANSFORMER, "tokenizer.max_length=16"]
     trained(tmp_path / "run", changes=changes, data=data, console=heard)
-    (line,) = [
-        line for line in heard.said if line.startswith("far:7: the first of 1 of 201 examples")
-    ]
-    assert line.endswith("with more than 16 tokens; they are skipped")
+    (line,) = [line for line in heard.said if line.startswith("1 of 201 examples are skipped")]
+    assert line.endswith("more than 16 tokens; the first one is far:7")
     with pytest.raises(DataError, match="no example has at most 16 tokens"):
         trained(tmp_path / "no", changes=changes, data=([long], DEV))
 
@@ -171,7 +169,7 @@ def test_steps_are_made_of_pairs_of_like_length_and_every_epoch_of_all_pairs():
     source = shuffled(tokens, RECURRENT, neighbours=5)
     taken, cursor, spans = [], {}, []
     for step in range(10):
-        pieces, cursor = source.pieces(cursor, step, 0.0)
+        pieces, cursor = source.plan_step(cursor, step, 0.0)
         some = [number for piece in pieces for number in piece.make().number.tolist()]
         lengths = [len(tokens[number].ids) for number in some]
         spans.append(max(lengths) - min(lengths))
@@ -199,7 +197,7 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
     changes = ["loop.batch_size=3", "loop.micro_batch_tokens=1", "loop.micro_batches=2"]
     source = shuffled(tokens, [*RECURRENT, *changes])
     dealt = [Dealer(source, Processes(rank, 2)).take({}, 0, 0.0) for rank in range(2)]
-    parts = [[piece.batch.number.tolist() for piece in own.pieces] for own in dealt]
+    parts = [[piece.batch.number.tolist() for piece in own.micro_batches] for own in dealt]
     assert len(parts[0]) == len(parts[1]) == dealt[0].rounds == dealt[1].rounds
     assert all(some for own in parts for some in own)
     assert sorted(number for own in parts for some in own for number in some) == [0, 1, 2]
@@ -210,13 +208,13 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
     [
         ("transformer", "task.forcing=0.5", "a Transformer is trained on the truth"),
         ("gru", "model.decoder.vocab_size=7", r"\[decoder\]: unknown key 'vocab_size'"),
-        ("transformer", "tokenizer.max_length=4096", "the model holds 128 tokens"),
+        ("transformer", "tokenizer.max_length=4096", "the model reads at most 128 tokens"),
         (
             "transformer",
             "model.head_layers=[1]",
             "head_layers is set, but translate does not read it",
         ),
-        ("gru", "task={name='ner'}", "ner begins with a model"),
+        ("gru", "task={name='ner'}", "ner needs a model to start from"),
         ("gru", "model.heads=2", "heads is 2, and a layer of gru has none"),
         (
             "transformer",
@@ -288,12 +286,12 @@ def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
     assert [row.variant for row in rows] == ["1.0", "0.5"]
     figure = (tmp_path / "out" / "compare.svg").read_text()
     assert "Held-out BLEU" in figure
-    assert "million words" in figure
+    assert "million training tokens" in figure
     assert "0.5" in figure
     heard = Heard()
     before = read_metrics(tmp_path / "out" / "1.0")
     assert compare(asked, heard) == rows
-    assert heard.said == ["1.0: is there already", "0.5: is there already"]
+    assert heard.said == ["1.0: already trained, skipped", "0.5: already trained, skipped"]
     assert read_metrics(tmp_path / "out" / "1.0") == before
 
 
@@ -303,7 +301,7 @@ def test_variants_need_names_of_their_own(tmp_path):
         'out = "x"\n[[variants]]\nname = "a"\nrecipe = "gru"\n[[variants]]\nname = "a"\n'
         'recipe = "gru"\n'
     )
-    with pytest.raises(SettingsError, match="need one at least, and other names"):
+    with pytest.raises(SettingsError, match="need at least one variant, with unique names"):
         read_comparison(path)
 
 
@@ -313,7 +311,7 @@ def test_given_words_are_used_as_they_are(tmp_path):
     made = load_folder(tmp_path / "run" / "model")
     assert made.tokenizer.digest() == words.source.digest()
     assert made.target.digest() == words.target.digest()
-    with pytest.raises(SettingsError, match="without --vocabulary"):
+    with pytest.raises(SettingsError, match="--target-vocabulary needs --vocabulary"):
         trained(tmp_path / "no", given=GivenVocabularies(target=tmp_path))
 
 
@@ -354,8 +352,8 @@ def learnt(monkeypatch):
         return learn_them(*arguments, **named)
 
     after: list = []
-    learn_them = learning.learned
-    monkeypatch.setattr(learning, "learned", learn)
+    learn_them = learning.learn_tokenizers
+    monkeypatch.setattr(learning, "learn_tokenizers", learn)
     return calls, after
 
 
@@ -363,11 +361,11 @@ def test_a_folder_that_is_taken_is_refused_before_a_vocabulary_is_learned(tmp_pa
     calls, _ = learnt
     trained(tmp_path / "run", changes=BRIEF)
     assert len(calls) == 1
-    with pytest.raises(FolderError, match="a run is there already"):
+    with pytest.raises(FolderError, match="the folder already holds a run"):
         trained(tmp_path / "run", changes=BRIEF)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(FolderError, match="not empty, and no run"):
+    with pytest.raises(FolderError, match="not empty and holds no run"):
         trained(tmp_path / "other", changes=BRIEF)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(FolderError, match="a file; need a folder"):
@@ -396,7 +394,7 @@ def test_minutes_count_the_learning_of_the_vocabulary(tmp_path, learnt, clock, s
     steps = metrics(tmp_path / "run")
     assert counted <= steps[0]["seconds"] < counted + 5
     assert 60 <= steps[-1]["seconds"] < 61
-    told = any(line.startswith("setting up took 5.0 of 1 minutes") for line in heard.said)
+    told = any(line.startswith("set-up took 5.0 of 1 minutes") for line in heard.said)
     assert told == (seconds == 300.0)
 
 
@@ -406,7 +404,7 @@ def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path):
         trained(tmp_path / "run", data=missing)
     assert not (tmp_path / "run").exists()
     with pytest.raises(
-        SettingsError, match="the model holds 128 tokens"
+        SettingsError, match="the model reads at most 128 tokens"
     ):  # after some lines of log
         trained(tmp_path / "run", changes=[*TRANSFORMER, "tokenizer.max_length=4096"])
     assert not (tmp_path / "run").exists()
@@ -416,11 +414,11 @@ def test_a_run_that_is_refused_leaves_what_is_not_its_own(tmp_path, learnt):
     _, after = learnt
     note = tmp_path / "run" / "note.txt"
     after.append(lambda: note.parent.is_dir() and note.write_text("mine"))
-    with pytest.raises(SettingsError, match="the model holds 128 tokens"):
+    with pytest.raises(SettingsError, match="the model reads at most 128 tokens"):
         trained(tmp_path / "run", changes=[*TRANSFORMER, "tokenizer.max_length=4096"])
     assert note.read_text() == "mine"
     mine = tmp_path / "mine"
     mine.mkdir()
-    with pytest.raises(SettingsError, match="the model holds 128 tokens"):
+    with pytest.raises(SettingsError, match="the model reads at most 128 tokens"):
         trained(mine, changes=[*TRANSFORMER, "tokenizer.max_length=4096"], console=Heard())
     assert mine.is_dir(), "a folder that was there stays"

@@ -316,9 +316,9 @@ def test_a_parameter_without_a_dimension_is_refused_and_named(readers):
     network = tiny_network(bert_heads(tokens=True, pair=True))
     TrainingModule(network, Own(torch.tensor([1.0]))).refuse_scalars()
     lone = Own(torch.tensor(1.0))
-    with pytest.raises(SettingsError, match=r"parameter 'heat' is a single number .*shape \[1\]"):
+    with pytest.raises(SettingsError, match=r"parameter 'heat' has no dimension; .*shape \[1\]"):
         TrainingModule(network, lone).refuse_scalars()
-    with pytest.raises(SettingsError, match=r"parameter 'readers\.1\.heat' is a single number"):
+    with pytest.raises(SettingsError, match=r"parameter 'readers\.1\.heat' has no dimension"):
         TrainingModule(network, readers[0].joined([lone])).refuse_scalars()
 
 

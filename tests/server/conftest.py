@@ -50,7 +50,7 @@ class Running:
     @property
     def batcher(self) -> Any:
         """What answers."""
-        return self.server.config.app.desk.batcher
+        return self.server.config.app.service.batcher
 
     def client(self, **options: Any) -> Any:
         """Something to ask it with."""

@@ -72,7 +72,7 @@ def test_the_limit_of_beams_is_the_same_on_every_route(client, beams):
     answers.append(client.post("/ask/translate", json=body))
     assert [answer.status_code for answer in answers] == [200 if beams == 8 else 422] * 3
     if beams > 8:
-        said = f"beams {beams}: this server allows 8 at most. Ask for less."
+        said = f"beams is {beams}; this server allows at most 8. Lower it."
         assert [answer.json()["error"] for answer in answers] == [said] * 3
 
 
@@ -140,7 +140,7 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(client):
     long = {"text": "cat " * 200}
     refused = client.post("/ask/classify", json={"items": [{"text": "a"}, long]})
     assert refused.status_code == 413
-    assert "text 2: 202 tokens" in refused.json()["error"]
+    assert "text 2 has 202 tokens" in refused.json()["error"]
     assert len(asked(client, "classify", long, truncate=True)) == 1
 
 

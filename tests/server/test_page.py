@@ -134,9 +134,9 @@ def test_a_refusal_in_a_stream_is_shown(launched, served):
     ):
         panel = tab(page, found.url, "Translate")
         panel.get_by_role("button", name="Ask").click()
-        wait_for_texts(
-            panel.get_by_role("alert"), ["about 13 tokens; a request may have 4. Send less."]
-        )
+        says = "the request has about 13 tokens; at most 4 are allowed. Split it into several "
+        says += "requests, or shorten its texts."
+        wait_for_texts(panel.get_by_role("alert"), [says])
 
 
 def test_names_are_marked_where_they_stand(launched, server, served):
@@ -165,13 +165,13 @@ def test_attention_in_its_tab_with_a_mute_head_from_the_server(launched, server,
     with page_of(launched) as page:
         panel = tab(page, server.url, "Attention")
         panel.get_by_label("Text", exact=True).fill("the cat sat")
-        panel.get_by_role("button", name="Look", exact=True).click()
+        panel.get_by_role("button", name="Show attention", exact=True).click()
         wait_for_texts(panel.locator(".from .token"), truth.tokens)
         panel.locator(".from .token").nth(1).click()
         weights = [float(text) for text in panel.locator(".to .weight").all_inner_texts()]
         assert weights == pytest.approx(truth.weights[0, 0, 1].tolist(), abs=6e-5)
-        panel.get_by_role("button", name="show what changes").click()
-        panel.get_by_text("without those heads").wait_for()
+        panel.get_by_role("button", name="show the effect").click()
+        panel.get_by_text("with the heads ablated").wait_for()
 
 
 def test_curves_grow_while_a_run_writes(launched, watched):
@@ -268,17 +268,17 @@ def test_a_muted_head_that_is_answered_late_does_not_replace_a_newer_one(launche
     with page_of(launched) as page:
         panel = tab(page, server.url, "Attention")
         panel.get_by_label("Text", exact=True).fill("the cat sat")
-        panel.get_by_role("button", name="Look", exact=True).click()
+        panel.get_by_role("button", name="Show attention", exact=True).click()
         panel.locator(".from .token").first.wait_for()
         release = hold_first(page, "**/attention")
-        panel.get_by_role("button", name="show what changes").click()
-        panel.get_by_label("mute layer").select_option("1")
+        panel.get_by_role("button", name="show the effect").click()
+        panel.get_by_label("ablate layer").select_option("1")
         panel.get_by_label("head", exact=True).select_option("1")
-        panel.get_by_role("button", name="show what changes").click()
-        panel.get_by_text("without those heads").wait_for()
+        panel.get_by_role("button", name="show the effect").click()
+        panel.get_by_text("with the heads ablated").wait_for()
         release()
         page.wait_for_timeout(500)  # time enough to draw what must not be drawn
-        shown = panel.locator("section[aria-label^='What'] tbody td:nth-child(3)")
+        shown = panel.locator("section[aria-label^='Prediction'] tbody td:nth-child(3)")
         wait_for_texts(shown, [f"{value:.4f}" for value in truth.without])
 
 
@@ -349,7 +349,7 @@ def test_axe_finds_no_barrier_where_a_token_is_asked_for(launched, served):
     with running(served, token="let me in") as found, page_of_401(launched) as page:
         page.goto(found.url)
         page.get_by_label("This server needs a token").fill("another")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         page.get_by_role("alert").wait_for()
         assert barriers(page) == []
 
@@ -358,7 +358,7 @@ def test_a_token_is_asked_for_once(launched, served):
     with running(served, token="let me in") as found, page_of_401(launched) as page:
         page.goto(found.url)
         page.get_by_label("This server needs a token").fill("let me in")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         page.get_by_role("tab").first.wait_for()
 
 

@@ -127,27 +127,32 @@ def test_attention_is_the_very_tensor(client, served):
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/embed", {"inputs": ["a"] * 33}, 422, "33 texts; a request may have 32"),
-        ("/embed", {"inputs": "cat " * 400}, 413, "the model holds"),
+        ("/embed", {"inputs": ["a"] * 33}, 422, "33 texts; at most 32"),
+        ("/embed", {"inputs": "cat " * 400}, 413, "the model reads at most"),
         ("/embed", {"inputs": "cat " * 50_000, "truncate": True}, 413, "about 66,668 tokens"),
         ("/embed", {"inputs": 3}, 422, "inputs"),
-        ("/embed", {"inputs": "a", "model": "other"}, 404, "not served here; there is pretrained"),
+        (
+            "/embed",
+            {"inputs": "a", "model": "other"},
+            404,
+            "not served here. Available models: pre",
+        ),
         ("/fill", {"text": "no mask"}, 422, "[MASK]"),
         ("/fill", {"text": "[MASK]", "tops": 3}, 422, "tops"),
         ("/fill", {"text": "[MASK]", "top": 10**30}, 422, "top"),
-        ("/fill", {"text": "[MASK]", "model": "names"}, 422, "not one for 'fill'; need a"),
+        ("/fill", {"text": "[MASK]", "model": "names"}, 422, "does not support 'fill'; need a"),
         ("/fill", {"text": "[MASK] " + "cat " * 400}, 413, "truncate: true"),
         ("/next", {"first": "cat " * 400, "second": "a"}, 413, "truncate: true"),
-        ("/classify", {"texts": ["a", "cat " * 400]}, 413, "text 2: 402 tokens"),
-        ("/attention", {"text": "cat " * 400}, 413, "the model holds"),
+        ("/classify", {"texts": ["a", "cat " * 400]}, 413, "text 2 has 402 tokens"),
+        ("/attention", {"text": "cat " * 400}, 413, "the model reads at most"),
         ("/answer", {"question": "a", "context": "中" * 40_000}, 413, "about 40,002 tokens"),
         ("/predict", {"inputs": ["a", "b", "c"]}, 422, "need [text] or [text, second]"),
         ("/classify", {"texts": [" "], "model": "sentiment"}, 200, ""),
         ("/attention", {"text": "the cat", "mute": {"7": [0]}}, 422, "layers 0 to 1"),
         ("/attention", {"text": "the cat", "start": 400}, 422, "need 0 to 3"),
         ("/v1/embeddings", {"input": []}, 422, "input is empty"),
-        ("/v1/embeddings", {"input": "a", "dimensions": 7}, 422, "the model has"),
-        ("/nowhere", {}, 404, "/nowhere: there is no such route"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 7}, 422, "dimensions is 7; the model's"),
+        ("/nowhere", {}, 404, "/nowhere: no such route"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_one_line(client, path, body, status, said):
@@ -236,7 +241,7 @@ def test_translations_are_those_of_python_with_where_their_words_looked(client, 
 def test_a_model_that_says_nothing_cannot_translate(client):
     response = client.post("/translate", json={"texts": ["a"], "model": "names"})
     assert response.status_code == 422
-    assert "is not one for 'translate'; need one that was fine-tuned for translate" in response.text
+    assert "does not support 'translate'; need a model fine-tuned for translate" in response.text
 
 
 def test_the_curves_of_a_run_end_with_the_last_whole_line(served, tmp_path):

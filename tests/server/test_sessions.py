@@ -62,7 +62,7 @@ class Thread:
             self.sessions.append(Counting(list(some), self.log, self.seconds))
             return self.sessions[-1]
 
-        return PendingRequest(key, begin, items, 1, grows=True)
+        return PendingRequest(key, begin, items, 1, generates=True)
 
     def doubling(self, *items: int) -> PendingRequest:
         def run(some) -> list[int]:
@@ -126,7 +126,7 @@ def of_layers(thread: Thread, layers: int, seconds: float) -> PendingRequest:
     def begin(some) -> Counting:
         return Layered(list(some), thread.log)
 
-    return PendingRequest("layers", begin, [1], 1, grows=True, model="translator")
+    return PendingRequest("layers", begin, [1], 1, generates=True, model="translator")
 
 
 def log_beside_layers(thread: Thread, *works: PendingRequest) -> list[str]:
@@ -263,7 +263,7 @@ def test_what_is_wrong_with_one_session_is_not_answered_to_its_neighbour():
                 raise ValueError("thirteen")
             return Counting(list(some), thread.log)
 
-        works = [PendingRequest("count", begin, (item,), 1, grows=True) for item in (2, 13)]
+        works = [PendingRequest("count", begin, (item,), 1, generates=True) for item in (2, 13)]
         first, good, bad = thread.ask(thread.counting(1, key="other"), *works)
         assert first == [[1]]
         assert good == [[1, 2]]
@@ -284,9 +284,9 @@ def test_what_a_client_has_seen_does_not_shrink_when_its_neighbour_fails():
             first = asyncio.create_task(thread.batcher.ask(thread.counting(1, key="other")))
             await asyncio.sleep(0.01)  # it holds the thread while the next two come
             bad = asyncio.create_task(
-                thread.batcher.ask(PendingRequest("count", begin, (13,), 1, grows=True))
+                thread.batcher.ask(PendingRequest("count", begin, (13,), 1, generates=True))
             )
-            works = thread.batcher.stream(PendingRequest("count", begin, (6,), 1, grows=True))
+            works = thread.batcher.stream(PendingRequest("count", begin, (6,), 1, generates=True))
             found = [answer async for answer in works]
             await first
             (problem,) = await asyncio.gather(bad, return_exceptions=True)
@@ -328,7 +328,7 @@ def test_sessions_step_for_as_long_as_the_batch_before_them_took():
             return Counting(list(some), thread.log, 0.001, name=f"step {some[0]}")
 
         async def both() -> None:
-            counts = [PendingRequest(n, begin, (100_000 + n,), 1, grows=True) for n in range(4)]
+            counts = [PendingRequest(n, begin, (100_000 + n,), 1, generates=True) for n in range(4)]
             growing = [asyncio.create_task(thread.batcher.ask(work)) for work in counts]
             await asyncio.sleep(0.1)
             await asyncio.gather(

@@ -25,7 +25,7 @@ from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.optim.optimizers import make_optimizer, set_rate
+from unmask.train.optim.optimizers import make_optimizer, set_learning_rate
 from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
 from unmask.train.steps.base import MicroBatch, TrainingModule
 
@@ -67,7 +67,7 @@ def learned(feeds, context, pairs, steps, rate):
     starts = range(0, len(pairs), BATCH)
     batches = [TASK.batch(pairs[i : i + BATCH], BOTH) for i in starts]
     for step in range(steps):
-        set_rate(optimizer, rate * course.factor(step / steps))
+        set_learning_rate(optimizer, rate * course.factor(step / steps))
         piece = MicroBatch(batches[step % len(batches)], step)
         take_step(learner, [piece], optimizer, clip=1.0)
     return network.eval()

@@ -32,7 +32,7 @@ from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
 from unmask.train.loop import Loop
-from unmask.train.optim.optimizers import average, set_rate
+from unmask.train.optim.optimizers import average, set_learning_rate
 from unmask.train.run import Run
 from unmask.train.steps.base import MicroBatch, StepSite
 
@@ -75,24 +75,27 @@ def assembled(start: Callable[[], object], *, term: str | None = None) -> Assemb
     pieces = _pieces(loop, term)
 
     def step() -> None:
-        site = StepSite(loop.processes, loop.precision, loop.optimized.max_grad_norm)
+        site = StepSite(loop.processes, loop.precision, loop.optimizer_settings.max_grad_norm)
         result = loop.step(loop.module, pieces, site)
         assert result is not None
         assert result.taken
         loop.optimizer.step()
         if loop.settings.weight_average:
-            for module in (loop.given.network, loop.given.objective):
+            for module in (loop.ingredients.network, loop.ingredients.objective):
                 average(module, loop.optimizer, 0.1)
 
     return Assembled(
-        loop.given.network, loop.optimizer, step, lambda rate: set_rate(loop.optimizer, rate)
+        loop.ingredients.network,
+        loop.optimizer,
+        step,
+        lambda rate: set_learning_rate(loop.optimizer, rate),
     )
 
 
 def _pieces(loop: Loop, term: str | None) -> Sequence[MicroBatch]:
     """The micro-batches of the first step, or of the first that trains the task `term`."""
     for step in range(100):
-        pieces = loop.deal.take({}, step, 0.0).pieces
+        pieces = loop.dealer.take({}, step, 0.0).micro_batches
         if term is None or all(set(piece.batch.counts) == {term} for piece in pieces):
             return pieces
     raise AssertionError(f"none of the first 100 steps trains {term}")

@@ -122,7 +122,7 @@ def test_a_recipe_without_a_length_is_refused():
 
 def test_the_shares_of_the_phases_make_a_whole():
     phases = [{"share": 0.9, "length": 32}, {"share": 0.2, "length": 64}]
-    says = "recipe [schedule]: the shares of the phases make 1.1; need 1. Change one."
+    says = "recipe [schedule]: the shares of the phases add up to 1.1; they must add up to 1."
     assert refused(table(schedule={"phases": phases})) == says
 
 
@@ -166,7 +166,7 @@ def test_a_task_is_needed(given):
 
 
 def test_tasks_with_the_same_name_are_refused():
-    says = "recipe: two tasks are called ['mood', 'mood']; need a name for each."
+    says = "recipe: task names are not unique: ['mood', 'mood']. Give each task its own name."
     assert refused({"tasks": [TASKS[0]] * 2}, scope=MULTI_TASK) == says
 
 
@@ -231,16 +231,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, says):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"seed": 1}, "seed (0 then, 1 now)"),
-        ({"optimizer": {"learning_rate": 2e-3}}, "optimizer.learning_rate (0.001 then, 0.002 now)"),
-        ({"model": {"layers": 2}}, "model.layers (1 then, 2 now)"),
-        ({"model": {"norm": "pre"}}, "model.norm (None then, 'pre' now)"),
-        ({"objective": {"name": "mlm", "rate": 0.2}}, "objective.rate (0.15 then, 0.2 now)"),
+        ({"seed": 1}, "seed (was 0, is now 1)"),
+        (
+            {"optimizer": {"learning_rate": 2e-3}},
+            "optimizer.learning_rate (was 0.001, is now 0.002)",
+        ),
+        ({"model": {"layers": 2}}, "model.layers (was 1, is now 2)"),
+        ({"model": {"norm": "pre"}}, "model.norm (was None, is now 'pre')"),
+        ({"objective": {"name": "mlm", "rate": 0.2}}, "objective.rate (was 0.15, is now 0.2)"),
         (
             {"schedule": {"phases": [{"length": 16, "batch_tokens": 512}]}},
-            "schedule.phases.0.batch_tokens (256 then, 512 now)",
+            "schedule.phases.0.batch_tokens (was 256, is now 512)",
         ),
-        ({"loop": {"micro_batch_tokens": 999}}, "loop.micro_batch_tokens (128 then, 999 now)"),
+        ({"loop": {"micro_batch_tokens": 999}}, "loop.micro_batch_tokens (was 128, is now 999)"),
     ],
     ids=str,
 )
@@ -325,7 +328,7 @@ def test_every_job_leaves_something_unread():
 @pytest.mark.parametrize(("scope", "name"), UNREAD)
 def test_a_setting_that_a_job_does_not_read_is_refused_by_its_name(scope, name):
     least, value = LEAST[scope.job], VALUES.get(name, 1)
-    says = f"recipe: {name} is set, but {scope.job} does not read it. Leave it out."
+    says = f"recipe: {name} is set, but {scope.job} does not read it. Remove it."
     assert refused(both(least, put(name, value)), scope=scope) == says
     if not isinstance(value, dict | list):
         assert refused(least, f"{name}={json.dumps(value)}", scope=scope) == says
@@ -336,7 +339,7 @@ def test_a_stored_setting_that_a_job_does_not_read_is_dropped_with_a_notice(scop
     least, heard = LEAST[scope.job], Heard()
     stored = both(least, put(name, VALUES.get(name, 1)))
     found = compose(scope, stored, stored=True, console=heard)
-    assert heard.said == [f"notice: settings that {scope.job} does not read: {name}"]
+    assert heard.said == [f"notice: ignoring settings that {scope.job} does not read: {name}"]
     assert found == compose(scope, least)
 
 
@@ -344,13 +347,15 @@ def test_a_stored_setting_that_a_job_does_not_read_is_dropped_with_a_notice(scop
 @pytest.mark.parametrize("scope", SCOPES)
 def test_settings_of_muon_are_read_with_muon_alone(scope, name):
     least, heard = LEAST[scope.job], Heard()
-    says = f"recipe: optimizer.{name} is set, but {scope.job} does not read it. Leave it out."
+    says = f"recipe: optimizer.{name} is set, but {scope.job} does not read it. Remove it."
     assert refused(least, f"optimizer.{name}=0.5", scope=scope) == says
     changes = ["optimizer.kind=muon", f"optimizer.{name}=0.5"]
     assert getattr(compose(scope, least, changes).optimizer, name) == 0.5
     stored = both(least, put(f"optimizer.{name}", 0.5))
     assert compose(scope, stored, stored=True, console=heard) == compose(scope, least)
-    assert heard.said == [f"notice: settings that {scope.job} does not read: optimizer.{name}"]
+    assert heard.said == [
+        f"notice: ignoring settings that {scope.job} does not read: optimizer.{name}"
+    ]
 
 
 def test_what_is_stored_is_what_the_job_reads():
@@ -677,6 +682,6 @@ def test_a_run_of_the_first_version_is_resumed(corpus, tmp_path):
     assert "resuming from step 2" in said
     other = {**given, "optimizer": {"learning_rate": 2e-3}}
     with pytest.raises(
-        FolderError, match=r"other settings: optimizer.learning_rate \(0.001 then, 0.002 no"
+        FolderError, match=r"other settings: optimizer.learning_rate \(was 0.001, is now 0.0"
     ):
         pretrain(corpus.path, out, other, resume=True)

@@ -190,5 +190,5 @@ def test_fewer_sequences_than_processes_are_refused(corpus, tmp_path):
     process = started(corpus, tmp_path, "run", **batches_of(1, 5))
     said, _ = process.communicate(timeout=60)
     assert process.returncode != 0
-    says = "error: recipe [[schedule.phases]]: 1 sequences a step cannot be shared by 2 micro-batch"
+    says = "error: recipe [[schedule.phases]]: a step has 1 sequence, but 2 micro-batches. Raise"
     assert says in said

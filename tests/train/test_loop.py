@@ -94,7 +94,7 @@ def test_a_signal_is_granted_after_the_step_with_everything_saved(run, number):
     with pytest.raises(Stopped, match=signal.Signals(number).name) as wish:
         run(console=stop_after(5, number, said))
     assert wish.value.exit_code == 128 + number
-    assert said[-1] == "stopped after step 5; the same command with --resume continues"
+    assert said[-1] == "stopped after step 5; to continue, run the same command with --resume"
 
 
 def test_a_signal_in_the_middle_of_a_step_gives_the_step_up(run, whole, tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_signal_in_the_middle_of_a_step_gives_the_step_up(run, whole, tmp_path
         run("amid", said=said)
     monkeypatch.undo()
     assert next(seeds) == 12  # the second batch was not begun
-    assert said[-1] == "stopped after step 5; the same command with --resume continues"
+    assert said[-1] == "stopped after step 5; to continue, run the same command with --resume"
     assert steps_saved(tmp_path / "amid") == [5]
     assert state(run("amid", resume=True), STEPS) == state(whole, STEPS)
 
@@ -409,7 +409,7 @@ def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatc
         assert least <= first < least + 0.2
         rates = [entry["rate"] for entry in metrics(folder, "train")]
         assert rates[0] < 0.01 * max(rates), "and the rate still rises from the first step on"
-        told = [line for line in said if line.startswith("setting up took 0.0 of 0.01 minutes")]
+        told = [line for line in said if line.startswith("set-up took 0.0 of 0.01 minutes")]
         assert len(told) == (minutes == 0.01)
 
 
@@ -523,7 +523,12 @@ def test_a_step_that_is_not_finite_is_left_out_and_told(run, poison, value):
     assert [line.partition(":")[0] for line in warned] == ["warning"] * 2
     assert warned[0].startswith("warning: step 3: the loss or the gradient is not finite (mlm ")
     assert warned[1].startswith("warning: step 6: ")
-    for word in ("norm ", "rate ", "first examples [", "the weights are as before"):
+    for word in (
+        "gradient norm ",
+        "learning rate ",
+        "first examples [",
+        "the weights are unchanged",
+    ):
         assert word in warned[0]
     weights, _, facts = state(folder, STEPS)
     assert facts["bad"] == 0, "they count in a row"
@@ -587,7 +592,7 @@ def test_what_is_not_finite_is_never_saved(run, tmp_path, monkeypatch, where):
 
     def spoil():
         loop = seen["loop"]
-        parameter = loop.given.network.encoder.embeddings.norm.weight
+        parameter = loop.ingredients.network.encoder.embeddings.norm.weight
         kept = loop.optimizer.state[parameter]["exp_avg"]
         (parameter.data if where == "weight" else kept)[0] = float("inf")
 

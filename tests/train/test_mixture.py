@@ -61,7 +61,7 @@ def read(some, steps, cursor=None) -> list[list[int]]:
     """The texts of each step."""
     cursor, found = cursor or {}, []
     for step in range(steps):
-        pieces, cursor = some.pieces(cursor, step, 0.0)
+        pieces, cursor = some.plan_step(cursor, step, 0.0)
         found.append(texts_of(pieces))
     return found
 
@@ -73,7 +73,9 @@ def test_another_seed_reads_in_another_order():
 
 
 def test_fewer_texts_than_micro_batches_are_refused():
-    with pytest.raises(SettingsError, match="loop.batch_size is 8, for 9 micro-batches; need an"):
+    with pytest.raises(
+        SettingsError, match="loop.batch_size is 8, but a step has 9 micro-batches and"
+    ):
         source(24, micro_batches=9)
 
 
@@ -90,15 +92,15 @@ def test_each_process_is_dealt_its_own_and_builds_no_other():
         return plain(texts)
 
     some = source(24, micro_batch_tokens=8, lay_out=lay_out)  # four batches of two
-    whole = [tuple(texts_of([piece])) for piece in some.pieces({}, 0, 0.0)[0]]
+    whole = [tuple(texts_of([piece])) for piece in some.plan_step({}, 0, 0.0)[0]]
     built.clear()
     dealt = [Dealer(some, Processes(rank, 3)).take({}, 0, 0.0) for rank in range(3)]
     assert len(built) == 4
-    assert [len(own.pieces) for own in dealt] == [2, 1, 1]
+    assert [len(own.micro_batches) for own in dealt] == [2, 1, 1]
     assert {own.rounds for own in dealt} == {2}
     assert all(own.cursor == dealt[0].cursor for own in dealt)
     for rank, own in enumerate(dealt):
-        found = [tuple(piece.batch.tokens.unique().tolist()) for piece in own.pieces]
+        found = [tuple(piece.batch.tokens.unique().tolist()) for piece in own.micro_batches]
         assert found == [tuple(sorted(texts)) for texts in whole[rank::3]]
 
 
@@ -117,7 +119,7 @@ def mixture(temperature=0.5, per="step", **loop) -> Mixture:
 def test_a_batch_is_of_one_source_and_a_step_may_be_of_several(per, mixed):
     some, cursor, both = mixture(0.0, per, micro_batches=2), {}, False
     for step in range(20):
-        pieces, cursor = some.pieces(cursor, step, 0.0)
+        pieces, cursor = some.plan_step(cursor, step, 0.0)
         sides = [{text < 100 for text in texts_of([piece])} for piece in pieces]
         assert all(len(side) == 1 for side in sides)
         both = both or len(set.union(*sides)) == 2
@@ -135,7 +137,7 @@ def test_what_a_batch_draws_is_its_own_in_a_step_of_several_sources():
 
     recipe, telling = made(micro_batches=4), Telling(Settings())
     sources = {name: source(40, recipe=recipe, objective=telling) for name in ("one", "other")}
-    pieces, _ = Mixture(sources, 0.5, 0, "record").pieces({}, 0, 0.0)
+    pieces, _ = Mixture(sources, 0.5, 0, "record").plan_step({}, 0, 0.0)
     texts_of(pieces)
     assert seeds == [piece.seed for piece in pieces]
     assert len(set(seeds)) == len(pieces) >= 4
@@ -144,6 +146,8 @@ def test_what_a_batch_draws_is_its_own_in_a_step_of_several_sources():
 def test_more_data_sets_than_records_of_a_step_are_refused_where_each_record_is_drawn():
     recipe = made(micro_batches=3)  # six records in three micro-batches, and two are left
     sources = {str(i): source(40, recipe=recipe) for i in range(7)}
-    with pytest.raises(SettingsError, match="loop.batch_size is 8, for 7 data sets in 3 micro-bat"):
+    with pytest.raises(
+        SettingsError, match="loop.batch_size is 8, but a step has 7 data sets and 3 micro-bat"
+    ):
         Mixture(sources, 0.5, 0, "record")
     Mixture(sources, 0.5, 0, "step")

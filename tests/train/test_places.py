@@ -40,7 +40,7 @@ def test_a_run_trains_stops_resumes_and_publishes(corpus, whole, place):
     with pytest.raises(Stopped):
         pretrain(corpus.path, place, table(), console=stopping_at(3))
     assert steps_saved(place) == [3]
-    with pytest.raises(FolderError, match="a run is there already"):
+    with pytest.raises(FolderError, match="the folder already holds a run"):
         pretrain(corpus.path, place, table())
     pretrain(corpus.path, place, None, resume=True)
     assert state(place, 8) == state(whole, 8)
@@ -72,7 +72,7 @@ def test_fine_tuning_keeps_the_best_step_there(place, tmp_path_factory):
 def test_a_link_to_a_run_is_the_run(corpus, whole, tmp_path):
     run = shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "link").symlink_to(run)
-    with pytest.raises(FolderError, match="link: a run is there already"):
+    with pytest.raises(FolderError, match="link: the folder already holds a run"):
         pretrain(corpus.path, tmp_path / "link", table())
     shutil.rmtree(run / "model")
     pretrain(corpus.path, tmp_path / "link", None, resume=True)

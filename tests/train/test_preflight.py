@@ -69,8 +69,8 @@ def spoil(network, by=30.0):
 def test_a_sane_run_passes_and_is_told_what_was_seen(corpus, tmp_path, plain, beside):
     (line,) = checked(corpus, tmp_path, plain=plain)
     found = re.fullmatch(
-        rf"preflight: loss before training (\d\.\d\d) \(ln V (\d\.\d\d){beside}\); one batch "
-        r"learned by heart to (\d\.\d\d)",
+        rf"preflight: loss before training (\d\.\d\d) \(ln V (\d\.\d\d){beside}\); "
+        r"memorising one batch lowers it to (\d\.\d\d)",
         line,
     )
     first, ln_v, last = map(float, found.groups())
@@ -93,19 +93,21 @@ def test_the_loss_that_is_compared_with_ln_v_is_the_main_one_alone(corpus, tmp_p
 
 def test_a_network_of_too_few_tokens_is_refused(corpus, tmp_path):
     size = len(corpus.tokenizer.vocabulary)
-    says = f"^preflight: ids up to {size - 1} and a network of {size - 1} tokens; need one for each"
+    says = f"^preflight: the tokenizer has {size} tokens, but .* embeddings for only {size - 1}\\."
     with pytest.raises(PreflightError, match=says):
         checked(corpus, tmp_path, vocab_size=size - 1)
 
 
 def test_an_untrained_loss_far_from_ln_v_is_refused(corpus, tmp_path):
-    says = r"^preflight: an untrained network has a loss of \d+\.\d\d; need about ln V = 4\.\d\d"
+    says = (
+        r"^preflight: the untrained network has a loss of \d+\.\d\d; expected about ln V = 4\.\d\d"
+    )
     with pytest.raises(PreflightError, match=says):
         checked(corpus, tmp_path, change=spoil)
 
 
 def test_a_network_that_cannot_learn_is_refused(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HEART_STEPS", 1)  # as if thirty did no more than one
+    monkeypatch.setattr(module, "OVERFIT_STEPS", 1)  # as if thirty did no more than one
     says = (
         r"^preflight: 1 steps on one batch lowered its loss only from 4.\d\d to 4.\d\d; need less"
     )
@@ -116,21 +118,21 @@ def test_a_network_that_cannot_learn_is_refused(corpus, tmp_path, monkeypatch):
 def test_where_the_first_loss_cannot_be_known_there_is_only_a_warning(
     corpus, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "HEART_STEPS", 1)
+    monkeypatch.setattr(module, "OVERFIT_STEPS", 1)
     told, warned = checked(corpus, tmp_path, unknown=True)
     assert re.fullmatch(
-        r"preflight: loss before training 4.\d\d; one batch learned by heart to 4.\d\d", told
+        r"preflight: loss before training 4.\d\d; memorising one batch lowers it to 4.\d\d", told
     )
     assert warned.startswith("warning: preflight: 1 steps on one batch lowered its loss only from")
 
 
 def test_a_high_first_loss_is_no_warning_where_it_cannot_be_known(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HEART_STEPS", 100)  # it is longer on its way
+    monkeypatch.setattr(module, "OVERFIT_STEPS", 100)  # it is longer on its way
 
     def a_little(network):
         spoil(network, 3.0)
 
-    with pytest.raises(PreflightError, match="need about ln V"):
+    with pytest.raises(PreflightError, match="expected about ln V"):
         checked(corpus, tmp_path, change=a_little)
     (told,) = checked(corpus, tmp_path, unknown=True, change=a_little)
     assert told.startswith("preflight: loss before training ")

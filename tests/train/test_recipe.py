@@ -112,9 +112,9 @@ def test_settings_of_the_model_replace_those_of_its_size():
 
 
 def test_sequences_longer_than_the_network_reads_are_refused():
-    says = r"^recipe \[\[schedule.phases\]\]: sequences of 65 tokens; the network reads at most 64."
+    says = r"^recipe \[\[schedule.phases\]\]: sequences of 65 tokens, but the network reads at"
     made = recipe(schedule={"phases": [{"length": 65}]})
-    with pytest.raises(SettingsError, match=rf"{says} Lower length, or raise model.max_length"):
+    with pytest.raises(SettingsError, match=rf"{says} most 64. Lower length, or raise model"):
         check_network(made)
     check_network(recipe(schedule={"phases": [{"length": 64}]}))
 
@@ -160,7 +160,7 @@ def sizes(corpus):
             loop={"micro_batch_tokens": micro * LENGTH or 1, "micro_batches": micro_batches},
         )
         objective = objective_for(made, corpus.tokenizer.vocabulary)
-        pieces, _ = CorpusSource(corpus, made, objective).pieces({}, 0, 0.0)
+        pieces, _ = CorpusSource(corpus, made, objective).plan_step({}, 0, 0.0)
         return [len(piece.make().tokens) for piece in pieces]
 
     return of
@@ -203,7 +203,7 @@ def test_rows_that_do_not_go_into_micro_batches_are_shared_as_evenly_as_can_be(
 
 
 def test_micro_batches_without_a_row_are_refused(sizes):
-    says = "3 sequences a step cannot be shared by 4 micro-batches. Raise batch_tokens to 128 or mo"
+    says = "a step has 3 sequences, but 4 micro-batches. Raise batch_tokens to 128 or mo"
     with pytest.raises(SettingsError, match=says):
         sizes(3, 100, 4)
 

@@ -94,7 +94,7 @@ def test_a_run_that_is_at_work_is_named_by_its_process_and_dies_with_it(run, hol
 
 def test_a_run_that_is_there_is_neither_gone_on_with_nor_overwritten_unasked(run, finished):
     before = state(finished, 2)
-    says = rf"^{finished}: a run is there already. .*\(--resume\).*\(--overwrite\), or give another"
+    says = rf"^{finished}: the folder already holds a run. .*\(--resume\).*\(--overwrite\), or give"
     with pytest.raises(FolderError, match=says):
         run(**SHORT)
     assert state(finished, 2) == before
@@ -112,7 +112,9 @@ def test_a_folder_with_something_else_in_it_is_left_alone(run, tmp_path):
     precious.parent.mkdir()
     precious.write_text("mine")
     for how in ({}, {"overwrite": True}, {"resume": True}):
-        with pytest.raises(FolderError, match="run: not empty, and no run. Give another --out"):
+        with pytest.raises(
+            FolderError, match="run: the folder is not empty and holds no run. Give"
+        ):
             run(**SHORT, **how)
     assert [path.name for path in precious.parent.iterdir()] == ["precious"]
 
@@ -144,7 +146,7 @@ def test_other_processes_than_the_first_write_nothing(tmp_path):
 
 
 def test_there_must_be_a_run_to_resume(corpus, tmp_path):
-    says = rf"^{tmp_path / 'run'}: no run to resume \(recipe.toml is not there\). Check the path."
+    says = rf"^{tmp_path / 'run'}: no run to resume: the folder has no recipe.toml. Check the"
     with pytest.raises(FolderError, match=says):
         pretrain(corpus.path, tmp_path / "run", None, resume=True)
 
@@ -157,25 +159,25 @@ def test_a_run_is_resumed_with_the_recipe_that_is_there(run, finished):
 
 # Ten settings, and what is said when a run is resumed with another value of one of them.
 OTHER = {
-    "seed": ({"seed": 1}, r"seed \(0 then, 1 now\)"),
-    "size": ({"model": {"size": "mini"}}, r"model.size \('tiny' then, 'mini' now\)"),
-    "layers": ({"model": {"layers": 2}}, r"model.layers \(1 then, 2 now\)"),
-    "pairs": ({"data": {"pairs": "off"}}, r"data.pairs \('nsp' then, 'off' now\)"),
-    "held out": ({"data": {"held_out": 5}}, r"data.held_out \(10 then, 5 now\)"),
+    "seed": ({"seed": 1}, r"seed \(was 0, is now 1\)"),
+    "size": ({"model": {"size": "mini"}}, r"model.size \(was 'tiny', is now 'mini'\)"),
+    "layers": ({"model": {"layers": 2}}, r"model.layers \(was 1, is now 2\)"),
+    "pairs": ({"data": {"pairs": "off"}}, r"data.pairs \(was 'nsp', is now 'off'\)"),
+    "held out": ({"data": {"held_out": 5}}, r"data.held_out \(was 10, is now 5\)"),
     "masking": (
         {"objective": {"name": "mlm", "rate": 0.2}},
-        r"objective.rate \(0.15 then, 0.2 now\)",
+        r"objective.rate \(was 0.15, is now 0.2\)",
     ),
     "rate": (
         {"optimizer": {"learning_rate": 0.5}},
-        r"optimizer.learning_rate \(0.001 then, 0.5 now\)",
+        r"optimizer.learning_rate \(was 0.001, is now 0.5\)",
     ),
-    "steps": ({"schedule": {"steps": 3}}, r"schedule.steps \(2 then, 3 now\)"),
+    "steps": ({"schedule": {"steps": 3}}, r"schedule.steps \(was 2, is now 3\)"),
     "length": (
         {"schedule": {"phases": [{"length": 16, "batch_tokens": 256}]}},
-        r"schedule.phases.0.length \(32 then, 16 now\)",
+        r"schedule.phases.0.length \(was 32, is now 16\)",
     ),
-    "precision": ({"loop": {"precision": "bf16"}}, r"loop.precision \('fp32' then, 'bf16' now\)"),
+    "precision": ({"loop": {"precision": "bf16"}}, r"loop.precision \(was 'fp32', is now 'bf16'\)"),
 }
 
 
@@ -185,7 +187,7 @@ def test_another_setting_is_refused_by_name(run, finished, what):
     name, value = next(iter(change.items()))
     mixed = {**SHORT, name: {**SHORT[name], **value} if name in SHORT else value}
     before = state(finished, 2)
-    start = f"^{finished}: was begun with other settings: {says}. Resume without changing them, or"
+    start = f"^{finished}: the run was started with other settings: {says}. Resume with the same"
     with pytest.raises(FolderError, match=start):
         run(resume=True, **mixed)
     assert state(finished, 2) == before
@@ -228,10 +230,10 @@ def test_a_run_is_resumed_with_the_plugins_that_it_was_begun_with(run, plugins):
     plugins(mine="1" * 64, other="3" * 64, third="4" * 64)
     run(resume=True, said=said, **SHORT)
     assert [line for line in said if "plugin" in line] == [
-        "warning: the plugin other.py has changed since the run was begun"
+        "warning: the plugin other.py has changed since the run was started"
     ]
     plugins(other="2" * 64)
-    says = f"^{folder}: was begun with the plugin mine.py. Give it again: --plugin mine.py"
+    says = f"^{folder}: the run was started with the plugin mine.py, .* Add --plugin mine.py"
     with pytest.raises(FolderError, match=says):
         run(resume=True, **SHORT)
 
@@ -258,7 +260,7 @@ def test_what_a_killed_writer_left_is_swept_away(run, finished):
 def test_another_corpus_is_refused(run, finished, tmp_path):
     other = corpus_of(tmp_path / "other", chatter(80, seed=1))
     says = (
-        rf"^{finished}: was begun with another corpus \(sha256 \w{{12}}... then, \w{{12}}... now\)"
+        rf"^{finished}: the run was started with another corpus \(sha256 was \w{{12}}..., is now \w"
     )
     with pytest.raises(FolderError, match=says):
         run(resume=True, on=other, **SHORT)
@@ -270,7 +272,7 @@ def test_what_binds_a_run_is_refused_by_name(finished, name):
     folder = RunFolder(finished, Console())
     stored = stored_recipe(finished, Pretrain.scope)
     begin(folder, Pretrain.scope, stored, facts, stored)
-    with pytest.raises(FolderError, match=f"was begun with another {name} .* begin another run"):
+    with pytest.raises(FolderError, match=f"was started with another {name} .* start a new run"):
         begin(folder, Pretrain.scope, stored, {**facts, name: "f" * 64}, stored)
 
 

@@ -78,7 +78,7 @@ def walk(some, steps):
     """The batches of each step, and the cursor after it."""
     cursor = {}
     for step in range(steps):
-        pieces, cursor = some.pieces(cursor, step, step / steps)
+        pieces, cursor = some.plan_step(cursor, step, step / steps)
         yield [piece.make() for piece in pieces], cursor
 
 
@@ -93,7 +93,7 @@ def read(some, steps, cursor=None) -> list[list[int]]:
     """The texts of each step."""
     cursor, found = cursor or {}, []
     for step in range(steps):
-        pieces, cursor = some.pieces(cursor, step, 0.0)
+        pieces, cursor = some.plan_step(cursor, step, 0.0)
         found.append(texts_of(pieces))
     return found
 
@@ -123,7 +123,7 @@ def test_reading_on_from_any_cursor_is_as_if_one_had_never_stopped():
     whole = list(walk(shuffled(items, 4, neighbours=2), 12))
     for at in range(11):
         resumed = shuffled(items, 4, neighbours=2)
-        pieces, _ = resumed.pieces(whole[at][1], at + 1, (at + 1) / 12)
+        pieces, _ = resumed.plan_step(whole[at][1], at + 1, (at + 1) / 12)
         for piece, batch in zip(pieces, whole[at + 1][0], strict=True):
             assert torch.equal(piece.make().tokens, batch.tokens)
 
@@ -251,7 +251,7 @@ def test_a_batch_is_prepared_with_the_seed_of_its_micro_batch_and_the_progress_o
 
     some = shuffled(items_of([1] * 20), 8, micro_batches=2, objective=Telling(Settings()))
     for step in range(3):
-        pieces, _ = some.pieces({}, step, step / 3)
+        pieces, _ = some.plan_step({}, step, step / 3)
         assert not told, "nothing is made before it is asked for"
         texts_of(pieces)
         assert told == [(piece.seed, step / 3) for piece in pieces]
@@ -274,11 +274,17 @@ def test_micro_batches_do_not_depend_on_the_number_of_processes(world):
         whole = alone.take(cursor, step, step / 10)
         shares = [d.take(c, step, step / 10) for d, c in zip(deals, cursors, strict=True)]
         assert all(share.cursor == whole.cursor for share in shares)
-        assert {share.rounds for share in shares} == {max(len(share.pieces) for share in shares)}
-        assert min(len(share.pieces) for share in shares) >= 1
-        assert sum(len(share.pieces) for share in shares) == len(whole.pieces) == whole.rounds
-        for place, piece in enumerate(whole.pieces):
-            theirs = shares[place % world].pieces[place // world]
+        assert {share.rounds for share in shares} == {
+            max(len(share.micro_batches) for share in shares)
+        }
+        assert min(len(share.micro_batches) for share in shares) >= 1
+        assert (
+            sum(len(share.micro_batches) for share in shares)
+            == len(whole.micro_batches)
+            == whole.rounds
+        )
+        for place, piece in enumerate(whole.micro_batches):
+            theirs = shares[place % world].micro_batches[place // world]
             assert theirs.seed == piece.seed
             assert torch.equal(theirs.batch.tokens, piece.batch.tokens)
             assert torch.equal(theirs.batch.number, piece.batch.number)
@@ -311,7 +317,7 @@ def taken(cursor) -> dict[str, int]:
 def test_over_many_steps_shares_come_close_to_the_sizes_to_the_temperature(per, temperature):
     some, cursor, steps = mixture(temperature, per, micro_batches=4), {}, 2000
     for step in range(steps):
-        _, cursor = some.pieces(cursor, step, step / steps)
+        _, cursor = some.plan_step(cursor, step, step / steps)
     found = taken(cursor)
     assert sum(found.values()) == 8 * steps
     weights = {name: size**temperature for name, size in SIZES.items()}
@@ -346,7 +352,7 @@ def test_a_mixture_per_record_divides_a_step_in_any_way():
 def test_a_mixture_read_on_from_a_cursor_is_as_if_it_had_never_stopped(per):
     whole = list(walk(mixture(0.5, per, micro_batches=2), 30))
     for at in (0, 9, 28):
-        pieces, cursor = mixture(0.5, per, micro_batches=2).pieces(whole[at][1], at + 1, 0.5)
+        pieces, cursor = mixture(0.5, per, micro_batches=2).plan_step(whole[at][1], at + 1, 0.5)
         assert cursor == whole[at + 1][1]
         for piece, batch in zip(pieces, whole[at + 1][0], strict=True):
             assert torch.equal(piece.make().tokens, batch.tokens)
@@ -362,7 +368,7 @@ class Counting:
     def __init__(self):
         self.asked = []
 
-    def pieces(self, cursor, step, progress):
+    def plan_step(self, cursor, step, progress):
         self.asked.append((cursor["row"], step, progress, threading.current_thread().name))
         return [LazyMicroBatch(lambda: f"batch {step}", seed=step)], {"row": cursor["row"] + 10}
 
@@ -372,7 +378,7 @@ def ahead(some):
 
 
 def batches_of(dealt):
-    return [piece.batch for piece in dealt.pieces]
+    return [piece.batch for piece in dealt.micro_batches]
 
 
 def test_each_step_gets_its_own_batches_and_the_next_are_made_meanwhile():
@@ -383,7 +389,7 @@ def test_each_step_gets_its_own_batches_and_the_next_are_made_meanwhile():
         dealt = early.take(cursor, step, step / 100)
         cursor = dealt.cursor
         assert batches_of(dealt) == [f"batch {step}"]
-        assert (dealt.pieces[0].seed, dealt.rounds) == (step, 1)
+        assert (dealt.micro_batches[0].seed, dealt.rounds) == (step, 1)
         assert cursor == {"row": 10 * step + 10}
     early.thread.shutdown()
     assert [asked[:3] for asked in counting.asked] == [(10 * s, s, s / 100) for s in range(4)]
@@ -400,10 +406,10 @@ def test_where_a_run_went_on_elsewhere_what_was_made_is_not_used():
 
 def test_an_error_in_the_thread_is_raised_in_its_turn():
     class Failing(Counting):
-        def pieces(self, cursor, step, progress):
+        def plan_step(self, cursor, step, progress):
             if step == 1:
                 raise ValueError("no more text")
-            return super().pieces(cursor, step, progress)
+            return super().plan_step(cursor, step, progress)
 
     early = ahead(Failing())
     cursor = early.take({"row": 0}, 0, 0.0).cursor

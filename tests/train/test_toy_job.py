@@ -47,7 +47,7 @@ class NextNumber(Objective):  # after each number, predict the next
 class Counting:  # the source: rows that count by one, two or three, modulo ten
     steps_per_epoch = 10.0
 
-    def pieces(self, cursor, step, progress):
+    def plan_step(self, cursor, step, progress):
         first = cursor.get("piece", 0)
         lazy = [LazyMicroBatch(partial(self.sample, 8, i), i) for i in range(first, first + 4)]
         return lazy, {"piece": first + 4}
@@ -150,7 +150,7 @@ def test_after_a_kill_the_job_goes_on_to_the_same_bits(whole, tmp_path):
 
 def test_restarted_by_torchrun_the_job_goes_on_without_being_told(whole, tmp_path, monkeypatch):
     killed(tmp_path / "run", 50)
-    with pytest.raises(FolderError, match="a run is there already"):
+    with pytest.raises(FolderError, match="already holds a run"):
         count(tmp_path / "run")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     console = Heard()
@@ -174,7 +174,7 @@ def test_minutes_end_the_job_also_after_a_stop(tmp_path, clock):
 def test_the_job_is_checked_before_its_first_step(tmp_path):
     console = Heard()
     count(tmp_path / "run", console=console, schedule={"steps": 1}, check=True)
-    assert any("one batch learned by heart" in line for line in console.said)
+    assert any("memorising one batch" in line for line in console.said)
 
 
 @pytest.mark.slow

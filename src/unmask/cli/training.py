@@ -93,7 +93,7 @@ def _recipe(
     def check(recipe: "Recipe") -> None:
         check_network(recipe)
         if run.shard:
-            recipe.optimizer.refuse_shares()
+            recipe.optimizer.refuse_sharding()
 
     # Options hold for every phase, so they go in before --set, which can change a single one.
     source = _with_phases(read_toml(recipe_path("", name)), phase)

@@ -40,24 +40,27 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 }
 # Tokens for each weight of the blocks, below which a size does not pay. Measured: with 1.4, mini
 # ended far above tiny with four layers, which had 26. Where mini begins to pay is not known.
-NEEDED = 4.0
-REPEATS = 25  # passes over a text that count: it was still learned from after 27
-STEPS = 5000  # aimed at: in a short run, steps count more than tokens
-SMALLEST, LARGEST = 1024, 32_768  # batch sizes in tokens; below, the optimizer takes too long
+MIN_TOKENS_PER_WEIGHT = 4.0
+MAX_USEFUL_PASSES = 25  # passes over a text that count: it was still learned from after 27
+TARGET_STEPS = 5000  # aimed at: in a short run, steps count more than tokens
+# Batch sizes in tokens; below the minimum, the optimizer takes too much of the time.
+MIN_BATCH_TOKENS, MAX_BATCH_TOKENS = 1024, 32_768
 
 
 @dataclass(frozen=True)
-class Timed:
+class StepTiming:
     """The measured cost of a training step of one model size."""
 
-    piece: float  # seconds of a micro-batch
-    rest: float  # seconds of the optimizer per step
+    micro_batch_seconds: float  # seconds of a micro-batch
+    optimizer_seconds: float  # seconds of the optimizer per step
     tokens: int  # of a micro-batch
     weights: int  # of the blocks
 
     def speed(self, step: float, world: int = 1) -> float:
         """Return the tokens per second with this batch size and number of processes."""
-        return step / (step / self.tokens * self.piece / world + self.rest)
+        return step / (
+            step / self.tokens * self.micro_batch_seconds / world + self.optimizer_seconds
+        )
 
 
 def choose_size(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
@@ -71,33 +74,37 @@ def choose_size(recipe: Recipe, corpus: Corpus, site: Site) -> Recipe:
         return recipe
     if site.stored is not None:
         shape = {name: getattr(site.stored.model, name) for name in ("size", "layers")}
-        known = [phase.batch_tokens for phase in site.stored.schedule.phases]
-        return filled_in(recipe, shape if auto else {}, *known)
+        stored_tokens = [phase.batch_tokens for phase in site.stored.schedule.phases]
+        return filled_in(recipe, shape if auto else {}, *stored_tokens)
     say, processes = site.folder.say, site.processes
     shapes = CANDIDATES if auto else {str(recipe.model.size): {}}
-    for number, (size, shape) in enumerate(shapes.items()):
-        tried = filled_in(recipe, shape, SMALLEST)
-        timed = _measured(tried, corpus.tokenizer.vocabulary, processes)
-        step = _step_tokens(tried, timed, minutes, processes.world)
-        candidate = filled_in(recipe, shape, step)
+    for index, (size, shape) in enumerate(shapes.items()):
+        probe = filled_in(recipe, shape, MIN_BATCH_TOKENS)
+        timing = _time_step(probe, corpus.tokenizer.vocabulary, processes)
+        batch_tokens = _step_tokens(probe, timing, minutes, processes.world)
+        candidate = filled_in(recipe, shape, batch_tokens)
         # A batch size that the recipe sets is what counts, not the one just computed.
-        step = candidate.schedule.phases[0].batch_tokens or step
-        speed = timed.speed(step, processes.world)
-        seen = 60 * minutes * speed
-        counted = min(seen, REPEATS * corpus.size)
+        batch_tokens = candidate.schedule.phases[0].batch_tokens or batch_tokens
+        speed = timing.speed(batch_tokens, processes.world)
+        tokens_seen = 60 * minutes * speed
+        useful_tokens = min(tokens_seen, MAX_USEFUL_PASSES * corpus.size)
         say(
-            f"{size}: about {speed:,.0f} tokens a second, {counted / timed.weights:.2g} for each "
-            f"of its {timed.weights:,} weights in {minutes:g} minutes"
+            f"{size}: about {speed:,.0f} tokens per second, which is "
+            f"{useful_tokens / timing.weights:.2g} in {minutes:g} minutes for each of its "
+            f"{timing.weights:,} weights"
         )
         # Larger sizes see still fewer tokens per weight, so they are not timed.
-        if number and counted < NEEDED * timed.weights:
+        if index and useful_tokens < MIN_TOKENS_PER_WEIGHT * timing.weights:
             break
-        chosen, found = f"{size}, {step:,} tokens a step", candidate
-        passes = seen / corpus.size
-    say(f"chosen: {chosen}; the text is read {passes:.2g} times")
-    if passes > REPEATS:
-        say(f"warning: much more than {REPEATS} times was never tried. More text would help.")
-    return found
+        choice, chosen_recipe = f"{size}, batch size {batch_tokens:,} tokens", candidate
+        passes = tokens_seen / corpus.size
+    say(f"chosen: {choice}; training makes {passes:.2g} passes over the corpus")
+    if passes > MAX_USEFUL_PASSES:
+        say(
+            f"warning: more than {MAX_USEFUL_PASSES} passes over a corpus have not been tested. "
+            "More text would help."
+        )
+    return chosen_recipe
 
 
 def filled_in(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | None) -> Recipe:
@@ -106,74 +113,78 @@ def filled_in(recipe: Recipe, shape: Mapping[str, Any], *batch_tokens: int | Non
     The last of `batch_tokens` also holds for all further phases.
     """
     model = recipe.model
-    given = {name: value for name, value in shape.items() if getattr(model, name) in (None, AUTO)}
+    open_settings = {
+        name: value for name, value in shape.items() if getattr(model, name) in (None, AUTO)
+    }
     phases = [
         phase
         if phase.batch_tokens
         else phase.model_copy(update={"batch_tokens": batch_tokens[min(i, len(batch_tokens) - 1)]})
         for i, phase in enumerate(recipe.schedule.phases)
     ]
-    return recipe.changed(model=given, schedule={"phases": phases})
+    return recipe.changed(model=open_settings, schedule={"phases": phases})
 
 
-def _step_tokens(recipe: Recipe, timed: Timed, minutes: float, world: int) -> int:
+def _step_tokens(recipe: Recipe, timing: StepTiming, minutes: float, world: int) -> int:
     """Return the power of two that gives about STEPS steps, rounded up to what processes share."""
 
     def steps(tokens: int) -> float:
-        return 60 * minutes * timed.speed(tokens, world) / tokens
+        return 60 * minutes * timing.speed(tokens, world) / tokens
 
-    step = SMALLEST
+    batch_tokens = MIN_BATCH_TOKENS
     # The square root of two rounds to the nearest power of two.
-    while step < LARGEST and steps(2 * step) >= STEPS / 2**0.5:
-        step *= 2
+    while batch_tokens < MAX_BATCH_TOKENS and steps(2 * batch_tokens) >= TARGET_STEPS / 2**0.5:
+        batch_tokens *= 2
     # Whole sequences of every phase, equally many for each process.
     unit = world * math.lcm(*(phase.length for phase in recipe.schedule.phases))
-    return -(-step // unit) * unit
+    return -(-batch_tokens // unit) * unit
 
 
-def _measured(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> Timed:
+def _time_step(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> StepTiming:
     """Time steps of one micro-batch; average over processes, so that all choose the same size."""
-    # Timed as a single process; `Timed.speed` divides the work among all of them.
+    # Timed as a single process; `StepTiming.speed` divides the work among all of them.
     alone = Processes(device=processes.device)
     precision = choose_precision(recipe.loop.precision, alone.device)
     objective = objective_for(recipe, vocabulary)
-    before = torch.get_rng_state()  # dropout draws below; the run must not notice
+    rng_state = torch.get_rng_state()  # dropout draws below; the run must not notice
     shape = Shape.of(recipe.model.config(len(vocabulary)))
     learner = learner_of(objective, shape, recipe.seed)
     network = learner.network.train()
     module = TrainingModule(network, objective, learner.companions).to(alone.device)
-    batch = objective.prepare(_made_up(recipe, vocabulary), 0, 0.0)
+    batch = objective.prepare(_random_batch(recipe, vocabulary), 0, 0.0)
     optimizer = make_optimizer(module, recipe.optimizer)
-    take, site = step_for(objective), StepSite(alone, precision, clip=1.0)
+    compute_step, site = step_for(objective), StepSite(alone, precision, clip=1.0)
 
     def step() -> None:
-        take(module, [MicroBatch(batch, 0)], site)
+        compute_step(module, [MicroBatch(batch, 0)], site)
         optimizer.step()
 
-    seconds = [_seconds(step, alone.device) for _ in range(3)]  # the first step is slow: warm-up
-    rest = min(_seconds(optimizer.step, alone.device) for _ in range(2))
-    torch.set_rng_state(before)
+    seconds = [_time_call(step, alone.device) for _ in range(3)]  # the first step is slow: warm-up
+    optimizer_seconds = min(_time_call(optimizer.step, alone.device) for _ in range(2))
+    torch.set_rng_state(rng_state)
     # The step includes the optimizer, which a step with many micro-batches pays only once.
-    own = [max(min(seconds) - rest, 1e-6), rest]
-    piece, rest = (total / processes.world for total in processes.total(own))
-    return Timed(piece, rest, batch.real, count_parameters(network.encoder.blocks))
+    local_seconds = [max(min(seconds) - optimizer_seconds, 1e-6), optimizer_seconds]
+    weights = count_parameters(network.encoder.blocks)
+    totals = processes.total(local_seconds)
+    micro_batch_seconds, optimizer_seconds = (total / processes.world for total in totals)
+    return StepTiming(micro_batch_seconds, optimizer_seconds, batch.real, weights)
 
 
-def _seconds(do: Callable[[], object], device: torch.device) -> float:
-    begun = time.monotonic()
-    do()
+def _time_call(call: Callable[[], object], device: torch.device) -> float:
+    started = time.monotonic()
+    call()
     if device.type == "cuda":  # kernels are only queued; wait until they have run
         torch.cuda.synchronize(device)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
-def _made_up(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
+def _random_batch(recipe: Recipe, vocabulary: Vocabulary) -> Batch:
     """Make a full micro-batch of random tokens, without padding."""
     length = recipe.schedule.phases[0].length
     rows = max(recipe.loop.micro_batch_tokens // length, 1)
     rng = np.random.default_rng(0)
-    first = len(SPECIALS) if len(vocabulary) > len(SPECIALS) else 0
-    tokens = rng.integers(first, len(vocabulary), (rows, length))
+    first_id = len(SPECIALS) if len(vocabulary) > len(SPECIALS) else 0
+    tokens = rng.integers(first_id, len(vocabulary), (rows, length))
     texts = [CorpusExample(row, np.zeros_like(row), np.zeros(length, dtype=bool)) for row in tokens]
     batch = collate(texts, [[row] for row in range(rows)], pad_id=vocabulary.pad)
     return batch.with_examples(

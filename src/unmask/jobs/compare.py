@@ -48,10 +48,10 @@ class ComparisonRecipe(Settings):
     variants: list[Variant]
 
     @model_validator(mode="after")
-    def _names_differ(self) -> "ComparisonRecipe":
+    def _check_unique_names(self) -> "ComparisonRecipe":
         names = [variant.name for variant in self.variants]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"variants are called {names!r}; need one at least, and other names.")
+            raise ValueError(f"need at least one variant, with unique names; got {names!r}.")
         return self
 
     @property
@@ -78,27 +78,27 @@ class ComparisonRow:
 
 
 def compare(
-    asked: ComparisonRecipe, console: Console, *, threads: int | None = None
+    comparison: ComparisonRecipe, console: Console, *, threads: int | None = None
 ) -> list[ComparisonRow]:
     """Train every variant, draw all curves in one figure, and return a row for each variant."""
-    out = Path(asked.out)
-    runs = {variant.name: out / variant.name for variant in asked.variants}
+    out = Path(comparison.out)
+    runs = {variant.name: out / variant.name for variant in comparison.variants}
     # All folders are checked before the first run, which may take hours.
-    for place in runs.values():
-        check_output_folder(place, renamed=False)
-    train, dev = asked.files.paths()
+    for run in runs.values():
+        check_output_folder(run, renamed=False)
+    train, dev = comparison.files.paths()
     data: LabelledFiles | Labelled = LabelledFiles(train, dev)
-    for variant in asked.variants:
-        place = runs[variant.name]
-        if (place / MODEL).exists():
-            console.say(f"{variant.name}: is there already")
+    for variant in comparison.variants:
+        run = runs[variant.name]
+        if (run / MODEL).exists():
+            console.say(f"{variant.name}: already trained, skipped")
             continue
-        changes = [*asked.set, *variant.set]
+        changes = [*comparison.set, *variant.set]
         console.say(f"{variant.name}: {variant.recipe} {' '.join(changes)}".rstrip())
         recipe = compose(TRANSLATE, variant.recipe, changes, console=console)
         job = Finetune(None, data, scope=TRANSLATE)
         data = job.read(recipe)  # read once: the next variant gets the records, not the files
-        run_one(job, recipe, place, console, RunOptions(threads=threads), resume=True)
+        run_one(job, recipe, run, console, RunOptions(threads=threads), resume=True)
     write_file(out / FIGURE, comparison_figure(runs).encode("utf-8"))
     return [summarise(name, run) for name, run in runs.items()]
 
@@ -112,8 +112,8 @@ def summarise(name: str, run: Path) -> ComparisonRow:
     """Summarise a run by its evaluation with the highest BLEU."""
     metrics = read_metrics(run)
     # Step 0 is untrained, and never the published step.
-    held = [entry for entry in of_kind(metrics, "eval") if entry["step"] > 0]
-    best = max(held, key=lambda entry: float(entry["bleu"]))
+    evaluations = [entry for entry in of_kind(metrics, "eval") if entry["step"] > 0]
+    best = max(evaluations, key=lambda entry: float(entry["bleu"]))
     scores: dict[str, float] = {key: best[key] for key in ("bleu", "chrf", "perplexity")}
     seconds: float = of_kind(metrics, "train")[-1]["seconds"]
     return ComparisonRow(name, **scores, minutes=seconds / 60)
@@ -124,12 +124,16 @@ def comparison_figure(runs: dict[str, Path]) -> str:
 
     Not over steps, because the variants may have different batch sizes.
     """
-    held = {name: of_kind(read_metrics(run), "eval") for name, run in runs.items()}
+    evaluations = {name: of_kind(read_metrics(run), "eval") for name, run in runs.items()}
     charts = []
-    for title, key in (("Held-out BLEU", "bleu"), ("Held-out loss of a word", "loss")):
+    for title, key in (("Held-out BLEU", "bleu"), ("Held-out loss per token", "loss")):
         lines = [
-            Line(name, [e["tokens"] / 1e6 for e in own], [e[key] for e in own])
-            for name, own in held.items()
+            Line(
+                name,
+                [entry["tokens"] / 1e6 for entry in entries],
+                [entry[key] for entry in entries],
+            )
+            for name, entries in evaluations.items()
         ]
-        charts.append(Chart(title, lines, across="million words learned from"))
+        charts.append(Chart(title, lines, across="million training tokens"))
     return stacked(charts)

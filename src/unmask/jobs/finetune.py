@@ -39,11 +39,11 @@ class Finetune:
         self,
         model: str | Path | Folder | None,
         data: LabelledFiles | Labelled,
-        given: GivenVocabularies = GivenVocabularies(),
+        vocabularies: GivenVocabularies = GivenVocabularies(),
         *,
         scope: Scope = FINETUNE,
     ) -> None:
-        self.model, self.data, self.given, self.scope = model, data, given, scope
+        self.model, self.data, self.vocabularies, self.scope = model, data, vocabularies, scope
 
     def read(self, recipe: Recipe) -> Labelled:
         """Read the data at the first call; a search or several seeds share the records."""
@@ -63,8 +63,10 @@ class Finetune:
         if self.model is None:
             self._refuse_without_model(recipe)
             return require_evaluations(recipe)
-        own = recipe.model
-        model = ModelSettings(decoder=own.decoder, frozen=own.frozen, head_layers=own.head_layers)
+        before = recipe.model
+        model = ModelSettings(
+            decoder=before.decoder, frozen=before.frozen, head_layers=before.head_layers
+        )
         return require_evaluations(recipe.model_copy(update={"model": model}))
 
     def _refuse_without_model(self, recipe: Recipe) -> None:
@@ -72,28 +74,31 @@ class Finetune:
         assert recipe.task is not None
         if not find_class("task", TASKS, recipe.task.name).decodes:
             raise SettingsError(
-                f"recipe [task]: {recipe.task.name} begins with a model; give one, or another task."
+                f"recipe [task]: {recipe.task.name} needs a model to start from. Give one, or "
+                "choose another task."
             )
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Read the data, find or learn a vocabulary, and put the task's head on the model."""
-        part, start = self.read(recipe), self.opened()
-        tokens = find_tokens(part.task, part.train, recipe.tokenizer, site, self.given, start)
+        data, start = self.read(recipe), self.opened()
+        tokens = find_tokens(
+            data.task, data.train, recipe.tokenizer, site, self.vocabularies, start
+        )
         if start is not None:
             config = start.network.config
         else:
             config = recipe.model.config(len(tokens.source.vocabulary))
-        given = recipe.model.head_layers
-        mix: Mix = given if isinstance(given, str) else tuple(given) or "last"
+        head_layers = recipe.model.head_layers
+        mix: Mix = head_layers if isinstance(head_layers, str) else tuple(head_layers) or "last"
         decoder = recipe.model.decoder.model_dump(exclude_none=True)
-        heads = with_layers(part.task.heads(config, tokens, decoder), mix, config.layers)
-        parts, objective, begun = {"": part}, part.task.objective, start.network if start else None
-        learner = learner_of(objective, Shape.of(config, heads), recipe.seed, start=begun)
-        return task_ingredients(parts, objective, learner, tokens, start, recipe, site)
+        heads = with_layers(data.task.heads(config, tokens, decoder), mix, config.layers)
+        objective, start_network = data.task.objective, start.network if start else None
+        learner = learner_of(objective, Shape.of(config, heads), recipe.seed, start=start_network)
+        return task_ingredients({"": data}, objective, learner, tokens, start, recipe, site)
 
 
 def task_ingredients(
-    parts: Mapping[str, Labelled],
+    data_sets: Mapping[str, Labelled],
     objective: Objective,
     learner: Learner,
     tokens: Tokenizers,
@@ -108,26 +113,30 @@ def task_ingredients(
     freeze(network, recipe.model.frozen, pooler=pooler)
     tokens = replace(tokens, max_length=max_length(recipe, network))
     sources = {
-        name: window_source(part, tokens, objective, recipe, site, term=name or None)
-        for name, part in parts.items()
+        name: window_source(data, tokens, objective, recipe, site, term=name or None)
+        for name, data in data_sets.items()
     }
-    one = parts[""].task if "" in parts else None
-    begun = start.path.name if start else "from scratch"
-    provenance = {"task": one.name if one else "several", "model": begun}
+    single_task = data_sets[""].task if "" in data_sets else None
+    model_name = start.path.name if start else "from scratch"
+    provenance = {"task": single_task.name if single_task else "several", "model": model_name}
     provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
-    records = [record for part in parts.values() for record in (*part.train, *part.dev)]
+    records = [record for data in data_sets.values() for record in (*data.train, *data.dev)]
+    published_tasks = {f"{MODELS}/{name}": (name,) for name in data_sets if name}
     # Companions are part of the data: another teacher is another run.
     digest = "".join([digest_of(records), *learner.digests.values()])
-    exam = HeldOutRecords(parts, tokens, site.processes, recipe.evaluate.tokens, learner.companions)
+    held_out = HeldOutRecords(
+        data_sets, tokens, site.processes, recipe.evaluate.tokens, learner.companions
+    )
+    mixture = None if single_task else Mixture(sources, recipe.data.temperature, recipe.seed)
     return Ingredients(
         tokens=tokens,
         network=network,
         objective=objective,
-        source=sources[""] if one else Mixture(sources, recipe.data.temperature, recipe.seed),
-        evaluator=BestStep(exam, recipe, site, tokens, provenance),
+        source=mixture or sources[""],
+        evaluator=BestStep(held_out, recipe, site, tokens, provenance),
         digest=Digest("data set", digest, provenance),
         companions=learner.companions,
-        publish={**objective.publish(), **{f"{MODELS}/{name}": (name,) for name in parts if name}},
+        publish={**objective.publish(), **published_tasks},
     )
 
 
@@ -138,20 +147,20 @@ def load_start(model: str | Path | Folder) -> Folder:
 
 def max_length(recipe: Recipe, network: Network) -> int:
     """Return the maximum length of a text, limited by the encoder, the decoder and the recipe."""
-    most, decoder = network.config.max_length, network.shape.decoder
+    limit, decoder = network.config.max_length, network.shape.decoder
     if decoder is not None:
-        most = min(most, decoder.max_length)
-    asked = recipe.tokenizer.max_length
-    if asked is not None and asked > most:
+        limit = min(limit, decoder.max_length)
+    requested = recipe.tokenizer.max_length
+    if requested is not None and requested > limit:
         raise SettingsError(
-            f"tokenizer.max_length is {asked}, and the model holds {most} tokens. Lower it, or use "
-            "a model with a larger max_length."
+            f"tokenizer.max_length is {requested}, but the model reads at most {limit} tokens. "
+            "Lower it, or use a model with a larger max_length."
         )
-    return asked or most
+    return requested or limit
 
 
 def require_evaluations(recipe: Recipe) -> Recipe:
     """Refuse a recipe without evaluations, as they decide which step is published."""
     if not recipe.evaluate.times:
-        raise SettingsError("evaluate.times is 0; need at least 1, to know the best step.")
+        raise SettingsError("evaluate.times is 0; need at least 1 to find the best step. Raise it.")
     return recipe

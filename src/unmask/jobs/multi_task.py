@@ -44,18 +44,18 @@ class MultiTask:
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Read the data of all tasks and put their heads on the model."""
-        parts = {}
+        data_sets = {}
         for entry in recipe.tasks:
             columns = Columns(entry.text, entry.second, entry.label)
-            parts[entry.name] = LabelledFiles(entry.train, entry.dev, columns).read(entry.task)
-        tasks = label_tasks({name: part.task for name, part in parts.items()})
+            data_sets[entry.name] = LabelledFiles(entry.train, entry.dev, columns).read(entry.task)
+        tasks = label_tasks({name: data.task for name, data in data_sets.items()})
         _refuse_own_objectives(tasks)
         start = load_start(self.model)
         shape = Shape.of(start.network.config, heads_of(tasks))
         objective = SupervisedObjective(tasks, {name: name for name in tasks})
         learner = learner_of(objective, shape, recipe.seed, start=start.network)
         tokens = Tokenizers(start.needed_tokenizer(), 0)
-        return task_ingredients(parts, objective, learner, tokens, start, recipe, site)
+        return task_ingredients(data_sets, objective, learner, tokens, start, recipe, site)
 
 
 def _refuse_own_objectives(tasks: Mapping[str, LabelTask[Any, Any]]) -> None:
@@ -63,8 +63,8 @@ def _refuse_own_objectives(tasks: Mapping[str, LabelTask[Any, Any]]) -> None:
     for name, task in tasks.items():
         if type(task.objective) is not SupervisedObjective:
             raise SettingsError(
-                f"recipe [[tasks]]: '{name}' ({task.name}) has an objective of its own, and "
-                "several tasks are trained on their losses alone. Define `loss` instead of "
+                f"recipe [[tasks]]: '{name}' ({task.name}) has an objective of its own, but "
+                "multi-task training supports only tasks with a `loss`. Define `loss` instead of "
                 f"`objective`, or train it alone with `unmask finetune {task.name}`."
             )
 
@@ -76,7 +76,7 @@ def check_names(recipe: Recipe) -> Recipe:
     for entry in recipe.tasks:
         if entry.name in (*TAKEN, *RESERVED_NAMES):
             raise SettingsError(
-                f"recipe [[tasks]]: '{entry.name}' has another meaning in a run; give the task "
+                f"recipe [[tasks]]: '{entry.name}' is a reserved name in a run. Give the task "
                 "another name."
             )
     return recipe

@@ -30,7 +30,7 @@ class Pretrain:
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Choose the size and batch size that are left open, and fill in the whole shape."""
-        corpus = self._open(site)
+        corpus = self._open_corpus(site)
         recipe = filled_in(choose_size(recipe, corpus, site), {}, BATCH_TOKENS)
         check_network(recipe)
         config = recipe.model.config(len(corpus.tokenizer.vocabulary))
@@ -39,7 +39,7 @@ class Pretrain:
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Open the corpus, and make the network, objective, source and evaluator for it."""
-        corpus = self._open(site)
+        corpus = self._open_corpus(site)
         vocabulary = corpus.tokenizer.vocabulary
         objective = objective_for(recipe, vocabulary)
         shape = Shape.of(recipe.model.config(len(vocabulary)))
@@ -51,7 +51,7 @@ class Pretrain:
         digest = "".join([corpus.digest, *learner.digests.values()])
         phase = recipe.schedule.phases[0]
         site.folder.say(
-            f"{corpus.size:,} tokens, {phase.rows * phase.length:,} of them in each step"
+            f"corpus of {corpus.size:,} tokens; batch size {phase.rows * phase.length:,} tokens"
         )
         if site.check and site.stored is None and site.processes.first:
             check_corpus(source, site.folder.say)
@@ -66,18 +66,18 @@ class Pretrain:
             publish=objective.publish(),
         )
 
-    def _open(self, site: Site) -> Corpus:
+    def _open_corpus(self, site: Site) -> Corpus:
         """Open the corpus at the first call; only the first process verifies its digests."""
         if self.corpus is None:
-            done = 0
+            checked = 0
 
-            def checked(tokens: int) -> None:
-                nonlocal done
-                done += tokens
-                site.console.progress("checking the corpus", "tokens", done)
+            def report(tokens: int) -> None:
+                nonlocal checked
+                checked += tokens
+                site.console.progress("checking the corpus", "tokens", checked)
 
             first = site.processes.first
             # Verifying reads every byte, which one process does for all.
-            self.corpus = open_corpus(self.path, check=first, progress=checked if first else None)
+            self.corpus = open_corpus(self.path, check=first, progress=report if first else None)
             site.processes.refuse_difference(self.corpus.digest, "the corpus")
         return self.corpus

@@ -11,14 +11,14 @@ from typing import NotRequired, Protocol, TypedDict
 
 from unmask.data.labelled.digest import digest_of
 from unmask.jobs.finetune import Finetune
-from unmask.jobs.seeds import publish_best, refuse_other, run_one, write_listed_json
+from unmask.jobs.seeds import publish_best, refuse_unrelated_output, run_one, write_listed_json
 from unmask.system.console import Console
 from unmask.system.errors import FolderError, UserError, require
 from unmask.train.evaluator import METRIC
 from unmask.train.recipe import Recipe
 from unmask.train.run import RunOptions
 
-RATES, BATCHES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
+LEARNING_RATES, BATCH_SIZES, EPOCHS = (1e-5, 5e-4), (8, 16, 32, 64), (2, 3, 4)
 RESULT, SUMMARY = "result.json", "search.json"
 
 
@@ -73,33 +73,35 @@ def search(
     from optuna.samplers import TPESampler
 
     set_verbosity(WARNING)
-    anew = options.overwrite
-    refuse_other(out, SUMMARY, [f"trial-{number}" for number in range(trials)], options)
+    start_over = options.overwrite
+    refuse_unrelated_output(out, SUMMARY, [f"trial-{number}" for number in range(trials)], options)
     out.mkdir(parents=True, exist_ok=True)
     data, started = job.read(recipe), job.opened()
     digest = digest_of([*data.train, *data.dev])
     model = started.path.name if started else "from scratch"
 
     def objective(trial: Trial) -> float:
-        chosen: TrialSettings = {
-            "rate": trial.suggest_float("rate", *RATES, log=True),
-            "batch": trial.suggest_categorical("batch", BATCHES),
+        trial_settings: TrialSettings = {
+            "rate": trial.suggest_float("rate", *LEARNING_RATES, log=True),
+            "batch": trial.suggest_categorical("batch", BATCH_SIZES),
             "epochs": trial.suggest_categorical("epochs", EPOCHS),
         }
-        place = out / f"trial-{trial.number}"
-        entry: TrialResult = {"settings": chosen, "data": digest, "model": model}
+        trial_folder = out / f"trial-{trial.number}"
+        entry: TrialResult = {"settings": trial_settings, "data": digest, "model": model}
         # The sampler is seeded, so a resumed search proposes the same trials in the same order.
-        if not anew and (place / RESULT).exists():
-            entry = _finished(place / RESULT, entry)
+        if not start_over and (trial_folder / RESULT).exists():
+            entry = _finished_result(trial_folder / RESULT, entry)
         else:
-            console.say(f"trial {trial.number}: {chosen}")
-            own = with_trial_settings(recipe, chosen)
+            console.say(f"trial {trial.number}: {trial_settings}")
+            trial_recipe = with_trial_settings(recipe, trial_settings)
             try:
-                entry["scores"] = run_one(job, own, place, console, options, resume=not anew)
+                entry["scores"] = run_one(
+                    job, trial_recipe, trial_folder, console, options, resume=not start_over
+                )
             except UserError as error:  # such as a learning rate that is too high
                 console.say(f"trial {trial.number} failed: {error}")
                 entry["failed"] = str(error)
-            write_listed_json(place, RESULT, entry)
+            write_listed_json(trial_folder, RESULT, entry)
         if "failed" in entry:
             raise TrialPruned  # the study goes on without a value for this trial
         return entry["scores"][METRIC]
@@ -108,35 +110,35 @@ def search(
     study: Study = create_study(direction="maximize", sampler=sampler)
     study.optimize(objective, n_trials=trials)
     if not any(trial.value is not None for trial in study.trials):
-        raise UserError(f"{out}: none of {trials} trials ended well; what went wrong is above.")
+        raise UserError(f"{out}: all {trials} trials failed; their errors are printed above.")
     best = f"trial-{study.best_trial.number}"
-    found = _read(out / best / RESULT)
+    best_result = _read_result(out / best / RESULT)
     summary: dict[str, object] = {"best": best}
-    summary |= {"settings": found["settings"], "scores": found["scores"]}
+    summary |= {"settings": best_result["settings"], "scores": best_result["scores"]}
     publish_best(out, best, summary, SUMMARY, console)
     return summary
 
 
-def _read(path: Path) -> TrialResult:
-    found: TrialResult = json.loads(path.read_text("utf-8"))
-    return found
+def _read_result(path: Path) -> TrialResult:
+    result: TrialResult = json.loads(path.read_text("utf-8"))
+    return result
 
 
-def _finished(path: Path, asked: TrialResult) -> TrialResult:
+def _finished_result(path: Path, expected: TrialResult) -> TrialResult:
     """Read the result of an earlier trial; refuse it if its settings, data or model differ."""
-    found = _read(path)
-    if any(found.get(key) != value for key, value in asked.items()):
+    result = _read_result(path)
+    if any(result.get(key) != value for key, value in expected.items()):
         raise FolderError(
-            f"{path.parent}: a trial of other data, another model or another search is there. Give "
+            f"{path.parent}: holds a trial of other data, another model or another search. Give "
             "another --out, or start over with --overwrite."
         )
-    return found
+    return result
 
 
-def with_trial_settings(recipe: Recipe, chosen: TrialSettings) -> Recipe:
+def with_trial_settings(recipe: Recipe, settings: TrialSettings) -> Recipe:
     """Return the recipe with the settings of a trial."""
     return recipe.changed(
-        optimizer={"learning_rate": chosen["rate"]},
-        loop={"batch_size": chosen["batch"]},
-        schedule={"epochs": float(chosen["epochs"]), "steps": None, "minutes": None},
+        optimizer={"learning_rate": settings["rate"]},
+        loop={"batch_size": settings["batch"]},
+        schedule={"epochs": float(settings["epochs"]), "steps": None, "minutes": None},
     )

@@ -29,21 +29,23 @@ def run_seeds(
 ) -> dict[str, object]:
     """Run in OUT/seed-N, from the recipe's seed upwards; copy the best model to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
-    refuse_other(out, SUMMARY, names, options)
+    refuse_unrelated_output(out, SUMMARY, names, options)
     # A stopped command resumes the runs in order: finished ones return their scores at once.
-    found: dict[str, dict[str, float]] = {}
+    scores_by_run: dict[str, dict[str, float]] = {}
     for seed, name in enumerate(names, start=recipe.seed):
         console.say(f"{name}:")
-        run = recipe.model_copy(update={"seed": seed})
-        found[name] = run_one(job, run, out / name, console, options, resume=options.resume)
-    metrics = [name for name in next(iter(found.values())) if name != "step"]
-    values = {name: [scores[name] for scores in found.values()] for name in metrics}
-    means = {name: mean(some) for name, some in values.items()}
-    deviations = {name: stdev(some) if count > 1 else 0.0 for name, some in values.items()}
+        run_recipe = recipe.model_copy(update={"seed": seed})
+        scores_by_run[name] = run_one(
+            job, run_recipe, out / name, console, options, resume=options.resume
+        )
+    metrics = [name for name in next(iter(scores_by_run.values())) if name != "step"]
+    values = {name: [scores[name] for scores in scores_by_run.values()] for name in metrics}
+    means = {name: mean(numbers) for name, numbers in values.items()}
+    deviations = {name: stdev(numbers) if count > 1 else 0.0 for name, numbers in values.items()}
     for name in metrics:
         console.say(f"{name}: {means[name]:.4f} +- {deviations[name]:.4f}")
-    best = max(found, key=lambda name: found[name][METRIC])
-    summary = {"seeds": found, "mean": means, "deviation": deviations, "best": best}
+    best = max(scores_by_run, key=lambda name: scores_by_run[name][METRIC])
+    summary = {"seeds": scores_by_run, "mean": means, "deviation": deviations, "best": best}
     publish_best(out, best, summary, SUMMARY, console)
     return summary
 
@@ -52,30 +54,35 @@ def run_one(
     job: Job, recipe: Recipe, out: Path, console: Console, options: RunOptions, *, resume: bool
 ) -> dict[str, float]:
     """Carry out one of several runs and return its scores; `resume` continues it if it exists."""
-    own = replace(options, resume=resume and (out / RECIPE).exists())
-    return Run(job, recipe, out, console, own).go().summary
+    run_options = replace(options, resume=resume and (out / RECIPE).exists())
+    return Run(job, recipe, out, console, run_options).go().summary
 
 
-def refuse_other(out: Path, summary: str, names: Sequence[str], options: RunOptions) -> None:
+def refuse_unrelated_output(
+    out: Path, summary: str, names: Sequence[str], options: RunOptions
+) -> None:
     """Refuse a folder that holds something else, or in which files of the user would be lost.
 
     `names` are the folders of the runs.
     """
     check_output_folder(out, renamed=False)
     entries = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    several = summary in entries or any(n.startswith(("seed-", "trial-")) for n in entries)
+    several = summary in entries or any(name.startswith(("seed-", "trial-")) for name in entries)
     if entries and not several:
-        raise FolderError(f"{out}: not empty, and holds no such runs. Give another --out.")
+        raise FolderError(
+            f"{out}: the folder is not empty and holds neither several seeds nor a search. Give "
+            "another --out."
+        )
     if RECIPE in entries:
-        raise FolderError(f"{out}: holds a single run. Give another --out.")
+        raise FolderError(f"{out}: the folder holds a single run. Give another --out.")
     if MODEL in entries:
-        _old_model(out, summary)  # now, and not after hours of training
+        _survey_old_model(out, summary)  # now, and not after hours of training
     for name in names if options.overwrite else ():
         if (out / name / RECIPE).exists():
             refuse_foreign_files(out / name)
 
 
-def _old_model(out: Path, summary: str) -> written.FolderContents:
+def _survey_old_model(out: Path, summary: str) -> written.FolderContents:
     """Survey what an earlier command left in OUT/model; refuse files that it did not write.
 
     Version 0.1 kept no list of what it wrote, but always wrote a summary before the model.
@@ -93,18 +100,18 @@ def publish_best(
     out: Path, best: str, summary: Mapping[str, object], name: str, console: Console
 ) -> None:
     """Copy the model of the best run to OUT/model, and write the summary."""
-    place, source = out / MODEL, out / best / MODEL
-    written.delete(_old_model(out, name))
+    target, source = out / MODEL, out / best / MODEL
+    written.delete(_survey_old_model(out, name))
     written.add_to_list(out, MODEL)  # before it exists, so that a killed copy is still ours
     remove_leftovers(out, f".{MODEL}.tmp-*")
-    with temporary_folder(place) as temporary:
+    with temporary_folder(target) as temporary:
         for member in sorted(written.files_of_folder(source)):
             if (source / member).is_file():  # a folder without a manifest has the usual names
                 (temporary / member).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / member, temporary / member)
-        temporary.rename(place)  # complete or not there at all
+        temporary.rename(target)  # complete or not there at all
     write_listed_json(out, name, summary)
-    console.say(f"the best, {best}, is in {place}")
+    console.say(f"the best model, of {best}, is in {target}")
 
 
 def write_listed_json(folder: Path, name: str, table: Mapping[str, object]) -> None:

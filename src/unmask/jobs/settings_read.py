@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from unmask.tasks.base import Task
 
 
-def _fields(table: str, kind: type[Settings], *unread: str) -> list[str]:
+def _fields(table: str, settings_class: type[Settings], *unread: str) -> list[str]:
     """List the settings of a table, without the ones that the job does not read."""
-    return [f"{table}.{name}" for name in kind.model_fields if name not in unread]
+    return [f"{table}.{name}" for name in settings_class.model_fields if name not in unread]
 
 
 SHAPE = _fields("model", ModelSettings, "decoder", "frozen", "head_layers")
@@ -32,9 +32,8 @@ DEFAULTS: dict[str, Any] = {
     "optimizer": {"learning_rate": 5e-5},
     "schedule": {"warmup": 0.1, "epochs": 3.0},
 }
-ASSUMED_VOCABULARY_SIZE = (
-    2**15
-)  # stands for the real size, which is not known before the corpus is opened
+# Stands for the real size, which is not known before the corpus is opened.
+ASSUMED_VOCABULARY_SIZE = 2**15
 
 PRETRAIN = Scope(
     "pretrain",
@@ -67,23 +66,23 @@ TRANSLATE = Scope(
 )
 
 
-def task_recipe(given: str) -> tuple[Scope, str | dict[str, Any]]:
+def task_recipe(name_or_path: str) -> tuple[Scope, str | dict[str, Any]]:
     """Return the scope and the recipe of a fine-tuning, given a task name or a recipe path.
 
     A task without a built-in recipe, such as a plugin's, gets one with nothing but its name. This
     imports the task, and so torch.
     """
-    name = given
-    if given.endswith(".toml"):
-        name = str(read_toml(Path(given)).get("task", {}).get("name"))
+    name = name_or_path
+    if name_or_path.endswith(".toml"):
+        name = str(read_toml(Path(name_or_path)).get("task", {}).get("name"))
     if name not in known_names("task", TASKS):
-        return FINETUNE, given  # `compose` reports what is wrong with the name
-    kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
-    own = TRANSLATE.reads if kind.decodes else FINETUNE.reads
-    scope = replace(FINETUNE, reads=[*own, *kind.reads])
-    if given == name and name not in known_recipes(FINETUNE.folder):
+        return FINETUNE, name_or_path  # `compose` reports what is wrong with the name
+    task_class: type[Task[Any, Any]] = find_class("task", TASKS, name)
+    reads = TRANSLATE.reads if task_class.decodes else FINETUNE.reads
+    scope = replace(FINETUNE, reads=[*reads, *task_class.reads])
+    if name_or_path == name and name not in known_recipes(FINETUNE.folder):
         return scope, {"task": {"name": name}}
-    return scope, given
+    return scope, name_or_path
 
 
 def check_network(recipe: Recipe) -> None:
@@ -91,9 +90,9 @@ def check_network(recipe: Recipe) -> None:
     if recipe.model.size == AUTO:
         return  # not known yet; checked again when the size has been chosen
     longest = max(phase.length for phase in recipe.schedule.phases)
-    most = recipe.model.config(ASSUMED_VOCABULARY_SIZE).max_length
-    if longest > most:
+    limit = recipe.model.config(ASSUMED_VOCABULARY_SIZE).max_length
+    if longest > limit:
         raise SettingsError(
-            f"recipe [[schedule.phases]]: sequences of {longest} tokens; the network reads at most "
-            f"{most}. Lower length, or raise model.max_length."
+            f"recipe [[schedule.phases]]: sequences of {longest} tokens, but the network reads at "
+            f"most {limit}. Lower length, or raise model.max_length."
         )

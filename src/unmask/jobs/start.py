@@ -30,11 +30,14 @@ def finetune_files(
     """Fine-tune a model for a task: once, with several seeds, or with a search for settings."""
     console = console or Console()
     if seeds > 1 and trials:
-        raise SettingsError("several seeds and a search: one or the other. Search first.")
+        raise SettingsError(
+            "--seeds and --search cannot be combined. Search first, then train the best settings "
+            "with several seeds."
+        )
     if (seeds > 1 or trials) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SettingsError(
-            "several runs in one torchrun: each needs one of its own. Start them one by one, with "
-            "--seed, or without torchrun."
+            "several runs cannot share one torchrun. Start them one at a time with --seed, or "
+            "without torchrun."
         )
     scope, source = task_recipe(task)
     recipe = compose(scope, source, changes, console=console)

@@ -11,22 +11,22 @@ export class Refusal extends Error {
 
 export const keepToken = (token) => sessionStorage.setItem(KEY, token);
 
-/** GET a path, or POST it a body; the answer as JSON, or a Refusal in the server's words. */
+/** GET a path, or POST a body to it; return the JSON response, or throw a Refusal with the server's message. */
 export async function ask(path, body) {
   return (await fetched(path, body)).json();
 }
 
-/** POST a body; the events of the answer as they come, each as JSON. Leaving the loop ends it. */
+/** POST a body and yield the events of the response as JSON. Leaving the loop cancels the request. */
 export async function* stream(path, body) {
   const reader = (await fetched(path, body)).body.pipeThrough(new TextDecoderStream()).getReader();
-  const early = () => new Refusal(0, "The answer ended early. Ask again.");
-  let rest = "";
+  const incomplete = () => new Refusal(0, "The response is incomplete. Try again.");
+  let buffer = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read().catch(() => { throw early(); });
-      if (done) throw early();
-      const parts = (rest + value).split("\n\n");
-      rest = parts.pop();
+      const { value, done } = await reader.read().catch(() => { throw incomplete(); });
+      if (done) throw incomplete();
+      const parts = (buffer + value).split("\n\n");
+      buffer = parts.pop();
       for (const part of parts) {
         const event = JSON.parse(part.replace(/^data: /, ""));
         if (event.error) throw new Refusal(0, event.error);
@@ -47,12 +47,12 @@ async function fetched(path, body) {
   try {
     response = await fetch(path, options);
   } catch {
-    throw new Refusal(0, "The server does not answer. Is it still running?");
+    throw new Refusal(0, "The server does not respond. Check that it is still running.");
   }
   if (!response.ok) {
-    const answer = await response.json().catch(() => null);
-    const said = answer?.error?.message ?? answer?.error ?? response.statusText;
-    throw new Refusal(response.status, `${said}`);
+    const payload = await response.json().catch(() => null);
+    const message = payload?.error?.message ?? payload?.error ?? response.statusText;
+    throw new Refusal(response.status, `${message}`);
   }
   return response;
 }

@@ -1,4 +1,4 @@
-// The page: one tab for each thing that a model here can do.
+// The page: one tab for each capability of the served models.
 
 import { Refusal, ask, keepToken } from "./api.js";
 import { element } from "./dom.js";
@@ -16,17 +16,17 @@ async function start() {
   }
 }
 
-let tried = false;
+let rejected = false; // a token was entered before, and refused
 
 function askForToken() {
   const field = element("input", { id: "token", type: "password", autocomplete: "off", required: true });
   const form = element(
     "form",
-    { class: "controls", onsubmit: (event) => { event.preventDefault(); tried = true; keepToken(field.value); start(); } },
+    { class: "controls", onsubmit: (event) => { event.preventDefault(); rejected = true; keepToken(field.value); start(); } },
     element("label", { for: "token" }, "This server needs a token"),
     field,
-    element("button", {}, "Go on"),
-    tried ? element("p", { class: "wrong", role: "alert" }, "It is not this one.") : null,
+    element("button", {}, "Continue"),
+    rejected ? element("p", { class: "wrong", role: "alert" }, "This token is wrong. Enter another one.") : null,
   );
   root.replaceChildren(form);
   field.focus();
@@ -34,7 +34,7 @@ function askForToken() {
 
 function show(cards, runs) {
   const tabs = tabsOf({ cards, runs });
-  const list = element("div", { role: "tablist", class: "tabs", "aria-label": "What to ask" });
+  const list = element("div", { role: "tablist", class: "tabs", "aria-label": "Capabilities" });
   const panels = element("div", {});
   const buttons = tabs.map((tab, n) => {
     const panel = element("section", { role: "tabpanel", id: `panel-${tab.id}`, "aria-labelledby": `tab-${tab.id}`, hidden: true });
@@ -50,19 +50,19 @@ function show(cards, runs) {
       button.tabIndex = i === n ? 0 : -1;
       panel.hidden = i !== n;
     });
-    const own = buttons[n];
-    if (!own.drawn) {
-      own.drawn = true;
-      own.tab.draw(own.panel, { cards, runs });
+    const chosen = buttons[n];
+    if (!chosen.drawn) {
+      chosen.drawn = true;
+      chosen.tab.draw(chosen.panel, { cards, runs });
     }
-    if (focus) own.button.focus();
-    history.replaceState(null, "", `#${own.tab.id}`);
+    if (focus) chosen.button.focus();
+    history.replaceState(null, "", `#${chosen.tab.id}`);
   }
 
   list.addEventListener("keydown", (event) => {
-    const now = buttons.findIndex(({ button }) => button === document.activeElement);
+    const current = buttons.findIndex(({ button }) => button === document.activeElement);
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (now >= 0 && step) choose((now + step + buttons.length) % buttons.length, true);
+    if (current >= 0 && step) choose((current + step + buttons.length) % buttons.length, true);
   });
   root.replaceChildren(list, panels);
   choose(Math.max(0, tabs.findIndex((tab) => `#${tab.id}` === location.hash)));

@@ -1,23 +1,23 @@
-// Attention to look at: lines between tokens, all heads at once, one head as a matrix, and what
-// mattered to the answer. One set of controls for one model, or for two side by side.
+// Attention views: lines between tokens, all heads at once, one head as a matrix, and token
+// importance. One set of controls for one model, or for two side by side.
 
-import { choice, element, newestOnly, percent, table, tick } from "./dom.js";
+import { checkbox, choice, element, newestOnly, percent, table } from "./dom.js";
 import { Maps, ends } from "./maps.js";
 
 const VIEWS = ["lines", "grid", "matrix", "importance"];
 const COLOURS = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f", "#1d4ed8", "#b45309", "#047857", "#b91c1c"];
-const ROW = 24; // pixels of a token
+const ROW = 24; // height of a token in pixels
 const REMARK = "Attention is not an explanation: weights say where a head looks, not why the model answers as it does.";
 
-/** Draw into `root`. `models` are what inspect/html.py writes; `ask(mute)` answers with mute heads. */
+/** Draw into `root`. `models` has the payloads of inspect/html.py; `ask(mute)` returns the answer with heads ablated. */
 export function mountAttention(root, models, { ask = null } = {}) {
   const state = { view: "lines", layer: 0, heads: new Set([0]), hide: false, merge: false, texts: "all", token: null };
   const panels = models.map((data) => ({ data, raw: Maps.of(data) }));
   const layers = Math.min(...panels.map(({ raw }) => raw.layers));
   const heads = Math.min(...panels.map(({ raw }) => raw.heads));
   const pair = panels.every(({ raw }) => raw.segments.includes(0) && raw.segments.includes(1));
-  Object.assign(state, { layers, most: heads }); // what all of the models have
-  const controls = element("form", { class: "controls", "aria-label": "What to show", onsubmit: (event) => event.preventDefault() });
+  Object.assign(state, { layers, headCount: heads }); // the layers and heads that all models have
+  const controls = element("form", { class: "controls", "aria-label": "Display options", onsubmit: (event) => event.preventDefault() });
   const area = element("div", { class: "panels" });
   const set = (change) => {
     Object.assign(state, change);
@@ -52,16 +52,16 @@ export function mountAttention(root, models, { ask = null } = {}) {
       element("div", { role: "group", "aria-label": "View" }, ...views),
       choice("layer", [...Array(layers).keys()], state.layer, (layer) => set({ layer: Number(layer) })),
       element("div", { role: "group", "aria-label": "Heads" }, "heads ", ...chips, all),
-      tick("hide [CLS] and [SEP]", state.hide, (hide) => set({ hide, token: null })),
-      tick("whole words", state.merge, (merge) => set({ merge, token: null })),
+      checkbox("hide [CLS] and [SEP]", state.hide, (hide) => set({ hide, token: null })),
+      checkbox("whole words", state.merge, (merge) => set({ merge, token: null })),
       ...(pair ? [choice("texts", ["all", "first to second", "second to first"], state.texts, (texts) => set({ texts, token: null }))] : []),
     );
   }
 
   function draw() {
-    const at = document.activeElement?.dataset?.key;
+    const focusedKey = document.activeElement?.dataset?.key;
     drawControls();
-    const drawn = { lines, grid, matrix, importance }[state.view];
+    const drawView = { lines, grid, matrix, importance }[state.view];
     area.replaceChildren(
       ...panels.map((panel) => {
         let maps = panel.raw;
@@ -72,11 +72,11 @@ export function mountAttention(root, models, { ask = null } = {}) {
           { class: "panel", "aria-label": panel.data.model },
           element("h2", {}, panel.data.model),
           panel.data.window ? element("p", { class: "remark" }, panel.data.window) : null,
-          drawn(panel, maps, state, set),
+          drawView(panel, maps, state, set),
         );
       }),
     );
-    if (at) [...root.querySelectorAll("[data-key]")].find((own) => own.dataset.key === at)?.focus();
+    if (focusedKey) [...root.querySelectorAll("[data-key]")].find((control) => control.dataset.key === focusedKey)?.focus();
   }
 
   root.replaceChildren(
@@ -97,15 +97,15 @@ function lines(panel, maps, state, set) {
   const received = new Float32Array(maps.size);
   for (const head of state.heads) {
     const weights = maps.head(state.layer, head);
-    from.forEach((i, a) => {
+    from.forEach((i, row) => {
       if (!shown(i)) return;
-      to.forEach((j, b) => {
+      to.forEach((j, column) => {
         const weight = weights[i * maps.size + j];
         received[j] += weight / state.heads.size;
         if (weight < 0.02) return;
         drawing.append(
           element("svg:line", {
-            x1: 0, x2: 160, y1: (a + 0.5) * ROW, y2: (b + 0.5) * ROW,
+            x1: 0, x2: 160, y1: (row + 0.5) * ROW, y2: (column + 0.5) * ROW,
             stroke: COLOURS[head % COLOURS.length], "stroke-width": 2, "stroke-opacity": Math.sqrt(weight).toFixed(3), // as in the matrix
           }),
         );
@@ -120,66 +120,68 @@ function lines(panel, maps, state, set) {
     ),
   );
   const right = to.map((j) => {
-    const said = state.token === null || !state.heads.size ? "" : received[j].toFixed(4);
-    return element("div", { class: "token", "data-to": j }, maps.tokens[j], element("span", { class: "weight" }, said));
+    const weight = state.token === null || !state.heads.size ? "" : received[j].toFixed(4);
+    return element("div", { class: "token", "data-to": j }, maps.tokens[j], element("span", { class: "weight" }, weight));
   });
   return element(
     "div",
     {},
-    element("p", { class: "hint" }, "Choose a token on the left to see its weights, averaged over the chosen heads."),
+    element("p", { class: "hint" }, "Select a token on the left to see its weights, averaged over the selected heads."),
     element("div", { class: "lines" }, element("div", { class: "from" }, ...left), drawing, element("div", { class: "to" }, ...right)),
   );
 }
 
 function grid(panel, maps, state, set) {
-  const change = panel.data.muted;
+  const ablated = panel.data.muted;
   const cells = [];
   for (let layer = 0; layer < state.layers; layer++) {
-    for (let head = 0; head < state.most; head++) {
-      const habit = panel.data.habits?.find((own) => own.layer === layer && own.head === head);
-      const said = [habit?.name, change ? `mute: ${signed(change[layer][head][0] - panel.data.answer.values[0])}` : null].filter(Boolean).join("; ");
+    for (let head = 0; head < state.headCount; head++) {
+      const pattern = panel.data.habits?.find((entry) => entry.layer === layer && entry.head === head)?.name;
+      const effect = ablated ? `ablated: ${signed(ablated[layer][head][0] - panel.data.answer.values[0])}` : null;
+      const title = [pattern, effect].filter(Boolean).join("; ");
       const canvas = element("canvas", { width: maps.size, height: maps.size });
       paint(canvas, maps.head(layer, head), maps.size, maps.size);
       cells.push(
         element(
           "button",
-          { type: "button", class: "cell", title: said, "aria-label": `layer ${layer}, head ${head}${said ? `: ${said}` : ""}`, onclick: () => set({ layer, heads: new Set([head]), view: "matrix" }) },
+          { type: "button", class: "cell", title, "aria-label": `layer ${layer}, head ${head}${title ? `: ${title}` : ""}`, onclick: () => set({ layer, heads: new Set([head]), view: "matrix" }) },
           canvas,
-          element("small", {}, `${layer}.${head}${habit ? ` ${habit.name}` : ""}`),
+          element("small", {}, `${layer}.${head}${pattern ? ` ${pattern}` : ""}`),
         ),
       );
     }
   }
-  return element("div", { class: "grid", style: `--heads: ${state.most}` }, ...cells);
+  return element("div", { class: "grid", style: `--heads: ${state.headCount}` }, ...cells);
 }
 
 function matrix(panel, maps, state) {
   const [from, to] = ends(maps, state.texts);
-  const chosen = [...state.heads];
-  const value = (i, j) => chosen.reduce((sum, head) => sum + maps.head(state.layer, head)[i * maps.size + j], 0) / (chosen.length || 1);
+  const heads = [...state.heads];
+  const value = (i, j) => heads.reduce((sum, head) => sum + maps.head(state.layer, head)[i * maps.size + j], 0) / (heads.length || 1);
   const values = Float32Array.from(from.flatMap((i) => to.map((j) => value(i, j))));
-  const canvas = element("canvas", { width: to.length, height: from.length, tabindex: 0, role: "img", "aria-label": "Matrix of weights; arrow keys move from cell to cell", style: `width: ${to.length * 18}px; height: ${from.length * 18}px` });
+  const canvas = element("canvas", { width: to.length, height: from.length, tabindex: 0, role: "img", "aria-label": "Matrix of attention weights; arrow keys move between cells", style: `width: ${to.length * 18}px; height: ${from.length * 18}px` });
   paint(canvas, values, to.length, from.length);
-  const output = element("output", { class: "weight", "aria-live": "polite" }, "Point at a cell, or use the arrow keys.");
+  const output = element("output", { class: "weight", "aria-live": "polite" }, "Point at a cell or use the arrow keys to see its weight.");
   const mark = element("div", { class: "mark", hidden: true });
-  let at = [0, 0];
-  const say = (a, b) => {
+  let cell = [0, 0];
+  const select = (row, column) => {
     if (!values.length) return;
-    at = [Math.min(Math.max(a, 0), from.length - 1), Math.min(Math.max(b, 0), to.length - 1)];
-    const [row, across] = at;
-    output.textContent = `${maps.tokens[from[row]]} looks at ${maps.tokens[to[across]]}: ${values[row * to.length + across].toFixed(6)}`;
+    row = Math.min(Math.max(row, 0), from.length - 1);
+    column = Math.min(Math.max(column, 0), to.length - 1);
+    cell = [row, column];
+    output.textContent = `${maps.tokens[from[row]]} attends to ${maps.tokens[to[column]]}: ${values[row * to.length + column].toFixed(6)}`;
     mark.hidden = false;
-    mark.style.transform = `translate(${across * 18}px, ${row * 18}px)`;
+    mark.style.transform = `translate(${column * 18}px, ${row * 18}px)`;
   };
   canvas.addEventListener("mousemove", (event) => {
     const box = canvas.getBoundingClientRect();
-    say(Math.floor(((event.clientY - box.top) / box.height) * from.length), Math.floor(((event.clientX - box.left) / box.width) * to.length));
+    select(Math.floor(((event.clientY - box.top) / box.height) * from.length), Math.floor(((event.clientX - box.left) / box.width) * to.length));
   });
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!step) return;
     event.preventDefault();
-    say(at[0] + step[0], at[1] + step[1]);
+    select(cell[0] + step[0], cell[1] + step[1]);
   });
   return element(
     "div",
@@ -196,18 +198,18 @@ function matrix(panel, maps, state) {
 }
 
 function importance(panel, maps, state) {
-  // Of pieces, whatever is merged or hidden: gradients and rollout are of the whole row.
+  // Of all tokens, even if some are merged or hidden: gradients and rollout cover the whole text.
   const raw = panel.raw;
-  const kinds = Object.entries(panel.data.importance);
-  const most = kinds.map(([, values]) => Math.max(...values.map(Math.abs), 1e-9));
+  const measures = Object.entries(panel.data.importance);
+  const maxima = measures.map(([, values]) => Math.max(...values.map(Math.abs), 1e-9));
   return table(
-    ["token", ...kinds.map(([name]) => name)],
+    ["token", ...measures.map(([name]) => name)],
     raw.tokens.map((token, i) => [
       token,
-      ...kinds.map(([, values], k) =>
+      ...measures.map(([, values], k) =>
         element(
           "span",
-          { class: `bar ${values[i] < 0 ? "less" : "more"}`, style: `--share: ${Math.abs(values[i]) / most[k]}` },
+          { class: `bar ${values[i] < 0 ? "less" : "more"}`, style: `--share: ${Math.abs(values[i]) / maxima[k]}` },
           values[i].toFixed(4),
         ),
       ),
@@ -218,19 +220,20 @@ function importance(panel, maps, state) {
 function answerOf(data, ask) {
   const { answer } = data;
   const area = element("div", {});
-  const show = (without) =>
+  const show = (ablated) =>
     area.replaceChildren(
       table(
-        [answer.about, "share", ...(without ? ["without those heads", "change"] : [])],
-        answer.names.map((name, i) => [name, number(answer.values[i]), ...(without ? [number(without[i]), signed(without[i] - answer.values[i])] : [])]),
+        [answer.about, "value", ...(ablated ? ["with the heads ablated", "change"] : [])],
+        answer.names.map((name, i) => [name, number(answer.values[i]), ...(ablated ? [number(ablated[i]), signed(ablated[i] - answer.values[i])] : [])]),
       ),
     );
   show(answer.without);
-  const muting = data.muted || ask ? muteControls(data, ask, show) : null;
-  return element("section", { class: "panel", "aria-label": `What ${data.model} says` }, element("h2", {}, `What ${data.model} says`), area, muting);
+  const controls = data.muted || ask ? ablationControls(data, ask, show) : null;
+  const title = `Prediction of ${data.model}`;
+  return element("section", { class: "panel", "aria-label": title }, element("h2", {}, title), area, controls);
 }
 
-function muteControls(data, ask, show) {
+function ablationControls(data, ask, show) {
   let layer = 0, head = 0;
   const problem = element("p", { class: "wrong", role: "alert" });
   const begin = newestOnly();
@@ -238,29 +241,29 @@ function muteControls(data, ask, show) {
     const isNewest = begin();
     problem.textContent = "";
     try {
-      const without = ask ? (await ask({ [layer]: [head] })).without : data.muted[layer][head];
-      if (isNewest()) show(without);
+      const ablated = ask ? (await ask({ [layer]: [head] })).without : data.muted[layer][head];
+      if (isNewest()) show(ablated);
     } catch (error) {
       if (isNewest()) problem.textContent = error.message;
     }
   };
   return element(
     "form",
-    { class: "controls", "aria-label": `Mute a head of ${data.model}`, onsubmit: (event) => event.preventDefault() },
-    choice("mute layer", [...Array(data.layers).keys()], layer, (value) => (layer = Number(value))),
+    { class: "controls", "aria-label": `Ablate a head of ${data.model}`, onsubmit: (event) => event.preventDefault() },
+    choice("ablate layer", [...Array(data.layers).keys()], layer, (value) => (layer = Number(value))),
     choice("head", [...Array(data.heads).keys()], head, (value) => (head = Number(value))),
-    element("button", { type: "button", onclick: update }, "show what changes"),
+    element("button", { type: "button", onclick: update }, "show the effect"),
     problem,
   );
 }
 
 function paint(canvas, values, width, height) {
-  if (!width || !height) return; // nothing is left to show
+  if (!width || !height) return; // every token is hidden
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  for (let at = 0; at < width * height; at++) {
-    // The root shows small weights too; transparent where there is none, so that it suits both themes.
-    image.data.set([37, 99, 235, Math.round(255 * Math.sqrt(Math.min(Math.max(values[at], 0), 1)))], at * 4);
+  for (let i = 0; i < width * height; i++) {
+    // The square root makes small weights visible. Zero is transparent, which suits both themes.
+    image.data.set([37, 99, 235, Math.round(255 * Math.sqrt(Math.min(Math.max(values[i], 0), 1)))], i * 4);
   }
   context.putImageData(image, 0, 0);
 }

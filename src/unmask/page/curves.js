@@ -1,14 +1,14 @@
-// The curves of a run, drawn as they grow.
+// The curves of a training run, redrawn while it is running.
 
 import { element } from "./dom.js";
 
-const SMOOTH = 20; // points of the running mean of what is measured at every step
+const SMOOTH = 20; // points of the running mean of the metrics of training steps
 const WIDTH = 560, HEIGHT = 240, LEFT = 56, BOTTOM = 28;
 
 /** Lines over steps: [{name, points: [[x, y], ...]}]. */
 export function chart(title, lines) {
   const points = lines.flatMap((line) => line.points);
-  if (!points.length) return element("p", { class: "remark" }, `${title}: nothing yet.`);
+  if (!points.length) return element("p", { class: "remark" }, `${title}: no data yet.`);
   const [x0, x1] = range(points.map(([x]) => x));
   const [y0, y1] = range(points.map(([, y]) => y));
   const across = (x) => LEFT + ((x - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - 8);
@@ -37,33 +37,33 @@ export function chart(title, lines) {
     "figure",
     {},
     element("figcaption", {}, title, " ", ...legend),
-    element("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}, ${legend.map((own) => own.textContent).join(", ")}` }, ...marks, ...steps, ...drawn),
+    element("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}, ${legend.map((label) => label.textContent).join(", ")}` }, ...marks, ...steps, ...drawn),
   );
 }
 
 /** The charts of a run's entries. */
 export function chartsOf(entries) {
-  const of = (kind, name) => entries.filter((entry) => entry.kind === kind && Number.isFinite(entry[name])).map((entry) => [entry.step, entry[name]]);
-  const trained = (name) => smooth(of("train", name));
+  const series = (kind, name) => entries.filter((entry) => entry.kind === kind && Number.isFinite(entry[name])).map((entry) => [entry.step, entry[name]]);
+  const trained = (name) => smooth(series("train", name));
   const asks = Object.keys(entries.findLast((entry) => entry.asks)?.asks ?? {});
   const main = asks[0] ?? "loss";
-  const first = (kind) => (of(kind, main).length ? main : "loss");
-  const charts = [chart("Loss", [{ name: "training", points: trained(first("train")) }, { name: "held out", points: of("eval", first("eval")) }])];
+  const lossKey = (kind) => (series(kind, main).length ? main : "loss");
+  const charts = [chart("Loss", [{ name: "training", points: trained(lossKey("train")) }, { name: "held out", points: series("eval", lossKey("eval")) }])];
   const scores = [...new Set(entries.filter((entry) => entry.kind === "eval").flatMap((entry) => Object.keys(entry)))].filter((name) => /accuracy|f1|exact|spearman|matthews/.test(name) && !name.startsWith("unigram"));
-  for (const name of scores) charts.push(chart(name.replaceAll("_", " "), [{ name: "held out", points: of("eval", name) }]));
-  charts.push(chart("Tokens a second", [{ name: "training", points: trained("tokens_a_second") }]));
+  for (const name of scores) charts.push(chart(name.replaceAll("_", " "), [{ name: "held out", points: series("eval", name) }]));
+  charts.push(chart("Tokens per second", [{ name: "training", points: trained("tokens_a_second") }]));
   return charts;
 }
 
-/** The mean of each point and those shortly before it: single steps are noisy. */
+/** The running mean over `SMOOTH` points, because single steps are noisy. */
 function smooth(points) {
   return points.map(([x], i) => {
-    const some = points.slice(Math.max(0, i - SMOOTH + 1), i + 1);
-    return [x, some.reduce((sum, [, y]) => sum + y, 0) / some.length];
+    const recent = points.slice(Math.max(0, i - SMOOTH + 1), i + 1);
+    return [x, recent.reduce((sum, [, y]) => sum + y, 0) / recent.length];
   });
 }
 
-/** From the least to the most; a line that is flat lies in the middle. */
+/** The smallest and the largest value; a flat line is drawn in the middle. */
 function range(values) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   return low < high ? [low, high] : [low - 0.5, high + 0.5];

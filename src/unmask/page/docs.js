@@ -1,54 +1,54 @@
-// The routes of the server, drawn from its own OpenAPI; nothing is fetched from elsewhere.
+// The server's API routes, drawn from its own OpenAPI schema; nothing is fetched from other hosts.
 
 import { ask } from "./api.js";
 import { element, table } from "./dom.js";
 
 const root = document.getElementById("docs");
 
-function resolved(schema, all) {
+function resolve(schema, schemas) {
   const name = schema?.$ref?.split("/").pop();
-  return name ? all[name] : schema;
+  return name ? schemas[name] : schema;
 }
 
-function kind(schema, all) {
+function typeName(schema) {
   if (!schema) return "";
   if (schema.$ref) return schema.$ref.split("/").pop();
-  if (schema.anyOf) return schema.anyOf.map((one) => kind(one, all)).join(" or ");
+  if (schema.anyOf) return schema.anyOf.map(typeName).join(" or ");
   if (schema.enum || schema.const) return [schema.const ?? schema.enum].flat().map((value) => JSON.stringify(value)).join(" or ");
-  if (schema.type === "array") return `list of ${kind(schema.items, all) || "anything"}`;
+  if (schema.type === "array") return `list of ${typeName(schema.items) || "anything"}`;
   return schema.type ?? "anything";
 }
 
-function fields(schema, all) {
+function fields(schema) {
   const properties = Object.entries(schema?.properties ?? {});
   if (!properties.length) return null;
   return table(
-    ["field", "what", "needed", "if left out", "about"],
-    properties.map(([name, own]) => [
+    ["field", "type", "required", "default", "description"],
+    properties.map(([name, property]) => [
       name,
-      kind(own, all),
+      typeName(property),
       schema.required?.includes(name) ? "yes" : "no",
-      own.default === undefined ? "" : JSON.stringify(own.default),
-      own.description ?? "",
+      property.default === undefined ? "" : JSON.stringify(property.default),
+      property.description ?? "",
     ]),
   );
 }
 
 try {
   const api = await ask("/openapi.json");
-  const all = api.components?.schemas ?? {};
+  const schemas = api.components?.schemas ?? {};
   const sections = [];
   for (const [path, methods] of Object.entries(api.paths)) {
     for (const [method, route] of Object.entries(methods)) {
-      const body = resolved(route.requestBody?.content?.["application/json"]?.schema, all);
+      const body = resolve(route.requestBody?.content?.["application/json"]?.schema, schemas);
       sections.push(
         element(
           "section",
           { class: "panel" },
           element("h2", {}, `${method.toUpperCase()} ${path}`),
           element("p", {}, route.description ?? ""),
-          body ? fields(body, all) : null,
-          element("p", { class: "remark" }, `answers with ${kind(route.responses?.["200"]?.content?.["application/json"]?.schema, all) || "text"}`),
+          body ? fields(body) : null,
+          element("p", { class: "remark" }, `returns ${typeName(route.responses?.["200"]?.content?.["application/json"]?.schema) || "text"}`),
         ),
       );
     }

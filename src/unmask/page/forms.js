@@ -1,17 +1,17 @@
-// What the forms of the tabs have in common: fields, the model that is asked, the place of the answer.
+// Parts that the forms of the tabs share: fields, the choice of a model, the area for the answer.
 
 import { choice, element, newestOnly, percent, table } from "./dom.js";
 
-/** A form whose answer, or whose refusal, is shown below it.
+/** A form that shows its answer, or an error, below it.
 
-    `send` may show an answer before it is complete; it hears if nobody waits for it any more. */
-export function asking(panel, { fields, button, send }) {
+    `send` may show partial answers; `show` returns false if a newer request has replaced this one. */
+export function askForm(panel, { fields, button, send }) {
   const output = element("div", { class: "answer" });
   const status = element("p", { class: "unseen", role: "status" });
   const begin = newestOnly();
-  const say = (text, kind) => {
+  const setStatus = (text, className) => {
     status.textContent = text;
-    status.className = kind;
+    status.className = className;
   };
   const form = element(
     "form",
@@ -20,18 +20,18 @@ export function asking(panel, { fields, button, send }) {
       onsubmit: async (event) => {
         event.preventDefault();
         const isNewest = begin();
-        say("asking …", "hint");
+        setStatus("waiting for the answer …", "hint");
         const show = (answer) => {
           if (isNewest()) output.replaceChildren(...[answer].flat());
           return isNewest();
         };
         try {
           if (!show(await send(show))) return;
-          say("answered", "unseen"); // who sees the answer need not be told
+          setStatus("answered", "unseen"); // for screen readers
         } catch (error) {
           if (!isNewest()) return;
           output.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
-          say("", "unseen");
+          setStatus("", "unseen");
         }
       },
     },
@@ -48,18 +48,18 @@ export function area(label, value, id) {
   return { field, label: element("div", {}, element("label", { for: id }, label), field) };
 }
 
-/** Those models that can; a choice if there are several. */
-export function whichModel(cards, verb) {
-  return oneOf(cards.filter((card) => card.can.includes(verb)).map((card) => card.name));
+/** The models that support a capability; a choice if there are several. */
+export function whichModel(cards, capability) {
+  return oneOf(cards.filter((card) => card.can.includes(capability)).map((card) => card.name));
 }
 
-/** One of some models; a choice if there are several. */
+/** One of these models; a choice if there are several. */
 export function oneOf(names) {
   const picked = { name: names[0] };
   return { picked, label: names.length > 1 ? choice("model", names, names[0], (name) => (picked.name = name)) : null };
 }
 
-export function bars(what, rows) {
-  const most = Math.max(...rows.map(([, share]) => share), 1e-9);
-  return table([what, "share"], rows.map(([name, share]) => [name, element("span", { class: "bar more", style: `--share: ${share / most}` }, percent(share))]));
+export function bars(header, rows) {
+  const largest = Math.max(...rows.map(([, share]) => share), 1e-9);
+  return table([header, "probability"], rows.map(([name, share]) => [name, element("span", { class: "bar more", style: `--share: ${share / largest}` }, percent(share))]));
 }

@@ -1,7 +1,7 @@
-// Attention weights, and what can be read off them. The same sums as infer/attention_maps.py; a test holds
-// both to each other.
+// Attention weights and what is computed from them, as in infer/attention_maps.py; a test compares the
+// two.
 //
-//   weights   Float32Array of layers x heads x from x to
+//   weights   Float32Array [layers, heads, from, to]
 
 export class Maps {
   constructor({ tokens, segments, words, special, layers, heads, weights }) {
@@ -10,18 +10,18 @@ export class Maps {
   }
 
   static of(data) {
-    const bytes = Uint8Array.from(atob(data.weights), (letter) => letter.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(data.weights), (character) => character.charCodeAt(0));
     return new Maps({ ...data, weights: new Float32Array(bytes.buffer) });
   }
 
-  /** The rows of one head: a view, nothing is copied. */
+  /** The weights of one head, as a view without copying. */
   head(layer, head) {
-    const each = this.size * this.size;
-    const start = (layer * this.heads + head) * each;
-    return this.weights.subarray(start, start + each);
+    const length = this.size * this.size;
+    const start = (layer * this.heads + head) * length;
+    return this.weights.subarray(start, start + length);
   }
 
-  /** Without [CLS] and [SEP], as if nobody could have looked there. */
+  /** Without [CLS] and [SEP]; the rest of each row is rescaled to sum to 1. */
   hidden() {
     const keep = indices(this.size, (i) => !this.special[i]);
     const pick = (list) => keep.map((i) => list[i]);
@@ -35,35 +35,35 @@ export class Maps {
         words: pick(this.words).map((word) => numbers.get(word)),
       },
       (from, out) => {
-        keep.forEach((i, a) => {
+        keep.forEach((i, row) => {
           let total = 0;
           for (const j of keep) total += from[i * this.size + j];
-          keep.forEach((j, b) => {
-            out[a * keep.length + b] = total ? from[i * this.size + j] / total : 0;
+          keep.forEach((j, column) => {
+            out[row * keep.length + column] = total ? from[i * this.size + j] / total : 0;
           });
         });
       },
     );
   }
 
-  /** Of words: looked at with all their pieces together, looking as the mean of them. */
+  /** Per word: the sum of the weights that its word pieces receive, the mean of those that they give. */
   merged() {
     const count = this.size ? Math.max(...this.words) + 1 : 0;
-    const pieces = Array.from({ length: count }, () => []);
-    this.words.forEach((word, i) => pieces[word].push(i));
-    const first = pieces.map(([i]) => i);
+    const members = Array.from({ length: count }, () => []);
+    this.words.forEach((word, i) => members[word].push(i));
+    const first = members.map(([i]) => i);
     return this.#changed(
       {
-        tokens: pieces.map((own) =>
-          own.map((i, n) => (n ? this.tokens[i].replace(/^##/, "") : this.tokens[i])).join(""),
+        tokens: members.map((tokens) =>
+          tokens.map((i, n) => (n ? this.tokens[i].replace(/^##/, "") : this.tokens[i])).join(""),
         ),
         segments: first.map((i) => this.segments[i]),
         special: first.map((i) => this.special[i]),
-        words: pieces.map((_, word) => word),
+        words: members.map((_, word) => word),
       },
       (from, out) => {
         for (let i = 0; i < this.size; i++) {
-          const mean = 1 / pieces[this.words[i]].length;
+          const mean = 1 / members[this.words[i]].length;
           for (let j = 0; j < this.size; j++) {
             out[this.words[i] * count + this.words[j]] += from[i * this.size + j] * mean;
           }
@@ -75,17 +75,17 @@ export class Maps {
   #changed(lists, fill) {
     const size = lists.tokens.length;
     const weights = new Float32Array(this.layers * this.heads * size * size);
-    for (let at = 0; at < this.layers * this.heads; at++) {
-      const from = this.weights.subarray(at * this.size ** 2, (at + 1) * this.size ** 2);
-      fill(from, weights.subarray(at * size * size, (at + 1) * size * size));
+    for (let head = 0; head < this.layers * this.heads; head++) {
+      const from = this.weights.subarray(head * this.size ** 2, (head + 1) * this.size ** 2);
+      fill(from, weights.subarray(head * size * size, (head + 1) * size * size));
     }
     return new Maps({ ...this, ...lists, weights });
   }
 }
 
-/** Which tokens of the two texts are drawn: [from, to], as indices. */
-export function ends(maps, which) {
-  const [source, target] = { all: [null, null], "first to second": [0, 1], "second to first": [1, 0] }[which];
+/** Indices of the tokens to draw: [from, to]. */
+export function ends(maps, texts) {
+  const [source, target] = { all: [null, null], "first to second": [0, 1], "second to first": [1, 0] }[texts];
   return [source, target].map((part) =>
     indices(maps.size, (i) => part === null || maps.segments[i] === part),
   );

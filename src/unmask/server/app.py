@@ -44,13 +44,13 @@ def create_app(
 
     Its lifespan starts and stops the inference thread, so the app answers only in between.
     """
-    desk = Service(models, limits or Limits(), runs or {})
+    service = Service(models, limits or Limits(), runs or {})
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        desk.batcher.start()
+        service.batcher.start()
         yield
-        desk.batcher.stop()  # blocks the loop; uvicorn has answered or cancelled all requests
+        service.batcher.stop()  # blocks the loop; uvicorn has answered or cancelled all requests
 
     app = FastAPI(
         title="unmask",
@@ -60,70 +60,71 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         responses=ERROR_RESPONSES,
-        description="BERT over HTTP. Every refusal is JSON with error and error_type.",
+        description="BERT over HTTP. Errors are JSON with error and error_type.",
     )
-    routers = compatible.router(desk), unmask.router(desk), tasks.router(desk)
+    routers = compatible.router(service), unmask.router(service), tasks.router(service)
     for router in routers:
         app.include_router(router)
-    _page(app)
-    _errors(app)
+    _serve_page(app)
+    _handle_errors(app)
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """Return the metrics of the server in Prometheus' text format."""
-        return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    routes = (own for router in routers for own in router.routes if isinstance(own, Route))
+    routes = (route for router in routers for route in router.routes if isinstance(route, Route))
     # Every POST route asks a model through the queue, so the guard may refuse it when that is full.
-    queued = {own.path: own for own in routes if "POST" in (own.methods or ())}
-    return Guard(app, desk, queued, token=token, hosts=hosts)
+    queued = {route.path: route for route in routes if "POST" in (route.methods or ())}
+    return Guard(app, service, queued, token=token, hosts=hosts)
 
 
-def _page(app: FastAPI) -> None:
+def _serve_page(app: FastAPI) -> None:
     """Serve the files of the web page from memory."""
     # Read once: a name in a URL is only a key of this table and never becomes a path.
-    place = files("unmask") / "page"
+    folder = files("unmask") / "page"
     contents = {
-        item.name: (item.read_bytes(), MEDIA_TYPES[Path(item.name).suffix])
-        for item in place.iterdir()
-        if Path(item.name).suffix in MEDIA_TYPES
+        file.name: (file.read_bytes(), MEDIA_TYPES[Path(file.name).suffix])
+        for file in folder.iterdir()
+        if Path(file.name).suffix in MEDIA_TYPES
     }
 
     @app.get("/page/{name}", include_in_schema=False)
     async def page(name: str) -> Response:
         if name not in contents:
             raise HTTPException(404)
-        body, kind = contents[name]
-        return Response(body, media_type=kind)
+        body, media_type = contents[name]
+        return Response(body, media_type=media_type)
 
     app.add_api_route("/", partial(page, "index.html"), include_in_schema=False)
     app.add_api_route("/docs", partial(page, "docs.html"), include_in_schema=False)
 
 
-def _errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI) -> None:
     """Turn every exception into a `RequestError` response, so all errors have the same form."""
 
     @app.exception_handler(RequestError)
-    async def refused(request: Request, error: RequestError) -> JSONResponse:
+    async def error_response(request: Request, error: RequestError) -> JSONResponse:
         return error.response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
-    async def wrong(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
         # The client may have caused thousands of errors, and names of any length.
         problems = [
-            f"{'.'.join(str(part)[:40] for part in one['loc'])}: {one['msg']}"
-            for one in islice(error.errors(), 5)
+            f"{'.'.join(str(part)[:40] for part in problem['loc'])}: {problem['msg']}"
+            for problem in islice(error.errors(), 5)
         ]
-        return await refused(request, invalid("; ".join(problems)))
+        return await error_response(request, invalid("; ".join(problems)))
 
     # Starlette raises the exception again after this response, and the guard logs it.
     @app.exception_handler(Exception)
-    async def mistake(request: Request, error: Exception) -> JSONResponse:
-        return await refused(request, internal())
+    async def unexpected_error(request: Request, error: Exception) -> JSONResponse:
+        return await error_response(request, internal())
 
     @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> JSONResponse:
-        said = str(error.detail)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        message = str(error.detail)
         if error.status_code == 404:
-            said = f"{request.url.path[:80]}: there is no such route; /docs lists those there are."
-        return await refused(request, RequestError(error.status_code, said, "http", error.headers))
+            message = f"{request.url.path[:80]}: no such route. See /docs for all routes."
+        refusal = RequestError(error.status_code, message, "http", error.headers)
+        return await error_response(request, refusal)

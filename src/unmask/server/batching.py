@@ -1,9 +1,9 @@
 """Pending requests -> batches and generation sessions -> answers, computed by one thread.
 
 The event loop never computes: it puts a request into a queue and awaits its future. The inference
-thread takes the oldest request and all waiting requests with the same key (model, verb, options),
-up to a number of tokens. Without load, no request waits for others; under load, batches fill by
-themselves.
+thread takes the oldest request and all waiting requests with the same key (model, capability,
+options), up to a number of tokens. Without load, no request waits for others; under load, batches
+fill by themselves.
 
 An answer that is generated token by token needs a session. After each batch, the running sessions
 take one step each, one after another, for as long as the batch took; at least one session takes a
@@ -25,7 +25,7 @@ from unmask.server.limits import Limits, RequestError, busy, invalid, too_large,
 from unmask.server.metrics import Metrics
 from unmask.system.errors import DataError, SettingsError, TextTooLong
 
-Grown = Callable[[object], None]  # receives the partial answer after each step
+PartialCallback = Callable[[object], None]  # receives the partial answer after each step
 # The time of sessions between two batches, relative to that of the first, before a batch may
 # interrupt a step. With 0, a client that sends one request after another would starve them.
 SESSION_SHARE = 0.25
@@ -47,7 +47,7 @@ class GenerationSession(Protocol):
 
 @dataclass
 class PendingRequest:
-    """The items of one request (or of a part of it), which share model, verb and options."""
+    """The items of one request (or of a part of it), which share model, capability and options."""
 
     # Requests with equal keys are computed together. Keys are compared and never hashed, because
     # the options of a task may be lists.
@@ -55,13 +55,13 @@ class PendingRequest:
     run: Callable[[Sequence[Any]], Any]  # items -> one answer per item, or a session for all
     items: Sequence[object]
     tokens: int  # estimated
-    grows: bool = False  # `run` returns a session
+    generates: bool = False  # `run` returns a session
     model: str = ""  # its name
-    grown: Grown | None = None  # set if the client wants to see the answer grow
+    on_partial: PartialCallback | None = None  # set if the client wants to see the answer grow
     future: Future[list[object]] = field(default_factory=Future)
-    since: float = field(default_factory=time.monotonic)
-    left: bool = False  # the client has disconnected or does not wait any longer
-    seen: int = 0  # steps of the session behind the last partial answer that was sent
+    queued_at: float = field(default_factory=time.monotonic)
+    abandoned: bool = False  # the client has disconnected or does not wait any longer
+    steps_sent: int = 0  # steps of the session behind the last partial answer that was sent
 
 
 @dataclass
@@ -69,7 +69,7 @@ class RunningSession:
     """A generation session and the requests that share it."""
 
     session: GenerationSession
-    works: list[PendingRequest]
+    requests: list[PendingRequest]
     steps: int = 0  # taken
 
 
@@ -78,7 +78,7 @@ class Batcher:
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
-        self.works: deque[PendingRequest] = deque()
+        self.requests: deque[PendingRequest] = deque()
         # Only the inference thread touches the sessions, so they need no lock.
         self.sessions: deque[RunningSession] = deque()
         self.waiting = 0  # texts in the queue
@@ -87,7 +87,7 @@ class Batcher:
         self.changed = Condition()
         self.stopped = False
         # A daemon: a computation that outlasts the drain time must not keep the process alive.
-        self.thread = Thread(target=self._serve, name="unmask-batches", daemon=True)
+        self.thread = Thread(target=self._run, name="unmask-batches", daemon=True)
         metrics.waiting.set_function(lambda: self.waiting)
 
     def start(self) -> None:
@@ -107,59 +107,62 @@ class Batcher:
 
         The guard calls this without the lock to refuse early; `ask` checks again with it.
         """
-        waiting, most = self.waiting, self.limits.queue
+        waiting, limit = self.waiting, self.limits.queue
         if self.stopped:
-            return too_late("the server is being stopped. Try again.")
-        if waiting + more <= most:
+            return too_late("the server is shutting down. Try again later.")
+        if waiting + more <= limit:
             return None
-        return busy(f"{waiting} texts wait already, and {most} may. Try again in a second.")
+        return busy(
+            f"the queue is full: {waiting} texts are waiting, and at most {limit} may. Try again "
+            "in a second."
+        )
 
-    async def ask(self, work: PendingRequest) -> list[Any]:
+    async def ask(self, request: PendingRequest) -> list[Any]:
         """Queue a request and wait for the answers to its items, in order."""
-        if not work.items:
+        if not request.items:
             return []
         with self.changed:
-            if refused := self.full(len(work.items)):
-                raise refused
-            self.waiting += len(work.items)
-            self.works.append(work)
+            if error := self.full(len(request.items)):
+                raise error
+            self.waiting += len(request.items)
+            self.requests.append(request)
             self.changed.notify()
         try:
-            return await asyncio.wrap_future(work.future)
+            return await asyncio.wrap_future(request.future)
         finally:
             # Also reached when the client disconnects, which cancels the wait. Until the request is
             # answered, this flag tells the inference thread to drop it.
-            work.left = True
+            request.abandoned = True
 
-    async def stream(self, work: PendingRequest) -> AsyncIterator[Any]:
+    async def stream(self, request: PendingRequest) -> AsyncIterator[Any]:
         """Yield the growing answer to a request with one item; the last one is complete."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[object] = asyncio.Queue()
-        end = object()
+        complete = object()
 
         # Called by the inference thread. The loop runs these callbacks in order, and the future is
         # resolved by a later one, so no partial answer can arrive after `end`.
         def put(answer: object) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, answer)
 
-        work.grown = put
-        asking = asyncio.create_task(self.ask(work))
-        asking.add_done_callback(lambda _: queue.put_nowait(end))
+        request.on_partial = put
+        task = asyncio.create_task(self.ask(request))
+        task.add_done_callback(lambda _: queue.put_nowait(complete))
         try:
-            while (answer := await queue.get()) is not end:
+            while (answer := await queue.get()) is not complete:
                 yield answer
-            yield asking.result()[0]  # raises here if the request has failed
+            yield task.result()[0]  # raises here if the request has failed
         finally:
-            asking.cancel()
+            task.cancel()
 
-    def _serve(self) -> None:
-        while (batch := self._next()) is not None:
+    def _run(self) -> None:
+        while (batch := self._next_batch()) is not None:
             # Sessions get as much time as the batch took, so that neither can starve the other.
             # Without a batch that is none: one session steps, then the queue is checked again.
-            seconds = self._start(batch) if batch else 0.0
+            seconds = self._start_batch(batch) if batch else 0.0
             until = time.monotonic() + seconds
             for _ in range(len(self.sessions)):
-                self._advance()
+                self._step_session()
                 if time.monotonic() >= until:
                     break
 
@@ -169,148 +172,152 @@ class Batcher:
         It does nothing unless a session is taking a step and has had its time.
         """
         model = self.stepping
-        if model is None or not self.works or time.monotonic() < self.sessions_turn:
+        if model is None or not self.requests or time.monotonic() < self.sessions_turn:
             return
         self.stepping = None  # the layers of this batch are not interrupted in turn
         try:
             with self.changed:
-                batch = self._take(stepping=model)
+                batch = self._take_batch(stepping=model)
             if batch:
-                self._start(batch)
+                self._start_batch(batch)
         finally:
             self.stepping = model
 
-    def _next(self) -> list[PendingRequest] | None:
+    def _next_batch(self) -> list[PendingRequest] | None:
         """Wait for work and return the next batch; None ends the thread.
 
         The batch is empty if there is only a session to continue.
         """
         with self.changed:
-            while not self.works:
+            while not self.requests:
                 if self.sessions:
                     return []
                 if self.stopped:
                     return None
                 self.changed.wait()
-            return self._take()
+            return self._take_batch()
 
-    def _take(self, stepping: str | None = None) -> list[PendingRequest]:
-        """Remove the next batch from the queue, and all requests that nobody waits for.
+    def _take_batch(self, stepping: str | None = None) -> list[PendingRequest]:
+        """Remove the next batch from the queue, and all abandoned or expired requests.
 
         `stepping` is the model of a session in the middle of a step.
         """
         batch: list[PendingRequest] = []
         others: deque[PendingRequest] = deque()
-        for work in self.works:
-            expired = self._expired(work)
+        for request in self.requests:
+            expired = self._expired(request)
             # A request for the same model waits until the step ends: the step may be listening to
             # the network's attention. So does one that begins a session, which takes its time.
-            waits = stepping is not None and (work.grows or work.model == stepping)
-            if not (work.left or expired) and (waits or not self._fits(batch, work)):
-                others.append(work)
+            waits = stepping is not None and (request.generates or request.model == stepping)
+            if not (request.abandoned or expired) and (waits or not self._fits(batch, request)):
+                others.append(request)
                 continue
-            self.waiting -= len(work.items)
-            if work.left or not _begun(work.future):
+            self.waiting -= len(request.items)
+            if request.abandoned or not _mark_running(request.future):
                 continue
             if expired:
-                work.future.set_exception(too_late("it waited too long. Try again."))
+                message = "the request waited too long in the queue. Try again."
+                request.future.set_exception(too_late(message))
             else:
-                batch.append(work)
-        self.works = others
+                batch.append(request)
+        self.requests = others
         return batch
 
-    def _expired(self, work: PendingRequest) -> bool:
-        return time.monotonic() - work.since > self.limits.request_seconds
+    def _expired(self, request: PendingRequest) -> bool:
+        return time.monotonic() - request.queued_at > self.limits.request_seconds
 
-    def _fits(self, batch: list[PendingRequest], work: PendingRequest) -> bool:
-        if work.grows and len(self.sessions) >= self.limits.sessions:
+    def _fits(self, batch: list[PendingRequest], request: PendingRequest) -> bool:
+        if request.generates and len(self.sessions) >= self.limits.sessions:
             return False  # it stays in the queue, and requests without a session overtake it
         if not batch:
             return True  # however many tokens it has, or it would never run
-        tokens = sum(own.tokens for own in batch) + work.tokens
-        return work.key == batch[0].key and tokens <= self.limits.batch_tokens
+        tokens = sum(member.tokens for member in batch) + request.tokens
+        return request.key == batch[0].key and tokens <= self.limits.batch_tokens
 
-    def _start(self, batch: list[PendingRequest]) -> float:
+    def _start_batch(self, batch: list[PendingRequest]) -> float:
         """Compute a batch, or begin its session, and return the seconds that it took."""
-        begun = time.monotonic()
-        self._answer(batch)
+        started = time.monotonic()
+        self._answer_batch(batch)
         now = time.monotonic()
-        self.sessions_turn = now + SESSION_SHARE * (now - begun)
-        return now - begun
+        self.sessions_turn = now + SESSION_SHARE * (now - started)
+        return now - started
 
-    def _answer(self, batch: list[PendingRequest]) -> None:
+    def _answer_batch(self, batch: list[PendingRequest]) -> None:
         """Compute a batch, or begin its session; an error becomes the requests' exception."""
-        items = [item for work in batch for item in work.items]
+        items = [item for request in batch for item in request.items]
         try:
-            found = batch[0].run(items)
-            self.metrics.batch(len(items), sum(work.tokens for work in batch))
-            if batch[0].grows:
-                self.sessions.append(RunningSession(found, batch))
+            result = batch[0].run(items)
+            self.metrics.batch(len(items), sum(request.tokens for request in batch))
+            if batch[0].generates:
+                self.sessions.append(RunningSession(result, batch))
                 return
-            answers = _dealt(found, batch)
+            answers = _split(result, batch)
         # A panic in the tokenizers library (Rust) is not an Exception. If it ended this thread, the
         # server would never answer again.
         except BaseException as error:
-            self._failed(batch, error)
+            self._report_failure(batch, error)
             return
-        for work, own in zip(batch, answers, strict=True):
-            work.future.set_result(own)
+        for request, request_answers in zip(batch, answers, strict=True):
+            request.future.set_result(request_answers)
 
-    def _advance(self) -> None:
+    def _step_session(self) -> None:
         """Take one step of the next session, after checking its requests' deadlines."""
         running = self.sessions.popleft()
-        session, works = running.session, running.works
+        session, requests = running.session, running.requests
         running.steps += 1
-        for work in works:
-            if self._expired(work) and not work.future.done():
-                work.future.set_exception(too_late("it took too long. Try again, or ask for less."))
-        waiting = [work for work in works if not (work.left or work.future.done())]
+        for request in requests:
+            if self._expired(request) and not request.future.done():
+                message = "the request took too long. Try again, or ask for less."
+                request.future.set_exception(too_late(message))
+        waiting = [
+            request for request in requests if not (request.abandoned or request.future.done())
+        ]
         if not waiting:
             return  # the session ends here: it is not put back
         try:
-            self.stepping = works[0].model
+            self.stepping = requests[0].model
             try:
                 session.step()
             finally:
                 self.stepping = None
-            # Partial answers must be decoded to text, so they are made only if somebody reads them.
-            shown = session.done or any(work.grown for work in waiting)
-            answers = _dealt(session.answers(), works) if shown else [[]] * len(works)
+            # Partial answers must be decoded to text, so they are made only if they are needed.
+            needed = session.done or any(request.on_partial for request in waiting)
+            answers = _split(session.answers(), requests) if needed else [[]] * len(requests)
         except BaseException as error:
-            self._failed(waiting, error)
+            self._report_failure(waiting, error)
             return
-        for work, own in zip(works, answers, strict=True):
-            if work.left or work.future.done():
+        for request, request_answers in zip(requests, answers, strict=True):
+            if request.abandoned or request.future.done():
                 continue
             if session.done:
-                work.future.set_result(own)
+                request.future.set_result(request_answers)
             # A session that failed starts again from its first step (see `_failed`). A streaming
             # client gets nothing until the text is longer than what it has already seen.
-            elif work.grown and running.steps > work.seen:
-                work.seen = running.steps
-                work.grown(own[0])  # a streamed request has a single item
+            elif request.on_partial and running.steps > request.steps_sent:
+                request.steps_sent = running.steps
+                request.on_partial(request_answers[0])  # a streamed request has a single item
         if not session.done:
             self.sessions.append(running)  # at the end: sessions take turns
 
-    def _failed(self, batch: list[PendingRequest], error: BaseException) -> None:
+    def _report_failure(self, batch: list[PendingRequest], error: BaseException) -> None:
         """Report the error to a single request; requeue several, to be computed one by one.
 
         So an error in one request does not reach the others of its batch. They are queued instead
         of run at once, because each may need a session and the number of sessions is limited.
         """
         if len(batch) == 1:
-            batch[0].future.set_exception(_known(error))
+            batch[0].future.set_exception(_client_error(error))
             return
         # At the front and in their old order. The queue may exceed its limit for a moment: these
         # requests were admitted before, and refusing them now would lose them.
         with self.changed:
-            for work in reversed(batch):
-                work.key = object()  # equal to no other key, so the request stays alone
-                self.waiting += len(work.items)
-                self.works.appendleft(work)
+            for request in reversed(batch):
+                request.key = object()  # equal to no other key, so the request stays alone
+                self.waiting += len(request.items)
+                self.requests.appendleft(request)
 
 
-def _begun(future: Future[list[object]]) -> bool:
+def _mark_running(future: Future[list[object]]) -> bool:
     """Mark a future as running; return False if it was cancelled before.
 
     A running future cannot be cancelled, so setting its result cannot fail even if the client
@@ -320,21 +327,23 @@ def _begun(future: Future[list[object]]) -> bool:
     return future.running() or future.set_running_or_notify_cancel()
 
 
-def _dealt(answers: Sequence[object], works: Sequence[PendingRequest]) -> list[list[object]]:
+def _split(answers: Sequence[object], requests: Sequence[PendingRequest]) -> list[list[object]]:
     """Split the answers of a batch among its requests."""
-    found = iter(answers)
-    return [[next(found) for _ in work.items] for work in works]
+    remaining = iter(answers)
+    return [[next(remaining) for _ in request.items] for request in requests]
 
 
-def _known(error: BaseException) -> Exception:
+def _client_error(error: BaseException) -> Exception:
     """Turn errors in the input into a 413 or 422, and any other into an internal error."""
     if isinstance(error, TextTooLong):
         # Only a request that ran alone gets here, so the number counts its own texts.
-        said = f"text {error.number}: {error.tokens:,} tokens; the model holds {error.limit}."
-        return too_large(f"{said} Shorten it, or let its end be cut (truncate: true).")
+        return too_large(
+            f"text {error.number} has {error.tokens:,} tokens; the model reads at most "
+            f"{error.limit}. Shorten it, or have it truncated (truncate: true)."
+        )
     if isinstance(error, DataError | SettingsError):
         return invalid(str(error))
     # A BaseException must not reach the event loop, so it is wrapped. Its traceback is logged.
-    mistake = RuntimeError(repr(error))
-    mistake.__cause__ = error
-    return mistake
+    internal_error = RuntimeError(repr(error))
+    internal_error.__cause__ = error
+    return internal_error

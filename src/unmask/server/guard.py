@@ -53,23 +53,23 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        desk: Service,
+        service: Service,
         queued: Mapping[str, Route],
         *,
         token: str | None,
         hosts: tuple[str, ...],
     ) -> None:
-        self.app, self.desk, self.queued, self.token = app, desk, queued, token
-        self.limits = desk.limits
-        self.under_way = 0  # open requests; only the event loop counts them, so there is no lock
-        self.hosts = {_name(host.lower()) for host in hosts}
+        self.app, self.service, self.queued, self.token = app, service, queued, token
+        self.limits = service.limits
+        self.open_requests = 0  # only the event loop changes this, so it needs no lock
+        self.hosts = {_host_name(host.lower()) for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, run its route and record its status and duration."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        id, begun, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
+        request_id, started, path = uuid.uuid4().hex, time.perf_counter(), str(scope["path"])
         status = CLIENT_CLOSED  # until a response has begun
 
         async def reply(message: Message) -> None:
@@ -79,71 +79,76 @@ class Guard:
                     # A client that repeats a refused request at once would keep the server busy
                     # with refusals (1,665 per second when measured). Waiting costs nothing.
                     await asyncio.sleep(REFUSAL_DELAY)
-                # After the wait: a client that disconnects meanwhile is recorded as GONE.
+                # After the wait: a client that disconnects meanwhile is recorded as CLIENT_CLOSED.
                 status = message["status"]
-                MutableHeaders(scope=message).update({**HEADERS, "x-request-id": id})
+                MutableHeaders(scope=message).update({**HEADERS, "x-request-id": request_id})
             await send(message)
 
-        self.under_way += 1
+        self.open_requests += 1
         try:
-            if self.under_way > self.limits.requests:
-                raise too_late(f"{self.limits.requests} requests are under way. Try again.")
-            self._check(scope)
-            body = await self._body(scope, receive)
-            await self._answered(scope, body, receive, reply)
-        except RequestError as refused:
+            if self.open_requests > self.limits.requests:
+                limit = self.limits.requests
+                raise too_late(f"the server has {limit} open requests, its limit. Try again later.")
+            self._check_headers(scope)
+            body = await self._read_body(scope, receive)
+            await self._run_route(scope, body, receive, reply)
+        except RequestError as error:
             # If a response has begun, no second one can follow: uvicorn closes the connection.
             if status == CLIENT_CLOSED:
-                await refused.response(path)(scope, receive, reply)
+                await error.response(path)(scope, receive, reply)
         except Exception:
-            log.exception("request %s failed", id)
+            log.exception("request %s failed", request_id)
             if status == CLIENT_CLOSED:
                 await internal().response(path)(scope, receive, reply)
         finally:
-            self.under_way -= 1
-            self.desk.metrics.request(_route(scope), status, time.perf_counter() - begun)
+            self.open_requests -= 1
+            self.service.metrics.request(
+                _route_template(scope), status, time.perf_counter() - started
+            )
 
-    def _check(self, scope: Scope) -> None:
+    def _check_headers(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         # Against DNS rebinding: a web page could resolve its own name to this address, and then its
         # requests would count as same-origin. The host header still has the page's name.
         host = headers.get("host", "").lower()
-        if "*" not in self.hosts and _name(host) not in self.hosts:
-            message = f"host '{host[:80]}' is not served here. Allow it (--allow-host)."
+        if "*" not in self.hosts and _host_name(host) not in self.hosts:
+            message = f"host '{host[:80]}' is not allowed. Allow it with --allow-host."
             raise RequestError(421, message, "host")
         path, method = str(scope["path"]), scope["method"]
         public = path in PUBLIC_PATHS or (
             method == "GET" and (path == "/" or path.startswith(PAGE))
         )
         if self.token and not public:
-            kind, _, given = headers.get("authorization", "").partition(" ")
+            scheme, _, credentials = headers.get("authorization", "").partition(" ")
             # Constant time, so that timing does not reveal how much of a token is right. As bytes,
             # because `compare_digest` raises for a str that is not ASCII.
-            right = hmac.compare_digest(given.strip().encode(), self.token.encode())
-            if kind.lower() != "bearer" or not right:
-                message = "need the header Authorization: Bearer TOKEN."
+            matches = hmac.compare_digest(credentials.strip().encode(), self.token.encode())
+            if scheme.lower() != "bearer" or not matches:
+                message = (
+                    "the token is missing or wrong; need the header Authorization: Bearer TOKEN."
+                )
                 raise RequestError(401, message, "token", {"www-authenticate": "Bearer"})
         # Another site can make a browser post an HTML form here, which CORS does not prevent. But a
         # form cannot send JSON.
         if method in ("POST", "PUT", "PATCH"):
-            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                message = f"content-type '{kind[:80]}'; need application/json."
+            content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if content_type != "application/json":
+                message = f"the content-type is '{content_type[:80]}'; need application/json."
                 raise RequestError(415, message, "content_type")
             # Nothing here decompresses, so the body would be refused as invalid JSON later on.
             if headers.get("content-encoding", "identity") != "identity":
-                message = "the body is compressed; send it as it is."
+                message = "the body is compressed. Send it uncompressed."
                 raise RequestError(415, message, "content_encoding")
         # Twenty digits are over any limit, and int() raises for a text of thousands of digits.
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdecimal() or int(length[:20]) > self.limits.body:
-            raise self._large()
+            raise self._body_too_large()
 
-    def _large(self) -> RequestError:
-        message = f"the body is over {self.limits.body:,} bytes. Send less at a time."
+    def _body_too_large(self) -> RequestError:
+        message = f"the body has more than {self.limits.body:,} bytes. Send less in one request."
         return RequestError(413, message, "too_large", CLOSE_CONNECTION)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         """Read the body; raise as soon as it is too large, too slow or ends early.
 
         The size is counted as it arrives, because a chunked body does not declare it.
@@ -151,19 +156,19 @@ class Guard:
         body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                async for piece in Request(scope, receive).stream():
-                    body += piece
+                async for chunk in Request(scope, receive).stream():
+                    body += chunk
                     if len(body) > self.limits.body:
-                        raise self._large()
+                        raise self._body_too_large()
         except TimeoutError:
             raise RequestError(
-                408, "the body came too slowly.", "timeout", CLOSE_CONNECTION
+                408, "receiving the body took too long.", "timeout", CLOSE_CONNECTION
             ) from None
         except ClientDisconnect:
-            raise RequestError(400, "the body ended early.", "body") from None
+            raise RequestError(400, "the body is incomplete.", "body") from None
         return bytes(body)
 
-    async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _run_route(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the route until it answers, the client disconnects or the deadline passes."""
         # The body was read here, so the route receives it from a queue, as a single message.
         messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -175,7 +180,7 @@ class Guard:
                 pass
             messages.put_nowait(message)  # Starlette waits for it while it streams
 
-        route = asyncio.create_task(self._routed(scope, messages.get, send))
+        route = asyncio.create_task(self._call_app(scope, messages.get, send))
         watcher = asyncio.create_task(watch())
         try:
             done, _ = await asyncio.wait(
@@ -186,7 +191,7 @@ class Guard:
             if route in done:
                 route.result()  # raises what the route raised
             elif not done:
-                raise too_late("it took too long. Try again, or send less at a time.")
+                raise too_late("the request took too long. Try again, or send less in one request.")
         finally:
             # Cancelling the route marks its requests as left, so that the batcher drops them.
             # Awaiting it lets that happen before this request stops counting as open.
@@ -195,7 +200,7 @@ class Guard:
                 with suppress(asyncio.CancelledError, Exception):
                     await task
 
-    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app, or refuse right away while the queue is full, without parsing the body.
 
         Under overload most requests are refused, so a refusal must be cheap: parsing and validating
@@ -203,19 +208,19 @@ class Guard:
         has room.
         """
         route = self.queued.get(str(scope["path"])) if scope["method"] == "POST" else None
-        if route is not None and (refused := self.desk.batcher.full()):
+        if route is not None and (error := self.service.batcher.full()):
             scope["route"] = route  # as the router would set it, for the metrics
-            await refused.response(route.path)(scope, receive, send)
+            await error.response(route.path)(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """Return a host without its port: [::1]:80 -> [::1]."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
-def _route(scope: Scope) -> str:
+def _route_template(scope: Scope) -> str:
     """Return the route's path template, such as /runs/{name}.
 
     A real path as a metric label would let a client create any number of time series.

@@ -70,7 +70,7 @@ def busy(message: str) -> RequestError:
 
 def internal() -> RequestError:
     """Return a 500 error without details; the traceback goes to the server log."""
-    message = "the server made a mistake. Its log has it, by the x-request-id of this answer."
+    message = "internal server error. See the server log for the x-request-id of this response."
     return RequestError(500, message, "internal")
 
 

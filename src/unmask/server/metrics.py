@@ -21,15 +21,17 @@ class Metrics:
         )
         self.seconds = Histogram(
             "unmask_request_seconds",
-            "From the first byte to the answer.",
+            "Seconds from the first byte of a request to its response.",
             ["route"],
             buckets=SECONDS,
             registry=self.registry,
         )
         self.texts = Histogram(
-            "unmask_batch_texts", "Texts computed together.", buckets=TEXTS, registry=self.registry
+            "unmask_batch_texts", "Texts in a batch.", buckets=TEXTS, registry=self.registry
         )
-        self.tokens = Counter("unmask_tokens", "Tokens computed, about.", registry=self.registry)
+        self.tokens = Counter(
+            "unmask_tokens", "Tokens computed, estimated.", registry=self.registry
+        )
         self.waiting = Gauge("unmask_waiting_texts", "Texts in the queue.", registry=self.registry)
 
     def request(self, route: str, status: int, seconds: float) -> None:

@@ -10,13 +10,15 @@ from unmask.text.tokenizer import whole_characters
 
 # Half of a surrogate pair, which JSON can express, could not be encoded as UTF-8 in the response.
 Text = Annotated[str, AfterValidator(whole_characters)]
-Name = Annotated[Text | None, Field(description="Which model; the first that can, if left out.")]
+NAME = "Name of the model; by default, the first one that supports this route."
+Name = Annotated[Text | None, Field(description=NAME)]
 # The longest list. The limits of the server are lower and have clearer errors, but they apply only
 # after validation, which takes too long for the hundreds of thousands of items of a large body.
 MAX_ITEMS = 1000
 Texts = Annotated[list[Text], Field(max_length=MAX_ITEMS)]
 Items = Annotated[list[Annotated[list[Text], Field(max_length=2)]], Field(max_length=MAX_ITEMS)]
-Truncate = Annotated[bool, Field(description="Cut a text that is too long, or refuse it.")]
+TRUNCATE = "Truncate texts that are too long (true), or refuse them (false)."
+Truncate = Annotated[bool, Field(description=TRUNCATE)]
 Number = Annotated[int, Field(ge=0, le=1000)]  # of a layer or a head
 # Fields that become keyword arguments of a capability. Requests share a batch only if these agree.
 CAPABILITY_OPTIONS = {"truncate", "normalize", "add_special_tokens", "top"}
@@ -45,7 +47,9 @@ class OpenAIEmbeddingRequest(LenientRequest):
 
     input: Text | Texts
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int | None, Field(ge=1, description="Only as many as there are.")] = None
+    dimensions: Annotated[
+        int | None, Field(ge=1, description="If set, must be the model's own number of dimensions.")
+    ] = None
     truncate: Truncate = False
 
 
@@ -135,10 +139,12 @@ class AttentionRequest(Request):
 
     text: Text
     second: Text | None = None
-    start: Annotated[int, Field(ge=0, le=1_000_000, description="The first token shown.")] = 0
+    start: Annotated[
+        int, Field(ge=0, le=1_000_000, description="Number of the first token to return, from 0.")
+    ] = 0
     mute: Annotated[
         dict[Number, Annotated[list[Number], Field(max_length=MAX_ITEMS)]],
-        Field(max_length=MAX_ITEMS, description="Heads that say nothing, by layer."),
+        Field(max_length=MAX_ITEMS, description="Heads to ablate, by layer."),
     ] = {}
     truncate: Truncate = False
 

@@ -28,51 +28,53 @@ def make_protocol(limits: Limits) -> type[H11Protocol]:
         def connection_made(self, transport: Any) -> None:
             self.timers = {}
             super().connection_made(transport)
-            self._expect("headers", limits.header_seconds)
+            self._set_deadline("headers", limits.header_seconds)
 
         def data_received(self, data: bytes) -> None:
             if not self.transport.get_write_buffer_size():
-                self._expect("reading", None)  # the client has read all earlier responses
+                self._set_deadline("reading", None)  # the client has read all earlier responses
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
-                self._expect("headers", None)  # complete: from here the guard keeps the time
+                self._set_deadline("headers", None)  # complete: from here the guard keeps the time
             elif "headers" not in self.timers:  # more bytes do not restart the time
-                self._expect("headers", limits.header_seconds)
+                self._set_deadline("headers", limits.header_seconds)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             # asyncio calls `pause_writing` only above 64 KB, and less may stay unread, too.
             if "reading" not in self.timers and self.transport.get_write_buffer_size():
-                self._expect("reading", limits.body_seconds)
+                self._set_deadline("reading", limits.body_seconds)
             if self.cycle is not None and not self.cycle.response_complete:
-                self._expect("headers", None)  # a pipelined request has begun already
+                self._set_deadline("headers", None)  # a pipelined request has begun already
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._expect("reading", limits.body_seconds)
+            self._set_deadline("reading", limits.body_seconds)
 
         def resume_writing(self) -> None:
             super().resume_writing()
             # Called when the buffer is low, not empty: the rest gets a deadline of its own.
-            left = self.transport.get_write_buffer_size()
-            self._expect("reading", limits.body_seconds if left else None)
+            unsent = self.transport.get_write_buffer_size()
+            self._set_deadline("reading", limits.body_seconds if unsent else None)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            for what in list(self.timers):
-                self._expect(what, None)
+            for deadline in list(self.timers):
+                self._set_deadline(deadline, None)
             super().connection_lost(exc)
 
-        def _expect(self, what: str, seconds: float | None) -> None:
+        def _set_deadline(self, deadline: str, seconds: float | None) -> None:
             """Set the deadline for what the client must do; None removes it."""
-            if what in self.timers:
-                self.timers.pop(what).cancel()
+            if deadline in self.timers:
+                self.timers.pop(deadline).cancel()
             if seconds is not None:
-                self.timers[what] = self.loop.call_later(seconds, self._late, what)
+                self.timers[deadline] = self.loop.call_later(
+                    seconds, self._deadline_passed, deadline
+                )
 
-        def _late(self, what: str) -> None:
-            del self.timers[what]
+        def _deadline_passed(self, deadline: str) -> None:
+            del self.timers[deadline]
             # `abort`, because `close` would wait until the client has read the buffer.
-            if what == "headers" or self.transport.get_write_buffer_size():
+            if deadline == "headers" or self.transport.get_write_buffer_size():
                 self.transport.abort()
 
     return Deadlines
@@ -80,7 +82,7 @@ def make_protocol(limits: Limits) -> type[H11Protocol]:
 
 def make_server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
     """Return a server, not yet running, that answers open requests before it stops."""
-    settings = uvicorn.Config(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -97,4 +99,4 @@ def make_server(app: ASGIApp, *, host: str, port: int, limits: Limits) -> uvicor
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         backlog=2048,
     )
-    return uvicorn.Server(settings)
+    return uvicorn.Server(config)

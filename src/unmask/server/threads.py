@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"  # read by GNU OpenMP, which torch uses on Linux
 SPINS = 10_000  # spins for about 0.1 ms; the default is some 3 ms
-USER_VARIABLES = (
-    SPIN_VARIABLE,
-    "OMP_WAIT_POLICY",
-)  # if the user has set one of these, it stays as it is
+# If the user has set one of these, the server changes neither.
+USER_VARIABLES = SPIN_VARIABLE, "OMP_WAIT_POLICY"
 
 
 def wait_briefly() -> None:
@@ -42,5 +40,5 @@ def load(folders: Mapping[str, str | Path]) -> "dict[str, Model]":
 
     # A thread's pool ends with the thread. A pool of the main thread would live on beside that of
     # the inference thread: more workers than cores, and 98 sleeps per sentence instead of 0.8.
-    with ThreadPoolExecutor(1) as apart:
-        return dict(zip(folders, apart.map(Model.load, folders.values()), strict=True))
+    with ThreadPoolExecutor(1) as pool:
+        return dict(zip(folders, pool.map(Model.load, folders.values()), strict=True))

@@ -28,9 +28,16 @@ class Checkpointer:
     """Saves, restores and publishes a run, whether its weights are copied or sharded."""
 
     def __init__(
-        self, given: Ingredients, recipe: Recipe, site: Site, optimizer: Optimizer, *, shard: bool
+        self,
+        ingredients: Ingredients,
+        recipe: Recipe,
+        site: Site,
+        optimizer: Optimizer,
+        *,
+        shard: bool,
     ) -> None:
-        self.given, self.site, self.optimizer, self.shard = given, site, optimizer, shard
+        self.ingredients, self.site = ingredients, site
+        self.optimizer, self.shard = optimizer, shard
         self.settings, self.processes = recipe.loop, site.processes
 
     def save(self, position: Position) -> None:
@@ -44,46 +51,50 @@ class Checkpointer:
                 moments[name] = full
         if self.processes.first:
             folder, name = self.site.folder.checkpoints, f"step-{position.step}"
-            own = objective.state_dict()
+            objective_tensors = objective.state_dict()
             # A NaN on disk would become the state that every later resume starts from.
-            refuse_non_finite({**network.state_dict(), **own, **moments}, folder)
+            refuse_non_finite({**network.state_dict(), **objective_tensors, **moments}, folder)
             # Listed before it is written, so that a half-written folder still counts as the run's.
             self.site.folder.claim(f"{CHECKPOINTS}/{name}")
-            numbers = count_parameters(network) + sum(t.numel() for t in moments.values())
+            numbers = count_parameters(network) + sum(tensor.numel() for tensor in moments.values())
             save_folder(
                 folder / name,
                 network,
-                self.given.tokens.source,
-                target=self.given.tokens.target,
+                self.ingredients.tokens.source,
+                target=self.ingredients.tokens.target,
                 recipe=self.site.folder.recipe,
-                provenance={**self.given.digest.provenance, "step": position.step},
-                beside=partial(write_state, moments=moments, own=own, facts=asdict(position)),
+                provenance={**self.ingredients.digest.provenance, "step": position.step},
+                beside=partial(
+                    write_state, moments=moments, own=objective_tensors, facts=asdict(position)
+                ),
                 needed=4 * numbers + 2**20,  # fp32, and a megabyte for the tokenizer's files
             )
-            prune(
-                folder, self.settings.keep_checkpoints
-            )  # after the new one is complete, never before
+            # Only after the new checkpoint is complete.
+            prune(folder, self.settings.keep_checkpoints)
         self.processes.wait()
 
     def restore(self) -> Position | None:
         """Load the newest intact checkpoint into modules and optimizer; return None without one."""
         state = newest_state(self.site.folder.checkpoints, self.site.folder.say)
-        found = -1 if state is None else state.facts["step"]
+        newest_step = -1 if state is None else state.facts["step"]
         # Machines that do not share a disk would silently resume from different steps.
-        self.processes.refuse_difference(found, "the newest checkpoint that each finds")
+        self.processes.refuse_difference(newest_step, "the newest checkpoint")
         if state is None:
             return None
         # A killed run may not have pruned. No process still reads: the comparison above waited.
         if self.processes.first:
             prune(self.site.folder.checkpoints, self.settings.keep_checkpoints)
-        stored = {self.given.network: state.network.state_dict(), self.given.objective: state.own}
+        stored = {
+            self.ingredients.network: state.network.state_dict(),
+            self.ingredients.objective: state.own,
+        }
         with torch.no_grad():
             for module, tensors in stored.items():
                 for name, tensor in module.state_dict().items():
                     if name not in tensors:
                         raise FolderError(
-                            f"{state.path}: holds no '{name}', which the objective learns; the run "
-                            "was begun with another objective."
+                            f"{state.path}: has no tensor '{name}', which the objective trains; "
+                            "the run was started with another objective. Resume it with that one."
                         )
                     # In place, because the optimizer and the wrappers hold these tensors.
                     tensor.copy_(sharded_like(tensors[name], tensor))
@@ -93,11 +104,11 @@ class Checkpointer:
     def publish(self, position: Position) -> None:
         """Publish the models of a finished run, from its best step or else its last."""
         network, _ = self.trained()  # a collective call where weights are sharded
-        best = self.given.evaluator.best(position)
+        best = self.ingredients.evaluator.best(position)
         if self.processes.first:
             if best.path is not None:
                 network = load_folder(best.path).network
-            for folder, names in self.given.publish.items():
+            for folder, names in self.ingredients.publish.items():
                 target = self.site.folder.path / folder
                 if target.exists():
                     continue  # resumed after its end: what is published stays
@@ -114,10 +125,10 @@ class Checkpointer:
                 save_folder(
                     target,
                     part_of(network, names) if names else network,
-                    self.given.tokens.source,
-                    target=self.given.tokens.target,
+                    self.ingredients.tokens.source,
+                    target=self.ingredients.tokens.target,
                     recipe=self.site.folder.recipe,
-                    provenance={**self.given.digest.provenance, "step": best.step, **facts},
+                    provenance={**self.ingredients.digest.provenance, "step": best.step, **facts},
                     task=best.settings.get(head),
                 )
                 if names:
@@ -129,27 +140,30 @@ class Checkpointer:
 
         The modules in training themselves, unless weights are sharded or averaged; then copies.
         """
-        network, objective = self.given.network, self.given.objective
+        network, objective = self.ingredients.network, self.ingredients.objective
         averaged = averaged and self.settings.weight_average > 0
         if not self.shard and not averaged:
             return network, objective
         # A network without memory, because all its tensors are assigned in the next line.
-        plain = empty(network.shape)
-        plain.load_state_dict(self._whole(network, averaged=averaged), assign=True)
-        own = self._whole(objective, averaged=averaged)
-        if not own:
-            return plain, objective
+        complete = empty(network.shape)
+        complete.load_state_dict(self._full_state(network, averaged=averaged), assign=True)
+        objective_tensors = self._full_state(objective, averaged=averaged)
+        if not objective_tensors:
+            return complete, objective
         copied = deepcopy(objective).cpu()
-        copied.load_state_dict(own, assign=True)
-        return plain, copied
+        copied.load_state_dict(objective_tensors, assign=True)
+        return complete, copied
 
-    def _whole(self, module: nn.Module, *, averaged: bool) -> dict[str, Tensor]:
+    def _full_state(self, module: nn.Module, *, averaged: bool) -> dict[str, Tensor]:
         """Return the tensors of a module by name, gathered from all processes onto the CPU."""
         state: dict[str, Tensor] = dict(module.state_dict())
         if averaged:
-            state |= {n: mean(p, self.optimizer) for n, p in module.named_parameters()}
-        return {n: full_tensor(t.detach()).cpu() for n, t in state.items()}
+            state |= {
+                name: mean(parameter, self.optimizer)
+                for name, parameter in module.named_parameters()
+            }
+        return {name: full_tensor(tensor.detach()).cpu() for name, tensor in state.items()}
 
     def _modules(self) -> dict[str, nn.Module]:
         """Return the trained modules by the prefix of their names in the optimizer state."""
-        return {"": self.given.network, "objective.": self.given.objective}
+        return {"": self.ingredients.network, "objective.": self.ingredients.objective}

@@ -67,14 +67,14 @@ class Scope:
     def table(self, recipe: Recipe) -> dict[str, Any]:
         """Return the settings that the job reads, as they are stored beside a result."""
         dumped = recipe.model_dump(exclude_none=True)
-        return _nested(_without(_flat(dumped), self.unread(dumped)))
+        return _nest(_without(_flatten(dumped), self.unread(dumped)))
 
     def unread(self, table: Mapping[str, Any]) -> list[str]:
         """Return the names in a table that the job does not read."""
-        flat = _flat(table)
-        only = () if flat.get("optimizer.kind") == "muon" else MUON
-        found = [name for name in flat if name in only or not self._reads(name)]
-        return list(dict.fromkeys(map(_whole_choice, found)))
+        flat = _flatten(table)
+        muon_only = () if flat.get("optimizer.kind") == "muon" else MUON
+        unread = [name for name in flat if name in muon_only or not self._reads(name)]
+        return list(dict.fromkeys(map(_table_of_choice, unread)))
 
     def _reads(self, name: str) -> bool:
         """Whether the setting is read, lies in a table that is, or holds a setting that is."""
@@ -100,25 +100,26 @@ def compose(
     if not isinstance(table, Mapping):
         where = str(source)
         table = read_toml(recipe_path(scope.folder, where, called=scope.called))
-    given, notices = modernised(table, changes)
-    unread = scope.unread(given)
+    user_table, notices = modernised(table, changes)
+    unread = scope.unread(user_table)
     if stored:
         names = ", ".join(unread)
-        notices = [f"settings that {scope.job} does not read: {names}"] if unread else []
+        notices = [f"ignoring settings that {scope.job} does not read: {names}"] if unread else []
     for notice in notices:
         (console or Console()).say(f"notice: {notice}")
     if not stored:
-        refuse_unknown(Recipe, given, "recipe")
+        refuse_unknown(Recipe, user_table, "recipe")
         if unread:
             raise SettingsError(
-                f"{where}: {unread[0]} is set, but {scope.job} does not read it. Leave it out."
+                f"{where}: {unread[0]} is set, but {scope.job} does not read it. Remove it."
             )
-    flat = _without(_flat(given), unread)
-    below = _below(scope.defaults, flat)
+    flat = _without(_flatten(user_table), unread)
+    defaults = _lower_layer(scope.defaults, flat)
     # A table given in place of a default number must hide that number, so that `validate` refuses
     # the table; merged, the two could not be nested.
-    below = {name: below[name] for name in below if not any(_within(own, name) for own in flat)}
-    table = _nested(below | flat)
+    hidden = [name for name in defaults if any(_within(setting, name) for setting in flat)]
+    defaults = {name: value for name, value in defaults.items() if name not in hidden}
+    table = _nest(defaults | flat)
     # Twice, because validating the whole recipe imports torch: plain mistakes are reported first.
     plain = {key: table[key] for key in table if key not in CHOICES}
     recipe = validate(Recipe, plain, where="recipe")
@@ -134,41 +135,41 @@ def modernised(
     table: Mapping[str, Any], changes: Iterable[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """Apply changes to a table under the present names; also return notices about old names."""
-    told, assignments = [], []
-    for name in _flat(table):
+    mentioned, assignments = [], []
+    for name in _flatten(table):
         path = name.split(".")
         # Settings of these tables have names of their own now; other tables moved as a whole.
-        told.append(".".join(path[: 2 if path[0] in RENAMED_INSIDE else 1]))
+        mentioned.append(".".join(path[: 2 if path[0] in RENAMED_INSIDE else 1]))
     for change in changes:
         name, equals, value = change.partition("=")
-        told.append(name.strip())
-        assignments.append(f"{_renamed(name.strip())}{equals}{value}")
-    flat = {_renamed(name): value for name, value in _flat(table).items()}
+        mentioned.append(name.strip())
+        assignments.append(f"{_present_name(name.strip())}{equals}{value}")
+    flat = {_present_name(name): value for name, value in _flatten(table).items()}
     assigned = [assignment.partition("=")[0] for assignment in assignments]
     # Another objective or task must not inherit the settings of the one that it replaces.
-    others = [name.partition(".")[0] for name in assigned if name in CHOSEN]
-    given = apply_overrides(_nested(_below(_without(flat, others), assigned)), assignments)
-    moved = [name for name in dict.fromkeys(told) if _renamed(name) != name]
-    return given, [f"the setting {name} is now called {_renamed(name)}" for name in moved]
+    replaced = [name.partition(".")[0] for name in assigned if name in CHOSEN]
+    updated = apply_overrides(_nest(_lower_layer(_without(flat, replaced), assigned)), assignments)
+    moved = [name for name in dict.fromkeys(mentioned) if _present_name(name) != name]
+    return updated, [f"the setting {name} is now called {_present_name(name)}" for name in moved]
 
 
-def _below(table: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
+def _lower_layer(table: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
     """Flatten a lower layer of settings; drop its run length if the layer above sets any.
 
     A run has steps, minutes or epochs, so `--minutes` must also replace the `steps` of a file.
     """
-    flat = _flat(table)
+    flat = _flatten(table)
     return _without(flat, LENGTH_NAMES) if LENGTH_NAMES & {*names} else flat
 
 
-def _renamed(name: str) -> str:
+def _present_name(name: str) -> str:
     for old in sorted(MOVED, key=len, reverse=True):
         if _within(name, old):  # a table may have moved first, and its setting later
-            return _renamed(MOVED[old] + name.removeprefix(old))
+            return _present_name(MOVED[old] + name.removeprefix(old))
     return name
 
 
-def _whole_choice(name: str) -> str:
+def _table_of_choice(name: str) -> str:
     """Reduce a setting of an objective or a task to the name of its table."""
     top = name.partition(".")[0]
     return top if top in CHOICES else name
@@ -195,15 +196,15 @@ def recipes_folder() -> Path:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return the first difference that forbids resuming, as `name (then, now)`, or None."""
-    old, new = _flat(before, lists=True), _flat(now, lists=True)
+    """Return the first difference that forbids resuming, as `name (was x, is y)`, or None."""
+    old, new = _flatten(before, lists=True), _flatten(now, lists=True)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name) and name.rpartition(".")[2] not in FREE:
-            return f"{name} ({old.get(name)!r} then, {new.get(name)!r} now)"
+            return f"{name} (was {old.get(name)!r}, is now {new.get(name)!r})"
     return None
 
 
-def _flat(table: Mapping[str, object], *, lists: bool = False) -> dict[str, object]:
+def _flatten(table: Mapping[str, object], *, lists: bool = False) -> dict[str, object]:
     """{"a": {"b": 1}} -> {"a.b": 1}; None is skipped, because TOML cannot hold it.
 
     A list is one setting; with `lists`, each entry is one of its own.
@@ -213,27 +214,29 @@ def _flat(table: Mapping[str, object], *, lists: bool = False) -> dict[str, obje
         if lists and isinstance(value, list):
             value = {str(number): part for number, part in enumerate(value)}
         if isinstance(value, Mapping):
-            parts = _flat(value, lists=lists)
+            parts = _flatten(value, lists=lists)
             flat |= {f"{key}.{name}": part for name, part in parts.items()}
         elif value is not None:
             flat[str(key)] = value
     return flat
 
 
-def _nested(flat: Mapping[str, object]) -> dict[str, Any]:
+def _nest(flat: Mapping[str, object]) -> dict[str, Any]:
     """{"a.b": 1} -> {"a": {"b": 1}}"""
     table: dict[str, Any] = {}
     for name, value in flat.items():
         *path, last = name.split(".")
-        place = table
+        inner = table
         for key in path:
-            place = place.setdefault(key, {})
-        place[last] = value
+            inner = inner.setdefault(key, {})
+        inner[last] = value
     return table
 
 
 def _without(flat: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
-    return {n: flat[n] for n in flat if not any(_within(n, out) for out in names)}
+    return {
+        name: flat[name] for name in flat if not any(_within(name, excluded) for excluded in names)
+    }
 
 
 def _within(name: str, table: str) -> bool:

@@ -13,9 +13,9 @@ Entry = dict[str, Any]  # a line of metrics.jsonl
 METRIC = "metric"  # key of the value that the best step maximises
 
 
-def metric_name(name: str, what: str) -> str:
+def metric_name(task: str, metric: str) -> str:
     """Return the name of a task's metric in a run: `name.what` if the run has several tasks."""
-    return f"{name}.{what}" if name else what
+    return f"{task}.{metric}" if task else metric
 
 
 @dataclass

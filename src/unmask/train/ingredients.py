@@ -15,7 +15,7 @@ from unmask.train.sources import Source
 class Digest:
     """The data that a run learns from: its kind, its sha256 and its provenance."""
 
-    name: str  # its kind, as in the error "was begun with another corpus"
+    name: str  # its kind, as in the error "was started with another corpus"
     sha256: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ class TensorBoardWriter:
         require("--tensorboard", "tensorboard", extra="tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
-        self.folder, self.make = folder, SummaryWriter
+        self.folder, self.writer_class = folder, SummaryWriter
         # Opened at the first entry, whose step tells which later points to purge: a resumed run
         # writes them again.
         self.writer: SummaryWriter | None = None
@@ -26,7 +26,7 @@ class TensorBoardWriter:
         """Write one entry."""
         step = int(entry["step"])
         if self.writer is None:
-            self.writer = self.make(str(self.folder), purge_step=step)
+            self.writer = self.writer_class(str(self.folder), purge_step=step)
         for name, value in entry.items():
             if isinstance(value, int | float) and name != "step":
                 self.writer.add_scalar(f"{entry['kind']}/{name}", value, step)

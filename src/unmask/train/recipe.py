@@ -78,9 +78,9 @@ class ModelSettings(Settings):
 
     def config(self, vocab_size: int) -> ModelConfig:
         """Complete the shape for a vocabulary of this size."""
-        named = {} if self.size is None else sized(self.size, vocab_size).model_dump()
-        own = self.model_dump(exclude_none=True, include={*ModelConfig.model_fields})
-        table = {**named, **own, "vocab_size": vocab_size}
+        size_settings = {} if self.size is None else sized(self.size, vocab_size).model_dump()
+        overrides = self.model_dump(exclude_none=True, include={*ModelConfig.model_fields})
+        table = {**size_settings, **overrides, "vocab_size": vocab_size}
         return validate(ModelConfig, table, where="recipe [model]")
 
     def spelled_out(self, config: ModelConfig) -> "ModelSettings":
@@ -88,9 +88,9 @@ class ModelSettings(Settings):
 
         A stored recipe then keeps its meaning when the defaults of a later version change.
         """
-        own = config.model_dump(exclude={"vocab_size", "borrows"})
-        own["layer_settings"] = list(config.layer_settings)  # objects, which a dump makes tables
-        return self.model_copy(update=own)
+        values = config.model_dump(exclude={"vocab_size", "borrows"})
+        values["layer_settings"] = list(config.layer_settings)  # objects, which a dump makes tables
+        return self.model_copy(update=values)
 
 
 class TokenizerSettings(Settings):
@@ -117,20 +117,17 @@ class LoopSettings(Settings):
     micro_batches: Count = 1  # in a step, at least; raised to the number of processes
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
-    prefetch: Literal["auto", "on", "off"] = (
-        "auto"  # prefetch batches in a thread; auto: with a GPU
-    )
+    # Prefetch batches in a thread; auto: if there is a GPU.
+    prefetch: Literal["auto", "on", "off"] = "auto"
     # A running mean of the weights is evaluated and published; its window is a fraction of the run.
     weight_average: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # window of averaged weights
     log_steps: Count = 1
     save_minutes: Annotated[float, Field(gt=0.0)] = 10.0
     save_steps: Count | None = None
-    keep_checkpoints: Annotated[int, Field(ge=2)] = (
-        2  # checkpoints, so that a damaged one has a predecessor
-    )
-    max_skipped_steps: Annotated[int, Field(ge=0)] = (
-        10  # non-finite steps in a row that may be skipped
-    )
+    # At least two checkpoints, so that a damaged one has a predecessor.
+    keep_checkpoints: Annotated[int, Field(ge=2)] = 2
+    # Non-finite steps in a row that may be skipped.
+    max_skipped_steps: Annotated[int, Field(ge=0)] = 10
 
 
 class EvaluateSettings(Settings):
@@ -154,26 +151,28 @@ class Choice(Settings):
         return {"name": self.name, **self.settings.model_dump(exclude_none=True)}
 
 
-def _choice(table: object, kind: Kind, known: Mapping[str, str]) -> object:
+def _validate_choice(table: object, kind: Kind, builtin: Mapping[str, str]) -> object:
     """Validate a table by the objective or task that it names; imports its class, and so torch."""
     if not isinstance(table, Mapping):
         return table  # already a Choice, or something that pydantic refuses with its own message
-    own: dict[str, object] = dict(table)
-    name = own.pop("name", None)
+    settings_table: dict[str, object] = dict(table)
+    name = settings_table.pop("name", None)
     if name is None:
-        names = ", ".join(names_of(kind, known))
+        names = ", ".join(names_of(kind, builtin))
         raise SettingsError(f"recipe [{kind}]: 'name' is missing; need one of {names}.")
     try:
-        config: type[Settings] = find_class(kind, known, str(name)).Config
+        config: type[Settings] = find_class(kind, builtin, str(name)).Config
     except SettingsError as error:
         raise SettingsError(f"recipe [{kind}]: {error}") from None
-    return Choice(name=str(name), settings=validate(config, own, where=f"recipe [{kind}]"))
+    return Choice(
+        name=str(name), settings=validate(config, settings_table, where=f"recipe [{kind}]")
+    )
 
 
-_objective = partial(_choice, kind="objective", known=OBJECTIVES)
-_task = partial(_choice, kind="task", known=TASKS)
-ObjectiveChoice = Annotated[Choice, BeforeValidator(_objective)]
-TaskChoice = Annotated[Choice, BeforeValidator(_task)]
+_objective_choice = partial(_validate_choice, kind="objective", builtin=OBJECTIVES)
+_task_choice = partial(_validate_choice, kind="task", builtin=TASKS)
+ObjectiveChoice = Annotated[Choice, BeforeValidator(_objective_choice)]
+TaskChoice = Annotated[Choice, BeforeValidator(_task_choice)]
 
 
 class TaskEntry(Settings):
@@ -204,23 +203,25 @@ class Recipe(Settings):
     evaluate: EvaluateSettings = EvaluateSettings()
 
     @model_validator(mode="after")
-    def _auto_needs_a_clock(self) -> "Recipe":
+    def _check_auto_size(self) -> "Recipe":
         if self.model.size == AUTO and self.schedule.minutes is None:
             raise ValueError(
-                f'model.size is "{AUTO}", which needs to know how long the run is. Give --minutes, '
-                "or a size."
+                f'model.size is "{AUTO}", which chooses a size for a time budget, but '
+                "schedule.minutes is not set. Set it (--minutes), or give model.size a fixed size."
             )
         return self
 
     @model_validator(mode="after")
-    def _names_differ(self) -> "Recipe":
+    def _check_unique_names(self) -> "Recipe":
         names = [entry.name for entry in self.tasks]
         if len(set(names)) != len(names):
-            raise ValueError(f"two tasks are called {names!r}; need a name for each.")
+            raise ValueError(f"task names are not unique: {names!r}. Give each task its own name.")
         return self
 
     def changed(self, **tables: Mapping[str, Any]) -> "Recipe":
         """Copy with some settings of some tables replaced: `loop={"micro_batches": 2}`."""
-        before: dict[str, Settings] = dict(self)
-        update = {name: before[name].model_copy(update=own) for name, own in tables.items()}
+        current: dict[str, Settings] = dict(self)
+        update = {
+            name: current[name].model_copy(update=changes) for name, changes in tables.items()
+        }
         return self.model_copy(update=update)

@@ -108,12 +108,12 @@ class Run:
                     console.finish()
 
     def _train(self, site: Site) -> Outcome:
-        recipe, group = self._resolved(site), site.processes
-        given = self.job.build(recipe, site)
-        for names in filter(None, given.publish.values()):
-            part_of(given.network, names)  # raises now, rather than when training is over
+        recipe, group = self._resolve_recipe(site), site.processes
+        ingredients = self.job.build(recipe, site)
+        for names in filter(None, ingredients.publish.values()):
+            part_of(ingredients.network, names)  # raises now, rather than when training is over
         # Every process reads the data by itself; other data on one of them would go unnoticed.
-        group.refuse_difference(given.digest.sha256, f"the {given.digest.name}")
+        group.refuse_difference(ingredients.digest.sha256, f"the {ingredients.digest.name}")
         group.refuse_difference(self.job.scope.table(recipe), "the recipe")
         group.wait()
         site.folder.start_over()  # the old run survives if anything above fails
@@ -123,18 +123,18 @@ class Run:
         for name, callback in registered("callback").items():
             site.folder.listeners.append(CallbackListener(name, callback, site.folder.say))
         group.wait()
-        _announce(given, site)
+        _log_parameter_count(ingredients, site)
         # A run that was killed before its first checkpoint starts over, and is checked again.
         fresh = not any(site.folder.checkpoints.glob("step-*"))
         if site.check and fresh and group.first:
-            preflight(given, site)
+            preflight(ingredients, site)
         group.wait()
-        loop = Loop(given, recipe, site, shard=self.options.shard)
+        loop = Loop(ingredients, recipe, site, shard=self.options.shard)
         facts = {
             **environment(),
-            "corpus": given.digest.sha256,
-            "data": given.digest.name,
-            "tokenizer": given.tokens.digest(),
+            "corpus": ingredients.digest.sha256,
+            "data": ingredients.digest.name,
+            "tokenizer": ingredients.tokens.digest(),
             "processes": group.world,
             "shard": self.options.shard,
             "precision": loop.precision,
@@ -147,45 +147,46 @@ class Run:
         begin(site.folder, self.job.scope, recipe, facts, stored)
         loop.resume()
         loop.run()
-        given.evaluator.report()
-        best = given.evaluator.best(loop.position)
+        ingredients.evaluator.report()
+        best = ingredients.evaluator.best(loop.position)
         return Outcome(self.out, {**best.scores, "step": best.step})
 
-    def _resolved(self, site: Site) -> Recipe:
+    def _resolve_recipe(self, site: Site) -> Recipe:
         """Fill in what the recipe leaves open, and fit its micro-batches to the processes."""
         recipe = self.recipe or site.stored
         if recipe is None:
             raise FolderError(
-                f"{self.out}: no run to resume (recipe.toml is not there). Check the path."
+                f"{self.out}: no run to resume: the folder has no recipe.toml. Check the path."
             )
         if self.options.shard:
-            recipe.optimizer.refuse_shares()
+            recipe.optimizer.refuse_sharding()
         recipe = self.job.resolve(recipe, site)
         # Resuming never goes below the stored number: how a step is split decides the last bits.
-        before = site.stored.loop.micro_batches if site.stored else 1
-        least = max(recipe.loop.micro_batches, before)
-        needed = micro_batches(least, site.processes, shard=self.options.shard)
+        stored_minimum = site.stored.loop.micro_batches if site.stored else 1
+        minimum = max(recipe.loop.micro_batches, stored_minimum)
+        needed = micro_batches(minimum, site.processes, shard=self.options.shard)
         if needed != recipe.loop.micro_batches:
             site.folder.say(
-                f"loop.micro_batches is raised from {recipe.loop.micro_batches} to {needed}: each "
-                f"of {site.processes.world} processes computes at least one micro-batch of a step"
+                f"loop.micro_batches is raised from {recipe.loop.micro_batches} to {needed}, so "
+                f"that each of {site.processes.world} processes computes at least one micro-batch "
+                "of a step"
             )
         return recipe.changed(loop={"micro_batches": needed})
 
 
-def micro_batches(least: int, group: Processes, *, shard: bool) -> int:
-    """Return the smallest number of micro-batches, `least` or more, that the processes can share.
+def micro_batches(minimum: int, group: Processes, *, shard: bool) -> int:
+    """Return the smallest number of micro-batches from `minimum` on that the processes can share.
 
     With sharded weights, every process must run equally many: each pass gathers weights from all.
     """
     if shard:
-        return -(-least // group.world) * group.world
-    return max(least, group.world)
+        return -(-minimum // group.world) * group.world
+    return max(minimum, group.world)
 
 
-def _announce(given: Ingredients, site: Site) -> None:
-    network = given.network
+def _log_parameter_count(ingredients: Ingredients, site: Site) -> None:
+    network = ingredients.network
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     count = count_parameters(network)
-    some = "" if trained == count else f", {trained:,} of them trained"
-    site.folder.say(f"{count:,} parameters{some}")
+    trained_note = "" if trained == count else f", of which {trained:,} are trained"
+    site.folder.say(f"{count:,} parameters{trained_note}")

@@ -61,7 +61,7 @@ class RunFolder:
     recipe: dict[str, Any] = field(default_factory=dict)  # as it is stored beside results
     claimed: set[str] = field(default_factory=set)  # names that are known to be listed
     replaces: bool = False  # an old run stays until this one is ready to start
-    waiting: list[tuple[str, str]] = field(default_factory=list)  # (file, text) to append then
+    deferred: list[tuple[str, str]] = field(default_factory=list)  # (file, text) to append then
 
     def claim(self, name: str) -> None:
         """List a file or folder as written by the run; call it before the first write.
@@ -78,9 +78,9 @@ class RunFolder:
             delete_run(self.path)
             self.checkpoints.mkdir(exist_ok=True)
         self.replaces = False  # on all processes: metrics() must not hide the new run's lines
-        for name, text in self.waiting:
+        for name, text in self.deferred:
             self._append(name, text)
-        self.waiting.clear()
+        self.deferred.clear()
 
     @property
     def checkpoints(self) -> Path:
@@ -119,12 +119,14 @@ class RunFolder:
         """Drop the metrics of steps after `step`, which will be taken again."""
         if self.writes:
             kept = [entry for entry in self.metrics() if entry["step"] <= step]
-            self.put(METRICS, "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept))
+            self.put(
+                METRICS, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in kept)
+            )
 
     def _append(self, name: str, text: str) -> None:
         # Until the new run can start, the old one stays as it is, its log included.
         if self.replaces:
-            self.waiting.append((name, text))
+            self.deferred.append((name, text))
             return
         self.claim(name)
         try:
@@ -137,13 +139,13 @@ class RunFolder:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Read the metrics of a run, skipping lines that a killed process left unfinished."""
     path = run / METRICS
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for line in path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []:
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict):
-                found.append(entry)
-    return found
+                entries.append(entry)
+    return entries
 
 
 def of_kind(metrics: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -159,26 +161,26 @@ def open_run(
 
     A run that fails before it has started leaves nothing of its own behind.
     """
-    begun = (path / RECIPE).exists()
-    folder = RunFolder(path, console, writes, replaces=begun and overwrite and not resume)
+    has_run = (path / RECIPE).exists()
+    folder = RunFolder(path, console, writes, replaces=has_run and overwrite and not resume)
     if not writes:
         yield folder
         return
     check_output_folder(path, renamed=False)
-    ours = (path / LOCK).exists()  # a run that was killed before it wrote its recipe
-    if path.is_dir() and any(path.iterdir()) and not begun and not ours:
-        raise FolderError(f"{path}: not empty, and no run. Give another --out.")
-    if begun and not resume and not overwrite:
+    has_lock = (path / LOCK).exists()  # a run that was killed before it wrote its recipe
+    if path.is_dir() and any(path.iterdir()) and not has_run and not has_lock:
+        raise FolderError(f"{path}: the folder is not empty and holds no run. Give another --out.")
+    if has_run and not resume and not overwrite:
         raise FolderError(
-            f"{path}: a run is there already. Go on with it (--resume), begin it anew "
+            f"{path}: the folder already holds a run. Continue it (--resume), replace it "
             "(--overwrite), or give another --out."
         )
-    new = not path.exists()
+    is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     with file_lock(path / LOCK, what="this run"):
         if folder.replaces:
             refuse_foreign_files(path)  # the old run is deleted later, in start_over
-        elif begun or ours:
+        elif has_run or has_lock:
             # Runs of version 0.1 kept no list, and `claim` never adds what exists already.
             written.write_list(path, names_in(path))
         (path / CHECKPOINTS).mkdir(exist_ok=True)
@@ -189,7 +191,7 @@ def open_run(
         try:
             yield folder
         except BaseException:
-            if new and not (path / RECIPE).exists():
+            if is_new and not (path / RECIPE).exists():
                 with suppress(OSError, FolderError):  # keep the folder if it holds foreign files
                     delete_run(path)
                     (path / LOCK).unlink()
@@ -203,7 +205,7 @@ def delete_run(path: Path) -> None:
     The lock file stays, because the caller holds it.
     """
     contents = refuse_foreign_files(path)
-    contents.own = [own for own in contents.own if own != path / LOCK]
+    contents.own = [member for member in contents.own if member != path / LOCK]
     written.delete(contents)
 
 
@@ -229,7 +231,9 @@ def names_in(path: Path) -> list[str]:
                 names.append(f"{parent}/{step[0]}")
     with suppress(UserError):  # an unreadable recipe names no tasks
         tasks = read_toml(path / RECIPE).get("tasks", [])
-        names += [f"models/{t['name']}" for t in tasks if isinstance(t, dict) and "name" in t]
+        names += [
+            f"models/{task['name']}" for task in tasks if isinstance(task, dict) and "name" in task
+        ]
     return list(dict.fromkeys(names))
 
 
@@ -248,38 +252,40 @@ def begin(
         # The recipe goes last: a folder without one does not count as a run.
         folder.put(RECIPE, write_toml(folder.recipe))
         return
-    before = read_json(folder.path / FACTS)
+    stored_facts = read_json(folder.path / FACTS)
     for name in BINDING:
-        if before.get(name) != facts[name]:
-            what = facts["data"] if name == "corpus" else name
+        if stored_facts.get(name) != facts[name]:
+            data_name = facts["data"] if name == "corpus" else name
             raise FolderError(
-                f"{folder.path}: was begun with another {what} (sha256 {before.get(name)!s:.12}... "
-                f"then, {facts[name]!s:.12}... now). Resume it with that one, or begin another run."
+                f"{folder.path}: the run was started with another {data_name} (sha256 was "
+                f"{stored_facts.get(name)!s:.12}..., is now {facts[name]!s:.12}...). Resume it "
+                f"with the original {data_name}, or start a new run with another --out."
             )
     changed = difference(scope.table(stored), folder.recipe)
     if changed:
         raise FolderError(
-            f"{folder.path}: was begun with other settings: {changed}. Resume without changing "
-            "them, or begin another run with another --out."
+            f"{folder.path}: the run was started with other settings: {changed}. Resume with the "
+            "same settings, or start a new run with another --out."
         )
-    _compare_plugins(folder, before.get("plugins", {}), facts["plugins"])
+    _compare_plugins(folder, stored_facts.get("plugins", {}), facts["plugins"])
     for name in EXACT:
-        if name in before and before[name] != facts[name]:
+        if name in stored_facts and stored_facts[name] != facts[name]:
             folder.say(
                 f"warning: not bit-identical to an uninterrupted run, because {name} was "
-                f"{before[name]!r} and is {facts[name]!r}"
+                f"{stored_facts[name]!r} and is {facts[name]!r}"
             )
 
 
-def _compare_plugins(folder: RunFolder, before: dict[str, str], now: dict[str, str]) -> None:
+def _compare_plugins(folder: RunFolder, stored: dict[str, str], loaded: dict[str, str]) -> None:
     """Refuse to resume without a plugin of the run; warn about one whose code has changed."""
-    for name, digest in before.items():
-        if name not in now:
+    for name, digest in stored.items():
+        if name not in loaded:
             raise FolderError(
-                f"{folder.path}: was begun with the plugin {name}. Give it again: --plugin {name}"
+                f"{folder.path}: the run was started with the plugin {name}, which is not loaded. "
+                f"Add --plugin {name}."
             )
-        if now[name] != digest:
-            folder.say(f"warning: the plugin {name} has changed since the run was begun")
+        if loaded[name] != digest:
+            folder.say(f"warning: the plugin {name} has changed since the run was started")
 
 
 def stored_recipe(path: Path, scope: Scope, console: Console | None = None) -> Recipe | None:
@@ -304,7 +310,7 @@ def environment() -> dict[str, object]:
 def processor() -> str:
     """Return the name of the CPU: kernels differ between CPUs, and with them the order of sums."""
     with suppress(OSError):
-        told = Path("/proc/cpuinfo").read_text("utf-8")
-        if name := re.search(r"^model name\s*:(.*)", told, re.MULTILINE):
+        cpuinfo = Path("/proc/cpuinfo").read_text("utf-8")
+        if name := re.search(r"^model name\s*:(.*)", cpuinfo, re.MULTILINE):
             return name[1].strip()
     return platform.processor() or platform.machine()

@@ -49,7 +49,7 @@ class Source(Protocol):
     def steps_per_epoch(self) -> float:
         """Number of steps in one pass over the data; may be fractional."""
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan all micro-batches of a step; also return the cursor of the next step."""
 
     def sample(self, count: int) -> Batch:
@@ -77,26 +77,27 @@ class ShuffledWindows:
         self.objective = objective
         self.seed, self.loop = recipe.seed, recipe.loop
         self.steps_per_epoch = len(items) / self.loop.batch_size
-        self._order: tuple[int, NDArray[np.int64]] | None = None
+        self._cached_order: tuple[int, NDArray[np.int64]] | None = None
         if not items:
             raise DataError("there are no examples to train on; need at least one.")
         if self.loop.batch_size < self.loop.micro_batches:
             raise SettingsError(
-                f"loop.batch_size is {self.loop.batch_size}, for {self.loop.micro_batches} "
-                "micro-batches; need an example for each. Raise loop.batch_size."
+                f"loop.batch_size is {self.loop.batch_size}, but a step has "
+                f"{self.loop.micro_batches} micro-batches and each needs at least one example. "
+                "Raise loop.batch_size."
             )
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the next items, in micro-batches of similar length that keep groups whole."""
-        numbers, then = self.take(cursor, self.loop.batch_size)
-        parts = _adjusted(self.parts(numbers), self.loop.micro_batches)
-        return _lazy(parts, self.seed, step, progress), then
+        numbers, next_cursor = self.take(cursor, self.loop.batch_size)
+        parts = _adjust_count(self.parts(numbers), self.loop.micro_batches)
+        return _plan_micro_batches(parts, self.seed, step, progress), next_cursor
 
     def parts(self, numbers: Sequence[int]) -> list["_Part"]:
         """Split items into parts of `loop.micro_batch_tokens` tokens, shortest items first."""
         lengths = [self.length(i) for i in numbers]
-        found = group_by_length(lengths, self.loop.micro_batch_tokens)
-        return [_Part(self, [numbers[i] for i in places]) for places in found]
+        groups = group_by_length(lengths, self.loop.micro_batch_tokens)
+        return [_Part(self, [numbers[i] for i in indices]) for indices in groups]
 
     def sample(self, count: int) -> Batch:
         """Build a batch of the first items, prepared as at the start of a run."""
@@ -107,10 +108,10 @@ class ShuffledWindows:
         epoch, row = cursor.get("epoch", 0), cursor.get("row", 0)
         taken: list[int] = []
         while len(taken) < count:
-            order = self._epoch(epoch)
-            some = order[row : row + count - len(taken)]
-            taken += some.tolist()
-            row += len(some)
+            order = self._epoch_order(epoch)
+            chunk = order[row : row + count - len(taken)]
+            taken += chunk.tolist()
+            row += len(chunk)
             if row == len(order):
                 epoch, row = epoch + 1, 0
         return taken, {"epoch": epoch, "row": row}
@@ -119,29 +120,30 @@ class ShuffledWindows:
         """Build the batch of these items, prepared by the objective."""
         groups = [self.items[i] for i in numbers]
         batch = self.lay_out([example for group in groups for example in group])
-        known = [i for i, group in zip(numbers, groups, strict=True) for _ in group]
-        batch = replace(batch, number=torch.tensor(known, dtype=torch.long), seed=seed)
-        if len(known) > len(groups):  # without groups, every example is a record of its own
-            places = [place for place, group in enumerate(groups) for _ in group]
-            batch = replace(batch, record=torch.tensor(places, dtype=torch.long))
+        item_numbers = [i for i, group in zip(numbers, groups, strict=True) for _ in group]
+        batch = replace(batch, number=torch.tensor(item_numbers, dtype=torch.long), seed=seed)
+        if len(item_numbers) > len(groups):  # without groups, every example is a record of its own
+            record_numbers = [record for record, group in enumerate(groups) for _ in group]
+            batch = replace(batch, record=torch.tensor(record_numbers, dtype=torch.long))
         return self.objective.prepare(batch, counter_rng.key(self.seed, _PREPARE), progress)
 
     def length(self, item: int) -> int:
         """Number of tokens of an item."""
         return sum(len(example.ids) for example in self.items[item])
 
-    def _epoch(self, number: int) -> NDArray[np.int64]:
-        known = self._order  # read once: the thread of Prefetch may replace it at any moment
-        if known is not None and known[0] == number:
-            return known[1]
+    def _epoch_order(self, number: int) -> NDArray[np.int64]:
+        # Read once, because the thread of Prefetch may replace it at any moment.
+        cached = self._cached_order
+        if cached is not None and cached[0] == number:
+            return cached[1]
         root = counter_rng.key(self.seed, _ORDER, number)
         order = counter_rng.permutation(root, len(self.items))
         if self.neighbours > 1:
-            order = self._sorted(order, root)
-        self._order = number, order  # one assignment, so that number and order always match
+            order = self._sort_by_length(order, root)
+        self._cached_order = number, order  # one assignment, so that number and order always match
         return order
 
-    def _sorted(self, order: NDArray[np.int64], root: int) -> NDArray[np.int64]:
+    def _sort_by_length(self, order: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Sort each pool of steps by length, cut it into steps, and shuffle the steps of all pools.
 
         Without the last shuffle, lengths would rise and fall with the steps.
@@ -169,10 +171,11 @@ class _Part:
 
     def halves(self) -> list["_Part"]:
         half = len(self.numbers) // 2
-        return [replace(self, numbers=n) for n in (self.numbers[:half], self.numbers[half:])]
+        halves = self.numbers[:half], self.numbers[half:]
+        return [replace(self, numbers=numbers) for numbers in halves]
 
 
-def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
+def _adjust_count(parts: list[_Part], unit: int) -> list[_Part]:
     """Split the largest parts until the number of parts is a multiple of `unit`.
 
     Where there are too few items for that, join the smallest adjacent parts instead.
@@ -183,19 +186,29 @@ def _adjusted(parts: list[_Part], unit: int) -> list[_Part]:
     while len(parts) > count:
         pairs = enumerate(pairwise(parts))
         # Only parts of one source can share a batch: another one lays its examples out differently.
-        place = min((a.tokens + b.tokens, i) for i, (a, b) in pairs if a.source is b.source)[1]
-        both = parts[place].numbers + parts[place + 1].numbers
-        parts[place : place + 2] = [replace(parts[place], numbers=both)]
+        joined_tokens = [
+            (left.tokens + right.tokens, i)
+            for i, (left, right) in pairs
+            if left.source is right.source
+        ]
+        index = min(joined_tokens)[1]
+        joined_numbers = parts[index].numbers + parts[index + 1].numbers
+        parts[index : index + 2] = [replace(parts[index], numbers=joined_numbers)]
     while len(parts) < count:
         largest = max(range(len(parts)), key=lambda i: len(parts[i].numbers))
         parts[largest : largest + 1] = parts[largest].halves()
     return parts
 
 
-def _lazy(parts: Sequence[_Part], root: int, step: int, progress: float) -> list[LazyMicroBatch]:
+def _plan_micro_batches(
+    parts: Sequence[_Part], run_seed: int, step: int, progress: float
+) -> list[LazyMicroBatch]:
     """Plan one micro-batch for each part, with a dropout seed of its own."""
     # Seeded by place in the step and not by process, so two processes draw what one would.
-    seeds = [counter_rng.key(root, _DROPOUT, step, 0, place) % 2**63 for place in range(len(parts))]
+    seeds = [
+        counter_rng.key(run_seed, _DROPOUT, step, 0, position) % 2**63
+        for position in range(len(parts))
+    ]
     return [
         LazyMicroBatch(partial(part.source.batch, part.numbers, seed, progress), seed)
         for part, seed in zip(parts, seeds, strict=True)
@@ -221,49 +234,54 @@ class Mixture:
         unit = self.loop.micro_batches
         if per == "record" and len(sources) > self.loop.batch_size // unit * unit:
             raise SettingsError(
-                f"loop.batch_size is {self.loop.batch_size}, for {len(sources)} data sets in "
-                f"{unit} micro-batches; need an example for each. Raise loop.batch_size."
+                f"loop.batch_size is {self.loop.batch_size}, but a step has {len(sources)} data "
+                f"sets and {unit} micro-batches, and each needs at least one example. Raise "
+                "loop.batch_size."
             )
         sizes = np.array([len(source.items) for source in sources.values()], dtype=np.float64)
         self.bounds = np.cumsum(sizes**temperature / (sizes**temperature).sum())
         self.steps_per_epoch = sum(source.steps_per_epoch for source in sources.values())
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the next items of the sources that this step draws."""
-        draws_of = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
-        units = draws_of[self.per]
+        unit_counts = {"step": 1, "piece": self.loop.micro_batches, "record": self.loop.batch_size}
+        units = unit_counts[self.per]
         # Numbered through the whole run: what a step draws depends on its number alone.
-        names = self._drawn([step * units + unit for unit in range(units)])
-        each, more = divmod(self.loop.batch_size, units)  # the first `more` units get one item more
+        names = self._draw_sources([step * units + unit for unit in range(units)])
+        # The first `remainder` units get one item more.
+        per_unit, remainder = divmod(self.loop.batch_size, units)
         parts: list[_Part] = []
         for name, source in self.sources.items():
-            drawn = [each + (unit < more) for unit in range(units) if names[unit] == name]
-            if drawn:
-                own = {key: cursor.get(f"{name}.{key}", 0) for key in ("epoch", "row")}
-                numbers, then = source.take(own, sum(drawn))
-                cursor = cursor | {f"{name}.{key}": value for key, value in then.items()}
+            item_counts = [
+                per_unit + (unit < remainder) for unit in range(units) if names[unit] == name
+            ]
+            if item_counts:
+                source_cursor = {key: cursor.get(f"{name}.{key}", 0) for key in ("epoch", "row")}
+                numbers, next_cursor = source.take(source_cursor, sum(item_counts))
+                cursor = cursor | {f"{name}.{key}": value for key, value in next_cursor.items()}
                 parts += source.parts(numbers)
-        return _lazy(_adjusted(parts, self.loop.micro_batches), self.seed, step, progress), cursor
+        parts = _adjust_count(parts, self.loop.micro_batches)
+        return _plan_micro_batches(parts, self.seed, step, progress), cursor
 
     def sample(self, count: int) -> Batch:
         """Build a batch of the first items of the first source."""
         return next(iter(self.sources.values())).sample(count)
 
-    def _drawn(self, units: Sequence[int]) -> list[str]:
+    def _draw_sources(self, units: Sequence[int]) -> list[str]:
         names = list(self.sources)
-        found = counter_rng.uniform(
+        draws = counter_rng.uniform(
             counter_rng.key(self.seed, _MIXTURE), np.array(units, dtype=np.uint64)
         )
-        places: list[int] = np.searchsorted(self.bounds, found, side="right").tolist()
+        indices: list[int] = np.searchsorted(self.bounds, draws, side="right").tolist()
         # Rounding may leave the last bound just below 1, and a draw above it.
-        return [names[min(place, len(names) - 1)] for place in places]
+        return [names[min(index, len(names) - 1)] for index in indices]
 
 
 @dataclass(frozen=True)
 class Dealt:
     """The share of a step that one process computes."""
 
-    pieces: Sequence[MicroBatch]
+    micro_batches: Sequence[MicroBatch]
     rounds: int  # largest number of micro-batches on any process
     cursor: Cursor
 
@@ -276,10 +294,10 @@ class Dealer:
 
     def take(self, cursor: Cursor, step: int, progress: float) -> Dealt:
         """Build this process's micro-batches of a step."""
-        pieces, then = self.source.pieces(cursor, step, progress)
-        mine = pieces[self.processes.rank :: self.processes.world]
-        rounds = -(-len(pieces) // self.processes.world)
-        return Dealt([MicroBatch(piece.make(), piece.seed) for piece in mine], rounds, then)
+        planned, next_cursor = self.source.plan_step(cursor, step, progress)
+        mine = planned[self.processes.rank :: self.processes.world]
+        rounds = -(-len(planned) // self.processes.world)
+        return Dealt([MicroBatch(lazy.make(), lazy.seed) for lazy in mine], rounds, next_cursor)
 
 
 class Prefetch:
@@ -288,17 +306,17 @@ class Prefetch:
     `progress_at` predicts the progress of the run at a step.
     """
 
-    def __init__(self, deal: Dealer, progress_at: Callable[[int], float]) -> None:
-        self.deal, self.progress_at = deal, progress_at
+    def __init__(self, dealer: Dealer, progress_at: Callable[[int], float]) -> None:
+        self.dealer, self.progress_at = dealer, progress_at
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self.made: tuple[Cursor, int, Future[Dealt]] | None = None
+        self.pending: tuple[Cursor, int, Future[Dealt]] | None = None
 
     def take(self, cursor: Cursor, step: int, progress: float) -> Dealt:
         """Return the batches that were built ahead, if they are for this step; else build them."""
-        if self.made is not None and self.made[:2] == (cursor, step):
-            dealt = self.made[2].result()
+        if self.pending is not None and self.pending[:2] == (cursor, step):
+            dealt = self.pending[2].result()
         else:  # the first step, or a step that is repeated
-            dealt = self.deal.take(cursor, step, progress)
-        at = dealt.cursor, step + 1, self.progress_at(step + 1)
-        self.made = *at[:2], self.thread.submit(self.deal.take, *at)
+            dealt = self.dealer.take(cursor, step, progress)
+        next_step = dealt.cursor, step + 1, self.progress_at(step + 1)
+        self.pending = *next_step[:2], self.thread.submit(self.dealer.take, *next_step)
         return dealt

@@ -227,8 +227,8 @@ def shares(corpus, world, steps, recipe):
             source = CorpusSource(corpus, recipe, masked)
             dealt = Dealer(source, Processes(rank, world)).take(cursors[rank], step, step / steps)
             cursors[rank] = dealt.cursor
-            assert dealt.rounds == len(dealt.pieces) == 4 // world
-            pieces += dealt.pieces
+            assert dealt.rounds == len(dealt.micro_batches) == 4 // world
+            pieces += dealt.micro_batches
         assert all(cursor == cursors[0] for cursor in cursors)
         found.append(sorted(pieces, key=lambda piece: piece.seed))
     return found, cursors[0]

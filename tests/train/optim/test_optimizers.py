@@ -8,7 +8,12 @@ from torch import nn
 
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
-from unmask.train.optim.optimizers import make_optimizer, read_moments, set_rate, write_moments
+from unmask.train.optim.optimizers import (
+    make_optimizer,
+    read_moments,
+    set_learning_rate,
+    write_moments,
+)
 from unmask.train.optim.schedules import OptimizerSettings
 
 EVERY_HEAD = bert_heads(tokens=True, pair=True, labels="token", label_names=("a", "b"))
@@ -130,5 +135,5 @@ def test_moments_are_named_after_their_parameters():
 
 def test_a_rate_is_set_for_every_group():
     optimizer = make_optimizer(tiny_network(), OptimizerSettings())
-    set_rate(optimizer, 0.25)
+    set_learning_rate(optimizer, 0.25)
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]

@@ -18,7 +18,7 @@ from unmask.data.corpus.stream import Cursor as Row
 from unmask.data.corpus.stream import Stream
 from unmask.objectives import OBJECTIVES
 from unmask.objectives.base import Objective, TextStatistics
-from unmask.system.errors import SettingsError
+from unmask.system.errors import SettingsError, plural
 from unmask.system.plugins import find_class
 from unmask.system.settings import Settings
 from unmask.text.vocabulary import SPECIALS, Vocabulary
@@ -43,8 +43,8 @@ def objective_for(recipe: Recipe, vocabulary: Vocabulary) -> Objective:
     )
     if main.needs_pairs and not paired:
         raise SettingsError(
-            f'recipe [objective]: name is "{name}" and data.pairs is "off"; need pairs to tell '
-            'apart. Set data.pairs="nsp" or "sop".'
+            f'recipe [objective]: "{name}" needs sentence pairs, but data.pairs is "off". Set '
+            'data.pairs="nsp" or "sop".'
         )
     if not paired or main.needs_pairs:
         return main  # without pairs, or with pairs that it judges itself
@@ -82,21 +82,23 @@ class CorpusSource:
         """Number of steps of the first phase in one pass over the corpus."""
         return len(self.streams[0].epoch(0)) / self.phases[0].rows
 
-    def pieces(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
+    def plan_step(self, cursor: Cursor, step: int, progress: float) -> PlannedStep:
         """Plan the micro-batches of a step, small enough for the CPU's cache."""
-        number = self._phase(progress)
+        number = self._phase_index(progress)
         phase, stream = self.phases[number], self.streams[number]
         # Rows of another length are other rows: each phase starts at the beginning of its stream.
-        same = cursor.get("phase", 0) == number
-        at = Row(cursor.get("epoch", 0), cursor.get("row", 0)) if same else Row()
-        rows, then = stream.take(at, phase.rows)
-        pieces, begin = [], 0
-        for place, size in enumerate(self._sizes(phase)):
-            seed = counter_rng.key(self.recipe.seed, _DROPOUT, step, place) % 2**63
-            group = rows[begin : begin + size]
-            pieces.append(LazyMicroBatch(partial(self._batch, stream, group, seed, progress), seed))
-            begin += size
-        return pieces, {"phase": number, "epoch": then.epoch, "row": then.row}
+        same_phase = cursor.get("phase", 0) == number
+        position = Row(cursor.get("epoch", 0), cursor.get("row", 0)) if same_phase else Row()
+        rows, next_row = stream.take(position, phase.rows)
+        micro_batches, start = [], 0
+        for index, size in enumerate(self._sizes(phase)):
+            seed = counter_rng.key(self.recipe.seed, _DROPOUT, step, index) % 2**63
+            group = rows[start : start + size]
+            micro_batches.append(
+                LazyMicroBatch(partial(self._batch, stream, group, seed, progress), seed)
+            )
+            start += size
+        return micro_batches, {"phase": number, "epoch": next_row.epoch, "row": next_row.row}
 
     def sample(self, count: int) -> Batch:
         """Build a batch of the first rows, prepared as at the start of a run."""
@@ -112,23 +114,24 @@ class CorpusSource:
 
     def _sizes(self, phase: Phase) -> list[int]:
         """Return the rows of each micro-batch; their number is a multiple of loop.micro_batches."""
-        most = max(self.recipe.loop.micro_batch_tokens // phase.length, 1)
+        max_rows = max(self.recipe.loop.micro_batch_tokens // phase.length, 1)
         unit = self.recipe.loop.micro_batches
         if phase.rows < unit:
             raise SettingsError(
-                f"recipe [[schedule.phases]]: {phase.rows} sequences a step cannot be shared by "
-                f"{unit} micro-batches. Raise batch_tokens to {unit * phase.length} or more."
+                f"recipe [[schedule.phases]]: a step has {phase.rows} "
+                f"{plural('sequence', phase.rows)}, but {unit} "
+                f"micro-batches. Raise batch_tokens to {unit * phase.length} or more."
             )
         # Equal micro-batches if possible; otherwise as even as they can be.
-        fits = [m for m in range(1, most + 1) if phase.rows % (m * unit) == 0]
+        fits = [rows for rows in range(1, max_rows + 1) if phase.rows % (rows * unit) == 0]
         if fits:
             return [max(fits)] * (phase.rows // max(fits))
         # Small enough for `most` rows each, but never more micro-batches than rows.
-        count = math.ceil(math.ceil(phase.rows / most) / unit) * unit
+        count = math.ceil(math.ceil(phase.rows / max_rows) / unit) * unit
         count = min(count, phase.rows // unit * unit)
         return [len(part) for part in np.array_split(np.arange(phase.rows), count)]
 
-    def _phase(self, progress: float) -> int:
+    def _phase_index(self, progress: float) -> int:
         """Return the number of the phase at this progress."""
         for number, end in enumerate(accumulate(phase.share for phase in self.phases)):
             if progress < end - 1e-9:  # sums of shares are rounded
@@ -138,11 +141,11 @@ class CorpusSource:
 
 def check_corpus(source: CorpusSource, say: Callable[[str], None]) -> None:
     """Check a corpus before the first step; warn, or refuse what cannot be learned from."""
-    share = source.corpus.statistics.duplicate_share
-    if share > DUPLICATES:
+    duplicate_share = source.corpus.statistics.duplicate_share
+    if duplicate_share > DUPLICATES:
         say(
-            f"warning: about {share:.0%} of the sentences have occurred before; the model will "
-            "learn them by heart. Remove repeated documents"
+            f"warning: about {duplicate_share:.0%} of the sentences are duplicates, which the "
+            "model will memorise. Remove repeated documents"
         )
     if source.recipe.data.pairs != "off":
         _check_pairs(source)
@@ -151,19 +154,20 @@ def check_corpus(source: CorpusSource, say: Callable[[str], None]) -> None:
 
 def _check_pairs(source: CorpusSource) -> None:
     labels = source.streams[0].epoch(0).plan.label
-    yes, no = np.count_nonzero(labels == IS_NEXT), np.count_nonzero(labels == NOT_NEXT)
-    if not yes + no:
+    positives, negatives = np.count_nonzero(labels == IS_NEXT), np.count_nonzero(labels == NOT_NEXT)
+    if not positives + negatives:
         raise PreflightError(
-            f"preflight: {source.corpus.path}: not one pair; every document has a single sentence. "
-            'Keep sentences of a document together, or train without pairs: --set data.pairs="off"'
+            f"preflight: {source.corpus.path}: no sentence pairs, because every document has a "
+            "single sentence. Keep the sentences of a document together, or train without pairs: "
+            '--set data.pairs="off"'
         )
-    share = no / (yes + no)
+    share = negatives / (positives + negatives)
     # Four standard deviations of a fair coin: a small corpus may be that far off by chance.
-    margin = max(BALANCE, 4 * 0.5 / math.sqrt(yes + no))
+    margin = max(BALANCE, 4 * 0.5 / math.sqrt(positives + negatives))
     if abs(share - 0.5) > margin:
         raise PreflightError(
-            f"preflight: {share:.1%} of the pairs are wrong ones; need half. Few or equal "
-            "documents do that: look at the corpus."
+            f"preflight: {share:.1%} of the sentence pairs are negative; need about half. The "
+            "corpus may have too few documents, or identical ones. Check it."
         )
 
 
@@ -175,14 +179,17 @@ def _check_masks(source: CorpusSource, say: Callable[[str], None]) -> None:
     name = source.objective.describe()[0].places
     if name is None:
         return
-    places = batch.labels[name]
+    positions = batch.labels[name]
     specials = torch.tensor([vocabulary.ids[token] for token in SPECIALS])
-    special = torch.isin(before.tokens, specials)
-    if special.flatten()[places].any():
+    is_special = torch.isin(before.tokens, specials)
+    if is_special.flatten()[positions].any():
         raise PreflightError(
-            "preflight: special tokens are masked: a defect of unmask. Please report it."
+            "preflight: internal error: special tokens are masked. Please report this."
         )
-    shown = batch.tokens.flatten()[places]
-    rate = len(places) / max(int((~special).sum()), 1)
-    masked = int((shown == vocabulary.mask).sum()) / max(len(places), 1)
-    say(f"preflight: {rate:.1%} of the tokens are predicted, {masked:.0%} of those from [MASK]")
+    inputs = batch.tokens.flatten()[positions]
+    predicted_share = len(positions) / max(int((~is_special).sum()), 1)
+    masked_share = int((inputs == vocabulary.mask).sum()) / max(len(positions), 1)
+    say(
+        f"preflight: {predicted_share:.1%} of the tokens are predicted, {masked_share:.0%} of "
+        "those are replaced by [MASK]"
+    )

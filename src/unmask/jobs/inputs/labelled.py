@@ -37,29 +37,29 @@ class LabelledFiles:
 
     def read(self, choice: Choice) -> Labelled:
         """Read both sets; the training set determines the task, such as its labels."""
-        kind: type[Task[Any, Any]] = find_class("task", TASKS, choice.name)
-        kind.Ask.check_columns(self.columns, labelled=True)
+        task_class: type[Task[Any, Any]] = find_class("task", TASKS, choice.name)
+        task_class.Ask.check_columns(self.columns, labelled=True)
         config = choice.settings
         with ExitStack() as later:
             train = later.enter_context(_files(self.train, "train"))
             dev = later.enter_context(_files(self.dev, "dev"))
-            columns, said = kind.noted(train, self.columns)
-            notes = [f"{train[0]}: {line}" for line in said]
-            found = []
+            columns, notices = task_class.noted(train, self.columns)
+            notes = [f"{train[0]}: {line}" for line in notices]
+            record_sets = []
             for paths in (train, dev):
-                records = list(kind.read_files(paths, columns, self.watcher, config))
+                records = list(task_class.read_files(paths, columns, self.watcher, config))
                 if not records:
                     raise DataError(
-                        f"{paths[0]}: nothing to learn from in it. Is it the right file?"
+                        f"{paths[0]}: no examples to learn from. Check that it is the right file."
                     )
                 notes.append(f"{paths[0]}: {len(records):,} examples")
-                found.append(records)
-        task = kind.learn(config, found[0])
+                record_sets.append(records)
+        task = task_class.learn(config, record_sets[0])
         # The held-out records too: a label that training never saw could never be predicted.
-        for records in found:
+        for records in record_sets:
             task.check(records)
-        notes += leak_warning(found[0], found[1], dev[0])
-        return Labelled(task, found[0], found[1], notes)
+        notes += leak_warning(record_sets[0], record_sets[1], dev[0])
+        return Labelled(task, record_sets[0], record_sets[1], notes)
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
 
 
 def window_source(
-    part: Labelled,
+    data: Labelled,
     tokens: Tokenizers,
     objective: Objective,
     recipe: Recipe,
@@ -88,13 +88,13 @@ def window_source(
     term: str | None = None,
 ) -> ShuffledWindows:
     """Make the source of a task's training windows; log what was read, cut and skipped."""
-    task, say = part.task, site.folder.say
-    for line in part.notes:
+    task, say = data.task, site.folder.say
+    for line in data.notes:
         say(line)
     items: list[list[Window]] = []
     cut = 0
     skipped: list[str] = []  # file and line of each
-    for record, windows in task.windows(part.train, tokens, learn=True):
+    for record, windows in task.windows(data.train, tokens, learn=True):
         if not windows:
             skipped.append(record.where)
             continue
@@ -108,16 +108,16 @@ def window_source(
             "the model's max_length, or split the texts."
         )
     if cut:
-        say(f"{cut:,} texts are longer than {tokens.max_length} tokens and lose their end")
+        say(f"{cut:,} texts are longer than {tokens.max_length} tokens and are truncated")
     if skipped:
-        examples = plural("example", len(part.train))
+        examples = plural("example", len(data.train))
         say(
-            f"{skipped[0]}: the first of {len(skipped):,} of {len(part.train):,} {examples} "
-            f"with more than {tokens.max_length} tokens; they are skipped"
+            f"{len(skipped):,} of {len(data.train):,} {examples} are skipped, because they have "
+            f"more than {tokens.max_length} tokens; the first one is {skipped[0]}"
         )
-    say(f"{len(items):,} windows, {recipe.loop.batch_size} in each step")
+    say(f"{len(items):,} windows; batch size {recipe.loop.batch_size}")
 
-    def lay_out(some: Sequence[Window]) -> Batch:
-        return task.batch(some, tokens, term)
+    def lay_out(windows: Sequence[Window]) -> Batch:
+        return task.batch(windows, tokens, term)
 
     return ShuffledWindows(items, lay_out, objective, recipe, neighbours=task.neighbours)

@@ -17,7 +17,7 @@ from unmask.model.shape import Shape
 from unmask.objectives.base import Companions, Objective, TextStatistics
 from unmask.system.settings import validate
 
-_OWN = 203  # key of the draws for an objective's own parameters
+_PARAMETERS = 203  # key of the draws for an objective's own parameters
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def learner_of(
     companions = {name: folder.network for name, folder in folders.items()}
     std = shape.main.init_std
     with torch.random.fork_rng(devices=[]):  # for layers that draw outside draw_part
-        torch.manual_seed(counter_rng.key(seed, _OWN) % 2**63)
+        torch.manual_seed(counter_rng.key(seed, _PARAMETERS) % 2**63)
         objective.build(shape, companions)
     # Biases become zero; then weights are drawn by name, so that adding one changes no other.
     objective.apply(partial(zero_start, std=std))

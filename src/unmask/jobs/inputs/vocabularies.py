@@ -35,13 +35,13 @@ class GivenVocabularies:
         if source is None:
             if target is not None:
                 raise SettingsError(
-                    "--target-vocabulary without --vocabulary: give both, or neither."
+                    "--target-vocabulary needs --vocabulary. Give both, or neither."
                 )
             return None
         if start is not None:
             raise SettingsError(
-                "--vocabulary and --model: the model has a vocabulary of its own. Give one of the "
-                "two."
+                "--vocabulary and --model cannot be combined, because the model has its own "
+                "vocabulary. Give only one of them."
             )
         if isinstance(source, Tokenizers):
             return source
@@ -54,7 +54,7 @@ def find_tokens(
     records: Sequence[Any],
     settings: TokenizerSettings,
     site: Site,
-    given: GivenVocabularies,
+    vocabularies: GivenVocabularies,
     start: Folder | None,
 ) -> Tokenizers:
     """Find the tokenizers of a run: the model's, the user's, a resumed run's, or learned ones."""
@@ -65,26 +65,30 @@ def find_tokens(
         site.console.progress("learning a vocabulary", "tokens", done, total)
 
     # A resumed run must have the very vocabulary that its weights were trained with.
-    found = given.tokens(start) or stored(site)
-    found = found or learned(task, records, settings, start, progress)
+    tokenizers = vocabularies.tokens(start) or stored_tokenizers(site)
+    tokenizers = tokenizers or learn_tokenizers(task, records, settings, start, progress)
     # By identity: a shared vocabulary is reported once.
-    sides = {id(own): own for own in (found.source, found.target) if own is not None}
-    sizes = [f"{len(own.vocabulary):,}" for own in sides.values()]
-    both = " for both sides" if task.decodes and len(sizes) == 1 else ""
-    site.folder.say(f"{' and '.join(sizes)} tokens{both}")
-    return found
+    sides = {
+        id(tokenizer): tokenizer
+        for tokenizer in (tokenizers.source, tokenizers.target)
+        if tokenizer is not None
+    }
+    sizes = [f"{len(tokenizer.vocabulary):,}" for tokenizer in sides.values()]
+    shared = ", shared by source and target" if task.decodes and len(sizes) == 1 else ""
+    site.folder.say(f"vocabulary: {' and '.join(sizes)} tokens{shared}")
+    return tokenizers
 
 
-def stored(site: Site) -> Tokenizers | None:
+def stored_tokenizers(site: Site) -> Tokenizers | None:
     """Read the tokenizers of a resumed run from its newest checkpoint; None without one."""
-    if site.stored is None or not (found := checkpoints(site.folder.checkpoints)):
+    if site.stored is None or not (folders := checkpoints(site.folder.checkpoints)):
         return None
-    source = read_tokenizer(found[0])
-    target = found[0] / TARGET
+    source = read_tokenizer(folders[0])
+    target = folders[0] / TARGET
     return Tokenizers(source, 0, read_tokenizer(target) if target.is_dir() else source)
 
 
-def learned(
+def learn_tokenizers(
     task: Task[Any, Any],
     records: Sequence[Any],
     settings: TokenizerSettings,
@@ -96,18 +100,20 @@ def learned(
     if start is not None:
         if settings.joint:
             raise SettingsError(
-                "tokenizer.joint: the given model has a vocabulary of its own, which the other "
+                "tokenizer.joint: the given model has its own vocabulary, which the target "
                 "language cannot share. Set tokenizer.joint=false."
             )
-        return Tokenizers(start.needed_tokenizer(), 0, _learned(targets, settings, progress))
+        return Tokenizers(
+            start.needed_tokenizer(), 0, _learn_tokenizer(targets, settings, progress)
+        )
     if settings.joint or not task.decodes:
-        both = _learned(chain(sources, targets), settings, progress)
+        both = _learn_tokenizer(chain(sources, targets), settings, progress)
         return Tokenizers(both, 0, both if task.decodes else None)
-    source = _learned(sources, settings, progress)
-    return Tokenizers(source, 0, _learned(targets, settings, progress))
+    source = _learn_tokenizer(sources, settings, progress)
+    return Tokenizers(source, 0, _learn_tokenizer(targets, settings, progress))
 
 
-def _learned(
+def _learn_tokenizer(
     texts: Iterable[str], settings: TokenizerSettings, progress: Progress | None
 ) -> Tokenizer:
     casing = Casing(lowercase=not settings.cased, strip_accents=not settings.accents)

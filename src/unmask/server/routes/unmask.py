@@ -7,8 +7,9 @@ from fastapi import APIRouter
 
 from unmask.infer.model import Model, TokenPrediction
 from unmask.server import schemas
+from unmask.server.capabilities import capabilities
 from unmask.server.limits import RequestError
-from unmask.server.service import Service, capabilities
+from unmask.server.service import Service
 from unmask.tasks.classify import Labels
 from unmask.tasks.ner import FoundEntities
 from unmask.tasks.qa import QaAnswer
@@ -19,75 +20,75 @@ from unmask.train.run_folder import read_metrics
 MAX_ENTRIES = 1500  # training entries of a run that are sent, at most
 
 
-def router(desk: Service) -> APIRouter:
+def router(service: Service) -> APIRouter:
     """Return unmask's own routes, for the models and runs of a service."""
     routes = APIRouter(tags=["unmask"])
-    _asking(routes, desk)
-    _looking(routes, desk)
+    _add_task_routes(routes, service)
+    _add_inspection_routes(routes, service)
     return routes
 
 
-def _asking(routes: APIRouter, desk: Service) -> None:
+def _add_task_routes(routes: APIRouter, service: Service) -> None:
     @routes.post("/fill")
-    async def fill(asked: schemas.FillRequest) -> list[list[TokenPrediction]]:
+    async def fill(request: schemas.FillRequest) -> list[list[TokenPrediction]]:
         """Predict masked tokens: for each [MASK] in the text, the most likely tokens."""
-        guesses: list[list[TokenPrediction]]
-        (guesses,) = await desk.ask("fill", asked, [asked.text])
-        return guesses
+        predictions: list[list[TokenPrediction]]
+        (predictions,) = await service.ask("fill", request, [request.text])
+        return predictions
 
     @routes.post("/next")
-    async def next_sentence(asked: schemas.NextSentenceRequest) -> schemas.NextSentence:
+    async def next_sentence(request: schemas.NextSentenceRequest) -> schemas.NextSentence:
         """Predict how likely the second sentence is to follow the first."""
-        verdict: schemas.NextSentence
-        (verdict,) = await desk.ask("next", asked, [(asked.first, asked.second)])
-        return verdict
+        prediction: schemas.NextSentence
+        (prediction,) = await service.ask("next", request, [(request.first, request.second)])
+        return prediction
 
     @routes.post("/classify")
-    async def classify(asked: schemas.ClassifyRequest) -> list[Labels]:
+    async def classify(request: schemas.ClassifyRequest) -> list[Labels]:
         """Classify texts or pairs of texts: for each, its labels and their probabilities."""
-        return await desk.ask("classify", asked, asked.texts)
+        return await service.ask("classify", request, request.texts)
 
     @routes.post("/score")
-    async def score(asked: schemas.ClassifyRequest) -> list[float]:
+    async def score(request: schemas.ClassifyRequest) -> list[float]:
         """Score texts or pairs of texts with a regression model: one number for each."""
-        found: list[Number] = await desk.ask("score", asked, asked.texts)
-        return [number.score for number in found]
+        numbers: list[Number] = await service.ask("score", request, request.texts)
+        return [number.score for number in numbers]
 
     @routes.post("/answer")
-    async def answer(asked: schemas.AnswerRequest) -> QaAnswer:
+    async def answer(request: schemas.AnswerRequest) -> QaAnswer:
         """Answer a question with a span of a passage (extractive question answering).
 
         text is empty if the model finds no answer.
         """
-        found: QaAnswer
-        (found,) = await desk.ask("answer", asked, [(asked.question, asked.context)])
-        return found
+        best_answer: QaAnswer
+        (best_answer,) = await service.ask("answer", request, [(request.question, request.context)])
+        return best_answer
 
     @routes.post("/entities")
-    async def entities(asked: schemas.EntitiesRequest) -> list[FoundEntities]:
+    async def entities(request: schemas.EntitiesRequest) -> list[FoundEntities]:
         """Find named entities: for each text its entities, and a tag for each word."""
-        return await desk.ask("entities", asked, asked.texts)
+        return await service.ask("entities", request, request.texts)
 
     @routes.post("/translate")
-    async def translate(asked: schemas.TranslateRequest) -> list[schemas.TranslationResponse]:
+    async def translate(request: schemas.TranslateRequest) -> list[schemas.TranslationResponse]:
         """Translate texts, in order."""
-        options = asked.model_dump(include=set(AskTranslation.options))
-        asks = [AskTranslation(text=text, **options) for text in asked.texts]
-        found = await desk.ask_task(Translate.name, asked, asks)
-        return [schemas.TranslationResponse.model_validate(answer) for answer, _ in found]
+        options = request.model_dump(include=set(AskTranslation.options))
+        asks = [AskTranslation(text=text, **options) for text in request.texts]
+        translations = await service.ask_task(Translate.name, request, asks)
+        return [schemas.TranslationResponse.model_validate(answer) for answer, _ in translations]
 
 
-def _looking(routes: APIRouter, desk: Service) -> None:
+def _add_inspection_routes(routes: APIRouter, service: Service) -> None:
     @routes.post("/attention")
-    async def attention(asked: schemas.AttentionRequest) -> dict[str, Any]:
+    async def attention(request: schemas.AttentionRequest) -> dict[str, Any]:
         """Return attention weights, token importance and the model's answer, optionally ablated.
 
         The weights are float32 in base64, of shape [layers, heads, tokens, tokens]. Of a long text,
         128 tokens are returned, beginning with token number start.
         """
-        item = asked.model_dump(include={"text", "second", "start", "mute"})
+        item = request.model_dump(include={"text", "second", "start", "mute"})
         data: dict[str, Any]
-        (data,) = await desk.ask("attention", asked, [item])
+        (data,) = await service.ask("attention", request, [item])
         return data
 
     @routes.get("/cards")
@@ -97,17 +98,17 @@ def _looking(routes: APIRouter, desk: Service) -> None:
             {
                 "name": name,
                 "can": capabilities(model),
-                "task": _task(desk, model),
+                "task": _task(service, model),
                 "config": model.network.config.model_dump(mode="json"),
                 "card": _card(model.path),
             }
-            for name, model in desk.models.items()
+            for name, model in service.models.items()
         ]
 
     @routes.get("/runs")
     async def runs() -> list[str]:
         """List the names of the training runs that the server was started with (--run)."""
-        return list(desk.runs)
+        return list(service.runs)
 
     @routes.get("/runs/{name}")
     def run(name: str) -> list[dict[str, Any]]:
@@ -116,10 +117,11 @@ def _looking(routes: APIRouter, desk: Service) -> None:
         Of a long run, the training entries are thinned out evenly. Its last entry and all
         evaluations are always included.
         """
-        if name not in desk.runs:
-            raise RequestError(404, f"run '{name[:80]}': not watched here.", "unknown_run")
-        entries = read_metrics(desk.runs[name])
-        step = -(-len(entries) // MAX_ENTRIES)  # rounded up, so that at most MOST remain
+        if name not in service.runs:
+            message = f"run '{name[:80]}' is not served here. Add it with --run."
+            raise RequestError(404, message, "unknown_run")
+        entries = read_metrics(service.runs[name])
+        step = -(-len(entries) // MAX_ENTRIES)  # rounded up, so that at most MAX_ENTRIES remain
         return [
             entry
             for number, entry in enumerate(entries)
@@ -127,7 +129,7 @@ def _looking(routes: APIRouter, desk: Service) -> None:
         ]
 
 
-def _task(desk: Service, model: Model) -> dict[str, Any] | None:
+def _task(service: Service, model: Model) -> dict[str, Any] | None:
     """Describe a model's task, with the schema of its questions, for the form on the page."""
     if not model.fine_tuned:
         return None
@@ -137,7 +139,7 @@ def _task(desk: Service, model: Model) -> dict[str, Any] | None:
         "name": task.name,
         "title": title,
         "generates": task.generates,
-        "ask": desk.schema(task),
+        "ask": service.schema(task),
     }
 
 

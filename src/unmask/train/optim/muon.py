@@ -37,14 +37,17 @@ class Muon(torch.optim.AdamW):
         finally:
             self.param_groups = groups
         last = groups[-1]
-        self._turn(last["params"], last["parts"], last)
+        self._update_matrices(last["params"], last["parts"], last)
 
-    def _turn(
-        self, matrices: Sequence[nn.Parameter], parts: Sequence[int], group: Mapping[str, float]
+    def _update_matrices(
+        self,
+        matrices: Sequence[nn.Parameter],
+        part_counts: Sequence[int],
+        group: Mapping[str, float],
     ) -> None:
-        rate = group["lr"] * group["factor"]
-        alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        for matrix, count in zip(matrices, parts, strict=True):
+        learning_rate = group["lr"] * group["factor"]
+        by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for matrix, count in zip(matrices, part_counts, strict=True):
             if matrix.grad is None:
                 continue
             state: dict[str, Tensor] = self.state[matrix]
@@ -52,16 +55,18 @@ class Muon(torch.optim.AdamW):
                 state["momentum"] = torch.zeros_like(matrix)
             state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
             # Nesterov momentum: the gradient is mixed in once more.
-            ahead = matrix.grad.lerp(state["momentum"], group["momentum"])
-            for part, direction in zip(matrix.chunk(count), ahead.chunk(count), strict=True):
-                alike[tuple(part.shape)].append((part, direction))
+            update = matrix.grad.lerp(state["momentum"], group["momentum"])
+            for part, direction in zip(matrix.chunk(count), update.chunk(count), strict=True):
+                by_shape[tuple(part.shape)].append((part, direction))
         # All matrices of one shape in one batched product: they are small, and there are many.
-        for shape, pairs in alike.items():
-            turned = orthogonal(torch.stack([direction for _, direction in pairs]))
+        for shape, pairs in by_shape.items():
+            orthogonalised = orthogonal(torch.stack([direction for _, direction in pairs]))
             # An orthogonal matrix has entries of root mean square max(shape) ** -0.5.
-            length = UPDATE_RMS * max(shape) ** 0.5 * rate
-            for (part, _), direction in zip(pairs, turned, strict=True):
-                part.mul_(1 - rate * group["weight_decay"]).sub_(direction, alpha=length)
+            step_size = UPDATE_RMS * max(shape) ** 0.5 * learning_rate
+            for (part, _), direction in zip(pairs, orthogonalised, strict=True):
+                part.mul_(1 - learning_rate * group["weight_decay"]).sub_(
+                    direction, alpha=step_size
+                )
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
@@ -69,9 +74,9 @@ def orthogonal(matrices: Tensor) -> Tensor:
     # Transposed if tall: the squares below are then of the smaller side.
     tall = matrices.shape[1] > matrices.shape[2]
     x: Tensor = matrices.transpose(1, 2) if tall else matrices
-    length: Tensor = x.norm(dim=(1, 2), keepdim=True)
+    frobenius_norm: Tensor = x.norm(dim=(1, 2), keepdim=True)
     # The Frobenius norm bounds every singular value, and the iteration needs them to be at most 1.
-    x = x / length.clamp(min=1e-7)
+    x = x / frobenius_norm.clamp(min=1e-7)
     for _ in range(ROUNDS):
         square = x @ x.transpose(1, 2)
         x = FIRST * x + torch.baddbmm(square, square, square, beta=SECOND, alpha=THIRD) @ x

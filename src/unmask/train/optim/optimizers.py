@@ -50,34 +50,39 @@ def make_optimizer(
 
     `layers` is the number of encoder layers, from which layer-wise learning rates count down.
     """
-    named = [(p, place) for _, p, place in place_parameters(module) if p.requires_grad]
+    placed = [(p, place) for _, p, place in place_parameters(module) if p.requires_grad]
     muon = settings.kind == "muon"
     # Hidden matrices only, as in Jordan et al.: embeddings and heads stay with AdamW.
-    turned = [p for p, place in named if muon and p.ndim == 2 and place.in_block]
-    apart = {id(p) for p in turned}
-    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for parameter, place in named:
-        if id(parameter) not in apart:
+    matrices = [p for p, place in placed if muon and p.ndim == 2 and place.in_block]
+    matrix_ids = {id(p) for p in matrices}
+    by_rule: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter, place in placed:
+        if id(parameter) not in matrix_ids:
             decay = settings.weight_decay if parameter.ndim >= 2 else 0.0
             scale = settings.scale(place.depth, layers)
-            alike.setdefault((decay, scale), []).append(parameter)
+            by_rule.setdefault((decay, scale), []).append(parameter)
     groups: list[dict[str, Any]] = [
-        {"params": own, "weight_decay": decay, "scale": scale}
-        for (decay, scale), own in alike.items()
+        {"params": parameters, "weight_decay": decay, "scale": scale}
+        for (decay, scale), parameters in by_rule.items()
     ]
     betas = settings.beta1, settings.beta2
-    rules = {"lr": settings.learning_rate, "betas": betas, "eps": settings.epsilon, "fused": True}
-    if not turned:
-        return torch.optim.AdamW(groups, **rules)  # type: ignore[arg-type]
-    parts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, JointLinear)}
-    last = {
-        "params": turned,
-        "parts": [parts.get(id(p), 1) for p in turned],
+    arguments = {
+        "lr": settings.learning_rate,
+        "betas": betas,
+        "eps": settings.epsilon,
+        "fused": True,
+    }
+    if not matrices:
+        return torch.optim.AdamW(groups, **arguments)  # type: ignore[arg-type]
+    part_counts = {id(m.weight): m.parts for m in module.modules() if isinstance(m, JointLinear)}
+    muon_group = {
+        "params": matrices,
+        "parts": [part_counts.get(id(p), 1) for p in matrices],
         "weight_decay": settings.weight_decay,
         "momentum": settings.momentum,
         "factor": settings.muon_factor,
     }
-    return Muon([*groups, last], **rules)  # type: ignore[arg-type]
+    return Muon([*groups, muon_group], **arguments)  # type: ignore[arg-type]
 
 
 def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
@@ -96,13 +101,13 @@ def average(module: nn.Module, optimizer: Optimizer, weight: float) -> None:
 
 def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
     """Return the running mean of a parameter, or the parameter itself if it has none."""
-    return _state(parameter, optimizer).get(AVERAGE, parameter)
+    return _optimizer_state(parameter, optimizer).get(AVERAGE, parameter)
 
 
-def set_rate(optimizer: Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
     """Set the learning rate, scaled for each parameter group."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("scale", 1.0)
+        group["lr"] = learning_rate * group.get("scale", 1.0)
 
 
 def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict[str, Tensor]:
@@ -113,8 +118,8 @@ def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict
     """
     return {
         f"{key}/{name}": value
-        for name, parameter in _named(modules).items()
-        for key, value in _state(parameter, optimizer).items()
+        for name, parameter in _named_parameters(modules).items()
+        for key, value in _optimizer_state(parameter, optimizer).items()
         if torch.is_tensor(value)
     }
 
@@ -123,13 +128,13 @@ def write_moments(
     modules: Mapping[str, nn.Module], optimizer: Optimizer, moments: dict[str, Tensor]
 ) -> None:
     """Restore the tensors that `read_moments` returned, sharded like their parameters."""
-    parameters = _named(modules)
-    for key, value in moments.items():
-        kind, _, name = key.partition("/")
-        optimizer.state[parameters[name]][kind] = sharded_like(value, parameters[name])
+    parameters = _named_parameters(modules)
+    for full_name, value in moments.items():
+        key, _, name = full_name.partition("/")
+        optimizer.state[parameters[name]][key] = sharded_like(value, parameters[name])
 
 
-def _named(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+def _named_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
     return {
         f"{prefix}{name}": parameter
         for prefix, module in modules.items()
@@ -137,8 +142,8 @@ def _named(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
     }
 
 
-def _state(parameter: nn.Parameter, optimizer: Optimizer) -> dict[str, Tensor]:
+def _optimizer_state(parameter: nn.Parameter, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's tensors of a parameter; empty before its first step."""
     # get(): the state is a defaultdict, and reading by [] would add an empty entry.
-    found: dict[str, Tensor] = optimizer.state.get(parameter, {})
-    return found
+    state: dict[str, Tensor] = optimizer.state.get(parameter, {})
+    return state

@@ -18,21 +18,22 @@ raise SystemExit(float((x @ x).sum()) != 64.0**3)
 """
 
 
-def choose_precision(wanted: str, device: torch.device) -> Precision:
+def choose_precision(requested: str, device: torch.device) -> Precision:
     """Choose bf16 if it is requested, or for "auto" if the hardware has it; test it on a CPU."""
-    if wanted == "fp32" or (wanted == "auto" and device.type == "cpu" and not _has_bf16()):
+    if requested == "fp32" or (requested == "auto" and device.type == "cpu" and not _has_bf16()):
         return "fp32"
     if device.type == "cuda":
-        return "bf16" if wanted == "bf16" or torch.cuda.is_bf16_supported() else "fp32"
+        return "bf16" if requested == "bf16" or torch.cuda.is_bf16_supported() else "fp32"
     # Requested, or reported by the CPU: what it reports may still be an illegal instruction.
     if bf16_works():
         return "bf16"
-    if wanted == "auto":
+    if requested == "auto":
         return "fp32"
     raise SettingsError(
-        "precision is bf16, but products in bf16 end with an illegal instruction on this machine: "
-        "its CPU reports units (AMX) that the system does not let programs use. Set precision to "
-        "fp32, or set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16."
+        "loop.precision is bf16, but bf16 matrix products fail with an illegal instruction on this "
+        "machine: its CPU reports AMX units, which the operating system does not let programs use. "
+        "Set loop.precision to fp32, or set the environment variable "
+        "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16."
     )
 
 

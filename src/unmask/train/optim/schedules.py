@@ -24,9 +24,7 @@ class OptimizerSettings(Settings):
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-6
-    weight_decay: Annotated[float, Field(ge=0.0)] = (
-        0.01  # weight decay of matrices and embeddings only
-    )
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01  # of matrices and embeddings only
     max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0  # maximum gradient norm
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # learning rate of a layer / next
     head_factor: Annotated[float, Field(gt=0.0)] = 1.0  # learning rate of heads / peak
@@ -35,12 +33,12 @@ class OptimizerSettings(Settings):
         """Return the factor on the learning rate at a depth of the encoder; None is outside it."""
         return self.head_factor if depth is None else self.layer_decay ** (layers - depth)
 
-    def refuse_shares(self) -> None:
+    def refuse_sharding(self) -> None:
         """Refuse sharded weights if the optimizer needs whole matrices."""
         if self.kind == "muon":
             raise SettingsError(
-                "--shard: muon turns whole matrices, and every process has a share of them. Leave "
-                "--shard out, or set optimizer.kind=adamw."
+                "--shard: Muon orthogonalises whole matrices, but with sharded weights each "
+                "process has only a part of each. Remove --shard, or set optimizer.kind=adamw."
             )
 
 
@@ -70,18 +68,22 @@ class ScheduleSettings(Settings):
     phases: list[Phase] = Field(default_factory=lambda: [Phase()])
 
     @model_validator(mode="after")
-    def _one_length(self) -> "ScheduleSettings":
-        given = [name for name in LENGTHS if getattr(self, name) is not None]
-        if len(given) != 1:
-            was = " and ".join(given) or "none of them"
-            raise ValueError(f"a run has steps, minutes or epochs; need one of them, got {was}.")
+    def _check_length(self) -> "ScheduleSettings":
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(lengths) != 1:
+            listing = " and ".join(lengths) or "none of them"
+            raise ValueError(
+                f"a run has steps, minutes or epochs; need one of them, got {listing}."
+            )
         return self
 
     @model_validator(mode="after")
-    def _phases_are_the_run(self) -> "ScheduleSettings":
+    def _check_shares(self) -> "ScheduleSettings":
         total = sum(phase.share for phase in self.phases)
         if abs(total - 1.0) > 1e-6:
-            raise ValueError(f"the shares of the phases make {total:g}; need 1. Change one.")
+            raise ValueError(
+                f"the shares of the phases add up to {total:g}; they must add up to 1."
+            )
         return self
 
     def in_steps(self, steps_per_epoch: float) -> "ScheduleSettings":
@@ -95,7 +97,7 @@ class ScheduleSettings(Settings):
         """Fraction of the run that is done, from 0 to 1, by steps or by the clock."""
         if self.steps is not None:
             return min(step / self.steps, 1.0)
-        assert self.minutes is not None, "epochs are counted in steps when a run begins"
+        assert self.minutes is not None, "epochs are converted to steps before a run starts"
         return min(seconds / (60 * self.minutes), 1.0)
 
     def seconds_left(self, seconds: float) -> float | None:
@@ -107,10 +109,10 @@ class ScheduleSettings(Settings):
         if progress < self.warmup:
             return progress / self.warmup
         # The maximum guards a run that is all warm-up and ends exactly at progress 1.
-        gone = (progress - self.warmup) / max(1.0 - self.warmup, 1e-9)
-        left = {
-            "linear": 1.0 - gone,
-            "cosine": 0.5 * (1.0 + math.cos(math.pi * gone)),
+        decay_progress = (progress - self.warmup) / max(1.0 - self.warmup, 1e-9)
+        remaining = {
+            "linear": 1.0 - decay_progress,
+            "cosine": 0.5 * (1.0 + math.cos(math.pi * decay_progress)),
             "constant": 1.0,
         }[self.kind]
-        return self.floor + (1.0 - self.floor) * left
+        return self.floor + (1.0 - self.floor) * remaining

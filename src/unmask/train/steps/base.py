@@ -35,15 +35,15 @@ class TrainingModule(nn.Module):
         super().__init__()
         self.network, self.objective = network, objective
         # In a dict, so that they are no submodules: they are neither trained, sharded nor saved.
-        self.held = {"companions": dict(companions or {})}
+        self.unregistered = {"companions": dict(companions or {})}
 
     def refuse_scalars(self) -> None:
         """Refuse objective parameters without a dimension: FSDP shards along the first one."""
         for name, parameter in self.objective.named_parameters():
             if not parameter.ndim:
                 raise SettingsError(
-                    f"the objective's parameter '{name}' is a single number without a dimension; "
-                    "need at least one. Make it a tensor of shape [1]."
+                    f"the objective's parameter '{name}' has no dimension; need at least one. Make "
+                    "it a tensor of shape [1]."
                 )
 
     def forward(
@@ -51,17 +51,17 @@ class TrainingModule(nn.Module):
         batch: Batch,
         mode: Mode = "loss",
         gradient: Tensor | None = None,
-        own: Mapping[str, Tensor] | None = None,
+        parameter_gradients: Mapping[str, Tensor] | None = None,
     ) -> Sums:
         """Return summed losses, vectors, or a scalar that backpropagates given gradients.
 
-        In mode "replay", the scalar's gradient is `gradient` for the vectors and `own` for the
-        objective's parameters. A coupled step uses it to send the gradient of a loss over all
-        micro-batches through one of them.
+        In mode "replay", the scalar's gradient is `gradient` for the vectors and
+        `parameter_gradients` for the objective's parameters. A coupled step uses it to send the
+        gradient of a loss over all micro-batches through one of them.
         """
         if mode == "loss":
-            sums: Sums = self.objective(self.network, batch, self.held["companions"])
-            return self._with_idle(sums, self.objective.terms)
+            sums: Sums = self.objective(self.network, batch, self.unregistered["companions"])
+            return self._with_zero_gradients(sums, self.objective.terms)
         vectors = self.objective.encode(self.network, batch)
         if mode == "encode":
             return {"vectors": vectors}
@@ -69,17 +69,18 @@ class TrainingModule(nn.Module):
         # d/dv sum(v * g) = g. As a forward pass, it takes place inside DDP, whose hooks see it.
         parts = [(vectors * gradient).sum()]
         parameters = dict(self.objective.named_parameters())
-        parts += [(parameters[name] * slope).sum() for name, slope in (own or {}).items()]
-        return self._with_idle({"replayed": torch.stack(parts).sum()}, ["replayed"])
+        for name, parameter_gradient in (parameter_gradients or {}).items():
+            parts.append((parameters[name] * parameter_gradient).sum())
+        return self._with_zero_gradients({"replayed": torch.stack(parts).sum()}, ["replayed"])
 
-    def _with_idle(self, sums: Sums, terms: Sequence[str]) -> Sums:
+    def _with_zero_gradients(self, sums: Sums, terms: Sequence[str]) -> Sums:
         """Give a gradient of zero to heads and objective parameters that a batch does not reach.
 
         DDP waits for the gradients of all parameters, and AdamW skips those without one.
         """
         used = {name: sums[name] for name in terms if name in sums and sums[name].requires_grad}
-        every = chain(self.network.heads.parameters(), self.objective.parameters())
-        idle = unreached(used.values(), every)
+        parameters = chain(self.network.heads.parameters(), self.objective.parameters())
+        idle = unreached(used.values(), parameters)
         if not used or not idle:
             return sums
         # Attached to any one loss: zeros have to flow exactly once.
@@ -102,9 +103,9 @@ def unreached(losses: Iterable[Tensor], parameters: Iterable[Tensor]) -> list[Te
             continue
         # Only the leaves of the graph, which accumulate gradients, have a `variable`.
         idle.pop(id(getattr(node, "variable", None)), None)
-        new = {other for other, _ in node.next_functions} - seen
-        seen |= new
-        waiting.extend(new)
+        unseen = {other for other, _ in node.next_functions} - seen
+        seen |= unseen
+        waiting.extend(unseen)
     return list(idle.values())
 
 
@@ -161,7 +162,7 @@ class Step(Protocol):
     """Computes the gradient of a whole step."""
 
     def __call__(
-        self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
+        self, module: nn.Module, micro_batches: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
         """Leave the gradient in `.grad`; return None and leave none if the step is given up."""
 
@@ -180,12 +181,12 @@ def clipped(module: nn.Module, clip: float) -> float:
 
 
 def count(
-    pieces: Sequence[MicroBatch], terms: Sequence[str], processes: Processes
+    micro_batches: Sequence[MicroBatch], terms: Sequence[str], processes: Processes
 ) -> dict[str, float]:
     """Count the labels of each loss term, and the tokens, in the whole step of all processes."""
     counts: Counter[str] = Counter()
-    for piece in pieces:
-        counts.update({**piece.batch.counts, "tokens": piece.batch.real})
+    for micro_batch in micro_batches:
+        counts.update({**micro_batch.batch.counts, "tokens": micro_batch.batch.real})
     # One collective call for all counts, in an order that is the same on every process.
     names = [*sorted(terms), "tokens"]
     return dict(zip(names, processes.total([counts[name] for name in names]), strict=True))

@@ -34,96 +34,114 @@ class Coupled:
     def __init__(self, objective: Objective, *, shard: bool = False) -> None:
         self.objective = objective
         self.terms, self.weights = sorted(objective.terms), dict(objective.weights)
-        self.own = [name for name, p in objective.named_parameters() if p.requires_grad]
-        if shard and self.own:
+        self.parameter_names = [n for n, p in objective.named_parameters() if p.requires_grad]
+        if shard and self.parameter_names:
             raise SettingsError(
-                f"--shard: the objective has parameters of its own ({', '.join(self.own)}), and "
-                "its loss couples all texts of a step; both together cannot be sharded. Leave "
-                "out --shard."
+                "--shard: the objective has parameters of its own "
+                f"({', '.join(self.parameter_names)}), and its loss couples all texts of a step; "
+                "sharding does not support both together. Remove --shard."
             )
 
     def __call__(
-        self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
+        self, module: nn.Module, micro_batches: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
         """Compute the gradient of the coupled loss of the whole step; see `Step`."""
         processes = site.processes
-        counts = count(pieces, self.terms, processes)
+        counts = count(micro_batches, self.terms, processes)
         clear(module)
-        rounds = len(pieces) if site.rounds is None else site.rounds
+        rounds = len(micro_batches) if site.rounds is None else site.rounds
         vectors: list[Tensor] = []
         for number in range(rounds):
             # Without gradients there is nothing to exchange: idle rounds can come last here.
             if number and site.give_up():
                 return None
-            if number < len(pieces):
-                vectors.append(_vectors(module, pieces[number], site))
-        every, mine = self._gathered(vectors, [piece.batch for piece in pieces], processes)
-        losses, slopes, own = self._couple(every.to(processes.device), counts)
+            if number < len(micro_batches):
+                vectors.append(_encode(module, micro_batches[number], site))
+        whole_step, slices = self._gather(
+            vectors, [micro_batch.batch for micro_batch in micro_batches], processes
+        )
+        whole_step = whole_step.to(processes.device)
+        losses, vector_gradients, parameter_gradients = self._couple(whole_step, counts)
         for number in range(rounds):
             if number and site.give_up():
                 clear(module)
                 return None
             # Gradients are exchanged in the last round, as in a summed step, so idle rounds come
             # first; DDP needs the first forward pass of every process nevertheless.
-            if number < rounds - len(pieces):
+            if number < rounds - len(micro_batches):
                 if not number:
                     with processes.syncing(module, False), site.casting():
-                        module(pieces[0].batch.to(processes.device), "encode")
+                        module(micro_batches[0].batch.to(processes.device), "encode")
                 continue
-            at = number - rounds + len(pieces)
+            index = number - rounds + len(micro_batches)
             last = number == rounds - 1
             # Gradients of own parameters are those of the whole step, so they are added only once.
-            self._replay(module, pieces[at], slopes[mine[at]], own if last else {}, site, last=last)
+            self._replay(
+                module,
+                micro_batches[index],
+                vector_gradients[slices[index]],
+                parameter_gradients if last else {},
+                site,
+                last=last,
+            )
         norm = clipped(module, site.clip)
         return StepResult(losses, self.weights, norm, int(counts["tokens"]))
 
-    def _gathered(
+    def _gather(
         self, vectors: Sequence[Tensor], batches: Sequence[Batch], processes: Processes
     ) -> tuple["WholeStep", list[slice]]:
         """Gather what `couple` needs; also return where this process's micro-batches are in it."""
         payload: dict[str, Tensor] = {}
-        for number, (found, batch) in enumerate(zip(vectors, batches, strict=True)):
+        for number, (batch_vectors, batch) in enumerate(zip(vectors, batches, strict=True)):
             record = torch.arange(len(batch.row)) if batch.record is None else batch.record
-            known = {VECTORS: found.cpu(), RECORD: record}
-            known |= {f"{LABEL}{name}": batch.labels[name] for name in self.objective.couples}
-            payload |= {f"{number}/{name}": value.contiguous() for name, value in known.items()}
+            tensors = {VECTORS: batch_vectors.cpu(), RECORD: record}
+            tensors |= {f"{LABEL}{name}": batch.labels[name] for name in self.objective.couples}
+            payload |= {f"{number}/{name}": value.contiguous() for name, value in tensors.items()}
         parts: dict[int, dict[str, Tensor]] = {}  # by the place of the micro-batch in the step
         # As bytes, labels, records and vectors of any type travel in one message on any backend.
-        for rank, raw in enumerate(processes.gather(save(payload))):
-            for name, value in load(raw).items():
-                place, _, key = name.partition("/")
+        for rank, message in enumerate(processes.gather(save(payload))):
+            for name, value in load(message).items():
+                index, _, key = name.partition("/")
                 # The dealer gave micro-batch i to process i % world; this is the way back.
-                parts.setdefault(int(place) * processes.world + rank, {})[key] = value
+                parts.setdefault(int(index) * processes.world + rank, {})[key] = value
         order = sorted(parts)
-        ends = list(accumulate((len(parts[number][VECTORS]) for number in order), initial=0))
-        places = {number: slice(ends[i], ends[i + 1]) for i, number in enumerate(order)}
-        own = range(processes.rank, len(vectors) * processes.world, processes.world)
-        return WholeStep.of([parts[number] for number in order]), [places[number] for number in own]
+        bounds = list(accumulate((len(parts[number][VECTORS]) for number in order), initial=0))
+        slices = {number: slice(bounds[i], bounds[i + 1]) for i, number in enumerate(order)}
+        own_positions = range(processes.rank, len(vectors) * processes.world, processes.world)
+        whole_step = WholeStep.of([parts[number] for number in order])
+        return whole_step, [slices[number] for number in own_positions]
 
     def _couple(
-        self, whole: "WholeStep", counts: dict[str, float]
+        self, whole_step: "WholeStep", counts: dict[str, float]
     ) -> tuple[dict[str, float], Tensor, dict[str, Tensor]]:
         """Return the losses of the whole step, and the gradients of vectors and own parameters."""
-        vectors = whole.vectors.requires_grad_()  # leaves: the graph ends here, not in the network
-        batch = replace(whole.batch, counts={name: int(counts[name]) for name in self.terms})
+        # Leaves: the graph ends here, not in the network.
+        vectors = whole_step.vectors.requires_grad_()
+        batch = replace(whole_step.batch, counts={name: int(counts[name]) for name in self.terms})
         sums: Sums = self.objective.couple(vectors, batch)
-        least = {name: max(counts[name], 1) for name in self.terms if name in sums}
+        divisors = {name: max(counts[name], 1) for name in self.terms if name in sums}
         # Every process has all vectors, so this is the loss of the whole step already.
-        parts = [sums[n].float() * (self.weights.get(n, 1.0) / least[n]) for n in least]
+        parts = [
+            sums[name].float() * (self.weights.get(name, 1.0) / divisors[name]) for name in divisors
+        ]
         parameters = dict(self.objective.named_parameters())
-        wanted = [vectors, *(parameters[name] for name in self.own)]
-        found = torch.autograd.grad(torch.stack(parts).sum(), wanted, allow_unused=True)
-        slopes = torch.zeros_like(vectors) if found[0] is None else found[0]
-        own = {n: slope for n, slope in zip(self.own, found[1:], strict=True) if slope is not None}
-        losses = {name: float(sums[name].detach()) / least[name] for name in least}
-        return losses, slopes.detach(), own
+        inputs = [vectors, *(parameters[name] for name in self.parameter_names)]
+        gradients = torch.autograd.grad(torch.stack(parts).sum(), inputs, allow_unused=True)
+        vector_gradients = torch.zeros_like(vectors) if gradients[0] is None else gradients[0]
+        parameter_gradients = {
+            name: gradient
+            for name, gradient in zip(self.parameter_names, gradients[1:], strict=True)
+            if gradient is not None
+        }
+        losses = {name: float(sums[name].detach()) / divisors[name] for name in divisors}
+        return losses, vector_gradients.detach(), parameter_gradients
 
     def _replay(
         self,
         module: nn.Module,
-        piece: MicroBatch,
-        slopes: Tensor,
-        own: dict[str, Tensor],
+        micro_batch: MicroBatch,
+        vector_gradients: Tensor,
+        parameter_gradients: dict[str, Tensor],
         site: StepSite,
         *,
         last: bool,
@@ -131,21 +149,21 @@ class Coupled:
         """Run a micro-batch again and backpropagate the given gradients of its vectors."""
         processes = site.processes
         # The seed of the first pass: other dropout would make these the gradients of other vectors.
-        torch.manual_seed(piece.seed)
+        torch.manual_seed(micro_batch.seed)
         with processes.syncing(module, last), site.casting():
             # DDP takes the mean over processes, but each has other vectors: their sum is needed.
-            slopes = slopes.to(processes.device) * processes.world
-            batch = piece.batch.to(processes.device)
-            sums: Sums = module(batch, "replay", slopes, own)
+            vector_gradients = vector_gradients.to(processes.device) * processes.world
+            batch = micro_batch.batch.to(processes.device)
+            sums: Sums = module(batch, "replay", vector_gradients, parameter_gradients)
             sums["replayed"].backward()
 
 
-def _vectors(module: nn.Module, piece: MicroBatch, site: StepSite) -> Tensor:
+def _encode(module: nn.Module, micro_batch: MicroBatch, site: StepSite) -> Tensor:
     """Compute the vectors of a micro-batch without a graph: the first pass."""
-    torch.manual_seed(piece.seed)
+    torch.manual_seed(micro_batch.seed)
     with torch.no_grad(), site.casting():
-        found: Tensor = module(piece.batch.to(site.processes.device), "encode")["vectors"]
-    return found.float()
+        vectors: Tensor = module(micro_batch.batch.to(site.processes.device), "encode")["vectors"]
+    return vectors.float()
 
 
 @dataclass(frozen=True)

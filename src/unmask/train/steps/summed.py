@@ -21,18 +21,20 @@ class Summed:
         self.terms, self.weights = sorted(objective.terms), dict(objective.weights)
 
     def __call__(
-        self, module: nn.Module, pieces: Sequence[MicroBatch], site: StepSite
+        self, module: nn.Module, micro_batches: Sequence[MicroBatch], site: StepSite
     ) -> StepResult | None:
         """Accumulate the gradient of the whole step, exchange and clip it; see `Step`."""
         processes, terms = site.processes, self.terms
-        counts = count(pieces, terms, processes)
+        counts = count(micro_batches, terms, processes)
         # DDP and FSDP average gradients over processes; times world size, the mean becomes the sum.
-        least = {name: max(counts[name], 1) for name in terms}
-        shares = {n: processes.world * self.weights.get(n, 1.0) / least[n] for n in terms}
+        divisors = {name: max(counts[name], 1) for name in terms}
+        scales = {
+            name: processes.world * self.weights.get(name, 1.0) / divisors[name] for name in terms
+        }
         sums: Counter[str] = Counter()
-        known: set[str] = set()  # terms that occur in the micro-batches of this process
+        seen_terms: set[str] = set()  # terms that occur in the micro-batches of this process
         clear(module)
-        rounds = len(pieces) if site.rounds is None else site.rounds
+        rounds = len(micro_batches) if site.rounds is None else site.rounds
         for number in range(rounds):
             # Asked in every round, idle ones too: it is a collective call.
             if number and site.give_up():
@@ -40,27 +42,29 @@ class Summed:
                 return None
             # All processes exchange gradients in the last round, so one with fewer micro-batches is
             # idle in the first ones.
-            if number < rounds - len(pieces):
+            if number < rounds - len(micro_batches):
                 # DDP communicates in the first forward pass of a step: without this process the
                 # others would hang. The result is not used.
                 if not number:
                     with processes.syncing(module, False), site.casting():
-                        module(pieces[0].batch.to(processes.device))
+                        module(micro_batches[0].batch.to(processes.device))
                 continue
-            piece = pieces[number - rounds]
+            micro_batch = micro_batches[number - rounds]
             # Dropout depends on the micro-batch alone, whichever process computes it and when.
-            torch.manual_seed(piece.seed)
+            torch.manual_seed(micro_batch.seed)
             with processes.syncing(module, number == rounds - 1), site.casting():
-                found: Sums = module(piece.batch.to(processes.device))
-                own = [name for name in terms if name in found]
-                parts = [(found[name] * shares[name]).float() for name in own]
+                batch_sums: Sums = module(micro_batch.batch.to(processes.device))
+                present = [name for name in terms if name in batch_sums]
+                parts = [(batch_sums[name] * scales[name]).float() for name in present]
                 # Divided before the sum: what adds up over micro-batches is already the mean.
                 torch.stack(parts).sum().backward()
-            sums.update({name: float(found[name].detach()) for name in own})
-            known.update(own)
-        totals = processes.total([sums[n] for n in terms] + [float(n in known) for n in terms])
-        # A term without a label in the whole step is left out rather than reported as zero.
+            sums.update({name: float(batch_sums[name].detach()) for name in present})
+            seen_terms.update(present)
+        totals = processes.total(
+            [sums[name] for name in terms] + [float(name in seen_terms) for name in terms]
+        )
+        # A term without a label in the whole step is omitted rather than reported as zero.
         everywhere = zip(terms, totals, totals[len(terms) :], strict=False)
-        losses = {name: total / least[name] for name, total, given in everywhere if given}
+        losses = {name: total / divisors[name] for name, total, occurs in everywhere if occurs}
         norm = clipped(module, site.clip)
         return StepResult(losses, self.weights, norm, int(counts["tokens"]))
