@@ -63,7 +63,7 @@ MISTAKES = {
     ),
     "layer that is no number": (["embed", "minilm", "-", "--layer", "x"], "--layer x: need a num"),
     "layer with two signs": (["embed", "minilm", "-", "--layer=--5"], "--layer --5: need a number"),
-    "no mask": (["fill", "minilm", "a text"], r"'a text': no \[MASK\] in it; nothing"),
+    "no mask": (["fill", "minilm", "a text"], r"'a text': contains no \[MASK\]"),
     "missing folder to convert": (
         ["convert", "./nowhere", "--out", "m"],
         "nowhere: no such folder",
@@ -265,7 +265,7 @@ def test_a_vocabulary_without_unk_is_refused(unmask, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*tokens, "the"]) + "\n")
     message = said(unmask("tokenize", tmp_path, "the"))
     assert "vocab.txt: no [UNK] among 5 tokens; BERT needs" in message
-    assert message.endswith("Add it, a line each.")
+    assert message.endswith("Add each missing token on a line of its own.")
 
 
 def test_a_folder_of_another_architecture_is_refused_by_name(unmask, tmp_path):

@@ -191,7 +191,7 @@ TEXTS = {
     "vocab-disagreeing": (
         text_of(VOCAB, lambda raw: raw.replace(b"cat", b"cow")),
         VOCAB,
-        "'cow' here and 'cat' there",
+        "'cow' in vocab.txt and 'cat' in tokenizer.json",
     ),
     "vocab-of-65-MB": (sparse(VOCAB, 65 * MB), VOCAB, "a vocabulary has at most"),
     "vocab-of-60-MB-of-blank-lines": (vocab(lambda _: b"\n" * 60 * MB), VOCAB, "vocabulary"),

@@ -60,12 +60,12 @@ def test_the_longer_text_is_cut_first(first, second, limit, kept):
 def test_only_the_second_text_is_cut_on_request():
     encoded = LETTERS.encode("a b c d", "x y z", limit=8, cut="second")
     assert names(LETTERS, encoded) == "[CLS] a b c d [SEP] x [SEP]".split()
-    with pytest.raises(UserError, match="the first text has 4 tokens and 3 fit"):
+    with pytest.raises(UserError, match="the first text has 4 tokens, but only 3 fit"):
         LETTERS.encode("a b c d", "x", limit=6, cut="second")
 
 
 def test_a_limit_without_room_for_special_tokens_is_refused():
-    with pytest.raises(UserError, match="limit 1: no room for 2 special tokens"):
+    with pytest.raises(UserError, match="limit 1: too small for the 2 special tokens"):
         LETTERS.encode("a", limit=1)
 
 
@@ -86,7 +86,7 @@ def test_a_text_that_fits_is_one_window():
 
 
 def test_windows_that_cannot_advance_are_refused():
-    with pytest.raises(UserError, match="only 2 fit beside the first text"):
+    with pytest.raises(UserError, match="leave room for 2;"):
         LETTERS.windows("a b", "c d e f g", limit=7, stride=2)
     with pytest.raises(UserError, match="a stride is not negative"):
         LETTERS.windows("a b", limit=7, stride=-1)
