@@ -143,7 +143,7 @@ def test_a_file_of_a_shard_that_was_touched_is_named(folder, name, damage):
     DAMAGE[damage](folder / name)
     with pytest.raises(FolderError, match=f"^{folder / name}: (was changed|is missing)") as error:
         open_corpus(folder)
-    assert str(error.value).endswith(("Prepare it again.", "run `unmask prepare` again."))
+    assert str(error.value).endswith(("Prepare the corpus again.", "run `unmask prepare` again."))
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGE if name != "altered"])
@@ -183,7 +183,9 @@ def test_another_vocabulary_is_refused(folder, old, new, alone):
 def test_another_casing_is_refused(folder):
     path = folder / "tokenizer" / "tokenizer.json"
     path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
-    with pytest.raises(FolderError, match=r"tokenizer: is not the tokenizer that made this corpus"):
+    with pytest.raises(
+        FolderError, match=r"tokenizer: not the tokenizer that this corpus was prepared with"
+    ):
         open_corpus(folder)
 
 
@@ -198,16 +200,18 @@ def test_a_corpus_that_is_not_finished_is_refused_with_how_to_finish_it(folder):
     with pytest.raises(FolderError) as error:
         open_corpus(folder)
     assert str(error.value) == (
-        f"{folder}: a corpus that is not finished; need a folder that `unmask prepare` has "
-        "finished. Run it, or run it again: it goes on where it stopped."
+        f"{folder}: an unfinished corpus; need a corpus that `unmask prepare` has finished. Run "
+        "it, or run it again to resume."
     )
 
 
 def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FolderError, match="empty: no corpus; need a folder that `unmask prepare`"):
+    with pytest.raises(
+        FolderError, match="empty: not a corpus; need a corpus that `unmask prepare`"
+    ):
         open_corpus(tmp_path / "empty")
-    with pytest.raises(FolderError, match="nowhere: no such folder; need a folder that"):
+    with pytest.raises(FolderError, match="nowhere: no such folder; need a corpus that"):
         open_corpus(tmp_path / "nowhere")
 
 

@@ -335,7 +335,7 @@ def test_held_out_documents_are_in_no_segment_of_any_training_example(library, p
 def test_next_sentences_from_one_document_are_refused_with_what_to_do(tmp_path):
     corpus = corpus_of(tmp_path, counted([[5, 5, 5]]))
     says = (
-        rf'^{corpus.path}: 1 documents .* needs at least two.* blank lines.*--set data.pairs="off"'
+        rf'^{corpus.path}: 1 documents; .* needs at least two.* blank lines.*--set data.pairs="off"'
     )
     with pytest.raises(DataError, match=says):
         planned(corpus)

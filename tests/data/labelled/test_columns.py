@@ -72,7 +72,9 @@ def test_a_text_and_few_labels_are_told_apart_without_a_header(tmp_path):
 def test_a_number_of_the_row_is_no_label(tmp_path):
     """Such as the file of a contest without its answers."""
     path = table(tmp_path, "qid\ttext", *(f"{i}\tthe film {i}" for i in range(20)))
-    with pytest.raises(DataError, match="none of the columns qid, text looks like the label"):
+    with pytest.raises(
+        DataError, match="cannot tell which of the columns qid, text holds the label"
+    ):
         infer_columns(path, Columns())
     assert infer_columns(path, Columns(), labelled=False).given() == {"text": "text"}
 
@@ -105,7 +107,7 @@ def test_columns_by_number_are_not_looked_for_in_objects(tmp_path):
     columns = infer_columns(table(tmp_path, *rows), Columns())
     assert (columns.text, columns.label, columns.header) == ("1", "2", False)
     other = table(tmp_path, '{"text": "a", "label": "b"}', name="b.jsonl")
-    with pytest.raises(DataError, match=r"b\.jsonl:1: unknown column '1'.* Choose with --text"):
+    with pytest.raises(DataError, match=r"b\.jsonl:1: unknown column '1'.* Choose one with --text"):
         list(read_samples(other, columns))
 
 

@@ -59,7 +59,7 @@ def test_fields_may_stand_in_columns_of_other_names(tmp_path):
 def test_squads_format_has_no_columns(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"data": []}')
-    says = r"a\.json: SQuAD's format has no columns, such as 'x'\. Leave --column id=COLUMN out"
+    says = r"a\.json: SQuAD's format has no columns, so there is no 'x'\. Omit --column id=COLUMN"
     with pytest.raises(DataError, match=says):
         list(read_questions(path, REFUSE, Columns.of({"id": "x"})))
 
