@@ -257,7 +257,7 @@ SEALED = {
         "was changed since it was written",
     ),
     "not-json": (replaced(MANIFEST, b"{"), MANIFEST, "not valid JSON"),
-    "own-digest": (replaced(MANIFEST, b'{"format": 1}'), MANIFEST, "its own sha256 differs"),
+    "own-digest": (replaced(MANIFEST, b'{"format": 1}'), MANIFEST, "its sha256 does not match"),
     "format-2": (manifest(lambda table: table.update(format=2)), MANIFEST, "format 2"),
     "no-files": (manifest(lambda table: table.pop("files")), MANIFEST, ANY),
     "files-a-list": (manifest(lambda table: table.update(files=[CONFIG])), MANIFEST, ANY),

@@ -62,15 +62,15 @@ def test_a_file_that_another_process_has_locked_is_busy_until_that_process_dies(
 
 def test_a_lock_that_is_held_is_refused_with_its_folder_and_what_to_do(tmp_path, fcntl):
     path = tmp_path / "a"
-    number = os.getpid() if fcntl == "with" else "of unknown number"
+    holder = f"process {os.getpid()}" if fcntl == "with" else "another process"
     with (
         file_lock(path, what="it"),
         pytest.raises(FolderError) as error,
         file_lock(path, what="it"),
     ):
         pass
-    assert str(error.value).startswith(f"{tmp_path}: process {number} ")
-    assert "is at work on it. Wait for it, stop it, or give another --out." in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}: {holder} ")
+    assert "is using it. Wait for it, stop it, or give another --out." in str(error.value)
 
 
 def test_an_error_of_the_block_is_raised_as_it_is_and_the_lock_is_free_again(tmp_path, fcntl):

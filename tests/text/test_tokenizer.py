@@ -88,7 +88,7 @@ def test_a_text_that_fits_is_one_window():
 def test_windows_that_cannot_advance_are_refused():
     with pytest.raises(UserError, match="leave room for 2;"):
         LETTERS.windows("a b", "c d e f g", limit=7, stride=2)
-    with pytest.raises(UserError, match="a stride is not negative"):
+    with pytest.raises(UserError, match="the stride must be 0 or more"):
         LETTERS.windows("a b", limit=7, stride=-1)
 
 

@@ -20,7 +20,8 @@ except ImportError:  # Windows
 STAND_IN_SUFFIX = ".locked"  # suffix of a stand-in for a folder
 
 
-HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # how systems report a lock that is held
+# How systems report a lock that is held.
+LOCK_HELD_ERRORS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class Busy(BlockingIOError):
@@ -83,7 +84,7 @@ def _flock(handle: int, path: Path, *, wait: bool = False) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         # Other errors, as on a disk without locks, must not look like a lock that is held.
-        if error.errno in HELD:
+        if error.errno in LOCK_HELD_ERRORS:
             raise Busy(path) from None
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -93,15 +94,15 @@ def _library_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock a file with filelock; a stand-in for a folder is removed afterwards."""
     import filelock
 
-    held = filelock.FileLock(path)
+    file_lock = filelock.FileLock(path)
     try:
-        held.acquire(timeout=-1 if wait else 0)
+        file_lock.acquire(timeout=-1 if wait else 0)
     except filelock.Timeout:
         raise Busy(path) from None
     try:
         yield
     finally:
-        held.release()
+        file_lock.release()
         if is_stand_in(path):
             with suppress(OSError):  # another process has it open
                 path.unlink()
