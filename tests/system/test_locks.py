@@ -11,7 +11,7 @@ import pytest
 from unmask.system import locks
 from unmask.system.disk import file_lock, put_in_place, remove_leftovers, temporary_folder
 from unmask.system.errors import FolderError
-from unmask.system.locks import Busy, lock, lock_file
+from unmask.system.locks import LockHeld, lock, lock_file
 
 PROGRAM = """
 import sys, time
@@ -50,7 +50,7 @@ def another_process(fcntl, holds):
 def test_a_file_that_another_process_has_locked_is_busy_until_that_process_dies(tmp_path, fcntl):
     path = tmp_path / "a"
     with another_process(fcntl, f"file_lock(Path({str(path)!r}), what='it')") as process:
-        with pytest.raises(Busy) as busy, lock_file(path, "me"):
+        with pytest.raises(LockHeld) as busy, lock_file(path, "me"):
             pass
         named = str(process.pid) if fcntl == "with" else ""
         assert busy.value.holder.partition(" ")[0] == named

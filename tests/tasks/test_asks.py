@@ -138,7 +138,10 @@ class AskTopic(Ask):
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_the_column_of_any_field_can_be_named(tmp_path, ending):
-    path, columns = tmp_path / f"asked.{ending}", Columns.of({"topic": "subject", "text": "body"})
+    path, columns = (
+        tmp_path / f"asked.{ending}",
+        Columns.from_fields({"topic": "subject", "text": "body"}),
+    )
     cells = {"body": "a cat", "text": "not this", "subject": "animals", "exact": "yes"}
     lines = (
         [json.dumps(cells)] if ending == "jsonl" else [",".join(cells), ",".join(cells.values())]
@@ -152,10 +155,10 @@ def test_a_column_that_a_table_does_not_have_is_refused_and_a_number_is_one(tmp_
     path = tmp_path / "asked.csv"
     path.write_text("text,subject,exact\na cat,animals,no\n")
     with pytest.raises(DataError) as error:
-        list(rows(AskTopic, path, Columns.of({"topic": "subjct"}), REFUSE))
+        list(rows(AskTopic, path, Columns.from_fields({"topic": "subjct"}), REFUSE))
     assert "unknown column 'subjct'; did you mean 'subject'?" in str(error.value)
     assert str(error.value).endswith("Choose one with --column topic=COLUMN.")
-    ((asked, _),) = rows(AskTopic, path, Columns.of({"topic": "2"}), REFUSE)
+    ((asked, _),) = rows(AskTopic, path, Columns.from_fields({"topic": "2"}), REFUSE)
     assert asked.topic == "animals"
 
 
@@ -178,14 +181,14 @@ def test_a_field_that_is_missing_is_named_with_those_that_exist():
 )
 def test_a_column_of_a_field_that_does_not_exist_is_refused(labelled, name, says):
     with pytest.raises(SettingsError, match=says):
-        AskTopic.check_columns(Columns.of({name: "x"}), labelled=labelled)
+        AskTopic.check_columns(Columns.from_fields({name: "x"}), labelled=labelled)
 
 
 def test_columns_of_fields_that_exist_are_accepted():
-    AskTopic.check_columns(Columns.of({"topic": "x", "most": "y"}), labelled=False)
-    AskTopic.check_columns(Columns.of({"topic": "x", "label": "y"}), labelled=True)
+    AskTopic.check_columns(Columns.from_fields({"topic": "x", "most": "y"}), labelled=False)
+    AskTopic.check_columns(Columns.from_fields({"topic": "x", "label": "y"}), labelled=True)
     AskTranslation.check_columns(Columns("de", "en"), labelled=True)
-    AskPassage.check_columns(Columns.of({"answers": "x"}), labelled=True)
+    AskPassage.check_columns(Columns.from_fields({"answers": "x"}), labelled=True)
 
 
 def test_fields_are_described_in_words():

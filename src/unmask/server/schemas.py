@@ -6,10 +6,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unmask.tasks.translate import Alignment, Beams, Penalty
 from unmask.tasks.views import AlignmentView
-from unmask.text.tokenizer import whole_characters
+from unmask.text.tokenizer import replace_surrogates
 
 # Half of a surrogate pair, which JSON can express, could not be encoded as UTF-8 in the response.
-Text = Annotated[str, AfterValidator(whole_characters)]
+Text = Annotated[str, AfterValidator(replace_surrogates)]
 Name = Annotated[Text | None, Field(description="Which model; the first that can, if left out.")]
 # The longest list. The limits of the server are lower and have clearer errors, but they apply only
 # after validation, which takes too long for the hundreds of thousands of items of a large body.

@@ -131,7 +131,7 @@ def file_lock(path: Path, *, what: str) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(locks.lock_file(path, f"{os.getpid()} on {platform.node()}"))
-        except locks.Busy as busy:
+        except locks.LockHeld as busy:
             process = f"process {busy.holder}" if busy.holder else "another process"
             raise FolderError(
                 f"{path.parent}: {process} is using {what}. Wait for it, stop it, or give another "

@@ -24,7 +24,7 @@ STAND_IN_SUFFIX = ".locked"  # suffix of a stand-in for a folder
 LOCK_HELD_ERRORS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
-class Busy(BlockingIOError):
+class LockHeld(BlockingIOError):
     """Another process holds the lock; `holder` is what it wrote into the file, "" if unreadable."""
 
     def __init__(self, path: Path, holder: str = "") -> None:
@@ -34,7 +34,7 @@ class Busy(BlockingIOError):
 
 @contextmanager
 def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock an existing file or folder while the block runs; raise `Busy` unless it is to `wait`."""
+    """Lock an existing file or folder while the block runs; raise `LockHeld` unless `wait`."""
     if fcntl is None:
         stand_in = path if is_stand_in(path) else path.with_name(path.name + STAND_IN_SUFFIX)
         with _library_lock(stand_in, wait=wait):
@@ -62,8 +62,8 @@ def lock_file(path: Path, holder: str) -> Iterator[None]:
     try:
         try:
             _flock(handle, path)
-        except Busy:
-            raise Busy(path, os.read(handle, 100).decode("utf-8", "replace").strip()) from None
+        except LockHeld:
+            raise LockHeld(path, os.read(handle, 100).decode("utf-8", "replace").strip()) from None
         # Not before the lock is acquired: until then, the file names the process that holds it.
         os.ftruncate(handle, 0)
         os.write(handle, holder.encode())
@@ -85,7 +85,7 @@ def _flock(handle: int, path: Path, *, wait: bool = False) -> None:
     except OSError as error:
         # Other errors, as on a disk without locks, must not look like a lock that is held.
         if error.errno in LOCK_HELD_ERRORS:
-            raise Busy(path) from None
+            raise LockHeld(path) from None
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -98,7 +98,7 @@ def _library_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         file_lock.acquire(timeout=-1 if wait else 0)
     except filelock.Timeout:
-        raise Busy(path) from None
+        raise LockHeld(path) from None
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
 from unmask.system.process_pool import map_in_order
-from unmask.text.tokenizer import Casing, Offsets, Tokenizer, in_groups, whole_characters
+from unmask.text.tokenizer import Casing, Offsets, Tokenizer, in_groups, replace_surrogates
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
@@ -58,7 +58,7 @@ def _count_chunk(texts: list[str], casing: Casing) -> Counter[str]:
     normalize: Callable[[str], str] = _splitter(casing).engine.normalizer.normalize_str
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(normalize(whole_characters(text)).split())
+        counts.update(normalize(replace_surrogates(text)).split())
     return counts
 
 

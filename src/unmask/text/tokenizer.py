@@ -95,17 +95,17 @@ class Tokenizer:
             (SEP, self.vocabulary.sep), (CLS, self.vocabulary.cls)
         )
 
-    def pieces(self, texts: Sequence[str]) -> list[TokenizedText]:
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Tokenize texts in parallel, with character offsets."""
         encodings = self.engine.encode_batch(
-            [whole_characters(text) for text in texts], add_special_tokens=False
+            [replace_surrogates(text) for text in texts], add_special_tokens=False
         )
         return [TokenizedText(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize texts in parallel to ids alone, which is faster than `pieces`."""
+        """Tokenize texts in parallel to ids alone, which is faster than `tokenize`."""
         encodings = self.engine.encode_batch_fast(
-            [whole_characters(text) for text in texts], add_special_tokens=False
+            [replace_surrogates(text) for text in texts], add_special_tokens=False
         )
         return [encoding.ids for encoding in encodings]
 
@@ -140,7 +140,7 @@ class Tokenizer:
         for group in in_groups(texts, _total_characters, CHARACTERS, READ_AHEAD):
             # All parts of a group in one call: the engine spreads the texts of a call over the
             # cores.
-            tokenized = iter(self.pieces([part for parts in group for part in parts]))
+            tokenized = iter(self.tokenize([part for parts in group for part in parts]))
             for parts in group:
                 first, *others = islice(tokenized, len(parts))
                 yield self.join(first, others[0] if others else None, limit=limit, cut=cut)
@@ -186,7 +186,7 @@ class Tokenizer:
         Neighbouring windows share `stride` tokens. The first text of a pair is repeated in every
         window, either whole or truncated to `first` tokens.
         """
-        tokenized = self.pieces([text] if second is None else [text, second])
+        tokenized = self.tokenize([text] if second is None else [text, second])
         if second is not None and first is not None:
             tokenized[0] = TokenizedText(tokenized[0].ids[:first], tokenized[0].offsets[:first])
         fixed = len(tokenized[0].ids) if second is not None else 0
@@ -247,7 +247,7 @@ def _kept_lengths(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
     return kept if first <= second else kept[::-1]
 
 
-def whole_characters(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates by U+FFFD, which BERT drops; all offsets stay valid."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.system.errors import FolderError
 from unmask.system.settings import read_json
-from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
+from unmask.text.tokenizer import Casing, Tokenizer, replace_surrogates
 from unmask.text.vocabulary import CONTINUATION, SPECIALS, UNKNOWN, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
@@ -144,7 +144,7 @@ def _vocabulary(model: Mapping[str, object], added: object, path: Path) -> Vocab
         )
     for token in ids:
         # The tokenizer will be written as vocab.txt, and read from it the next time.
-        if "\n" in token or token.endswith("\r") or whole_characters(token) != token:
+        if "\n" in token or token.endswith("\r") or replace_surrogates(token) != token:
             raise FolderError(
                 f"{path}: the token {token[:60]!r} cannot be written as a line of {VOCAB}; need "
                 "tokens without line breaks and lone surrogates."

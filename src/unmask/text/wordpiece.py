@@ -40,7 +40,7 @@ def tokenize(text: str, vocabulary: Container[str], *, lowercase: bool) -> list[
         token
         for part in _between_specials(text)
         for word in ([part] if isinstance(part, PlainToken) else split(normalize(part, lowercase)))
-        for token in ([word] if isinstance(word, PlainToken) else pieces(word, vocabulary))
+        for token in ([word] if isinstance(word, PlainToken) else split_word(word, vocabulary))
     ]
 
 
@@ -83,7 +83,7 @@ def split(characters: Iterable[Character]) -> Iterator[list[Character]]:
         yield word
 
 
-def pieces(word: list[Character], vocabulary: Container[str]) -> list[PlainToken]:
+def split_word(word: list[Character], vocabulary: Container[str]) -> list[PlainToken]:
     """Split one word greedily: the longest token of the vocabulary that matches, then the next.
 
     If no token matches at some place, the whole word is [UNK].

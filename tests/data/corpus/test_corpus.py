@@ -65,9 +65,9 @@ def test_positions_count_through_all_shards(prepared):
     corpus = open_corpus(prepared({"a.txt": prose(300)}))
     lengths = [len(shard) for shard in corpus.shards]
     assert corpus.size == sum(lengths) == corpus.manifest["statistics"]["tokens"]
-    assert corpus.begins == [sum(lengths[:i]) for i in range(len(lengths))]
+    assert corpus.shard_starts == [sum(lengths[:i]) for i in range(len(lengths))]
     joined = np.concatenate(corpus.shards)
-    for begin, length in zip(corpus.begins, lengths, strict=True):
+    for begin, length in zip(corpus.shard_starts, lengths, strict=True):
         assert np.array_equal(corpus.tokens(begin, length), joined[begin : begin + length])
 
 
@@ -95,7 +95,7 @@ def test_pieces_and_marks_continue_a_word_that_no_space_ends(prepared):
 def test_the_bits_of_any_stretch_are_those_of_the_whole(folder):
     corpus = open_corpus(folder)
     draw = random.Random(0)
-    for begin, shard in zip(corpus.begins, corpus.shards, strict=True):
+    for begin, shard in zip(corpus.shard_starts, corpus.shards, strict=True):
         whole = corpus.continuing(begin, len(shard))
         for _ in range(20):
             at = draw.randrange(len(shard))

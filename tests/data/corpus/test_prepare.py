@@ -361,7 +361,7 @@ def test_a_shard_ends_with_the_document_that_fills_it(prepared):
 def test_a_document_is_in_one_shard(prepared):
     corpus = open_corpus(prepared({"a.txt": prose(300)}))
     starts = set(corpus.sentences[corpus.documents])
-    assert set(corpus.begins) <= starts
+    assert set(corpus.shard_starts) <= starts
 
 
 @pytest.mark.parametrize(

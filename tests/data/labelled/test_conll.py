@@ -43,7 +43,7 @@ def test_fields_may_stand_in_columns_of_other_names(tmp_path):
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     names = {"text": "body", "entities": "marks", "tokens": "words", "tags": "marked"}
-    spanned, tagged = read_sentences(path, REFUSE, Columns.of(names))
+    spanned, tagged = read_sentences(path, REFUSE, Columns.from_fields(names))
     assert named(spanned) == named(tagged) == [("Ann", "X")]
 
 

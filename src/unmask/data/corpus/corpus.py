@@ -43,22 +43,22 @@ class Corpus:
     digest: str  # of the manifest, and so of everything
     sentences: Ids  # [sentences + 1] position of each one's first token
     documents: Ids  # [documents + 1] first sentence of each
-    begins: list[int]  # position of each shard's first token
+    shard_starts: list[int]  # position of each shard's first token
     shards: list[NDArray[Any]]
     continues: list[NDArray[np.uint8]] | None  # packed bits, if words are given
 
     def tokens(self, start: int, length: int) -> Ids:
         """Return `length` ids from position `start`; they lie in one shard, as a document does."""
-        shard = bisect_right(self.begins, start) - 1
-        offset = start - self.begins[shard]
+        shard = bisect_right(self.shard_starts, start) - 1
+        offset = start - self.shard_starts[shard]
         return self.shards[shard][offset : offset + length].astype(np.int64)
 
     def continuing(self, start: int, length: int) -> Bits | None:
         """Return which tokens of a stretch continue a word; None if the corpus has no words."""
         if self.continues is None:
             return None
-        shard = bisect_right(self.begins, start) - 1
-        offset = start - self.begins[shard]
+        shard = bisect_right(self.shard_starts, start) - 1
+        offset = start - self.shard_starts[shard]
         # Eight tokens share a byte: take whole bytes, and cut off the bits before and after.
         packed = self.continues[shard][offset // 8 : (offset + length + 7) // 8]
         return np.unpackbits(packed)[offset % 8 : offset % 8 + length].astype(bool)

@@ -37,14 +37,14 @@ class ExamplePlan:
     label: Ids  # IS_NEXT, NOT_NEXT or NO_PAIR
 
     @property
-    def around(self) -> Ids:
+    def special_tokens(self) -> Ids:
         """Number of special tokens in each example: [CLS], and a [SEP] after each segment."""
         return np.where(self.second_length > 0, 3, 2)
 
     @property
     def lengths(self) -> Ids:
         """Length of each example in tokens, including special tokens."""
-        return self.first_length + self.second_length + self.around
+        return self.first_length + self.second_length + self.special_tokens
 
 
 def split_documents(count: int, held_out: int) -> tuple[Ids, Ids]:

@@ -119,7 +119,7 @@ def _ids_of_sentences(
     if words == "pieces":
         yield from ((ids, b"") for ids in tokenizer.ids(sentences))
         return
-    for sentence, tokenized in zip(sentences, tokenizer.pieces(sentences), strict=True):
+    for sentence, tokenized in zip(sentences, tokenizer.tokenize(sentences), strict=True):
         continues, end_before = bytearray(), 0
         for start, end in tokenized.offsets:
             # A token continues a word if no white space lies between it and the token before it.

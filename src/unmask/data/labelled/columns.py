@@ -53,25 +53,27 @@ class Columns:
     others: Mapping[str, str] = field(default_factory=dict)  # other fields of a task's records
 
     @classmethod
-    def of(cls, names: Mapping[str, str | None], header: bool | None = None) -> "Columns":
+    def from_fields(cls, names: Mapping[str, str | None], header: bool | None = None) -> "Columns":
         """Build from a table of fields and the columns that hold them."""
         usual = {key: names.get(key) for key in NAMES}
         others = {key: name for key, name in names.items() if name and key not in usual}
         return cls(**usual, header=header, others=others)
 
-    def given(self) -> dict[str, str]:
+    def by_field(self) -> dict[str, str]:
         """Return the columns that are known, by field."""
         known = {"text": self.text, "second": self.second, "label": self.label, **self.others}
         return {key: name for key, name in known.items() if name is not None}
 
-    def among(self, names: Sequence[str], where: str = "") -> "Columns":
+    def resolve(self, names: Sequence[str], where: str = "") -> "Columns":
         """Resolve the columns in a table with the given names; numbers become names."""
-        resolved = {key: find_column(key, name, names, where) for key, name in self.given().items()}
-        return self.of(resolved, self.header)
+        resolved = {
+            key: find_column(key, name, names, where) for key, name in self.by_field().items()
+        }
+        return self.from_fields(resolved, self.header)
 
     def renamed(self, record: Mapping[str, object]) -> dict[str, object]:
         """Rename the fields of a JSON object from the names of columns to those of fields."""
-        columns = self.given()
+        columns = self.by_field()
         rest = {
             name: value
             for name, value in record.items()
@@ -81,12 +83,12 @@ class Columns:
 
     def refuse(self, path: str | Path, reason: str) -> None:
         """Raise an error if columns were requested of a file that has none; `reason` says why."""
-        for key, name in self.given().items():
+        for key, name in self.by_field().items():
             raise DataError(f"{path}: {reason}, so there is no '{name}'. Omit {flag(key)}.")
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Describe in words which column holds what."""
-        parts = [f"{key} is column '{name}'" for key, name in self.given().items()]
+        parts = [f"{key} is column '{name}'" for key, name in self.by_field().items()]
         return f"{'' if self.header else 'no header, '}{', '.join(parts)}"
 
 
@@ -114,7 +116,7 @@ def infer_columns(path: str | Path, requested: Columns, *, labelled: bool = True
     """Infer which column holds what, where `requested` does not say so."""
     header, cells = sample_columns(path, requested, _is_header)
     names = list(cells)
-    columns: dict[str, str | None] = {**requested.among(names, f"{path}: ").given()}
+    columns: dict[str, str | None] = {**requested.resolve(names, f"{path}: ").by_field()}
     # Reversed: of two names that differ only in case, the first column wins.
     lower = {name.strip().lower(): name for name in reversed(names)}
     for first, second in PAIRS:
@@ -138,7 +140,7 @@ def infer_columns(path: str | Path, requested: Columns, *, labelled: bool = True
                 f"{path}: cannot tell which of the columns {', '.join(names)} holds the {key}. "
                 f"Name it with --{key}."
             )
-    return Columns.of(columns, header)
+    return Columns.from_fields(columns, header)
 
 
 def sample_columns(
@@ -166,7 +168,7 @@ def sample_columns(
     known = {name for names in NAMES.values() for name in names}
     header = requested.header
     if header is None:
-        by_name = any(not name.isdecimal() for name in requested.given().values())
+        by_name = any(not name.isdecimal() for name in requested.by_field().values())
         common = any(cell.strip().lower() in known for cell in first_cells)
         header = by_name or common or is_header(texts)
     if header:
@@ -267,7 +269,7 @@ def read_samples(
 
     `understand` turns a label into what the task needs, if labels are given.
     """
-    columns_by_key = {key: name for key, name in columns.given().items() if key in NAMES}
+    columns_by_key = {key: name for key, name in columns.by_field().items() if key in NAMES}
 
     def choose(names: Sequence[str]) -> list[str]:
         for key, name in columns_by_key.items():

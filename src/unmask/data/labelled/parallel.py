@@ -100,7 +100,7 @@ def _are_plain(paths: Sequence[str | Path], columns: Columns) -> bool:
         raise DataError(
             f"{paths[0]}: given for both sides; need two different files. Give the other one."
         )
-    for key, name in columns.given().items():
+    for key, name in columns.by_field().items():
         if not tables or key not in COMMON_NAMES:
             reason = f"a translation has no {key} column" if tables else "plain text has no columns"
             raise DataError(f"{paths[0]}: {reason}, so there is no '{name}'. Omit {flag(key)}.")
@@ -186,7 +186,7 @@ def _resolve_columns(path: str | Path, requested: Columns) -> Columns:
     nested = [cell for cell in cells.get(NESTED, []) if isinstance(cell, dict)]
     languages: dict[str, None] = dict.fromkeys(name for cell in nested for name in cell)
     names = list(languages or cells)
-    chosen = requested.among(names, f"{path}: ").given()
+    chosen = requested.resolve(names, f"{path}: ").by_field()
     for key, common_names in COMMON_NAMES.items():
         matches = [
             name
@@ -204,7 +204,7 @@ def _resolve_columns(path: str | Path, requested: Columns) -> Columns:
             f"{path}: cannot tell which of the columns {', '.join(names)} are the source and the "
             "target; need one of each. Name them with --text and --second."
         )
-    return Columns.of(chosen, header)
+    return Columns.from_fields(chosen, header)
 
 
 def _is_header(cells: Texts) -> bool:
@@ -217,7 +217,7 @@ def _is_header(cells: Texts) -> bool:
 
 
 def _read_table(path: str | Path, columns: Columns, watcher: ErrorPolicy) -> Iterator[Pair]:
-    names_by_key = columns.given()
+    names_by_key = columns.by_field()
 
     def choose(names: Sequence[str]) -> list[str]:
         if NESTED in names and not set(names_by_key.values()) <= set(names):
