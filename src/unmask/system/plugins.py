@@ -118,7 +118,7 @@ def _built_in(kind: Kind) -> Mapping[str, str]:
     return table
 
 
-def _import(place: str) -> Any:
+def _import(path: str) -> Any:
     """Import `module:name`, late: the module belongs to a package above this one."""
-    module, _, name = place.partition(":")
+    module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -80,7 +80,7 @@ class Merger:
         self.criterion = criterion
         self.symbols = list(symbols)
         self.ids = {symbol: i for i, symbol in enumerate(symbols)}
-        self.words = [[self.ids[s] for s in spelling] for spelling, _ in spelled]
+        self.words = [[self.ids[symbol] for symbol in spelling] for spelling, _ in spelled]
         self.counts = [count for _, count in spelled]
         self.totals: Counter[int] = Counter()  # how often each symbol occurs
         self.total = 0  # symbols in the whole text
@@ -277,4 +277,4 @@ def _xlogx(x: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
 
 
 def _lookup(totals: Counter[int], symbols: Counts) -> NDArray[np.float64]:
-    return np.array([totals[s] for s in symbols.tolist()], np.float64)
+    return np.array([totals[symbol] for symbol in symbols.tolist()], np.float64)

@@ -62,7 +62,7 @@ def clean(characters: Iterable[Character]) -> Iterator[Character]:
         if character in "\t\n\r" or category == "Zs":
             yield " ", index
         elif is_chinese(character):
-            yield from ((c, index) for c in f" {character} ")
+            yield from ((part, index) for part in f" {character} ")
         elif category[0] != "C" and character != "\ufffd":
             yield character, index
 

@@ -86,9 +86,9 @@ def _read_squad(path: Path, watcher: ErrorPolicy) -> Iterator[Question]:
         ) from None
     for number, article in enumerate(list_of(table, "data", str(path))):
         for paragraph, where in _items(article, "paragraphs", f"{path}: data[{number}]", watcher):
-            for record, place in _items(paragraph, "qas", where, watcher):
+            for record, record_where in _items(paragraph, "qas", where, watcher):
                 try:
-                    yield _question(record, text_of(paragraph, "context", where), place)
+                    yield _question(record, text_of(paragraph, "context", where), record_where)
                 except DataError as error:
                     watcher.bad(error, str(record))
 
