@@ -138,10 +138,10 @@ BAD = {
         "bad.tsv", b"id\ttext\n1\ta\tb\n2\ta dog\n", ":2", "2 columns .* 3", ["a dog"]
     ),
     "a quote that is never closed": Case(
-        "bad.csv", b'text\nthe cat\n"a\ndog\n', ":4", "a quotation mark has no partner", ["the cat"]
+        "bad.csv", b'text\nthe cat\n"a\ndog\n', ":4", "a quotation mark is unmatched", ["the cat"]
     ),
     "a letter after a quote": Case(
-        "bad.csv", b'text\nthe cat\n"a" dog\n', ":3", "or stands alone", ["the cat"]
+        "bad.csv", b'text\nthe cat\n"a" dog\n', ":3", "or misplaced", ["the cat"]
     ),
     "cut off .csv.gz": Case(
         "bad.csv.gz",

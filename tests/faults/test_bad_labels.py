@@ -47,7 +47,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "too many columns": ("classify", "a.tsv", GOOD + "a\tb\tc\n", ":4", "2 columns and this row 3"),
     "a quote never closed": (
-        "classify", "a.csv", 'text,label\n"good,pos\n', ":2", "quotation mark has no"
+        "classify", "a.csv", 'text,label\n"good,pos\n', ":2", "quotation mark is unmatched"
     ),
     "a column twice": ("classify", "a.tsv", "text\ttext\nx\ty\n", ":1", "'text' occurs twice"),
     "a text that is empty": ("classify", "a.tsv", GOOD + " \tpos\n", ":4", "the text is empty"),
@@ -204,7 +204,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "ner", "a.conll", "a B-PER\nb\n", ":2", "1 columns; need a word and its tag"
     ),
     "a column too many": (
-        "ner", "a.conll", "a X B-PER\nb Y Z O\n", ":2", "4 columns.*3 columns as in"
+        "ner", "a.conll", "a X B-PER\nb Y Z O\n", ":2", "4 columns.*3 columns as on"
     ),
     "no name at all": ("ner", "a.conll", "a O\nb O\n", ":1", "no entity in 1 sentences"),
     "tokens and tags of different number": (
@@ -224,7 +224,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "ner", "a.jsonl", marked([0, 3, "PER"]), ":1", "'Joh', splits a word"
     ),
     "an entity with a space": (
-        "ner", "a.jsonl", marked([0, 5, "PER"]), ":1", "takes a space with it"
+        "ner", "a.jsonl", marked([0, 5, "PER"]), ":1", "includes a space"
     ),
     "entities that overlap": (
         "ner", "a.jsonl", marked([0, 10, "PER"], [5, 13, "LOC"]), ":1",
@@ -242,7 +242,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         ":2", "half a surrogate pair"
     ),
     "a quote alone in the first row": (
-        "classify", "a.csv", 'text,"la"bel\na,x\n', ":", "a quotation mark has no partner"
+        "classify", "a.csv", 'text,"la"bel\na,x\n', ":", "a quotation mark is unmatched"
     ),
     "an article that is no object": (
         "qa", "a.json", '{"data": [7]}', r": data\[0\]", "7 is not an object; need one with"

@@ -20,7 +20,7 @@ from unmask.system.errors import DataError
 DE, EN = b"ein Hund\neine Katze\n", b"a dog\na cat\n"
 DOG, CAT = ("ein Hund", "a dog"), ("eine Katze", "a cat")
 WHAT_TO_DO = (
-    "Check|Choose|Convert|Concat|Download|Fill|Fix|Look|Omit|[Nn]ame|Rename|Is it|; need a JSON"
+    "Check|Choose|Convert|Concat|Download|Fill|Fix|Look|Omit|[Nn]ame|Rename|Is this|; need "
 )
 
 
@@ -120,12 +120,12 @@ CASES = {
         {"bad.tsv": b"de\ten\nein\xff\tx\nein Hund\ta dog\n"}, ":2", "not UTF-8", [DOG]
     ),
     "a quote never closed": Case(
-        {"bad.csv": b'de,en\nein Hund,a dog\n"x,y\n'}, ":3", "mark has no partner", [DOG]
+        {"bad.csv": b'de,en\nein Hund,a dog\n"x,y\n'}, ":3", "mark is unmatched", [DOG]
     ),
     "a column twice": tsv("de\tde\na\tb\n", ":1", "'de' occurs twice. Rename"),
-    "one column": tsv("source\na\n", "", "cannot tell .* among the columns source; need one for"),
+    "one column": tsv("source\na\n", "", "cannot tell which of the columns source are .*; need one of"),
     "three columns of any names": tsv(
-        "de\ten\tfr\na\tb\tc\n", "", "among the columns de, en, fr; .*with --text and --second"
+        "de\ten\tfr\na\tb\tc\n", "", "which of the columns de, en, fr .*with --text and --second"
     ),
     "a column misspelled": tsv(
         "source\ttarget\na\tb\n", "", "'sorce'; did you mean 'source'.* Choose one with --text",
@@ -135,13 +135,13 @@ CASES = {
         "de\ten\na\tb\n", "", r"unknown column '3'.* columns are de, en\. Choose one with --second",
         columns=Columns("de", "3"),
     ),
-    "one column for both": tsv("de\ten\na\tb\n", "", "need one for", columns=Columns("de", "de")),
+    "one column for both": tsv("de\ten\na\tb\n", "", "need one of", columns=Columns("de", "de")),
     "an empty table": tsv("", "", "file is empty; need a header and a row"),
     "no object": none({"bad.jsonl": b"\n"}, "contains no rows; need at least one"),
     "no row": none({"bad.parquet": parquet(de=[], en=[])}, "contains no rows; need at least one"),
     "no parquet": none({"bad.parquet": b"plain text\n"}, "not a readable parquet file"),
     "numbers in parquet": Case(
-        {"bad.parquet": parquet(de=["a"], en=[7])}, ": row 1", "'en' is 7; need a text", []
+        {"bad.parquet": parquet(de=["a"], en=[7])}, ": row 1", "'en' is 7; need text", []
     ),
     # Objects.
     "bad JSON": jsonl("{oops", "not valid JSON"),
@@ -151,13 +151,13 @@ CASES = {
     "a side that is misspelled": jsonl(
         '{"source": "a", "traget": "b"}', "unknown column 'target'; did you mean 'traget'"
     ),
-    "a side that is a number": jsonl('{"source": "a", "target": 7}', "'target' is 7; need a text"),
+    "a side that is a number": jsonl('{"source": "a", "target": 7}', "'target' is 7; need a string"),
     "a side that is null": jsonl('{"source": null, "target": "b"}', "'source' is None; need a"),
     "a side that is empty": jsonl('{"source": "", "target": "b"}', "the source is empty; need a"),
     "half a character": jsonl(r'{"source": "a", "target": "\ud800"}', "half a surrogate pair"),
     "nested too deep": jsonl('{"source": ' + "[" * 100_000, "nested too deep"),
     "a translation that is a text": nested("a", "translation is 'a'; need an object with 'de'"),
-    "a translation without a language": nested({"de": "a"}, "is {'de': 'a'}; need 'en' in it"),
+    "a translation without a language": nested({"de": "a"}, "is {'de': 'a'}; need an object with 'en'"),
     "a translation of a number": nested({"de": "a", "en": 7}, "'en' is 7; need a text"),
     "a language that is not there": Case(
         {"bad.jsonl": b'{"translation": {"de": "a", "en": "b"}}\n'}, "",

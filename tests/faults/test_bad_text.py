@@ -180,7 +180,7 @@ def test_a_file_that_may_not_be_read_is_refused(run, good, vocabulary_folder):
 def test_plain_text_that_is_asked_for_a_column_is_refused(run, tmp_path):
     (tmp_path / "a.txt").write_text("the cat\n")
     message = refused(*run(tmp_path / "a.txt", "--column", "body"))
-    assert message.startswith(f"{tmp_path / 'a.txt'}: plain text has no column 'body'. Leave")
+    assert message.startswith(f"{tmp_path / 'a.txt'}: plain text has no column 'body'. Omit")
 
 
 def test_input_in_which_everything_is_bad_is_refused(run, tmp_path):

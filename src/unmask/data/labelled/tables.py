@@ -105,8 +105,8 @@ def _read_text_table(
                 yield TableRow(values, where, "\t".join(cells))
     except csv.Error as cause:  # the start of the next row is unknown
         error = DataError(
-            f"{path}:{lines.line}: a quotation mark has no partner ({cause}); need pairs. Fix "
-            "it: the file cannot be read beyond this line."
+            f"{path}:{lines.line}: a quotation mark is unmatched or misplaced ({cause}); need a "
+            "pair around a cell. Fix it: the file cannot be read beyond this line."
         )
         watcher.bad(error, "")
 
