@@ -123,7 +123,7 @@ CASES = {
         {"bad.csv": b'de,en\nein Hund,a dog\n"x,y\n'}, ":3", "mark is unmatched", [DOG]
     ),
     "a column twice": tsv("de\tde\na\tb\n", ":1", "'de' occurs twice. Rename"),
-    "one column": tsv("source\na\n", "", "cannot tell which of the columns source are .*; need one of"),
+    "one column": tsv("source\na\n", "", "which of the columns source are .*; need one of"),
     "three columns of any names": tsv(
         "de\ten\tfr\na\tb\tc\n", "", "which of the columns de, en, fr .*with --text and --second"
     ),
@@ -151,14 +151,14 @@ CASES = {
     "a side that is misspelled": jsonl(
         '{"source": "a", "traget": "b"}', "unknown column 'target'; did you mean 'traget'"
     ),
-    "a side that is a number": jsonl('{"source": "a", "target": 7}', "'target' is 7; need a string"),
+    "a side that is a number": jsonl('{"source": "a", "target": 7}', "'target' is 7; need a str"),
     "a side that is null": jsonl('{"source": null, "target": "b"}', "'source' is None; need a"),
     "a side that is empty": jsonl('{"source": "", "target": "b"}', "the source is empty; need a"),
     "half a character": jsonl(r'{"source": "a", "target": "\ud800"}', "half a surrogate pair"),
     "nested too deep": jsonl('{"source": ' + "[" * 100_000, "nested too deep"),
     "a translation that is a text": nested("a", "translation is 'a'; need an object with 'de'"),
-    "a translation without a language": nested({"de": "a"}, "is {'de': 'a'}; need an object with 'en'"),
-    "a translation of a number": nested({"de": "a", "en": 7}, "'en' is 7; need a text"),
+    "a translation without a language": nested({"de": "a"}, "'a'}; need an object with 'en'"),
+    "a translation of a number": nested({"de": "a", "en": 7}, "'en' is 7; need a string"),
     "a language that is not there": Case(
         {"bad.jsonl": b'{"translation": {"de": "a", "en": "b"}}\n'}, "",
         r"unknown column 'fr'.* The columns are de, en\. Choose one with --second",
