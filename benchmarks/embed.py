@@ -16,7 +16,7 @@ COUNT, SHORTEST, LONGEST, THREADS = 1000, 5, 200, 2
 def texts_of_known_length(model: Model, count: int) -> list[str]:
     """Cut stretches of 5 to 200 tokens, uniform in length, from Python's documentation; shuffle."""
     prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
-    (pieces,) = model.tokenizer.pieces([prose])
+    (pieces,) = model.tokenizer.tokenize([prose])
     rng = random.Random(0)
     texts = []
     for i in range(count):

@@ -217,7 +217,7 @@ def _of_length(model: Model, length: int) -> list[str]:
     from pydoc_data.topics import topics
 
     prose = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
-    (pieces,) = model.tokenizer.pieces([prose])
+    (pieces,) = model.tokenizer.tokenize([prose])
     inside = length - 2
     starts = range(0, len(pieces.ids) - inside, inside)[: TOKENS // length]
     return [prose[pieces.offsets[a][0] : pieces.offsets[a + inside - 1][1]] for a in starts]

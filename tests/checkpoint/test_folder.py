@@ -255,7 +255,7 @@ def test_a_translator_without_the_words_it_says_is_refused(tmp_path, tokenizer, 
     write_translator(tmp_path / "m", tokenizer, target)
     (tmp_path / "m" / "unmask.json").unlink()
     shutil.rmtree(tmp_path / "m" / "target")
-    with pytest.raises(FolderError, match="m/target: no such folder; need the folder of"):
+    with pytest.raises(FolderError, match="m/target: no such folder; need a model folder"):
         load_folder(tmp_path / "m")
 
 

@@ -159,7 +159,7 @@ def test_what_exists_is_refused_and_not_touched(tmp_path, kind):
         target.symlink_to(tmp_path / "nowhere")
     what = {"folder": "a folder that is not empty", "file": "a file"}.get(kind, "a symbolic link")
     for attempt in (partial(check_output_folder, renamed=True), write):
-        with pytest.raises(FolderError, match=f"out: exists already, {what}; it is never over"):
+        with pytest.raises(FolderError, match=rf"out: already exists \({what}\) and is never over"):
             attempt(target)
     kept = {"folder": target / "precious", "file": target}.get(kind)
     assert kept is None or kept.read_text() == "kept"
@@ -292,7 +292,7 @@ def test_what_a_killed_writer_left_is_swept(tmp_path):
 
 def test_of_two_writers_the_slower_is_told_that_the_folder_exists(tmp_path):
     with (
-        pytest.raises(FolderError, match="out: exists already"),
+        pytest.raises(FolderError, match="out: already exists"),
         publish(tmp_path / "out", {}) as slow,
     ):
         (slow / "a").write_text("slow")

@@ -63,15 +63,15 @@ MISTAKES = {
     ),
     "layer that is no number": (["embed", "minilm", "-", "--layer", "x"], "--layer x: need a num"),
     "layer with two signs": (["embed", "minilm", "-", "--layer=--5"], "--layer --5: need a number"),
-    "no mask": (["fill", "minilm", "a text"], r"'a text': no \[MASK\] in it; nothing"),
+    "no mask": (["fill", "minilm", "a text"], r"'a text': contains no \[MASK\]"),
     "missing folder to convert": (
         ["convert", "./nowhere", "--out", "m"],
         "nowhere: no such folder",
     ),
     "folder to convert that is no model": (["convert", ".", "--out", "m"], "no config.json in it"),
-    "folder that exists to convert to": (["convert", ".", "--out", "/"], "exists already"),
+    "folder that exists to convert to": (["convert", ".", "--out", "/"], "already exists"),
     "folder that is no model": (["info", "."], "no config.json in it; need the folder of a model"),
-    "folder that exists to get into": (["get", "minilm", "--out", "/"], "exists already"),
+    "folder that exists to get into": (["get", "minilm", "--out", "/"], "already exists"),
     "a name too long": (["info", "m" * 300], "File name too long. Check the path"),
     "pair of one": (["tokenize", "minilm", "a", "--pair"], "--pair: 1 texts?; need exactly two"),
 }
@@ -241,7 +241,7 @@ def test_an_interrupt_ends_with_code_130_and_no_traceback(tiny):
 @pytest.mark.parametrize(
     ("contents", "says"),
     [
-        (b"", "bad.txt: no text in it; need at least one"),
+        (b"", "bad.txt: contains no text; need at least one"),
         (b"one\ntwo\nab\xffc\n", "bad.txt:3: byte 10 of the file is not UTF-8 (0xff)"),
     ],
     ids=["empty", "invalid UTF-8"],
@@ -256,7 +256,7 @@ def test_a_bad_file_is_refused_and_nothing_is_written(unmask, tmp_path, contents
 def test_an_empty_file_is_refused_by_embed_too_and_nothing_is_written(unmask, tiny, tmp_path):
     (tmp_path / "empty.txt").touch()
     done = unmask("embed", tiny, tmp_path / "empty.txt", "--out", tmp_path / "vectors.jsonl")
-    assert "empty.txt: no text in it; need at least one" in said(done)
+    assert "empty.txt: contains no text; need at least one" in said(done)
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
@@ -265,7 +265,7 @@ def test_a_vocabulary_without_unk_is_refused(unmask, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*tokens, "the"]) + "\n")
     message = said(unmask("tokenize", tmp_path, "the"))
     assert "vocab.txt: no [UNK] among 5 tokens; BERT needs" in message
-    assert message.endswith("Add it, a line each.")
+    assert message.endswith("Add each missing token on a line of its own.")
 
 
 def test_a_folder_of_another_architecture_is_refused_by_name(unmask, tmp_path):
@@ -283,7 +283,7 @@ def test_a_folder_that_exists_is_never_written_into(unmask, tiny, texts, tmp_pat
     (out / "precious").write_text("mine")
     arguments = [texts, "--size", 99] if verb == "vocab learn" else [tiny]
     message = said(unmask(*verb.split(), *arguments, "--out", out))
-    assert f"{out}: exists already, a folder that is not empty" in message
+    assert f"{out}: already exists (a folder that is not empty)" in message
     assert [path.name for path in out.iterdir()] == ["precious"]
 
 
@@ -291,7 +291,7 @@ def test_a_file_that_exists_is_never_overwritten(unmask, texts, tmp_path):
     out = tmp_path / "vectors.npy"
     out.write_text("mine")
     message = said(unmask("embed", "minilm", texts, "--out", out))
-    assert "exists already; it is never overwritten" in message
+    assert "already exists and is never overwritten" in message
     assert out.read_text() == "mine"
 
 
@@ -381,7 +381,7 @@ def test_a_text_that_is_too_long_is_cut_and_the_user_is_told_how_much(unmask, ti
 
 def test_a_text_that_is_too_long_is_refused_if_it_may_not_be_cut(refused_long_text):
     message, _ = refused_long_text
-    assert "42 tokens; the model holds 16. Shorten the text" in message
+    assert "42 tokens; the model reads at most 16. Shorten the text" in message
 
 
 def test_a_text_that_is_too_long_is_named_by_its_line(refused_long_text):

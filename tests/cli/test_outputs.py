@@ -70,7 +70,7 @@ def test_a_finished_folder_cannot_replace_the_current_one(verb, out):
 def test_nor_a_link_to_an_empty_folder(verb, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
-    says = f"{tmp_path / 'link'}: exists already, a symbolic link; it is never overwritten. Give "
+    says = f"{tmp_path / 'link'}: already exists (a symbolic link) and is never overwritten. Give "
     assert refusal(RENAMED[verb], tmp_path / "link").startswith(says)
 
 
@@ -78,7 +78,7 @@ def test_nor_a_link_to_an_empty_folder(verb, tmp_path):
 def test_nor_a_mount_point(verb, tmp_path, monkeypatch):
     (tmp_path / "mounted").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "mounted")
-    says = f"{tmp_path / 'mounted'}: a mount point, which cannot be replaced by the finished folder"
+    says = f"{tmp_path / 'mounted'}: a mount point cannot be replaced"
     assert refusal(RENAMED[verb], tmp_path / "mounted").startswith(says)
 
 
@@ -97,23 +97,25 @@ def test_so_is_the_name_of_a_file(words, ending, tmp_path):
 @pytest.mark.parametrize("words", [*RENAMED.values(), *FILLED.values()])
 def test_a_folder_below_a_file_is_refused(words, tmp_path):
     (tmp_path / "file").write_text("mine")
-    says = f"{tmp_path / 'file' / 'a' / 'b'}: {tmp_path / 'file'} is no folder. Give another --out."
+    says = (
+        f"{tmp_path / 'file' / 'a' / 'b'}: {tmp_path / 'file'} is not a folder. Give another --out."
+    )
     assert refusal(words, tmp_path / "file" / "a" / "b") == says
 
 
 @pytest.mark.parametrize("words", [*RENAMED.values(), *FILLED.values()])
 def test_a_folder_where_nothing_may_be_written_is_refused(words, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # the superuser may do anything
-    says = f"{tmp_path / 'a' / 'b'}: {tmp_path} may not be written to. Give another --out."
+    says = f"{tmp_path / 'a' / 'b'}: no permission to write to {tmp_path}. Give another --out."
     assert refusal(words, tmp_path / "a" / "b") == says
 
 
 @pytest.mark.parametrize("words", FILLED.values())
-@pytest.mark.parametrize("kind", ["a file", "a symbolic link to nothing"])
+@pytest.mark.parametrize("kind", ["a file", "a broken symbolic link"])
 def test_what_is_no_folder_is_not_written_into(words, kind, tmp_path):
     out = tmp_path / "out"
     out.write_text("mine") if kind == "a file" else out.symlink_to(tmp_path / "nothing")
-    assert refusal(words, out).startswith(f"{out}: exists already, {kind}; need a folder. Give")
+    assert refusal(words, out).startswith(f"{out}: already exists ({kind}); need a folder. Give")
 
 
 @pytest.mark.parametrize("verb", ["prepare", "demo"])
@@ -125,13 +127,13 @@ def test_the_current_folder_is_not_written_into_while_it_holds_something(
     monkeypatch.chdir(tmp_path / "taken")
     said = refusal(FILLED[verb], ".")
     assert said.startswith(".: ")
-    assert "is no corpus" in said or "there is something in it" in said
+    assert "is not a corpus" in said or "there is something in it" in said
 
 
 @pytest.mark.parametrize(("words", "ending"), FILES.values())
 def test_a_file_needs_a_folder_that_exists(words, ending, tmp_path):
     out = tmp_path / "nowhere" / f"out{ending}"
-    says = f"--out {out}: there is no folder {tmp_path / 'nowhere'}. Make it first."
+    says = f"--out {out}: the folder {tmp_path / 'nowhere'} does not exist. Create it first."
     assert refusal(words, out) == says
 
 
@@ -145,7 +147,7 @@ def test_what_is_in_the_place_of_a_file_is_not_overwritten(words, ending, kind, 
         (out if kind == "file" else other).write_text("mine")
         if kind != "file":
             out.symlink_to(other if kind == "link" else tmp_path / "nothing")
-    says = "a symbolic link to nothing" if kind == "link to nothing" else "exists already; it is"
+    says = "a broken symbolic link" if kind == "link to nothing" else "already exists and is"
     assert refusal(words, out).startswith(f"--out {out}: {says}")
 
 
@@ -154,7 +156,7 @@ def test_a_name_that_leaves_no_room_for_an_unfinished_one_is_refused(words, tmp_
     ending = dict(FILES.values()).get(words, "")
     said = refusal(words, tmp_path / ("é" * 120 + ending))
     assert "the name has 24" in said
-    assert "bytes; need at most 230. Give a shorter one." in said
+    assert "bytes; need at most 230. Give a shorter name." in said
 
 
 def test_a_comparison_refuses_a_variants_folder_before_it_reads_pairs(tmp_path):
@@ -165,5 +167,5 @@ def test_a_comparison_refuses_a_variants_folder_before_it_reads_pairs(tmp_path):
         f'out = "{tmp_path / "runs"}"\ntrain = ["missing"]\ndev = ["missing"]\n'
         '[[variants]]\nname = "one"\nrecipe = "lstm"\n'
     )
-    with pytest.raises(UserError, match="one: exists already, a file; need a folder"):
+    with pytest.raises(UserError, match=r"one: already exists \(a file\); need a folder"):
         app(["translate", "compare", str(recipe)], standalone_mode=False)

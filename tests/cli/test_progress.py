@@ -55,12 +55,12 @@ def test_a_job_that_knows_its_end_is_not_estimated(clock, capsys):
 def test_lines_and_progress_stand_on_standard_error_in_their_order(clock, capsys):
     terminal = Terminal()
     terminal.progress("counting", "words", 0)
-    terminal.say("text.txt: a line is a sentence")
+    terminal.say("text.txt: each line is a sentence")
     clock[0] += 4
     terminal.progress("counting", "words", 8)
     terminal.finish()
     terminal.say("done")
     assert capsys.readouterr() == (
         "",
-        "text.txt: a line is a sentence\ncounting: 8 words, 2.00 a second\ndone\n",
+        "text.txt: each line is a sentence\ncounting: 8 words, 2.00 a second\ndone\n",
     )

@@ -143,7 +143,7 @@ def test_without_standard_input_there_is_no_text(tiny):
     command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "unmask"]
     done = subprocess.run([*command, "tokenize", str(tiny)], capture_output=True, check=False)
     assert done.returncode == 2
-    assert b"standard input: no text in it" in done.stderr
+    assert b"standard input: contains no text" in done.stderr
 
 
 @pytest.mark.usefixtures("corpus")

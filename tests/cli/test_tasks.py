@@ -78,7 +78,7 @@ def test_skipped_records_are_named_and_counted(unmask, trained, tmp_path):
     path.write_text('text\nthe cat\n""\nthe dog\n')
     refused = unmask("predict", out / "model", path)
     assert refused.returncode == 2
-    assert f"error: {path}:3: the text is empty; need some." in refused.stderr
+    assert f"error: {path}:3: the text is empty; need some text." in refused.stderr
     assert refused.stderr.endswith("--on-bad skip\n")
     found = unmask("predict", out / "model", path, "--on-bad", "skip")
     assert found.returncode == 0

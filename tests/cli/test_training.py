@@ -189,7 +189,7 @@ def test_a_run_stopped_by_signals_is_resumed_by_the_same_command(prepared, tmp_p
     first = at_work(endless, out, 3)
     refused = said(unmask(*endless[3:], "--resume"))
     assert f"{out}: process {first.pid} on " in refused
-    assert "is at work on this run" in refused
+    assert "is using this run" in refused
     first.send_signal(signal.SIGTERM)
     _, told = first.communicate(timeout=30)
     assert first.returncode == 143

@@ -191,7 +191,7 @@ TEXTS = {
     "vocab-disagreeing": (
         text_of(VOCAB, lambda raw: raw.replace(b"cat", b"cow")),
         VOCAB,
-        "'cow' here and 'cat' there",
+        "'cow' in vocab.txt and 'cat' in tokenizer.json",
     ),
     "vocab-of-65-MB": (sparse(VOCAB, 65 * MB), VOCAB, "a vocabulary has at most"),
     "vocab-of-60-MB-of-blank-lines": (vocab(lambda _: b"\n" * 60 * MB), VOCAB, "vocabulary"),
@@ -257,7 +257,7 @@ SEALED = {
         "was changed since it was written",
     ),
     "not-json": (replaced(MANIFEST, b"{"), MANIFEST, "not valid JSON"),
-    "own-digest": (replaced(MANIFEST, b'{"format": 1}'), MANIFEST, "its own sha256 differs"),
+    "own-digest": (replaced(MANIFEST, b'{"format": 1}'), MANIFEST, "its sha256 does not match"),
     "format-2": (manifest(lambda table: table.update(format=2)), MANIFEST, "format 2"),
     "no-files": (manifest(lambda table: table.pop("files")), MANIFEST, ANY),
     "files-a-list": (manifest(lambda table: table.update(files=[CONFIG])), MANIFEST, ANY),

@@ -75,21 +75,21 @@ BAD = {
         "bad.txt.gz", gzip.compress(b"a dog\n\xff\n"), ":2", r"byte 6 .*\(0xff\)", ["a dog"]
     ),
     # Files with nothing in them.
-    "empty": Case("bad.txt", b"", "", "no text in it; need at least one document", []),
-    "only blank lines": Case("bad.txt", b"\n \n\t\r\n", "", "no text in it", []),
-    "a million empty lines": Case("bad.txt", b"\n" * 10**6, "", "no text in it", []),
-    "only a byte-order mark": Case("bad.txt", b"\xef\xbb\xbf", "", "no text in it", []),
+    "empty": Case("bad.txt", b"", "", "contains no text; need at least one document", []),
+    "only blank lines": Case("bad.txt", b"\n \n\t\r\n", "", "contains no text", []),
+    "a million empty lines": Case("bad.txt", b"\n" * 10**6, "", "contains no text", []),
+    "only a byte-order mark": Case("bad.txt", b"\xef\xbb\xbf", "", "contains no text", []),
     "only blank records": Case(
-        "bad.jsonl", b'{"text": ""}\n{"text": " "}\n', "", "no text in it", [], blank=2
+        "bad.jsonl", b'{"text": ""}\n{"text": " "}\n', "", "contains no text", [], blank=2
     ),
-    "empty .gz": Case("bad.txt.gz", gzip.compress(b""), "", "no text in it", []),
-    "only a header": Case("bad.csv", b"id,text\n", "", "no text in it", []),
+    "empty .gz": Case("bad.txt.gz", gzip.compress(b""), "", "contains no text", []),
+    "only a header": Case("bad.csv", b"id,text\n", "", "contains no text", []),
     # Packed files that are damaged.
     "cut off .gz": Case(
-        "bad.txt.gz", gzip.compress(PLAIN)[:90_000], r":\d+", "cut off or damaged", bad=1
+        "bad.txt.gz", gzip.compress(PLAIN)[:90_000], r":\d+", "truncated or damaged", bad=1
     ),
     "cut off .jsonl.gz": Case(
-        "bad.jsonl.gz", gzip.compress(RECORDS)[:90_000], r":\d+", "cut off or damaged", bad=1
+        "bad.jsonl.gz", gzip.compress(RECORDS)[:90_000], r":\d+", "truncated or damaged", bad=1
     ),
     "damaged .gz": Case(
         "bad.txt.gz", gzip.compress(PLAIN)[:10] + b"\xff" * 99, ":1", "damaged", [], bad=None
@@ -97,9 +97,9 @@ BAD = {
     "bytes after the end of .gz": Case(
         "bad.txt.gz", gzip.compress(b"a dog\n") + b"rest", r":\d+", "damaged", ["a dog"]
     ),
-    "cut off .zst": Case("bad.txt.zst", zstd(PLAIN)[:150_000], r":\d+", "cut off or damaged"),
+    "cut off .zst": Case("bad.txt.zst", zstd(PLAIN)[:150_000], r":\d+", "truncated or damaged"),
     "cut off .jsonl.zst": Case(
-        "bad.jsonl.zst", zstd(RECORDS)[:150_000], r":\d+", "cut off or damaged"
+        "bad.jsonl.zst", zstd(RECORDS)[:150_000], r":\d+", "truncated or damaged"
     ),
     "not .gz at all": Case("bad.txt.gz", b"the cat\n", ":1", "gzipped file", [], bad=None),
     "not .zst at all": Case("bad.txt.zst", b"the cat, the dog\n", ":1", "damaged", [], bad=None),
@@ -116,8 +116,8 @@ BAD = {
     "null alone": jsonl("null", "a NoneType; need a JSON object"),
     "no such key": jsonl('{"txet": "a"}', "unknown column 'text'; did you mean 'txet'"),
     "no key at all": jsonl("{}", "unknown column 'text'"),
-    "a number": jsonl('{"text": 7}', "'text' is 7; need a text in quotes"),
-    "null": jsonl('{"text": null}', "'text' is None; need a text in quotes"),
+    "a number": jsonl('{"text": 7}', "'text' is 7; need a string in quotes"),
+    "null": jsonl('{"text": null}', "'text' is None; need a string in quotes"),
     "a list of texts": jsonl('{"text": ["the", "cat"]}', r"'text' is \['the', 'cat'\]; need a"),
     "a key given twice": jsonl('{"text": "a", "text": "b"}', "the key 'text' is given twice"),
     "NaN": jsonl('{"text": "a", "score": NaN}', "NaN is not a JSON number"),
@@ -128,7 +128,7 @@ BAD = {
         "bad.csv",
         b"id,text\n1,the cat\n2,a,b\n3,a dog\n",
         ":3",
-        "the header has 2 columns and this row 3; need as many",
+        "the header has 2 columns and this row 3; need equally many",
         ["the cat", "a dog"],
     ),
     "too few columns": Case(
@@ -138,16 +138,16 @@ BAD = {
         "bad.tsv", b"id\ttext\n1\ta\tb\n2\ta dog\n", ":2", "2 columns .* 3", ["a dog"]
     ),
     "a quote that is never closed": Case(
-        "bad.csv", b'text\nthe cat\n"a\ndog\n', ":4", "a quote is never closed", ["the cat"]
+        "bad.csv", b'text\nthe cat\n"a\ndog\n', ":4", "a quotation mark is unmatched", ["the cat"]
     ),
     "a letter after a quote": Case(
-        "bad.csv", b'text\nthe cat\n"a" dog\n', ":3", "or stands alone", ["the cat"]
+        "bad.csv", b'text\nthe cat\n"a" dog\n', ":3", "or misplaced", ["the cat"]
     ),
     "cut off .csv.gz": Case(
         "bad.csv.gz",
         gzip.compress(b"text\n" + PLAIN)[:90_000],
         r":\d+",
-        "cut off or damaged",
+        "truncated or damaged",
         bad=None,
     ),
     "not .parquet at all": Case(
@@ -189,7 +189,7 @@ ODD = {
 # What is wrong with the path, or with how the file is asked for: refused, skip or not.
 PATHS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "missing": ("a.txt", lambda path: None, "no such file. Check the path"),
-    "a folder": ("a.txt", Path.mkdir, "a folder; need a file. Name the files in it"),
+    "a folder": ("a.txt", Path.mkdir, "is a folder; need a file. List its files"),
     "a link to itself": ("a.txt", lambda path: path.symlink_to(path), "no such file"),
     "a link to nothing": ("a.txt", lambda path: path.symlink_to("b.txt"), "no such file"),
     "an unknown ending": ("a.jsnl", Path.touch, "unknown format '.jsnl'; did you mean '.jsonl'?"),
@@ -212,6 +212,6 @@ PATHS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a column given twice": (
         "a.csv",
         lambda path: path.write_text("text,text\none,two\n"),
-        "the column 'text' is given twice. Rename one of them",
+        "the column 'text' occurs twice. Rename one of them",
     ),
 }

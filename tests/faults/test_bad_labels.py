@@ -47,9 +47,9 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "too many columns": ("classify", "a.tsv", GOOD + "a\tb\tc\n", ":4", "2 columns and this row 3"),
     "a quote never closed": (
-        "classify", "a.csv", 'text,label\n"good,pos\n', ":2", "quote is never"
+        "classify", "a.csv", 'text,label\n"good,pos\n', ":2", "quotation mark is unmatched"
     ),
-    "a column twice": ("classify", "a.tsv", "text\ttext\nx\ty\n", ":1", "'text' is given twice"),
+    "a column twice": ("classify", "a.tsv", "text\ttext\nx\ty\n", ":1", "'text' occurs twice"),
     "a text that is empty": ("classify", "a.tsv", GOOD + " \tpos\n", ":4", "the text is empty"),
     "a label that is empty": ("classify", "a.tsv", GOOD + "film\t\n", ":4", "the label is empty"),
     "one label only": (
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "different numbers as labels.*use regress",
     ),
     "not UTF-8": ("classify", "a.tsv", "text\tlabel\n\udce9t\u00e9\tpos\n", ":2", "not UTF-8"),
-    "nothing in it": ("classify", "a.tsv", "", "", "empty; need a header and a row"),
+    "nothing in it": ("classify", "a.tsv", "", "", "file is empty; need a header and a row"),
     "only a header": ("classify", "a.tsv", "text\tlabel\n", "", "nothing to learn from"),
     "not JSON": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{oops\n', ":2", "not valid JSON"
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "a text that is a number": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": 7, "label": "y"}\n', ":2",
-        "'text' is 7; need a text in quotes",
+        "'text' is 7; need a string in quotes",
     ),
     "a label that is a table": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": {}}\n', ":2",
@@ -124,13 +124,13 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     # questions
     "offset too small": (
-        "qa", "a.json", answer("1973", 19), IN_SQUAD, r"begin at 19.*stands at 20"
+        "qa", "a.json", answer("1973", 19), IN_SQUAD, r"begin at 19.*begins at 20"
     ),
     "offset too large": (
-        "qa", "a.json", answer("1973", 23), IN_SQUAD, r"begin at 23.*stands at 20"
+        "qa", "a.json", answer("1973", 23), IN_SQUAD, r"begin at 23.*begins at 20"
     ),
     "offset below zero": ("qa", "a.json", answer("1973", -1), IN_SQUAD, r"begin at -1.*at 20"),
-    "offset beyond the end": ("qa", "a.json", answer("1973", 999), IN_SQUAD, r"999.*stands at 20"),
+    "offset beyond the end": ("qa", "a.json", answer("1973", 999), IN_SQUAD, r"999.*begins at 20"),
     "offset in bytes": (
         "qa", "a.json",
         squad(context="Café \u2013 in 1973.", answers=[{"text": "1973", "answer_start": 13}]),
@@ -146,15 +146,15 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "an answer that is empty": ("qa", "a.json", answer("", 20), IN_SQUAD, "'text' is empty"),
     "an offset that is a text": (
-        "qa", "a.json", answer("1973", "20"), IN_SQUAD, "need a whole number"
+        "qa", "a.json", answer("1973", "20"), IN_SQUAD, "need an integer"
     ),
     "impossible, and answered": (
         "qa", "a.json", squad(is_impossible=True), IN_SQUAD,
-        "'is_impossible' is true, and there are 1"
+        "'is_impossible' is true, but there are 1"
     ),
     "possible, and not answered": (
         "qa", "a.json", squad(is_impossible=False, answers=[]), IN_SQUAD,
-        "is false, and there is no"
+        "is false, but there is no"
     ),
     "impossible is a number": (
         "qa", "a.json", squad(is_impossible=1), IN_SQUAD, "need true or false"
@@ -175,7 +175,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "an id twice": (
         "qa", "a.jsonl",
         2 * '{"id": "x", "question": "When?", "context": "In 1973.", "answers": []}\n', ":2",
-        "the id 'x' was used before",
+        "the id 'x' is already used by",
     ),
     "no answer anywhere": (
         "qa", "a.jsonl", '{"question": "When?", "context": "In 1973.", "answers": []}\n', ":1",
@@ -193,18 +193,18 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "a tag without a dash": ("ner", "a.conll", "a B-PER\nb LOC\n", ":2", "the tag is 'LOC'"),
     "a tag without a label": ("ner", "a.conll", "a B-PER\nb B-\n", ":2", "the tag is 'B-'"),
     "BIOES that does not end": (
-        "ner", "a.conll", "a S-PER\n\nb B-LOC\nc O\n", ":4", "that has not ended; in BIOES"
+        "ner", "a.conll", "a S-PER\n\nb B-LOC\nc O\n", ":4", "after an unfinished LOC entity; in"
     ),
     "BIOES that ends with the sentence": (
         "ner", "a.conll", "a S-PER\n\nb B-LOC\nc I-LOC\n", ":4",
-        "the sentence ends inside an entity"
+        "the sentence ends inside a LOC entity"
     ),
     "BIOES and a stray end": ("ner", "a.conll", "a S-PER\nb E-LOC\n", ":2", "'E-LOC' after S-PER"),
     "a line without a tag": (
         "ner", "a.conll", "a B-PER\nb\n", ":2", "1 columns; need a word and its tag"
     ),
     "a column too many": (
-        "ner", "a.conll", "a X B-PER\nb Y Z O\n", ":2", "4 columns.*3 columns as in"
+        "ner", "a.conll", "a X B-PER\nb Y Z O\n", ":2", "4 columns.*3 columns as on"
     ),
     "no name at all": ("ner", "a.conll", "a O\nb O\n", ":1", "no entity in 1 sentences"),
     "tokens and tags of different number": (
@@ -221,10 +221,10 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "an entity backwards": ("ner", "a.jsonl", marked([4, 0, "PER"]), ":1", "from 4 to 0"),
     "an entity that cuts a word": (
-        "ner", "a.jsonl", marked([0, 3, "PER"]), ":1", "'Joh', cuts a word"
+        "ner", "a.jsonl", marked([0, 3, "PER"]), ":1", "'Joh', splits a word"
     ),
     "an entity with a space": (
-        "ner", "a.jsonl", marked([0, 5, "PER"]), ":1", "takes a space with it"
+        "ner", "a.jsonl", marked([0, 5, "PER"]), ":1", "includes a space"
     ),
     "entities that overlap": (
         "ner", "a.jsonl", marked([0, 10, "PER"], [5, 13, "LOC"]), ":1",
@@ -239,13 +239,13 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "half a character": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "\\ud800", "label": "y"}\n',
-        ":2", "half a character"
+        ":2", "half a surrogate pair"
     ),
     "a quote alone in the first row": (
-        "classify", "a.csv", 'text,"la"bel\na,x\n', ":", "a quote is never closed or stands alone"
+        "classify", "a.csv", 'text,"la"bel\na,x\n', ":", "a quotation mark is unmatched"
     ),
     "an article that is no object": (
-        "qa", "a.json", '{"data": [7]}', r": data\[0\]", "need an object with 'paragraphs'"
+        "qa", "a.json", '{"data": [7]}', r": data\[0\]", "7 is not an object; need one with"
     ),
     "a text that is missing": ("ner", "a.jsonl", '{"entities": []}\n', ":1", "'text' is missing"),
 }  # fmt: skip

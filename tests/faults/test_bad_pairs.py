@@ -20,7 +20,7 @@ from unmask.system.errors import DataError
 DE, EN = b"ein Hund\neine Katze\n", b"a dog\na cat\n"
 DOG, CAT = ("ein Hund", "a dog"), ("eine Katze", "a cat")
 WHAT_TO_DO = (
-    "Check|Choose|Convert|Fetch|Fill|Find|Join|Leave|Mend|[Nn]ame|Rename|Is it|; need a JSON"
+    "Check|Choose|Convert|Concat|Download|Fill|Fix|Look|Omit|[Nn]ame|Rename|Is this|; need "
 )
 
 
@@ -73,7 +73,7 @@ def none(files: dict[str, bytes | None], says: str, columns: Columns = Columns()
 CASES = {
     # Two files.
     "a source too many": source(
-        DE + b"x\n", ":3", r"no line to go with it: .*bad\.de has 3 lines, .*a\.en has 2; need as"
+        DE + b"x\n", ":3", r"no matching line: .*bad\.de has 3 lines, .*a\.en has 2; need eq"
     ),
     "a target too many": target(EN + b"x\n", ":3", r"a\.de has 2 lines, .*bad\.en has 3;"),
     "a blank line too many": target(EN + b"\n", ":3", r"a\.de has 2 lines, .*bad\.en has 3;"),
@@ -82,10 +82,10 @@ CASES = {
     ),
     "an old Mac's lines": Case(
         {"bad.de": DE, "a.en": EN.replace(b"\n", b"\r")}, ":2",
-        r"bad\.de has 2 lines, .*a\.en has 1; need as many",
+        r"bad\.de has 2 lines, .*a\.en has 1; need equally many",
     ),
     "an empty source": source(
-        b"\neine Katze\n", ":1", "source is empty; need a sentence on both sides. Fill it", [CAT]
+        b"\neine Katze\n", ":1", "source is empty; need a sentence on both sides. Fill", [CAT]
     ),
     "an empty target": target(b"a dog\n\n", ":2", "the target is empty; need a sent", [DOG]),
     "a target of spaces": target(b"a dog\n \t\n", ":2", "the target is empty", [DOG]),
@@ -101,18 +101,18 @@ CASES = {
         "ein Hund".encode("utf-16") + b"\neine Katze\n", ":1", "iconv -f UTF-16", [CAT]
     ),
     "not packed at all": Case(
-        {"bad.de.gz": DE, "a.en": EN}, ":1", "[Nn]ot a gzipped file.*Fetch it again", []
+        {"bad.de.gz": DE, "a.en": EN}, ":1", "[Nn]ot a gzipped file.*Download it again", []
     ),
     "cut off": Case(
         {"bad.de.gz": gzip.compress(b"ein Hund\n" * 2 + LINES)[:20], "a.en": EN}, ":1",
-        "cut off or damaged. Fetch it again", [],
+        "truncated or damaged. Download it again", [],
     ),
     # Tables.
     "too few columns": tsv(
-        "de\ten\nein Hund\ta dog\nx\n", ":3", "2 columns and this row 1; need as many", [DOG]
+        "de\ten\nein Hund\ta dog\nx\n", ":3", "2 columns and this row 1; need equal", [DOG]
     ),
     "a tab in a sentence": tsv(
-        "de\ten\na\tb\tc\nein Hund\ta dog\n", ":2", "2 columns and this row 3; need as many", [DOG]
+        "de\ten\na\tb\tc\nein Hund\ta dog\n", ":2", "2 columns and this row 3; need equal", [DOG]
     ),
     "an empty cell": tsv("de\ten\nein Hund\t\n", ":2", "the target is empty; need a sentence", []),
     "an empty first cell": tsv("de\ten\n \tx\n", ":2", "the source is empty; need a sentence", []),
@@ -120,28 +120,28 @@ CASES = {
         {"bad.tsv": b"de\ten\nein\xff\tx\nein Hund\ta dog\n"}, ":2", "not UTF-8", [DOG]
     ),
     "a quote never closed": Case(
-        {"bad.csv": b'de,en\nein Hund,a dog\n"x,y\n'}, ":3", "a quote is never closed", [DOG]
+        {"bad.csv": b'de,en\nein Hund,a dog\n"x,y\n'}, ":3", "mark is unmatched", [DOG]
     ),
-    "a column twice": tsv("de\tde\na\tb\n", ":1", "'de' is given twice. Rename"),
-    "one column": tsv("source\na\n", "", "cannot tell .* among the columns source; need one for"),
+    "a column twice": tsv("de\tde\na\tb\n", ":1", "'de' occurs twice. Rename"),
+    "one column": tsv("source\na\n", "", "which of the columns source are .*; need one of"),
     "three columns of any names": tsv(
-        "de\ten\tfr\na\tb\tc\n", "", "among the columns de, en, fr; .*with --text and --second"
+        "de\ten\tfr\na\tb\tc\n", "", "which of the columns de, en, fr .*with --text and --second"
     ),
     "a column misspelled": tsv(
-        "source\ttarget\na\tb\n", "", "'sorce'; did you mean 'source'.* Choose with --text",
+        "source\ttarget\na\tb\n", "", "'sorce'; did you mean 'source'.* Choose one with --text",
         columns=Columns("sorce"),
     ),
     "a column that is not there": tsv(
-        "de\ten\na\tb\n", "", r"unknown column '3'.* columns are de, en\. Choose with --second",
+        "de\ten\na\tb\n", "", r"unknown column '3'.* columns are de, en\. Choose one with --second",
         columns=Columns("de", "3"),
     ),
-    "one column for both": tsv("de\ten\na\tb\n", "", "need one for", columns=Columns("de", "de")),
-    "an empty table": tsv("", "", "empty; need a header and a row"),
-    "no object": none({"bad.jsonl": b"\n"}, "no row in it; need at least one"),
-    "no row": none({"bad.parquet": parquet(de=[], en=[])}, "no row in it; need at least one"),
+    "one column for both": tsv("de\ten\na\tb\n", "", "need one of", columns=Columns("de", "de")),
+    "an empty table": tsv("", "", "file is empty; need a header and a row"),
+    "no object": none({"bad.jsonl": b"\n"}, "contains no rows; need at least one"),
+    "no row": none({"bad.parquet": parquet(de=[], en=[])}, "contains no rows; need at least one"),
     "no parquet": none({"bad.parquet": b"plain text\n"}, "not a readable parquet file"),
     "numbers in parquet": Case(
-        {"bad.parquet": parquet(de=["a"], en=[7])}, ": row 1", "'en' is 7; need a text", []
+        {"bad.parquet": parquet(de=["a"], en=[7])}, ": row 1", "'en' is 7; need text", []
     ),
     # Objects.
     "bad JSON": jsonl("{oops", "not valid JSON"),
@@ -151,31 +151,31 @@ CASES = {
     "a side that is misspelled": jsonl(
         '{"source": "a", "traget": "b"}', "unknown column 'target'; did you mean 'traget'"
     ),
-    "a side that is a number": jsonl('{"source": "a", "target": 7}', "'target' is 7; need a text"),
+    "a side that is a number": jsonl('{"source": "a", "target": 7}', "'target' is 7; need a str"),
     "a side that is null": jsonl('{"source": null, "target": "b"}', "'source' is None; need a"),
     "a side that is empty": jsonl('{"source": "", "target": "b"}', "the source is empty; need a"),
-    "half a character": jsonl(r'{"source": "a", "target": "\ud800"}', "half a character; need"),
+    "half a character": jsonl(r'{"source": "a", "target": "\ud800"}', "half a surrogate pair"),
     "nested too deep": jsonl('{"source": ' + "[" * 100_000, "nested too deep"),
-    "a translation that is a text": nested("a", "translation is 'a'; need 'de' in it. Mend it"),
-    "a translation without a language": nested({"de": "a"}, "is {'de': 'a'}; need 'en' in it"),
-    "a translation of a number": nested({"de": "a", "en": 7}, "'en' is 7; need a text"),
+    "a translation that is a text": nested("a", "translation is 'a'; need an object with 'de'"),
+    "a translation without a language": nested({"de": "a"}, "'a'}; need an object with 'en'"),
+    "a translation of a number": nested({"de": "a", "en": 7}, "'en' is 7; need a string"),
     "a language that is not there": Case(
         {"bad.jsonl": b'{"translation": {"de": "a", "en": "b"}}\n'}, "",
-        r"unknown column 'fr'.* The columns are de, en\. Choose with --second",
+        r"unknown column 'fr'.* The columns are de, en\. Choose one with --second",
         columns=Columns("de", "fr"),
     ),
     # What was given.
     "a file alone": none({"bad.de": DE}, "one file of plain text; need two files .* or one table"),
     "a table and a file": none(
-        {"a.de": DE, "bad.tsv": b"a\tb\n"}, "a table and another file; need .*Name the table alone"
+        {"a.de": DE, "bad.tsv": b"a\tb\n"}, "a table and another file; need .*Give the table alone"
     ),
-    "a folder": none({"bad": None, "a.en": EN}, "a folder; need a file"),
+    "a folder": none({"bad": None, "a.en": EN}, "is a folder; need a file"),
     "columns of plain text": none(
-        {"bad.de": DE, "a.en": EN}, "plain text has no columns, such as 'de'. Leave --text out",
+        {"bad.de": DE, "a.en": EN}, "no columns, so there is no 'de'. Omit --text",
         Columns("de"),
     ),
     "a label": none(
-        {"bad.tsv": b"de\ten\na\tb\n"}, "translation has no label, such as 'x'. Leave --label out",
+        {"bad.tsv": b"de\ten\na\tb\n"}, "no label column, so there is no 'x'. Omit --label",
         Columns(label="x"),
     ),
 }  # fmt: skip
@@ -245,11 +245,11 @@ def test_what_is_good_is_used_and_what_is_not_is_told(case):
 @pytest.mark.parametrize(
     ("paths", "says"),
     [
-        ([], r"^no path: 0 files; need two files of plain text, or one table .* Join those of one"),
+        ([], r"^no path: 0 files; need two files of plain text, or one table .* Concatenate the"),
         (["a.de", "a.en", "b.en"], r"^a\.de, a\.en, b\.en: 3 files; need two files of plain text"),
         (["none.de", "none.en"], r"^none\.de: no such file\. Check the path\."),
-        (["-", "-"], r"^-: given as both sides; need two files\. Name the other one\."),
-        (["-"], r"^-: one file of plain text; need two files .* Name the other one too\."),
+        (["-", "-"], r"^-: given for both sides; need two different files\. Give the other one\."),
+        (["-"], r"^-: one file of plain text; need two files .* Give the other file too\."),
     ],
 )
 def test_paths_that_make_no_pair_are_refused_before_anything_is_read(paths, says):

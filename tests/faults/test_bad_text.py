@@ -22,8 +22,8 @@ from unmask.data.corpus.layout import MANIFEST, SIDE_FILE
 from unmask.text.tokenizer_files import tokenizer_files
 
 GOOD = ["the cat sat on the mat .", "a dog"]  # of the file beside the bad one
-WHAT_TO_DO = "Check|Choose|Convert|Fetch|Mend|Name|Rename|Put|; need|Is it|Ask|Leave|Give|did you"
-SKIP = "Or leave such records out: --on-bad skip"
+WHAT_TO_DO = "Check|Choose|Convert|Download|Fix|Name|Rename|Put|; need|Is it|List|Give|did you"
+SKIP = "Or skip such records with --on-bad skip."
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,9 @@ def test_a_wrong_path_or_column_is_refused_even_if_bad_records_are_skipped(
 
 def test_an_empty_table_is_refused(run, good, tmp_path):
     (tmp_path / "bad.csv").touch()
-    assert refused(*run(good, tmp_path / "bad.csv")).startswith(f"{tmp_path}/bad.csv: empty; need")
+    assert refused(*run(good, tmp_path / "bad.csv")).startswith(
+        f"{tmp_path}/bad.csv: the file is empty; need"
+    )
 
 
 def test_an_empty_table_may_be_skipped(run, good, tmp_path):
@@ -171,21 +173,21 @@ def test_a_file_that_may_not_be_read_is_refused(run, good, vocabulary_folder):
             code, said = run(path, tokenizer=vocabulary, out=Path(folder) / "corpus")
         finally:
             os.seteuid(before)
-    says = f"{path}: cannot be read (Permission denied). Ask for the right to read it."
+    says = f"{path}: cannot be read (Permission denied). Check the permissions of the file."
     assert refused(code, said) == says
 
 
 def test_plain_text_that_is_asked_for_a_column_is_refused(run, tmp_path):
     (tmp_path / "a.txt").write_text("the cat\n")
     message = refused(*run(tmp_path / "a.txt", "--column", "body"))
-    assert message.startswith(f"{tmp_path / 'a.txt'}: plain text has no column 'body'. Leave")
+    assert message.startswith(f"{tmp_path / 'a.txt'}: plain text has no column 'body'. Omit")
 
 
 def test_input_in_which_everything_is_bad_is_refused(run, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xff\n\xfe\n")
     code, said = run(tmp_path / "a.txt", "--on-bad", "skip")
     message = refused(code, said.splitlines()[-1])  # before it, how the file was understood
-    assert message.endswith("not one token in the whole input. Is it the right file?")
+    assert message.endswith("the input contains no tokens. Is it the right file?")
 
 
 def test_a_text_that_is_mended_where_it_was_bad_is_gone_on_with(run, good, tmp_path):
@@ -220,7 +222,7 @@ def test_a_line_of_a_hundred_megabytes_is_refused_in_less_than_one_gigabyte(
         assert int(kilobytes) < 2**20
         if not skip:
             message = refused(done.returncode, done.stderr)
-            assert re.match(rf"{path}:{line}: a line of 100,000,[\d,]+ bytes; at most ", message)
+            assert re.match(rf"{path}:{line}: the line has 100,000,[\d,]+ bytes; need ", message)
             assert "Put line breaks between its documents or sentences." in message
     assert done.returncode == 0, done.stderr
     records = open_corpus(tmp_path / "corpus 2").manifest["records"]

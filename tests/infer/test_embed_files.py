@@ -105,7 +105,7 @@ def test_lines_on_the_way_have_a_row_each_too(model, source):
 def test_a_text_that_is_too_long_is_named_by_its_line_and_leaves_no_file(model, tmp_path):
     source = tmp_path / "texts.txt"
     source.write_text("the cat\n\n\n" + "the cat " * 100)
-    with pytest.raises(DataError, match=r"texts.txt:4: 202 tokens; the model holds 32"):
+    with pytest.raises(DataError, match=r"texts.txt:4: 202 tokens; the model reads at most 32"):
         embed_file(model, str(source), tmp_path / "v.npy", truncate=False)
     assert {path.name for path in tmp_path.iterdir()} == {"m", "texts.txt"}
 
@@ -222,7 +222,7 @@ def test_on_a_full_disk_what_is_safe_stays_so(model, source, tmp_path, monkeypat
 def test_a_file_that_is_there_is_never_overwritten(model, source, tmp_path):
     out = tmp_path / "v.npy"
     out.write_text("precious")
-    with pytest.raises(SettingsError, match=r"v\.npy: exists already; it is never overwritten"):
+    with pytest.raises(SettingsError, match=r"v\.npy: already exists and is never overwritten"):
         embed_file(model, source, out)
     assert out.read_text() == "precious"
 
@@ -269,6 +269,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_a_text_is_read(
 
     monkeypatch.setattr(embed_files, "read_texts", never)
     (tmp_path / "link.npy").symlink_to(tmp_path / "nothing")
-    for name, says in {"link.npy": "a symbolic link to nothing", "no/v.npy": "no folder"}.items():
+    for name, says in {"link.npy": "a broken symbolic link", "no/v.npy": "does not exist"}.items():
         with pytest.raises(SettingsError, match=says):
             embed_file(model, source, tmp_path / name)

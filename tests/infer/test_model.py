@@ -138,7 +138,7 @@ def test_a_long_text_is_cut_and_the_cut_is_counted(model):
 
 
 def test_a_long_text_is_refused_when_nothing_may_be_cut(model):
-    with pytest.raises(DataError, match="text 2: 142 tokens; the model holds 32"):
+    with pytest.raises(DataError, match="text 2: 142 tokens; the model reads at most 32"):
         model.embed(["a", LONG], truncate=False)
 
 

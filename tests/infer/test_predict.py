@@ -97,7 +97,7 @@ def test_questions_stand_in_a_table_with_columns_of_any_name(model, tmp_path, en
     if ending == "csv":
         lines = ["ask,context", *(",".join(row.values()) for row in cells)]
     path.write_text("\n".join(lines) + "\n")
-    assert list(predict_lines(own, str(path), Columns.of({"question": "ask"}))) == expected
+    assert list(predict_lines(own, str(path), Columns.from_fields({"question": "ask"}))) == expected
 
 
 def test_a_column_of_a_field_that_does_not_exist_is_refused(model, tmp_path):

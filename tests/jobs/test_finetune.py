@@ -274,7 +274,7 @@ def test_several_seeds_have_a_mean_and_a_deviation(model, tmp_path):
 def test_what_is_in_both_files_is_told(tmp_path):
     path = written(tmp_path, "a.tsv", samples(6))
     found = LabelledFiles(path, path).read(recipe().task)
-    assert any("6 of 6 examples are in the training data too" in line for line in found.notes)
+    assert any("6 of 6 examples are also in the training data" in line for line in found.notes)
     assert found.notes[0].endswith("text is column 'text', label is column 'label'")
 
 

@@ -57,7 +57,7 @@ def test_fine_tuning_from_python_prints_nothing(tiny, tmp_path, capfd):
     unmask.finetune("classify", tiny, out=tmp_path / "run", **given)
     unmask.finetune("classify", tiny, out=tmp_path / "runs", seeds=2, **given)
     assert capfd.readouterr() == ("", "")
-    assert "examples are in the training data too" in (tmp_path / "run" / "log.txt").read_text()
+    assert "examples are also in the training data" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_a_bad_row_is_named_by_its_number(tiny, tmp_path):

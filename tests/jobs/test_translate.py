@@ -258,9 +258,9 @@ def test_files_come_as_a_folder_or_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (lambda f: PairFiles(f), "need --from and --to"),
+        (lambda f: PairFiles(f), "needs --from and --to"),
         (lambda f: PairFiles(f, "xx", "yy", train=[f / "train.xx"]), "give one or the other"),
-        (lambda f: PairFiles(), "nothing to learn from: need a folder"),
+        (lambda f: PairFiles(), "no training data: give a folder"),
         (lambda f: PairFiles(f, "xx", "zz"), "zz"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone_and_nothing_of_the_new(tmp
         write_file(path, b"x" * 5000)
     assert re.fullmatch(
         rf"{path}: could not be written \(File too large\); nothing was left behind\. "
-        r"[\d,]+ bytes are free there\. Make room\. Give another --out\.",
+        r"[\d,]+ bytes are free there\. Free some space\. Give another --out\.",
         str(error.value),
     )
     assert path.read_bytes() == b"old"
@@ -133,7 +133,7 @@ def test_a_file_cannot_be_written_into_a_folder_that_is_not_there(tmp_path):
 def test_a_full_disk_says_how_many_bytes_are_needed_free_and_missing(tmp_path, number):
     error = disk_error(tmp_path / "a", OSError(number, os.strerror(number)), needed=10**18)
     found = re.search(
-        r"([\d,]+) bytes are needed, ([\d,]+) are missing: ([\d,]+) bytes are free there\. Make",
+        r"([\d,]+) bytes are needed, ([\d,]+) more than available: ([\d,]+) bytes are free",
         str(error),
     )
     needed, missing, free = (int(figure.replace(",", "")) for figure in found.groups())
@@ -210,13 +210,13 @@ def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
     with another_process(HOLD, path) as process:
         with (
             pytest.raises(
-                FolderError, match=f"^{tmp_path}: process {process.pid} on .* at work on"
+                FolderError, match=f"^{tmp_path}: process {process.pid} on .* is using"
             ) as error,
             file_lock(path, what="this corpus"),
         ):
             pass
         assert str(error.value).endswith(
-            "is at work on this corpus. Wait for it, stop it, or give another --out."
+            "is using this corpus. Wait for it, stop it, or give another --out."
         )
 
 

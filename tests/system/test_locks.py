@@ -11,7 +11,7 @@ import pytest
 from unmask.system import locks
 from unmask.system.disk import file_lock, put_in_place, remove_leftovers, temporary_folder
 from unmask.system.errors import FolderError
-from unmask.system.locks import Busy, lock, lock_file
+from unmask.system.locks import LockHeld, lock, lock_file
 
 PROGRAM = """
 import sys, time
@@ -50,7 +50,7 @@ def another_process(fcntl, holds):
 def test_a_file_that_another_process_has_locked_is_busy_until_that_process_dies(tmp_path, fcntl):
     path = tmp_path / "a"
     with another_process(fcntl, f"file_lock(Path({str(path)!r}), what='it')") as process:
-        with pytest.raises(Busy) as busy, lock_file(path, "me"):
+        with pytest.raises(LockHeld) as busy, lock_file(path, "me"):
             pass
         named = str(process.pid) if fcntl == "with" else ""
         assert busy.value.holder.partition(" ")[0] == named
@@ -62,15 +62,15 @@ def test_a_file_that_another_process_has_locked_is_busy_until_that_process_dies(
 
 def test_a_lock_that_is_held_is_refused_with_its_folder_and_what_to_do(tmp_path, fcntl):
     path = tmp_path / "a"
-    number = os.getpid() if fcntl == "with" else "of unknown number"
+    holder = f"process {os.getpid()}" if fcntl == "with" else "another process"
     with (
         file_lock(path, what="it"),
         pytest.raises(FolderError) as error,
         file_lock(path, what="it"),
     ):
         pass
-    assert str(error.value).startswith(f"{tmp_path}: process {number} ")
-    assert "is at work on it. Wait for it, stop it, or give another --out." in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}: {holder} ")
+    assert "is using it. Wait for it, stop it, or give another --out." in str(error.value)
 
 
 def test_an_error_of_the_block_is_raised_as_it_is_and_the_lock_is_free_again(tmp_path, fcntl):

@@ -60,7 +60,7 @@ def test_a_reader_that_stops_early_leaves_no_process_behind():
 
 
 def test_a_killed_worker_is_said_with_what_to_do():
-    says = r"a worker process was killed, .*is kept\. Run the same command again, with fewer --wor"
+    says = r"a worker process was killed, .*is kept\. Run the same command again with fewer --wor"
     with pytest.raises(UserError, match=says):
         list(map_in_order(signal.raise_signal, [signal.SIGKILL], 2))
 

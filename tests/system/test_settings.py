@@ -40,7 +40,7 @@ def test_what_pythons_parser_lets_pass_is_refused(raw, message):
 def test_a_file_above_the_limit_is_not_read(tmp_path):
     path = tmp_path / "c.json"
     path.write_text("{" + " " * 100 + "}")
-    with pytest.raises(FolderError, match="over 50 bytes"):
+    with pytest.raises(FolderError, match="larger than 50 bytes"):
         read_json(path, limit=50)
 
 
@@ -184,7 +184,7 @@ def test_a_value_that_is_nested_too_deep_is_refused_by_its_name(case, tmp_path):
     with pytest.raises(SettingsError) as error:
         apply_overrides({}, [assignment, "seed=1"])
     assert str(error.value) == (
-        f"--set {name}: nested more than 50 levels deep; no setting is. Remove the levels."
+        f"--set {name}: nested more than 50 levels deep; no setting is. Flatten it."
     )
     path = tmp_path / "recipe.toml"
     path.write_text(assignment)

@@ -72,11 +72,20 @@ def test_a_blank_line_is_an_empty_text_where_a_text_is_all_there_is():
         (AskText, '{"text": "a", "second": {}}', "'second' is {}; need a text. Add it."),
         (AskText, '{"second": "b"}', "'text' is None; need a text. Add it."),
         (AskText, "{}", "'text' is None; need a text. Add it."),
-        (AskText, "{a brace", "double quotes (column 2). Mend it."),
+        (AskText, "{a brace", "double quotes (column 2). Fix it."),
         (AskText, '{"text": "a", "text": "b"}', "not valid JSON: the key 'text' is given twice"),
-        (AskText, '{"text": "a\\ud800"}', "\\ud800 to \\udfff alone is half a character; need"),
-        (AskText, '{"text": "a", "second": "\\udc00b"}', "half a character; need both halves."),
-        pytest.param(AskText, "a\ud800", "half a character; need both halves.", id="half"),
+        (AskText, '{"text": "a\\ud800"}', "half a surrogate pair (\\ud800 to \\udfff); need"),
+        (
+            AskText,
+            '{"text": "a", "second": "\\udc00b"}',
+            "half a surrogate pair (\\ud800 to \\udfff); need both halves.",
+        ),
+        pytest.param(
+            AskText,
+            "a\ud800",
+            "half a surrogate pair (\\ud800 to \\udfff); need both halves.",
+            id="half",
+        ),
         (AskTranslation, '{"text": "a", "beams": 0}', "'beams' is 0; input should be greater than"),
         (AskTranslation, '{"text": "a", "beams": 65}', "'beams' is 65; input should be less than"),
         (AskTranslation, '{"text": "a", "penalty": "x"}', "'penalty' is 'x'; input should be a"),
@@ -129,7 +138,10 @@ class AskTopic(Ask):
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_the_column_of_any_field_can_be_named(tmp_path, ending):
-    path, columns = tmp_path / f"asked.{ending}", Columns.of({"topic": "subject", "text": "body"})
+    path, columns = (
+        tmp_path / f"asked.{ending}",
+        Columns.from_fields({"topic": "subject", "text": "body"}),
+    )
     cells = {"body": "a cat", "text": "not this", "subject": "animals", "exact": "yes"}
     lines = (
         [json.dumps(cells)] if ending == "jsonl" else [",".join(cells), ",".join(cells.values())]
@@ -143,10 +155,10 @@ def test_a_column_that_a_table_does_not_have_is_refused_and_a_number_is_one(tmp_
     path = tmp_path / "asked.csv"
     path.write_text("text,subject,exact\na cat,animals,no\n")
     with pytest.raises(DataError) as error:
-        list(rows(AskTopic, path, Columns.of({"topic": "subjct"}), REFUSE))
+        list(rows(AskTopic, path, Columns.from_fields({"topic": "subjct"}), REFUSE))
     assert "unknown column 'subjct'; did you mean 'subject'?" in str(error.value)
-    assert str(error.value).endswith("Choose with --column topic=COLUMN.")
-    ((asked, _),) = rows(AskTopic, path, Columns.of({"topic": "2"}), REFUSE)
+    assert str(error.value).endswith("Choose one with --column topic=COLUMN.")
+    ((asked, _),) = rows(AskTopic, path, Columns.from_fields({"topic": "2"}), REFUSE)
     assert asked.topic == "animals"
 
 
@@ -169,14 +181,14 @@ def test_a_field_that_is_missing_is_named_with_those_that_exist():
 )
 def test_a_column_of_a_field_that_does_not_exist_is_refused(labelled, name, says):
     with pytest.raises(SettingsError, match=says):
-        AskTopic.check_columns(Columns.of({name: "x"}), labelled=labelled)
+        AskTopic.check_columns(Columns.from_fields({name: "x"}), labelled=labelled)
 
 
 def test_columns_of_fields_that_exist_are_accepted():
-    AskTopic.check_columns(Columns.of({"topic": "x", "most": "y"}), labelled=False)
-    AskTopic.check_columns(Columns.of({"topic": "x", "label": "y"}), labelled=True)
+    AskTopic.check_columns(Columns.from_fields({"topic": "x", "most": "y"}), labelled=False)
+    AskTopic.check_columns(Columns.from_fields({"topic": "x", "label": "y"}), labelled=True)
     AskTranslation.check_columns(Columns("de", "en"), labelled=True)
-    AskPassage.check_columns(Columns.of({"answers": "x"}), labelled=True)
+    AskPassage.check_columns(Columns.from_fields({"answers": "x"}), labelled=True)
 
 
 def test_fields_are_described_in_words():
@@ -292,4 +304,4 @@ def test_a_row_that_is_half_a_character_is_a_bad_one(tmp_path):
     path.write_text('{"text": "\\ud800"}\n{"text": "two"}\n')
     (found,) = rows(AskText, path, Columns(), watcher)
     assert found[0].text == "two"
-    assert "half a character" in watcher.found[0][0]
+    assert "half a surrogate pair" in watcher.found[0][0]

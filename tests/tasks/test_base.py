@@ -39,7 +39,7 @@ def test_texts_that_are_too_long_are_cut_and_counted(forward, task, words):
 
 
 def test_or_refused_with_their_number_and_how_long_they_are(forward, task, words):
-    with pytest.raises(TextTooLong, match="text 2: 11 tokens; the model holds 8") as error:
+    with pytest.raises(TextTooLong, match="text 2: 11 tokens; the model reads at most 8") as error:
         list(answer_records(forward, Tokenizers(words, 8), task, samples(3, 9, 6), truncate=False))
     assert error.value.number == 2
     list(answer_records(forward, Tokenizers(words, 8), task, samples(3, 6), truncate=False))

@@ -26,7 +26,7 @@ def test_a_word_that_could_only_be_unknown_is_not_counted():
 def test_cutting_a_very_long_text_loses_and_changes_no_word(monkeypatch, space):
     text = space.join(f"word{i % 7}" for i in range(200))
     whole = count_words([text], Casing())
-    monkeypatch.setattr(count, "STRETCH", 50)
+    monkeypatch.setattr(count, "LONG_TEXT", 50)
     assert count_words([text], Casing()) == whole
 
 

@@ -1,4 +1,4 @@
-"""vocab.txt: one token a line, nothing guessed, nothing dropped."""
+"""vocab.txt: one token per line, nothing guessed, nothing dropped."""
 
 import pytest
 

@@ -115,7 +115,7 @@ def test_a_table_where_a_job_has_a_number_of_its_own_is_refused(name):
 
 
 def test_a_recipe_without_a_length_is_refused():
-    assert refused({"model": {"size": "tiny"}}) == "recipe: 'schedule' is missing; give it a value."
+    assert refused({"model": {"size": "tiny"}}) == "recipe: 'schedule' is missing. Give it a value."
     says = "recipe [schedule]: a run has steps, minutes or epochs; need one of them, got none of"
     assert refused({"schedule": {"warmup": 0.1}}).startswith(says)
 

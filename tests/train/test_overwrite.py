@@ -84,7 +84,8 @@ def refused(path, *names):
     before = contents(path)
     with pytest.raises(FolderError) as error:
         overwrite(path)
-    said = f"{path}: holds what unmask did not write: {', '.join(names)}. Nothing was deleted. Move"
+    listed = ", ".join(names)
+    said = f"{path}: contains files that unmask did not write: {listed}. Nothing was deleted. Move"
     assert str(error.value).startswith(said)
     assert contents(path) == before
 
@@ -349,7 +350,9 @@ def test_several_seeds_replace_their_model_and_no_other(model, tmp_path, monkeyp
     with pytest.raises(FolderError, match="unmask did not write: model/my-notes.md. Nothing was"):
         seeds(model, out, overwrite=True)
     mine.rename(out / "seed-1" / "mine")
-    with pytest.raises(FolderError, match="seed-1: holds what unmask did not write: mine. Noth"):
+    with pytest.raises(
+        FolderError, match="seed-1: contains files that unmask did not write: mine. Noth"
+    ):
         seeds(model, out, overwrite=True)
     (out / "seed-1" / "mine").rename(mine)
     assert contents(out) == before
@@ -361,7 +364,9 @@ def test_a_model_that_the_user_put_beside_seeds_is_refused(model, tmp_path, toke
     with publish(out / "model", {}) as folder:
         put(folder / "config.json")
     before = contents(out)
-    with pytest.raises(FolderError, match="runs: holds what unmask did not write: model/. Nothing"):
+    with pytest.raises(
+        FolderError, match="runs: contains files that unmask did not write: model/. Nothing"
+    ):
         seeds(model, out)
     assert contents(out) == before
 
@@ -404,6 +409,8 @@ def test_a_search_is_overwritten_unless_a_trial_holds_files_of_the_user(
     trials()
     put(out / "trial-1" / "mine")
     before = contents(out)
-    with pytest.raises(FolderError, match="trial-1: holds what unmask did not write: mine. Noth"):
+    with pytest.raises(
+        FolderError, match="trial-1: contains files that unmask did not write: mine. Noth"
+    ):
         trials()
     assert contents(out) == before

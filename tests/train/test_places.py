@@ -126,7 +126,7 @@ def test_a_mount_point_may_be_a_run_and_no_finished_folder(corpus, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     refused, written = done.stdout.splitlines()
-    assert refused.startswith(f"{place}: a mount point, which cannot be replaced by the finished")
+    assert refused.startswith(f"{place}: a mount point cannot be replaced")
     assert "'checkpoints'" in written
     assert "'model'" in written
     assert not list(place.iterdir()), "only the mounted folder was written into"

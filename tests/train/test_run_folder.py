@@ -83,7 +83,7 @@ def holder(tmp_path):
 
 
 def test_a_run_that_is_at_work_is_named_by_its_process_and_dies_with_it(run, holder, tmp_path):
-    says = rf"^{tmp_path / 'run'}: process {holder} on \S+ is at work on this run\. Wait for it, st"
+    says = rf"^{tmp_path / 'run'}: process {holder} on \S+ is using this run\. Wait for it, st"
     for how in ({"resume": True}, {"overwrite": True}, {}):
         with pytest.raises(FolderError, match=says):
             run(**SHORT, **how)
@@ -121,7 +121,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(run, tmp_path):
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(run, tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(FolderError, match="run: exists already, a file; need a folder"):
+    with pytest.raises(FolderError, match=r"run: already exists \(a file\); need a folder"):
         run(**SHORT)
     assert (tmp_path / "run").read_text() == "mine"
 
@@ -406,7 +406,7 @@ def test_a_wrong_recipe_begins_no_run(run, corpus, tmp_path):
     ("how", "says"),
     [
         ({"data": {"held_out": 60}}, "documents, of which one in 60 is held out"),
-        ({"shard": True}, "--shard: one process has nobody to share with"),
+        ({"shard": True}, "--shard: needs more than one process"),
         ({"data": {"held_out": 0}, "pairs from one": True}, "needs at least two"),
     ],
     ids=["held out", "shard", "one document"],

@@ -91,7 +91,7 @@ class TableFlags:
             if name in found:
                 raise SettingsError(f"--column {given}: '{name}' has a column already. Choose one.")
             found[name] = column
-        return Columns.of(found, self.header)
+        return Columns.from_fields(found, self.header)
 
 
 @dataclass(frozen=True)

@@ -81,19 +81,21 @@ class Batch:
             for name, batch in self.also.items()
             for key, value in batch.tensors().items()
         }
-        return {**self.inputs, **self._own(), **self.labels, **others}
+        return {**self.inputs, **self._tensor_fields(), **self.labels, **others}
 
-    def _own(self) -> dict[str, Tensor]:
+    def _tensor_fields(self) -> dict[str, Tensor]:
         fields: dict[str, object] = vars(self)
         return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device."""
-        own: dict[str, Any] = {name: value.to(device) for name, value in self._own().items()}
+        fields: dict[str, Any] = {
+            name: value.to(device) for name, value in self._tensor_fields().items()
+        }
         inputs = {name: value.to(device) for name, value in self.inputs.items()}
         labels = {name: value.to(device) for name, value in self.labels.items()}
         also = {name: batch.to(device) for name, batch in self.also.items()}
-        return replace(self, inputs=inputs, labels=labels, also=also, **own)
+        return replace(self, inputs=inputs, labels=labels, also=also, **fields)
 
     def with_inputs(self, **inputs: Tensor) -> "Batch":
         """Return a copy with some inputs replaced or added."""
@@ -116,11 +118,11 @@ class Batch:
         """Return which text each token belongs to, -1 for padding.  -> [B, S]"""
         order = self.begins.argsort()  # texts in reading order
         # Owners count from 0 in each row: add the number of texts in all rows before it.
-        before = torch.bincount(self.row, minlength=len(self.index)).cumsum(0).roll(1)
-        before[0] = 0
+        texts_before = torch.bincount(self.row, minlength=len(self.index)).cumsum(0).roll(1)
+        texts_before[0] = 0
         # Padding has owner -1; clamped to any valid index, and set to -1 again below.
-        place = (before[:, None] + self.owner).clamp(min=0)
-        return order[place].where(self.owner >= 0, -1)
+        positions = (texts_before[:, None] + self.owner).clamp(min=0)
+        return order[positions].where(self.owner >= 0, -1)
 
     @property
     def real(self) -> int:
@@ -137,19 +139,19 @@ def collate(examples: Sequence[Example], rows: RowPlan, *, pad_id: int) -> Batch
     segments, index = np.zeros_like(tokens), np.zeros_like(tokens)
     owner = np.full_like(tokens, -1)
     row, start = (np.empty(len(examples), dtype=np.int64) for _ in range(2))
-    for r, texts in enumerate(rows):
-        at = 0
-        for which, text in enumerate(texts):
-            stretch = slice(at, at + lengths[text])
-            tokens[r, stretch] = examples[text].ids
-            segments[r, stretch] = examples[text].segments
-            index[r, stretch] = np.arange(lengths[text])
-            owner[r, stretch] = which
-            row[text], start[text] = r, at
-            at += lengths[text]
+    for row_index, texts in enumerate(rows):
+        offset = 0
+        for owner_index, text in enumerate(texts):
+            span = slice(offset, offset + lengths[text])
+            tokens[row_index, span] = examples[text].ids
+            segments[row_index, span] = examples[text].segments
+            index[row_index, span] = np.arange(lengths[text])
+            owner[row_index, span] = owner_index
+            row[text], start[text] = row_index, offset
+            offset += lengths[text]
     inputs = {"tokens": torch.from_numpy(tokens), "segments": torch.from_numpy(segments)}
-    places = (index, owner, row, start, np.array(lengths, dtype=np.int64))
-    return Batch(inputs, *map(torch.from_numpy, places))  # type: ignore[arg-type]
+    layout = (index, owner, row, start, np.array(lengths, dtype=np.int64))
+    return Batch(inputs, *map(torch.from_numpy, layout))  # type: ignore[arg-type]
 
 
 def pack_and_collate(examples: Sequence[Example], *, pad_id: int) -> Batch:

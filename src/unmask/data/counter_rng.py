@@ -23,10 +23,10 @@ def key(*parts: int) -> int:
     >>> key(1, 2) == key(1, 2), key(1, 2) == key(2, 1)
     (True, False)
     """
-    joined = np.zeros(1, dtype=np.uint64)
+    combined = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        joined = _mixed(joined ^ np.array([part % 2**64], dtype=np.uint64))
-    return joined.item(0)
+        combined = _mix(combined ^ np.array([part % 2**64], dtype=np.uint64))
+    return combined.item(0)
 
 
 def random_bits(root: int, index: NDArray[Any] | Sequence[int]) -> Bits64:
@@ -34,7 +34,7 @@ def random_bits(root: int, index: NDArray[Any] | Sequence[int]) -> Bits64:
     counter = np.asarray(index).astype(np.uint64)
     # The index is mixed before the key is added: otherwise keys that differ in a few low bits would
     # give the same numbers in another order.
-    return _mixed(_mixed(counter) ^ np.uint64(root))
+    return _mix(_mix(counter) ^ np.uint64(root))
 
 
 def uniform(root: int, index: NDArray[Any] | Sequence[int]) -> NDArray[np.float64]:
@@ -45,9 +45,9 @@ def uniform(root: int, index: NDArray[Any] | Sequence[int]) -> NDArray[np.float6
 
 def below(bound: NDArray[Any] | int, draws: NDArray[np.float64]) -> NDArray[np.int64]:
     """Turn draws in [0, 1) into integers in [0, bound)."""
-    top = np.asarray(bound)
+    bounds = np.asarray(bound)
     # The product may be rounded up to the bound itself.
-    drawn: NDArray[np.int64] = np.minimum((draws * top).astype(np.int64), top - 1)
+    drawn: NDArray[np.int64] = np.minimum((draws * bounds).astype(np.int64), bounds - 1)
     return drawn
 
 
@@ -56,7 +56,7 @@ def permutation(root: int, count: int) -> NDArray[np.int64]:
     return np.argsort(random_bits(root, np.arange(count)), kind="stable")
 
 
-def _mixed(x: Bits64) -> Bits64:
+def _mix(x: Bits64) -> Bits64:
     x = x + _STEP  # uint64 wraps around, as it should here
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND

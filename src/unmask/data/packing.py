@@ -21,19 +21,19 @@ def pack(lengths: Sequence[int], row_length: int) -> RowPlan:
     [[1, 0], [3, 2]]
     """
     rows: RowPlan = []
-    by_room: list[tuple[int, int]] = []  # (room left, row), least room first
+    rows_by_room: list[tuple[int, int]] = []  # (room left, row), least room first
     for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         length = lengths[text]
         # The rows are sorted by the room they have left, so the fullest one with enough room is
         # found by bisection; (length, 0) comes before every row with exactly this room.
-        fits = bisect_left(by_room, (length, 0))
-        if fits == len(by_room):
+        position = bisect_left(rows_by_room, (length, 0))
+        if position == len(rows_by_room):
             rows.append([text])
-            insort(by_room, (max(row_length - length, 0), len(rows) - 1))
+            insort(rows_by_room, (max(row_length - length, 0), len(rows) - 1))
         else:
-            room, row = by_room.pop(fits)
+            room, row = rows_by_room.pop(position)
             rows[row].append(text)
-            insort(by_room, (room - length, row))
+            insort(rows_by_room, (room - length, row))
     return rows
 
 

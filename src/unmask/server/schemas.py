@@ -6,10 +6,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unmask.tasks.translate import Alignment, Beams, Penalty
 from unmask.tasks.views import AlignmentView
-from unmask.text.tokenizer import whole_characters
+from unmask.text.tokenizer import replace_surrogates
 
 # Half of a surrogate pair, which JSON can express, could not be encoded as UTF-8 in the response.
-Text = Annotated[str, AfterValidator(whole_characters)]
+Text = Annotated[str, AfterValidator(replace_surrogates)]
 NAME = "Name of the model; by default, the first one that supports this route."
 Name = Annotated[Text | None, Field(description=NAME)]
 # The longest list. The limits of the server are lower and have clearer errors, but they apply only

@@ -21,11 +21,11 @@ from pathlib import Path
 from unmask.system import locks
 from unmask.system.errors import FolderError, SettingsError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 NAME_LIMIT = 255  # bytes in a file name
 WINDOWS = os.name == "nt"
-# Bytes that `_beside` adds to a name at most: punctuation, "tmp", a process id and eight hex
-# digits. On Windows, the lock on a temporary folder is a file whose name is 7 bytes longer.
+# Bytes that `_temporary_path` adds to a name at most: punctuation, "tmp", a process id and eight
+# hex digits. On Windows, the lock on a temporary folder is a file whose name is 7 bytes longer.
 TEMPORARY_BYTES = 32 if WINDOWS else 25
 
 
@@ -34,11 +34,11 @@ def write_file(path: Path, contents: bytes | Iterable[bytes]) -> None:
 
     Contents in chunks are written as they come, so that they need not fit into memory.
     """
-    pieces = [contents] if isinstance(contents, bytes) else contents
-    temporary = _beside(path)
+    chunks = [contents] if isinstance(contents, bytes) else contents
+    temporary = _temporary_path(path)
     try:
         with temporary.open("wb") as file:
-            file.writelines(pieces)
+            file.writelines(chunks)
             # The data must be on disk before the rename is, or a crash could leave the final name
             # on an empty file.
             file.flush()
@@ -59,7 +59,7 @@ def open_like_others(path: Path) -> None:
     The permissions are read off an empty probe file: the umask can only be queried by setting it,
     which affects all threads.
     """
-    probe = _beside(path)
+    probe = _temporary_path(path)
     try:
         probe.touch(exist_ok=False)
         path.chmod(probe.stat().st_mode & 0o777)
@@ -67,7 +67,7 @@ def open_like_others(path: Path) -> None:
         probe.unlink(missing_ok=True)
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Return a new hidden name in the same folder, for something unfinished."""
     # The same folder, because a rename is atomic only within one file system. Random, because
     # machines that share a disk may have equal process ids.
@@ -94,7 +94,7 @@ def fsync(path: Path) -> None:
 @contextmanager
 def temporary_folder(target: Path) -> Iterator[Path]:
     """Yield a folder beside `target`, locked while its writer lives and removed after the block."""
-    temporary = _beside(target)
+    temporary = _temporary_path(target)
     temporary.mkdir()  # mkdir, as mkdtemp ignores the umask
     try:
         # The lock tells `remove_leftovers` in other processes that the writer is alive.
@@ -114,12 +114,12 @@ def put_in_place(finished: Path, target: Path) -> None:
 
 def remove_leftovers(folder: Path, pattern: str) -> None:
     """Remove what killed writers have left behind: every match that nobody holds a lock on."""
-    for left in folder.glob(pattern):
-        with suppress(OSError), locks.lock(left):
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif not locks.is_stand_in(left):  # a stand-in is removed when it is unlocked
-                left.unlink()
+    for leftover in folder.glob(pattern):
+        with suppress(OSError), locks.lock(leftover):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            elif not locks.is_stand_in(leftover):  # a stand-in is removed when it is unlocked
+                leftover.unlink()
 
 
 @contextmanager
@@ -131,10 +131,11 @@ def file_lock(path: Path, *, what: str) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(locks.lock_file(path, f"{os.getpid()} on {platform.node()}"))
-        except locks.Busy as busy:
+        except locks.LockHeld as busy:
+            process = f"process {busy.holder}" if busy.holder else "another process"
             raise FolderError(
-                f"{path.parent}: process {busy.holder or 'of unknown number'} is at work on "
-                f"{what}. Wait for it, stop it, or give another --out."
+                f"{path.parent}: {process} is using {what}. Wait for it, stop it, or give another "
+                "--out."
             ) from None
         yield
 
@@ -148,13 +149,13 @@ def disk_error(
 ) -> FolderError:
     """Build the error for a failed write; for a full disk, it says how much is free and missing."""
     remedy = "Give another --out."
-    if error.errno in FULL:
+    if error.errno in DISK_FULL_ERRORS:
         # The target may not exist yet: the nearest folder that does is on the same disk.
-        above = next(path for path in target.resolve().parents if path.is_dir())
-        free = shutil.disk_usage(above).free
-        remedy = f"{free:,} bytes are free there. Make room. {remedy}"
+        existing = next(path for path in target.resolve().parents if path.is_dir())
+        free = shutil.disk_usage(existing).free
+        remedy = f"{free:,} bytes are free there. Free some space. {remedy}"
         if needed is not None and needed > free:
-            remedy = f"{needed:,} bytes are needed, {needed - free:,} are missing: {remedy}"
+            remedy = f"{needed:,} bytes are needed, {needed - free:,} more than available: {remedy}"
     return FolderError(f"{target}: could not be written ({error.strerror}); {left}. {remedy}")
 
 
@@ -166,12 +167,14 @@ def check_output_file(path: Path) -> None:
     """
     _check_name(path, beside=True)
     if path.exists():
-        raise SettingsError(f"--out {path}: exists already; it is never overwritten. Move it away.")
+        raise SettingsError(f"--out {path}: already exists and is never overwritten. Move it away.")
     if path.is_symlink():
-        raise SettingsError(f"--out {path}: a symbolic link to nothing. Give another --out.")
+        raise SettingsError(f"--out {path}: a broken symbolic link. Give another --out.")
     if not path.parent.is_dir():
-        raise SettingsError(f"--out {path}: there is no folder {path.parent}. Make it first.")
-    _check_place(path)
+        raise SettingsError(
+            f"--out {path}: the folder {path.parent} does not exist. Create it first."
+        )
+    _check_parent(path)
 
 
 def check_output_folder(path: Path, *, renamed: bool) -> None:
@@ -182,29 +185,31 @@ def check_output_folder(path: Path, *, renamed: bool) -> None:
     proceeds, which also works through a link, in a mount point and in the current folder.
     """
     _check_name(path, beside=renamed)
-    empty = path.is_dir() and not any(path.iterdir())
-    link = path.is_symlink()
-    if renamed and (link or (path.exists() and not empty)):
-        what = "a folder that is not empty" if path.is_dir() else "a file"
-        what = "a symbolic link" if link else what
+    is_empty = path.is_dir() and not any(path.iterdir())
+    is_link = path.is_symlink()
+    if renamed and (is_link or (path.exists() and not is_empty)):
+        description = "a folder that is not empty" if path.is_dir() else "a file"
+        description = "a symbolic link" if is_link else description
         raise FolderError(
-            f"{path}: exists already, {what}; it is never overwritten. Give another --out, or "
-            "move it away first."
+            f"{path}: already exists ({description}) and is never overwritten. Give another "
+            "--out, or move it away first."
         )
-    if not renamed and (link or path.exists()) and not path.is_dir():
-        what = "a file" if path.exists() else "a symbolic link to nothing"
-        raise FolderError(f"{path}: exists already, {what}; need a folder. Give another --out.")
-    if renamed and (path.name in ("", "..") or (empty and path.samefile(os.curdir))):
+    if not renamed and (is_link or path.exists()) and not path.is_dir():
+        description = "a file" if path.exists() else "a broken symbolic link"
         raise FolderError(
-            f"{path}: the current folder cannot be replaced by the finished one. Give the name of "
-            "a folder to make in it as --out."
+            f"{path}: already exists ({description}); need a folder. Give another --out."
+        )
+    if renamed and (path.name in ("", "..") or (is_empty and path.samefile(os.curdir))):
+        raise FolderError(
+            f"{path}: the current folder cannot be replaced by the output. Give the name of a new "
+            "folder in it as --out."
         )
     if renamed and os.path.ismount(path):
         raise FolderError(
-            f"{path}: a mount point, which cannot be replaced by the finished folder. Give the "
-            "name of a folder to make in it as --out."
+            f"{path}: a mount point cannot be replaced by the output. Give the name of a new "
+            "folder in it as --out."
         )
-    _check_place(path)
+    _check_parent(path)
 
 
 def _check_name(path: Path, *, beside: bool) -> None:
@@ -223,15 +228,19 @@ def _check_name(path: Path, *, beside: bool) -> None:
     if size > longest:
         raise SettingsError(
             f"--out {path.name[:40]}...: the name has {size} bytes; need at most {longest}. Give "
-            "a shorter one."
+            "a shorter name."
         )
 
 
-def _check_place(path: Path) -> None:
+def _check_parent(path: Path) -> None:
     """Refuse a path below a file, or in a folder that is not writable."""
     # The nearest ancestor that exists; lexists, because a link to nothing is in the way too.
-    place = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.lexists(p))
-    if not place.is_dir():
-        raise FolderError(f"{path}: {place} is no folder. Give another --out.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise FolderError(f"{path}: {place} may not be written to. Give another --out.")
+    ancestor = next(
+        candidate
+        for candidate in (path.absolute(), *path.absolute().parents)
+        if os.path.lexists(candidate)
+    )
+    if not ancestor.is_dir():
+        raise FolderError(f"{path}: {ancestor} is not a folder. Give another --out.")
+    if not os.access(ancestor, os.W_OK | os.X_OK):
+        raise FolderError(f"{path}: no permission to write to {ancestor}. Give another --out.")

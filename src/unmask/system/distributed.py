@@ -42,15 +42,15 @@ class Processes:
         # float64 adds counts of tokens and bytes exactly, up to 2^53.
         sums = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(sums)
-        found: list[float] = sums.tolist()
-        return found
+        totals: list[float] = sums.tolist()
+        return totals
 
     def refuse_difference(self, value: str | float | Mapping[str, object], what: str) -> None:
         """Raise an error on all processes unless they all have the same value."""
         # Every process sees every value, so all of them raise and none waits for the others.
         if len(set(self.gather(ascii(value).encode()))) > 1:
             raise SettingsError(
-                f"{what} is not the same on all {self.world} processes. They must see the same "
+                f"{what} differs between the {self.world} processes. All of them need the same "
                 "data and the same --out, on a disk that all machines share."
             )
 
@@ -62,11 +62,11 @@ class Processes:
         # all_gather needs tensors of one shape: exchange the sizes, pad to the largest, cut again.
         sizes = self.total([len(payload) if rank == self.rank else 0 for rank in ranks])
         padded = bytearray(payload.ljust(max(1, *map(int, sizes)), b"\0"))
-        own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
-        parts = [torch.empty_like(own) for _ in ranks]
-        dist.all_gather(parts, own)
-        found = zip(parts, map(int, sizes), strict=True)
-        return [bytes(part.cpu().numpy()[:size]) for part, size in found]
+        payload_tensor = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
+        parts = [torch.empty_like(payload_tensor) for _ in ranks]
+        dist.all_gather(parts, payload_tensor)
+        sized_parts = zip(parts, map(int, sizes), strict=True)
+        return [bytes(part.cpu().numpy()[:size]) for part, size in sized_parts]
 
     def from_first(self, values: Sequence[float]) -> list[float]:
         """Broadcast the numbers of rank 0 to all processes."""
@@ -88,7 +88,7 @@ class Processes:
         module.to(self.device)
         if self.world == 1:
             if shard:
-                raise SettingsError("--shard: one process has nobody to share with. Use torchrun.")
+                raise SettingsError("--shard: needs more than one process. Run under torchrun.")
             return module
         if not shard:
             ids = [self.device.index] if self.device.type == "cuda" else None
@@ -119,8 +119,8 @@ def join_processes() -> Iterator[Processes]:
     if world == 1:
         yield Processes(device=_device(0))
         return
-    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
-    device = _device(local)
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    device = _device(local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
@@ -145,17 +145,17 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 def sharded_like(tensor: Tensor, model: Tensor) -> Tensor:
     """Lay a full tensor out like `model`: sharded if that is, else only on its device."""
-    tensor, alike = tensor.to(model.device), tensor.shape == model.shape
+    tensor, same_shape = tensor.to(model.device), tensor.shape == model.shape
     # Only tensors of the parameter's shape are sharded: a count of steps, say, stays whole.
-    if alike and hasattr(model, "device_mesh") and hasattr(model, "placements"):
+    if same_shape and hasattr(model, "device_mesh") and hasattr(model, "placements"):
         from torch.distributed.tensor import distribute_tensor
 
         return distribute_tensor(tensor, model.device_mesh, model.placements)
     return tensor
 
 
-def _device(local: int) -> torch.device:
-    return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+def _device(local_rank: int) -> torch.device:
+    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _store(rank: int, world: int) -> Any:
@@ -164,7 +164,7 @@ def _store(rank: int, world: int) -> Any:
     With the prefix of an earlier attempt, restarted workers would connect to the ports of dead
     ones, fail, and cause further restarts.
     """
-    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
+    uses_agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(
@@ -172,7 +172,7 @@ def _store(rank: int, world: int) -> Any:
         int(os.environ["MASTER_PORT"]),
         world,
         # torchrun's agent may already be listening on the port; then rank 0 is a client too.
-        is_master=rank == 0 and not by_agent,
+        is_master=rank == 0 and not uses_agent_store,
         timeout=TIMEOUT,
     )
     return PrefixStore(f"try-{restart_count()}", store)

@@ -28,8 +28,8 @@ class TextTooLong(DataError):
     def __init__(self, number: int, tokens: int, limit: int, where: str | None = None) -> None:
         self.number, self.tokens, self.limit = number, tokens, limit
         super().__init__(
-            f"{where or f'text {number}'}: {tokens:,} tokens; the model holds {limit}. Shorten the "
-            "text, or let its end be cut (truncate=True; without --no-truncate)."
+            f"{where or f'text {number}'}: {tokens:,} tokens; the model reads at most {limit}. "
+            "Shorten the text, or have it truncated (truncate=True; without --no-truncate)."
         )
 
 
@@ -49,14 +49,14 @@ class Stopped(Exception):
         self.exit_code = 128 + number  # as shells report a process that a signal ended
 
 
-def require(what: str, *packages: str, extra: str) -> None:
+def require(feature: str, *packages: str, extra: str) -> None:
     """Raise an error if a package cannot be imported; optional dependency `extra` installs it."""
     for package in packages:
         try:
             import_module(package)
         except ImportError:
             raise SettingsError(
-                f"{what} needs {package}, which is not installed. "
+                f"{feature} needs {package}, which is not installed. "
                 f"Run: pip install 'unmask[{extra}]'"
             ) from None
 
@@ -70,7 +70,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
-def unknown_name(what: str, got: str, allowed: Iterable[str]) -> str:
+def unknown_name(what: str, name: str, allowed: Iterable[str]) -> str:
     """Build the message for an unknown name, with the closest valid one.
 
     >>> unknown_name("size", "minni", ["tiny", "mini"])
@@ -78,9 +78,9 @@ def unknown_name(what: str, got: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     # Cut to 60 characters: the name may come from a file, and matching takes quadratic time.
-    near = get_close_matches(got[:60], names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else "there is none of that name."
-    return f"unknown {what} {got[:60]!r}; {hint} The {plural(what)} are {', '.join(names)}."
+    matches = get_close_matches(name[:60], names, n=1, cutoff=0.5)
+    hint = f"did you mean '{matches[0]}'?" if matches else "there is none of that name."
+    return f"unknown {what} {name[:60]!r}; {hint} The {plural(what)} are {', '.join(names)}."
 
 
 IRREGULAR = {"criterion": "criteria"}

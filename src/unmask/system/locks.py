@@ -20,10 +20,11 @@ except ImportError:  # Windows
 STAND_IN_SUFFIX = ".locked"  # suffix of a stand-in for a folder
 
 
-HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # how systems report a lock that is held
+# How systems report a lock that is held.
+LOCK_HELD_ERRORS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
-class Busy(BlockingIOError):
+class LockHeld(BlockingIOError):
     """Another process holds the lock; `holder` is what it wrote into the file, "" if unreadable."""
 
     def __init__(self, path: Path, holder: str = "") -> None:
@@ -33,7 +34,7 @@ class Busy(BlockingIOError):
 
 @contextmanager
 def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock an existing file or folder while the block runs; raise `Busy` unless it is to `wait`."""
+    """Lock an existing file or folder while the block runs; raise `LockHeld` unless `wait`."""
     if fcntl is None:
         stand_in = path if is_stand_in(path) else path.with_name(path.name + STAND_IN_SUFFIX)
         with _library_lock(stand_in, wait=wait):
@@ -61,8 +62,8 @@ def lock_file(path: Path, holder: str) -> Iterator[None]:
     try:
         try:
             _flock(handle, path)
-        except Busy:
-            raise Busy(path, os.read(handle, 100).decode("utf-8", "replace").strip()) from None
+        except LockHeld:
+            raise LockHeld(path, os.read(handle, 100).decode("utf-8", "replace").strip()) from None
         # Not before the lock is acquired: until then, the file names the process that holds it.
         os.ftruncate(handle, 0)
         os.write(handle, holder.encode())
@@ -83,8 +84,8 @@ def _flock(handle: int, path: Path, *, wait: bool = False) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         # Other errors, as on a disk without locks, must not look like a lock that is held.
-        if error.errno in HELD:
-            raise Busy(path) from None
+        if error.errno in LOCK_HELD_ERRORS:
+            raise LockHeld(path) from None
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -93,15 +94,15 @@ def _library_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock a file with filelock; a stand-in for a folder is removed afterwards."""
     import filelock
 
-    held = filelock.FileLock(path)
+    file_lock = filelock.FileLock(path)
     try:
-        held.acquire(timeout=-1 if wait else 0)
+        file_lock.acquire(timeout=-1 if wait else 0)
     except filelock.Timeout:
-        raise Busy(path) from None
+        raise LockHeld(path) from None
     try:
         yield
     finally:
-        held.release()
+        file_lock.release()
         if is_stand_in(path):
             with suppress(OSError):  # another process has it open
                 path.unlink()

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt, from malloc.h
-_NEVER = 2**31 - 1
+_MAX_INT = 2**31 - 1
 _LARGEST = 2**25  # 32 MB: glibc returns larger blocks whatever it is told
 
 
@@ -20,5 +20,5 @@ def keep_freed_memory() -> bool:
         return False
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-        return bool(mallopt(_MMAP_THRESHOLD, _LARGEST)) and bool(mallopt(_TRIM_THRESHOLD, _NEVER))
+        return bool(mallopt(_MMAP_THRESHOLD, _LARGEST)) and bool(mallopt(_TRIM_THRESHOLD, _MAX_INT))
     return False

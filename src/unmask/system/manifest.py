@@ -22,7 +22,7 @@ def read_with_digest(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
     table = read_json(path, limit=limit)
     # The digest covers the values; the comparison of bytes also covers spaces and order.
     if table.get("sha256") != _digest(table) or path.read_bytes() != _text(table):
-        raise FolderError(f"{path}: was changed since it was written (its own sha256 differs).")
+        raise FolderError(f"{path}: was changed since it was written (its sha256 does not match).")
     return table
 
 
@@ -33,6 +33,6 @@ def _text(table: dict[str, Any]) -> bytes:
 
 
 def _digest(table: dict[str, Any]) -> str:
-    rest = {key: value for key, value in table.items() if key != "sha256"}
+    fields = {key: value for key, value in table.items() if key != "sha256"}
     # Sorted, so that the digest does not depend on the order of the keys.
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

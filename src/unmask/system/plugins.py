@@ -34,39 +34,44 @@ def register(kind: Kind, name: str, thing: object) -> None:
     if kind not in _registered:
         raise SettingsError(f"register: {unknown_name('kind', kind, _registered)}")
     if not name.isidentifier():
-        raise SettingsError(f"register: the name {name!r:.60} is not a word; need letters.")
+        raise SettingsError(
+            f"register: the name {name!r:.60} is not an identifier; need letters, digits and _."
+        )
     if name in _registered[kind] or name in _built_in(kind):
         raise SettingsError(
-            f"register: there is {kind} '{name}' already, and it is not replaced. Use another name."
+            f"register: the {kind} '{name}' already exists and cannot be replaced. Use another "
+            "name."
         )
-    _refuse_other(kind, name, thing)
+    _refuse_wrong_kind(kind, name, thing)
     _registered[kind][name] = thing
 
 
-def _refuse_other(kind: Kind, name: str, thing: object) -> None:
+def _refuse_wrong_kind(kind: Kind, name: str, thing: object) -> None:
     """Raise an error if `thing` is not of the kind that it is registered as."""
     if kind in CLASSES:
-        needed: type = _imported(CLASSES[kind])
-        if not (isinstance(thing, type) and issubclass(thing, needed)):
-            base = CLASSES[kind].replace(":", ".")
-            raise SettingsError(f"register: {kind} '{name}' is no class derived from {base}.")
+        base_class: type = _import(CLASSES[kind])
+        if not (isinstance(thing, type) and issubclass(thing, base_class)):
+            base_name = CLASSES[kind].replace(":", ".")
+            raise SettingsError(f"register: {kind} '{name}' is not a subclass of {base_name}.")
     elif not callable(thing):
         raise SettingsError(f"register: {kind} '{name}' is {thing!r:.60}; need a function.")
 
 
 def load_plugin(path: str | Path) -> None:
     """Run a user's Python file, which registers what it defines."""
-    place = Path(path)
-    if place.suffix != ".py" or not place.is_file():
+    file = Path(path)
+    if file.suffix != ".py" or not file.is_file():
         raise SettingsError(f"--plugin {path}: need a Python file (.py) that exists.")
-    digest = hashlib.sha256(place.read_bytes()).hexdigest()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
     # The same file may be named twice; running it again would register its names again.
-    if _loaded.get(place.name) == digest:
+    if _loaded.get(file.name) == digest:
         return
-    if place.name in _loaded:
-        raise SettingsError(f"--plugin {path}: another plugin is called {place.name}. Rename one.")
-    name = f"unmask_plugin_{place.stem}"
-    spec = importlib.util.spec_from_file_location(name, place)
+    if file.name in _loaded:
+        raise SettingsError(
+            f"--plugin {path}: another plugin is also called {file.name}. Rename one."
+        )
+    name = f"unmask_plugin_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -79,7 +84,7 @@ def load_plugin(path: str | Path) -> None:
         raise SettingsError(
             f"--plugin {path}: running it failed: {one_line(error)}. --trace shows where."
         ) from error
-    _loaded[place.name] = digest
+    _loaded[file.name] = digest
 
 
 def loaded_plugins() -> dict[str, str]:
@@ -102,18 +107,18 @@ def find_class(kind: Kind, table: Mapping[str, str], name: str) -> Any:
     if name in _registered[kind]:
         return _registered[kind][name]
     if name not in table:
-        hint = "" if _loaded else " One of your own needs --plugin FILE.py."
+        hint = "" if _loaded else " To use your own, load it with --plugin FILE.py."
         raise SettingsError(f"{unknown_name(kind, name, known_names(kind, table))}{hint}")
-    return _imported(table[name])
+    return _import(table[name])
 
 
 def _built_in(kind: Kind) -> Mapping[str, str]:
     """Return the built-in names of a kind."""
-    table: Mapping[str, str] = _imported(BUILT_IN[kind]) if kind in BUILT_IN else {}
+    table: Mapping[str, str] = _import(BUILT_IN[kind]) if kind in BUILT_IN else {}
     return table
 
 
-def _imported(place: str) -> Any:
+def _import(path: str) -> Any:
     """Import `module:name`, late: the module belongs to a package above this one."""
-    module, _, name = place.partition(":")
+    module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -26,30 +26,30 @@ def map_in_order(
     if workers <= 1:
         yield from ((job, work(job)) for job in jobs)
         return
-    spawn = get_context("spawn")  # a fork would copy the locks of running threads
+    context = get_context("spawn")  # a fork would copy the locks of running threads
     with ProcessPoolExecutor(
-        workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),)
+        workers, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)
     ) as pool:
         # Lazy, unlike pool.map, which reads all jobs at once: chunks of a corpus would fill memory.
         submitted = ((job, pool.submit(work, job)) for job in jobs)
         try:
             # One job more than there are workers, so that none is idle while a result is consumed.
-            waiting = deque(islice(submitted, workers + 1))
-            while waiting:
-                waiting.extend(islice(submitted, 1))
-                job, future = waiting.popleft()
+            pending = deque(islice(submitted, workers + 1))
+            while pending:
+                pending.extend(islice(submitted, 1))
+                job, future = pending.popleft()
                 yield job, future.result()
         except BrokenProcessPool:
             raise UserError(
-                "a worker process was killed, often because memory ran out; what was finished is "
-                "kept. Run the same command again, with fewer --workers."
+                "a worker process was killed, often because memory ran out; finished work is kept. "
+                "Run the same command again with fewer --workers."
             ) from None
         finally:
             # Also when the consumer stops early: no process may outlive the generator.
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(parent: int) -> None:
+def _start_worker(parent: int) -> None:
     """Set up a worker: one thread, as there is a worker per core, and an end with its parent."""
     os.environ["RAYON_NUM_THREADS"] = "1"  # threads of the tokenizer's engine
     if sys.platform == "linux":

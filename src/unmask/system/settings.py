@@ -20,8 +20,8 @@ from pydantic_core import ErrorDetails
 from unmask.system.errors import FolderError, SettingsError, UserError, unknown_name
 
 JSON_LIMIT = 2**20  # bytes: a config has a few thousand
-DEEPEST = 50  # levels of nesting; code that reads settings is recursive
-NEEDED = {  # where pydantic names Python's types instead of TOML's and JSON's
+MAX_DEPTH = 50  # levels of nesting; code that reads settings is recursive
+EXPECTED = {  # where pydantic names Python's types instead of TOML's and JSON's
     "model_type": "need a table",
     "dict_type": "need a table",
     "tuple_type": "need a list",
@@ -47,7 +47,7 @@ def validate(kind: type[S], table: Mapping[str, object], *, where: str) -> S:
         inner: object = error.errors(include_url=False)[0].get("ctx", {}).get("error")
         if isinstance(inner, SettingsError):  # raised by a nested table; complete
             raise inner from None
-        raise SettingsError(_first(error, table, where)) from None
+        raise SettingsError(_first_error(error, table, where)) from None
 
 
 def refuse_unknown(kind: type[Settings], table: Mapping[str, object], where: str) -> None:
@@ -56,46 +56,46 @@ def refuse_unknown(kind: type[Settings], table: Mapping[str, object], where: str
         # Checked before pydantic, whose message for an unknown key names no similar one.
         if key not in kind.model_fields:
             raise SettingsError(f"{where}: {unknown_name('key', key, kind.model_fields)}")
-        inner = kind.model_fields[key].annotation
+        annotation = kind.model_fields[key].annotation
         tables: list[object] = value if isinstance(value, list) else [value]  # a list of tables
-        if get_origin(inner) is dict and isinstance(value, Mapping):
+        if get_origin(annotation) is dict and isinstance(value, Mapping):
             tables = list(value.values())
-        kinds = [own for own in _within(inner) if _has_tables(own)]
-        for part in tables:
-            if isinstance(part, Mapping) and (inside := _kind_of(part, kinds)):
-                refuse_unknown(inside, part, f"{where} [{key}]")
+        kinds = [candidate for candidate in _types_in(annotation) if _has_tables(candidate)]
+        for nested in tables:
+            if isinstance(nested, Mapping) and (declaration := _kind_of(nested, kinds)):
+                refuse_unknown(declaration, nested, f"{where} [{key}]")
 
 
-def _within(annotation: object) -> list[object]:
+def _types_in(annotation: object) -> list[object]:
     """Return a type annotation and, recursively, all of its arguments."""
-    return [annotation, *chain.from_iterable(map(_within, get_args(annotation)))]
+    return [annotation, *chain.from_iterable(map(_types_in, get_args(annotation)))]
 
 
 def _kind_of(table: Mapping[str, object], kinds: list[type[Settings]]) -> type[Settings] | None:
     """Choose the declaration of a nested table; among several, its `kind` decides."""
-    tagged = [own for own in kinds if "kind" in own.model_fields]
+    tagged = [kind for kind in kinds if "kind" in kind.model_fields]
     if len(tagged) > 1:
-        kinds = [own for own in tagged if own.model_fields["kind"].default == table.get("kind")]
+        kinds = [kind for kind in tagged if kind.model_fields["kind"].default == table.get("kind")]
     return next(iter(kinds), None)
 
 
 def _has_tables(kind: object) -> TypeGuard[type[Settings]]:
     """Whether a type is `Settings` whose keys are to be checked here."""
-    own = isinstance(kind, type) and issubclass(kind, Settings)
-    return own and not getattr(kind, "checks_itself", False)
+    is_settings = isinstance(kind, type) and issubclass(kind, Settings)
+    return is_settings and not getattr(kind, "checks_itself", False)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a recipe."""
     try:
-        return _toml(path.read_text("utf-8"), str(path))
+        return _parse_toml(path.read_text("utf-8"), str(path))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not valid TOML: {error}. Mend it.") from None
+        raise SettingsError(f"{path}: not valid TOML: {error}. Fix it.") from None
 
 
-def _toml(text: str, where: str) -> dict[str, Any]:
+def _parse_toml(text: str, where: str) -> dict[str, Any]:
     """Parse TOML, refusing what is nested too deep for a recipe."""
     try:
         table = tomllib.loads(text)
@@ -103,14 +103,14 @@ def _toml(text: str, where: str) -> dict[str, Any]:
         raise _too_deep(where) from None
     # Level by level, because a recursive check would fail on the depth that it looks for.
     level: list[object] = [table]
-    for _ in range(DEEPEST + 1):
-        level = [inner for part in level for inner in _inside(part)]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for value in level for inner in _children(value)]
     if level:
         raise _too_deep(where)
     return table
 
 
-def _inside(value: object) -> Iterable[object]:
+def _children(value: object) -> Iterable[object]:
     """Return the values of a table or list; nothing for other values."""
     if isinstance(value, dict):
         return value.values()
@@ -119,7 +119,7 @@ def _inside(value: object) -> Iterable[object]:
 
 def _too_deep(where: str) -> SettingsError:
     return SettingsError(
-        f"{where}: nested more than {DEEPEST} levels deep; no setting is. Remove the levels."
+        f"{where}: nested more than {MAX_DEPTH} levels deep; no setting is. Flatten it."
     )
 
 
@@ -151,9 +151,9 @@ def write_toml(table: Mapping[str, object], inside: str = "") -> str:
 
 def _tables(value: object) -> list[Mapping[str, object]]:
     """Return the tables in a value: itself, or the items of a list of tables; else none."""
-    parts: list[object] = value if isinstance(value, list) else [value]
-    tables = [part for part in parts if isinstance(part, Mapping)]
-    return tables if len(tables) == len(parts) else []
+    values: list[object] = value if isinstance(value, list) else [value]
+    tables = [item for item in values if isinstance(item, Mapping)]
+    return tables if len(tables) == len(values) else []
 
 
 def apply_overrides(table: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -168,86 +168,92 @@ def apply_overrides(table: dict[str, Any], assignments: Iterable[str]) -> dict[s
         if not equals or not name.strip():
             raise SettingsError(f"--set {assignment}: need name=value, as in model.size=mini.")
         *path, last = name.strip().split(".")
-        if len(path) > DEEPEST:
+        if len(path) > MAX_DEPTH:
             raise _too_deep(f"--set {name:.60}")
-        place: Any = result
+        container: Any = result
         for key in path:
-            if isinstance(place, dict):
-                place.setdefault(key, {})
-            place = place[_key(place, key, assignment)]
-        place[_key(place, last, assignment)] = _value(name.strip(), value.strip())
+            if isinstance(container, dict):
+                container.setdefault(key, {})
+            container = container[_resolve_key(container, key, assignment)]
+        container[_resolve_key(container, last, assignment)] = _parse_value(
+            name.strip(), value.strip()
+        )
     return result
 
 
-def _key(place: object, key: str, assignment: str) -> Any:
+def _resolve_key(container: object, key: str, assignment: str) -> Any:
     """Resolve one part of a dotted name: a key of a table, or an index into a list of tables."""
-    if isinstance(place, dict):
+    if isinstance(container, dict):
         return key
-    if not isinstance(place, list):
-        raise SettingsError(f"--set {assignment}: there is no table for '{key}' to be in.")
-    if not key.isdecimal() or int(key) >= len(place):
+    if not isinstance(container, list):
         raise SettingsError(
-            f"--set {assignment}: '{key}' in a list of {len(place)}; need a number from 0 to "
-            f"{len(place) - 1}, as in phases.0.length=128."
+            f"--set {assignment}: '{key}' is inside a value that is not a table; need "
+            "name=value, as in model.size=mini."
+        )
+    if not key.isdecimal() or int(key) >= len(container):
+        raise SettingsError(
+            f"--set {assignment}: '{key}' indexes a list of {len(container)}; need 0 to "
+            f"{len(container) - 1}, as in phases.0.length=128."
         )
     return int(key)
 
 
-def _value(name: str, text: str) -> object:
+def _parse_value(name: str, text: str) -> object:
     """Parse a value as TOML; anything that is not TOML is a string, so words need no quotes."""
     try:
-        table: dict[str, object] = _toml(f"value = {text}", f"--set {name:.60}")
+        table: dict[str, object] = _parse_toml(f"value = {text}", f"--set {name:.60}")
     except tomllib.TOMLDecodeError:
         return text
     return table["value"]
 
 
-def _first(error: ValidationError, table: Mapping[str, object], where: str) -> str:
+def _first_error(error: ValidationError, table: Mapping[str, object], where: str) -> str:
     """Format the first validation error as one line."""
-    found = [(_place(own, table), own) for own in error.errors(include_url=False)]
-    first = found[0][0]
+    errors = [(_keys_of_error(detail, table), detail) for detail in error.errors(include_url=False)]
+    shortest = errors[0][0]
     # Each member of a union reports its own error; the deepest one has matched most of the value.
-    inside = [one for one in found if one[0][: len(first)] == first]
-    place, detail = max(inside, key=lambda one: len(one[0]))
-    needs = dict.fromkeys(_need(own) for at, own in inside if at == place)
-    key = ".".join(place)
+    candidates = [candidate for candidate in errors if candidate[0][: len(shortest)] == shortest]
+    location, detail = max(candidates, key=lambda candidate: len(candidate[0]))
+    needs = dict.fromkeys(_expected(other) for keys, other in candidates if keys == location)
+    key = ".".join(location)
     if detail["type"] == "missing":
-        return f"{where}: '{key}' is missing; give it a value."
+        return f"{where}: '{key}' is missing. Give it a value."
     if not key or (detail["type"] == "value_error" and isinstance(detail["input"], Mapping)):
         # A rule about several keys of a table, whose message names them itself.
-        return f"{where}{f' [{key}]' if key else ''}: {_need(detail)}"
-    got, need = repr(detail.get("input")), "; or ".join(one.removesuffix(".") for one in needs)
-    return f"{where}: '{key}' is {got[:60]}; {need}."
+        return f"{where}{f' [{key}]' if key else ''}: {_expected(detail)}"
+    value = repr(detail.get("input"))
+    need = "; or ".join(alternative.removesuffix(".") for alternative in needs)
+    return f"{where}: '{key}' is {value[:60]}; {need}."
 
 
-def _need(detail: ErrorDetails) -> str:
+def _expected(detail: ErrorDetails) -> str:
     """Say what was expected instead."""
     if detail["type"] == "union_tag_invalid":  # pydantic's message repeats the whole input
         return f"need a kind of {detail['ctx']['expected_tags']}"
-    need = NEEDED.get(detail["type"], detail["msg"].removeprefix("Value error, "))
-    return need[0].lower() + need[1:]
+    expected = EXPECTED.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return expected[0].lower() + expected[1:]
 
 
-def _numbered(value: object) -> dict[str | int, object]:
+def _by_index(value: object) -> dict[str | int, object]:
     """Return the items of a list by index; nothing for other values."""
     return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
 
 
-def _place(detail: ErrorDetails, table: object) -> tuple[str, ...]:
+def _keys_of_error(detail: ErrorDetails, table: object) -> tuple[str, ...]:
     """Return the keys that lead to a value, without the names of types that pydantic tried."""
-    found: list[str] = []
-    for part in detail["loc"]:
-        rows = table if isinstance(table, Mapping) else _numbered(table)
-        if part in rows:
-            table = rows[part]
-            found.append(str(part))
-    return (*found, str(detail["loc"][-1])) if detail["type"] == "missing" else tuple(found)
+    keys: list[str] = []
+    for name in detail["loc"]:
+        children = table if isinstance(table, Mapping) else _by_index(table)
+        if name in children:
+            table = children[name]
+            keys.append(str(name))
+    return (*keys, str(detail["loc"][-1])) if detail["type"] == "missing" else tuple(keys)
 
 
 def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """Read a JSON object from an untrusted file: bounded, without repeated keys or NaN."""
     if path.exists() and not path.is_file():  # a pipe would block, a device has no end
-        raise FolderError(f"{path}: cannot be read (it is no ordinary file).")
+        raise FolderError(f"{path}: cannot be read (not a regular file).")
     try:
         with path.open("rb") as file:
             # One byte more than the limit shows that a file is too long, without reading the rest.
@@ -255,7 +261,7 @@ def read_json(path: Path, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
     except OSError as error:
         raise FolderError(f"{path}: cannot be read ({error.strerror}).") from None
     if len(raw) > limit:
-        raise FolderError(f"{path}: over {limit:,} bytes, the most that such a file may have.")
+        raise FolderError(f"{path}: larger than {limit:,} bytes, the limit for such a file.")
     return parse_json(raw, where=str(path))
 
 
@@ -264,29 +270,31 @@ def parse_json(
 ) -> dict[str, Any]:
     """Parse a JSON object, refusing repeated keys and NaN, which Python's parser accepts."""
 
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table = dict(pairs)
         if len(table) != len(pairs):
             repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
             raise ValueError(f"the key {repeated[:60]!r} is given twice")
         return table
 
-    def never(constant: str) -> None:
+    def refuse_constant(constant: str) -> None:
         raise ValueError(f"{constant} is not a JSON number")
 
     try:
         text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
-        table: object = json.loads(text, object_pairs_hook=once, parse_constant=never)
+        table: object = json.loads(
+            text, object_pairs_hook=refuse_repeated_keys, parse_constant=refuse_constant
+        )
     except RecursionError:
-        why = "nested too deep to be read"
+        reason = "nested too deeply"
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, " if isinstance(raw, bytes) else ""
-        why = f"{error.msg} ({place}column {error.colno})"
+        position = f"line {error.lineno}, " if isinstance(raw, bytes) else ""
+        reason = f"{error.msg} ({position}column {error.colno})"
     except ValueError as error:  # not UTF-8, a repeated key, or a huge integer
-        # On huge integers, Python's message goes on with advice for programmers.
-        why = str(error).partition(";")[0]
+        # For huge integers, Python's message continues with advice for programmers.
+        reason = str(error).partition(";")[0]
     else:
         if isinstance(table, dict):
             return table
         raise kind(f"{where}: a {type(table).__name__}; need a JSON object {{...}}.")
-    raise kind(f"{where}: not valid JSON: {why}. Mend it.")
+    raise kind(f"{where}: not valid JSON: {reason}. Fix it.")

@@ -35,8 +35,10 @@ USUAL_FILES = {
     "optimizer.safetensors",
     "state.json",
 }
-_TOKENIZER = {"vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
-USUAL_FILES |= {"README.md", *_TOKENIZER, *(f"target/{name}" for name in _TOKENIZER)}
+_TOKENIZER_FILES = set(
+    "vocab.txt tokenizer.json tokenizer_config.json special_tokens_map.json".split()
+)
+USUAL_FILES |= {"README.md", *_TOKENIZER_FILES, *(f"target/{name}" for name in _TOKENIZER_FILES)}
 
 
 @dataclass
@@ -73,9 +75,9 @@ def survey(folder: Path, names: Collection[str], holders: Collection[str] = ()) 
     `holders` are folders that exist only to contain listed ones, and may be empty. Links are not
     followed: a run creates none, so every link belongs to the user.
     """
-    found = FolderContents()
-    _walk(folder, "", {*names}, {*holders}, found)
-    return found
+    contents = FolderContents()
+    _walk(folder, "", {*names}, {*holders}, contents)
+    return contents
 
 
 def delete(contents: FolderContents) -> None:
@@ -94,8 +96,8 @@ def refuse_foreign(folder: Path, foreign: Sequence[str]) -> None:
     if foreign:
         more = f" and {len(foreign) - SHOWN} more" if len(foreign) > SHOWN else ""
         raise FolderError(
-            f"{folder}: holds what unmask did not write: {', '.join(foreign[:SHOWN])}{more}. "
-            "Nothing was deleted. Move it out of the folder, or give another --out."
+            f"{folder}: contains files that unmask did not write: {', '.join(foreign[:SHOWN])}"
+            f"{more}. Nothing was deleted. Move them out of the folder, or give another --out."
         )
 
 
@@ -114,40 +116,39 @@ def _is_inside(name: str) -> bool:
 
 
 def _walk(
-    place: Path, inside: str, names: set[str], holders: set[str], found: FolderContents
+    folder: Path, prefix: str, names: set[str], holders: set[str], contents: FolderContents
 ) -> None:
-    """Survey one folder, whose path relative to the run's folder is `inside`."""
+    """Survey one folder, whose path relative to the run's folder is `prefix`."""
     # The parents of a listed path are the run's own, but not their other contents.
     holders = holders | {parent.as_posix() for name in names for parent in Path(name).parents}
-    with os.scandir(place) as entries:
-        for entry in sorted(entries, key=_tells_of_others):
-            path, name = Path(entry.path), inside + entry.name
-            folder = entry.is_dir(follow_symlinks=False)
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=_manifests_first):
+            path, name = Path(entry.path), prefix + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
             # Both belong to the run only if the name they are derived from is listed.
-            left, damaged = LEFT_OVER.fullmatch(entry.name), DAMAGED.fullmatch(entry.name)
-            owned = name in names or (damaged and inside + damaged[1] in names)
+            leftover, damaged = LEFT_OVER.fullmatch(entry.name), DAMAGED.fullmatch(entry.name)
+            is_listed = name in names or (damaged and prefix + damaged[1] in names)
             if entry.is_symlink():
-                found.foreign.append(name)
-            elif left and inside + left[1] in names:
-                found.left_over.append(path)
-            elif owned or (folder and name in holders):
-                found.own.append(path)
-                if folder:
-                    _walk(path, f"{name}/", _own(path, name) if owned else names, set(), found)
+                contents.foreign.append(name)
+            elif leftover and prefix + leftover[1] in names:
+                contents.left_over.append(path)
+            elif is_listed or (is_folder and name in holders):
+                contents.own.append(path)
+                if is_folder:
+                    inside = _paths_inside(path, name) if is_listed else names
+                    _walk(path, f"{name}/", inside, set(), contents)
             else:
-                found.foreign.append(f"{name}/" if folder else name)
+                contents.foreign.append(f"{name}/" if is_folder else name)
 
 
-def _tells_of_others(entry: os.DirEntry[str]) -> tuple[int, str]:
+def _manifests_first(entry: os.DirEntry[str]) -> tuple[int, str]:
     names = (LIST, RECIPE, MODEL_MANIFEST)  # without a recipe, a folder is no run's
     return names.index(entry.name) if entry.name in names else len(names), entry.name
 
 
-def _own(path: Path, name: str) -> set[str]:
+def _paths_inside(path: Path, name: str) -> set[str]:
     """Return the paths inside a listed folder that belong to the run."""
     files = (
-        {event.name for event in path.glob(EVENTS)}
-        if name == TENSORBOARD
-        else files_of_folder(path)
+        {path.name for path in path.glob(EVENTS)} if name == TENSORBOARD else files_of_folder(path)
     )
     return {f"{name}/{file}" for file in files}

@@ -15,7 +15,7 @@ from unmask.data.labelled.tables import TABLES, read_rows
 from unmask.data.read.lines import ErrorPolicy, file_format, require_unicode
 from unmask.system.errors import DataError, SettingsError, unknown_name
 from unmask.system.settings import parse_json
-from unmask.text.tokenizer import whole_characters
+from unmask.text.tokenizer import replace_surrogates
 
 TEXT = "A warm, funny and moving film."  # the example on the page and in `unmask info`
 NEEDED = {"string_type": "need a text. Add it"}  # instead of pydantic's message
@@ -28,7 +28,7 @@ TYPES = {  # types of JSON Schema, in words
     "object": "object",
 }
 EXAMPLES = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
-Text = Annotated[str, AfterValidator(whole_characters)]  # a lone surrogate cannot be sent back
+Text = Annotated[str, AfterValidator(replace_surrogates)]  # a lone surrogate cannot be sent back
 
 
 class Ask(BaseModel):
@@ -59,7 +59,7 @@ class Ask(BaseModel):
         fields = [*cls.model_fields]
         if labelled:  # labels do not depend on the options
             fields = [*(name for name in fields if name not in cls.options), *cls.truths]
-        for name in columns.given():
+        for name in columns.by_field():
             if name not in fields:
                 raise SettingsError(f"{flag(name)}: {unknown_name('field', name, fields)}")
 
@@ -103,7 +103,7 @@ class Ask(BaseModel):
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str, columns: Columns = Columns()) -> Self:
         """Make a question from a JSON object or a table row; other keys are ignored."""
-        keys = {name: columns.given().get(name, name) for name in cls.model_fields}
+        keys = {name: columns.by_field().get(name, name) for name in cls.model_fields}
         # A null counts as a missing field, so that the default applies.
         given: dict[str, object] = {
             name: table[key] for name, key in keys.items() if table.get(key) is not None
@@ -164,8 +164,8 @@ def rows(
     # Reading only the question's columns saves decoding the others of a parquet file.
     def choose(names: Sequence[str]) -> list[str]:
         nonlocal columns
-        columns = columns if objects else columns.among(names)
-        keys = {columns.given().get(name, name) for name in kind.model_fields}
+        columns = columns if objects else columns.resolve(names)
+        keys = {columns.by_field().get(name, name) for name in kind.model_fields}
         return [name for name in names if name in keys]
 
     for row in read_rows(source, choose, header=columns.header is not False, watcher=watcher):

@@ -204,7 +204,7 @@ class TextTask(LabelTask[Sample, Answer]):
     ) -> tuple[Columns, list[str]]:
         """Infer the columns from the first file; also return a line that names them."""
         columns = infer_columns(paths[0], columns, labelled=labelled)
-        return columns, [columns.said()]
+        return columns, [columns.describe()]
 
     def questions(
         self, source: str | Path, columns: Columns, watcher: ErrorPolicy

@@ -29,7 +29,7 @@ def merge_word_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
     (['unmask', 'it'], [0, 0, 1])
     """
     words: list[str] = []
-    numbers = []
+    word_indices = []
     for token in tokens:
         # The token "##" is itself a word: two number signs in the text.
         piece = token.removeprefix(CONTINUATION) or token
@@ -37,8 +37,8 @@ def merge_word_pieces(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
             words[-1] += piece
         else:
             words.append(piece)
-        numbers.append(len(words) - 1)
-    return words, numbers
+        word_indices.append(len(words) - 1)
+    return words, word_indices
 
 
 def with_spaces(words: Sequence[str]) -> str:
@@ -47,35 +47,36 @@ def with_spaces(words: Sequence[str]) -> str:
     >>> with_spaces("a man ' s t - shirt says \\" stop ! \\" , at 3 . 50 .".split())
     'a man\\'s t-shirt says "stop!", at 3.50.'
     """
-    text, joined = "", True  # joined: no space before the next word
+    text, no_space = "", True  # whether the next word follows without a space
     opened = False
-    for at, word in enumerate(words):
-        before = words[at - 1] if at else ""
-        after = words[at + 1] if at + 1 < len(words) else ""
+    for i, word in enumerate(words):
+        before = words[i - 1] if i else ""
+        after = words[i + 1] if i + 1 < len(words) else ""
         if word == '"' or (word == "“" and opened):  # German closes with English's opening quote
-            lean_back, lean_on = opened, not opened
+            attach_left, attach_right = opened, not opened
             opened = not opened
-        elif word in BETWEEN and _letters(before) and _letters(after):
-            lean_back, lean_on = True, word != "-" or after.lower() not in CONJUNCTIONS
-        elif word in APOSTROPHES and _letters(before) and after.lower() in ENDINGS:
-            lean_back = lean_on = True
+        elif word in BETWEEN and _is_alphanumeric(before) and _is_alphanumeric(after):
+            attach_left, attach_right = True, word != "-" or after.lower() not in CONJUNCTIONS
+        elif word in APOSTROPHES and _is_alphanumeric(before) and after.lower() in ENDINGS:
+            attach_left = attach_right = True
         elif word in NUMERIC and before[-1:].isdigit() and after[:1].isdigit():
             # A comma inside a number separates thousands; in "2, 3" it separates two numbers.
-            lean_back, lean_on = True, word != "," or len(after) == 3
+            attach_left, attach_right = True, word != "," or len(after) == 3
         else:
-            lean_back, lean_on = word in ATTACHES_LEFT and bool(before), word in ATTACHES_RIGHT
+            attach_left = word in ATTACHES_LEFT and bool(before)
+            attach_right = word in ATTACHES_RIGHT
             opened = word == "„" or (opened and word != "”")
-        joined = joined or lean_back or _chinese(before[-1:]) or _chinese(word[:1])
-        text += word if joined else f" {word}"
-        joined = lean_on
+        no_space = no_space or attach_left or _is_chinese(before[-1:]) or _is_chinese(word[:1])
+        text += word if no_space else f" {word}"
+        no_space = attach_right
     return text
 
 
-def _letters(word: str) -> bool:
+def _is_alphanumeric(word: str) -> bool:
     return word[:1].isalnum() and word[-1:].isalnum()
 
 
-def _chinese(character: str) -> bool:
+def _is_chinese(character: str) -> bool:
     """Whether a character belongs to a script without spaces, or is one of its marks."""
     blocks = ("\u3000", "\u30ff"), ("\u3400", "\u9fff"), ("\uff00", "\uffef")
     return bool(character) and any(first <= character <= last for first, last in blocks)

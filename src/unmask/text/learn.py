@@ -42,7 +42,7 @@ def learn(
 ) -> Vocabulary:
     """Learn a WordPiece vocabulary from word counts."""
     if not words:
-        raise DataError("no words to learn from: the text is empty. Give a text with words in it.")
+        raise DataError("no words to learn from: the text is empty. Give text that contains words.")
     alphabet = _alphabet(words, settings)
     # A word with a character outside the alphabet is [UNK] whatever is learned. Words are sorted,
     # because the order of the counts depends on the order of the files.
@@ -55,16 +55,16 @@ def learn(
     room = settings.size - len(SPECIALS)
     if len(symbols) > room:
         raise DataError(
-            f"size {settings.size}: the characters of the text alone need "
-            f"{len(symbols) + len(SPECIALS)}. Give a larger size, or a lower coverage."
+            f"size {settings.size}: too small; the special tokens and the characters of the text "
+            f"alone need {len(symbols) + len(SPECIALS)}. Give a larger size, or a lower coverage."
         )
-    joiner = Merger(symbols, spelled, settings.criterion)
-    while len(joiner.symbols) < room:
-        if not joiner.join_best(settings.min_count):
+    merger = Merger(symbols, spelled, settings.criterion)
+    while len(merger.symbols) < room:
+        if not merger.merge_best(settings.min_count):
             break  # too little text for a vocabulary of this size
         if progress:
-            progress(len(joiner.symbols), room)
-    return Vocabulary([*SPECIALS, *joiner.symbols])
+            progress(len(merger.symbols), room)
+    return Vocabulary([*SPECIALS, *merger.symbols])
 
 
 class Merger:
@@ -79,8 +79,8 @@ class Merger:
     ) -> None:
         self.criterion = criterion
         self.symbols = list(symbols)
-        self.numbers = {symbol: i for i, symbol in enumerate(symbols)}
-        self.words = [[self.numbers[s] for s in spelling] for spelling, _ in spelled]
+        self.ids = {symbol: i for i, symbol in enumerate(symbols)}
+        self.words = [[self.ids[symbol] for symbol in spelling] for spelling, _ in spelled]
         self.counts = [count for _, count in spelled]
         self.totals: Counter[int] = Counter()  # how often each symbol occurs
         self.total = 0  # symbols in the whole text
@@ -92,31 +92,31 @@ class Merger:
         self.score = np.zeros(1024)  # for `likelihood`: the part without N
         changes: Counter[int] = Counter()
         for word in range(len(self.words)):
-            self._add(word, 1, changes)
-        self._apply(changes, set(self.totals))
+            self._count_word(word, 1, changes)
+        self._update_counts(changes, set(self.totals))
 
-    def join_best(self, min_count: int) -> bool:
+    def merge_best(self, min_count: int) -> bool:
         """Merge the best pair in every word; return False if no pair occurs often enough."""
-        pair = self._best(min_count)
+        pair = self._best_pair(min_count)
         if pair is None:
             return False
         # All words that still have the pair are rewritten; the changes of counts are summed first,
         # so that each affected pair is rescored once per merge.
-        a, b = self.left.item(pair), self.right.item(pair)
-        joined = self.symbols[a] + self.symbols[b].removeprefix(CONTINUATION)
-        new = self.numbers.setdefault(joined, len(self.symbols))
+        left, right = self.left.item(pair), self.right.item(pair)
+        merged = self.symbols[left] + self.symbols[right].removeprefix(CONTINUATION)
+        new = self.ids.setdefault(merged, len(self.symbols))
         if new == len(self.symbols):  # else another way of merging has already produced it
-            self.symbols.append(joined)
+            self.symbols.append(merged)
         changes: Counter[int] = Counter()
         for word in sorted(self.words_with[pair]):
-            self._add(word, -1, changes)
-            self.words[word] = _joined(self.words[word], a, b, new)
-            self._add(word, 1, changes)
+            self._count_word(word, -1, changes)
+            self.words[word] = _merge_pair(self.words[word], left, right, new)
+            self._count_word(word, 1, changes)
         self.words_with[pair] = set()
-        self._apply(changes, {a, b, new})
+        self._update_counts(changes, {left, right, new})
         return True
 
-    def _add(self, word: int, sign: int, changes: Counter[int]) -> None:
+    def _count_word(self, word: int, sign: int, changes: Counter[int]) -> None:
         """Add (sign 1) or subtract (-1) the symbols and pairs of one word."""
         symbols, count = self.words[word], sign * self.counts[word]
         self.total += count * len(symbols)
@@ -144,32 +144,34 @@ class Merger:
             self.pairs_with[symbol].append(pair)
         return pair
 
-    def _apply(self, changes: Counter[int], symbols: set[int]) -> None:
+    def _update_counts(self, changes: Counter[int], symbols: set[int]) -> None:
         """Update the counts of pairs, and the scores that depend on the totals of `symbols`."""
         changed = np.fromiter(changes.keys(), np.int64, len(changes))
         self.count[changed] += np.fromiter(changes.values(), np.int64, len(changes))
         if self.criterion == "frequency":  # the counts are the scores
             return
-        stale = [changed, *(np.array(self.pairs_with[s], np.int64) for s in symbols)]
+        stale = [changed, *(np.array(self.pairs_with[symbol], np.int64) for symbol in symbols)]
         self._rescore(np.unique(np.concatenate(stale)))
 
     def _rescore(self, pairs: Counts) -> None:
         """Compute how merging each of these pairs changes the sum of c log c over symbols."""
-        together = self.count[pairs].astype(np.float64)
+        pair_count = self.count[pairs].astype(np.float64)
         left = _lookup(self.totals, self.left[pairs])
         right = _lookup(self.totals, self.right[pairs])
-        twins = self.left[pairs] == self.right[pairs]  # a merge then takes two of one symbol
-        apart = _xlogx(left - together) - _xlogx(left) + _xlogx(right - together) - _xlogx(right)
-        double = _xlogx(left - 2 * together) - _xlogx(left)
-        self.score[pairs] = _xlogx(together) + np.where(twins, double, apart)
+        identical = self.left[pairs] == self.right[pairs]  # a merge then takes two of one symbol
+        gain_distinct = (
+            _xlogx(left - pair_count) - _xlogx(left) + _xlogx(right - pair_count) - _xlogx(right)
+        )
+        gain_identical = _xlogx(left - 2 * pair_count) - _xlogx(left)
+        self.score[pairs] = _xlogx(pair_count) + np.where(identical, gain_identical, gain_distinct)
 
-    def _best(self, min_count: int) -> int | None:
+    def _best_pair(self, min_count: int) -> int | None:
         count = self.count[: len(self.words_with)]
-        most = int(count.max(initial=0))
-        if most < min_count:
+        highest = int(count.max(initial=0))
+        if highest < min_count:
             return None
         if self.criterion == "frequency":
-            return self._first_of(np.flatnonzero(count == most))
+            return self._first_alphabetically(np.flatnonzero(count == highest))
         # With N symbols, the log-likelihood is sum(c log c) - N log N. Merging m pairs takes m from
         # N, and N log N falls by at most m (log N + 1): an upper bound without a logarithm for each
         # pair. Only the pairs whose bound reaches the gain of the top one are computed exactly.
@@ -177,10 +179,10 @@ class Merger:
         bound[count < min_count] = -np.inf
         top = bound.argmax(keepdims=True)
         # Gains closer than this differ by rounding only, which must not decide: the alphabet does.
-        same = 1e-12 * float(_xlogx(np.float64(self.total)))
-        close = np.flatnonzero(bound >= self._gain(top)[0] - same)
+        tolerance = 1e-12 * float(_xlogx(np.float64(self.total)))
+        close = np.flatnonzero(bound >= self._gain(top)[0] - tolerance)
         gain = self._gain(close)
-        return self._first_of(close[gain >= gain.max() - same])
+        return self._first_alphabetically(close[gain >= gain.max() - tolerance])
 
     def _gain(self, pairs: Counts) -> NDArray[np.float64]:
         """Return by how much the log-likelihood of the text rises when each pair is merged."""
@@ -188,11 +190,13 @@ class Merger:
         rest = _xlogx(total) - _xlogx(total - self.count[pairs])
         return np.asarray(self.score[pairs] + rest)
 
-    def _first_of(self, pairs: Counts) -> int:
+    def _first_alphabetically(self, pairs: Counts) -> int:
         """Return the pair that comes first in alphabetical order."""
         names = self.symbols
         left, right = self.left, self.right
-        return min(map(int, pairs), key=lambda p: (names[left.item(p)], names[right.item(p)]))
+        return min(
+            map(int, pairs), key=lambda pair: (names[left.item(pair)], names[right.item(pair)])
+        )
 
 
 @dataclass(frozen=True)
@@ -210,10 +214,10 @@ class VocabularyReport:
 def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> VocabularyReport:
     """Measure how well a vocabulary spells the counted words."""
     tokenizer = Tokenizer(vocabulary, casing)
-    pieces = unknown = spelled = characters = 0
+    tokens = unknown = spelled = characters = 0
     for word, ids in tokenizer.ids_of_each(words):
         count = words[word]
-        pieces += count * len(ids)
+        tokens += count * len(ids)
         characters += count * len(word)
         if vocabulary.unknown in ids:
             unknown += count
@@ -225,7 +229,7 @@ def report(words: Mapping[str, int], vocabulary: Vocabulary, casing: Casing) -> 
         words=total,
         distinct_words=len(words),
         characters_spelled=spelled / max(characters, 1),
-        tokens_per_word=pieces / max(total, 1),
+        tokens_per_word=tokens / max(total, 1),
         unknown_words=unknown / max(total, 1),
     )
 
@@ -236,15 +240,15 @@ def _alphabet(words: Mapping[str, int], settings: LearnSettings) -> set[str]:
     for word, count in words.items():
         for character in word:
             characters[character] += count
-    wanted = settings.coverage * characters.total()
-    kept: set[str] = set()
+    remaining = settings.coverage * characters.total()
+    alphabet: set[str] = set()
     # Ties in alphabetical order, so that the alphabet does not depend on the order of the words.
     for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
-        if wanted <= 0:
+        if remaining <= 0:
             break
-        kept.add(character)
-        wanted -= count
-    return kept
+        alphabet.add(character)
+        remaining -= count
+    return alphabet
 
 
 def _spell(word: str) -> list[str]:
@@ -252,18 +256,18 @@ def _spell(word: str) -> list[str]:
     return [word[0], *(CONTINUATION + character for character in word[1:])]
 
 
-def _joined(symbols: list[int], a: int, b: int, new: int) -> list[int]:
+def _merge_pair(symbols: list[int], left: int, right: int, new: int) -> list[int]:
     """Replace each `a b` by `new`, from left to right."""
-    out: list[int] = []
+    merged: list[int] = []
     i = 0
     while i < len(symbols):
-        if symbols[i] == a and i + 1 < len(symbols) and symbols[i + 1] == b:
-            out.append(new)
+        if symbols[i] == left and i + 1 < len(symbols) and symbols[i + 1] == right:
+            merged.append(new)
             i += 2
         else:
-            out.append(symbols[i])
+            merged.append(symbols[i])
             i += 1
-    return out
+    return merged
 
 
 def _xlogx(x: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
@@ -273,4 +277,4 @@ def _xlogx(x: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
 
 
 def _lookup(totals: Counter[int], symbols: Counts) -> NDArray[np.float64]:
-    return np.array([totals[s] for s in symbols.tolist()], np.float64)
+    return np.array([totals[symbol] for symbol in symbols.tolist()], np.float64)

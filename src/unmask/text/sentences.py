@@ -16,9 +16,11 @@ _TITLES = frozenset(
     "mlle vs cf viz no nos vol vols pp p fig figs eq eqs ch sec art al ed eds trans approx ca "
     "jan feb mar apr jun jul aug sep sept oct nov dec mt ft".split()
 )
+# Titles that are words as well: "no" is an abbreviation in "no. 5", not in "He said no."
+_ALSO_WORDS = frozenset("no art ed mar jun dec al".split())
 # Abbreviations that often end a sentence: they do if a capital follows.
 _ABBREVIATIONS = frozenset("etc inc ltd co corp bros dept est univ assn ave blvd rd".split())
-_NEVER_ALONE = frozenset(("e.g", "i.e", "a.m", "p.m", "c.f", "u.s", "u.k", "u.n", "d.c", "ph.d"))
+_DOTTED = frozenset(("e.g", "i.e", "a.m", "p.m", "c.f", "u.s", "u.k", "u.n", "d.c", "ph.d"))
 
 _CLOSING = "\"'”’»)\\]}」』）】》"
 _OPENING = "\"'“‘«(\\[{「『（【《"
@@ -70,26 +72,25 @@ def _is_end(line: str, match: re.Match[str], first: str) -> bool:
         return True
     # A window of 40 characters holds any abbreviation; searching all of a long line at each of
     # its full stops would take quadratic time.
-    return not _abbreviated(line[max(0, match.start() - 40) : match.start() + 1], first)
+    return not _ends_in_abbreviation(line[max(0, match.start() - 40) : match.start() + 1], first)
 
 
-def _abbreviated(before: str, first: str) -> bool:
+def _ends_in_abbreviation(before: str, first: str) -> bool:
     """Whether the full stop at the end of `before` belongs to an abbreviation or an initial."""
-    found = _LAST_WORD.search(before)
-    if found is None:
+    match = _LAST_WORD.search(before)
+    if match is None:
         return False
-    word = found["word"]
-    bare = word.lower()
-    if bare in _TITLES:
-        # These are words as well: "no" is an abbreviation in "no. 5", not in "He said no."
-        return bare not in ("no", "art", "ed", "mar", "jun", "dec", "al") or _names(bare, first)
-    if bare in _NEVER_ALONE:
-        return bare in ("e.g", "i.e", "c.f") or not first.isupper()
+    word = match["word"]
+    lowered = word.lower()
+    if lowered in _TITLES:
+        return lowered not in _ALSO_WORDS or _is_abbreviation_before(lowered, first)
+    if lowered in _DOTTED:
+        return lowered in ("e.g", "i.e", "c.f") or not first.isupper()
     if len(word) == 1 and word.isupper():  # an initial, but "I" ends sentences
         return word != "I"
-    return bare in _ABBREVIATIONS and not first.isupper()
+    return lowered in _ABBREVIATIONS and not first.isupper()
 
 
-def _names(word: str, first: str) -> bool:
+def _is_abbreviation_before(word: str, first: str) -> bool:
     """Whether an ambiguous word is an abbreviation: "no. 5", or "al." before a small letter."""
     return first.isdigit() or (word == "al" and not first.isupper())

@@ -95,24 +95,24 @@ class Tokenizer:
             (SEP, self.vocabulary.sep), (CLS, self.vocabulary.cls)
         )
 
-    def pieces(self, texts: Sequence[str]) -> list[TokenizedText]:
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Tokenize texts in parallel, with character offsets."""
         encodings = self.engine.encode_batch(
-            [whole_characters(text) for text in texts], add_special_tokens=False
+            [replace_surrogates(text) for text in texts], add_special_tokens=False
         )
         return [TokenizedText(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize texts in parallel to ids alone, which is faster than `pieces`."""
+        """Tokenize texts in parallel to ids alone, which is faster than `tokenize`."""
         encodings = self.engine.encode_batch_fast(
-            [whole_characters(text) for text in texts], add_special_tokens=False
+            [replace_surrogates(text) for text in texts], add_special_tokens=False
         )
         return [encoding.ids for encoding in encodings]
 
     def ids_of_each(self, texts: Iterable[str]) -> Iterator[tuple[str, list[int]]]:
         """Yield each text with its ids, in memory that does not grow with the number of texts."""
-        for some in in_groups(texts, len, CHARACTERS, READ_AHEAD):
-            yield from zip(some, self.ids(some), strict=True)
+        for group in in_groups(texts, len, CHARACTERS, READ_AHEAD):
+            yield from zip(group, self.ids(group), strict=True)
 
     def encode(
         self,
@@ -137,12 +137,12 @@ class Tokenizer:
         cut: Cut = "longest",
     ) -> Iterator[Encoded]:
         """Encode texts (one string) or pairs (two) as model input, tokenized in parallel."""
-        for some in in_groups(texts, _characters, CHARACTERS, READ_AHEAD):
+        for group in in_groups(texts, _total_characters, CHARACTERS, READ_AHEAD):
             # All parts of a group in one call: the engine spreads the texts of a call over the
             # cores.
-            pieces = iter(self.pieces([part for parts in some for part in parts]))
-            for parts in some:
-                first, *others = islice(pieces, len(parts))
+            tokenized = iter(self.tokenize([part for parts in group for part in parts]))
+            for parts in group:
+                first, *others = islice(tokenized, len(parts))
                 yield self.join(first, others[0] if others else None, limit=limit, cut=cut)
 
     def join(
@@ -157,17 +157,19 @@ class Tokenizer:
         lengths = [len(first.ids), 0 if second is None else len(second.ids)]
         keep = lengths
         if limit is not None:
-            keep = _fit(*lengths, room=self._room(limit, second is not None), cut=cut)
-        a, b = keep
-        ids = [self.vocabulary.cls, *first.ids[:a], self.vocabulary.sep]
-        segments = [0] * (a + 2)
-        offsets = [NO_OFFSET, *first.offsets[:a], NO_OFFSET]
-        special = [True, *[False] * a, True]
+            keep = _kept_lengths(
+                *lengths, room=self._room_for_texts(limit, second is not None), cut=cut
+            )
+        kept_first, kept_second = keep
+        ids = [self.vocabulary.cls, *first.ids[:kept_first], self.vocabulary.sep]
+        segments = [0] * (kept_first + 2)
+        offsets = [NO_OFFSET, *first.offsets[:kept_first], NO_OFFSET]
+        special = [True, *[False] * kept_first, True]
         if second is not None:
-            ids += [*second.ids[:b], self.vocabulary.sep]
-            segments += [1] * (b + 1)
-            offsets += [*second.offsets[:b], NO_OFFSET]
-            special += [*[False] * b, True]
+            ids += [*second.ids[:kept_second], self.vocabulary.sep]
+            segments += [1] * (kept_second + 1)
+            offsets += [*second.offsets[:kept_second], NO_OFFSET]
+            special += [*[False] * kept_second, True]
         return Encoded(ids, segments, offsets, special, sum(lengths) - sum(keep))
 
     def windows(
@@ -184,22 +186,24 @@ class Tokenizer:
         Neighbouring windows share `stride` tokens. The first text of a pair is repeated in every
         window, either whole or truncated to `first` tokens.
         """
-        pieces = self.pieces([text] if second is None else [text, second])
+        tokenized = self.tokenize([text] if second is None else [text, second])
         if second is not None and first is not None:
-            pieces[0] = TokenizedText(pieces[0].ids[:first], pieces[0].offsets[:first])
-        fixed = len(pieces[0].ids) if second is not None else 0
-        room = self._room(limit, second is not None) - fixed
+            tokenized[0] = TokenizedText(tokenized[0].ids[:first], tokenized[0].offsets[:first])
+        fixed = len(tokenized[0].ids) if second is not None else 0
+        room = self._room_for_texts(limit, second is not None) - fixed
         if room <= stride or stride < 0:
             raise UserError(
-                f"windows of {limit} tokens that share {stride}: only {max(room, 0)} fit beside "
-                f"the first text ({fixed} tokens) and the special tokens; a window must be able "
-                "to advance, and a stride is not negative. Change the limit or the stride."
+                f"windows of {limit} tokens with an overlap (stride) of {stride}: the special "
+                f"tokens and the first text ({fixed} tokens) leave room for {max(room, 0)}; the "
+                "stride must be 0 or more, and less than that. Change the limit or the stride."
             )
-        long = pieces[-1]
+        last = tokenized[-1]
         # A window that began within `stride` tokens of the end would hold nothing new.
-        starts = range(0, max(len(long.ids) - stride, 1), room - stride)
-        parts = [TokenizedText(long.ids[i : i + room], long.offsets[i : i + room]) for i in starts]
-        return [self.join(part) if second is None else self.join(pieces[0], part) for part in parts]
+        starts = range(0, max(len(last.ids) - stride, 1), room - stride)
+        parts = [TokenizedText(last.ids[i : i + room], last.offsets[i : i + room]) for i in starts]
+        return [
+            self.join(part) if second is None else self.join(tokenized[0], part) for part in parts
+        ]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """Decode ids to text: tokens joined to words, special tokens skipped."""
@@ -211,16 +215,17 @@ class Tokenizer:
         casing = (self.casing.lowercase, self.casing.strip_accents, self.casing.chinese_apart)
         return hashlib.sha256(f"{casing}\n{self.vocabulary.text()}".encode()).hexdigest()
 
-    def _room(self, limit: int, pair: bool) -> int:
-        around = 3 if pair else 2
-        if limit < around:
+    def _room_for_texts(self, limit: int, pair: bool) -> int:
+        specials = 3 if pair else 2
+        if limit < specials:
             raise UserError(
-                f"limit {limit}: no room for {around} special tokens. Give at least {around}."
+                f"limit {limit}: too small for the {specials} special tokens. Give at least "
+                f"{specials}."
             )
-        return limit - around
+        return limit - specials
 
 
-def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
+def _kept_lengths(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
     """Decide how many tokens of each text to keep.
 
     "longest" truncates the longer text until both are equal, and then each in turn; if the room is
@@ -231,22 +236,23 @@ def _fit(first: int, second: int, *, room: int, cut: Cut) -> list[int]:
     if cut == "second":
         if first > room:
             raise UserError(
-                f"the first text has {first} tokens and {room} fit; only the second may be cut. "
-                'Cut the longest instead (cut="longest"), or shorten the first text.'
+                f"the first text has {first} tokens, but only {room} fit, and only the second may "
+                'be truncated. Truncate the longest instead (cut="longest"), or shorten the first '
+                "text."
             )
         return [first, room - first]
-    short = min(first, second)
-    kept_short = min(short, room // 2)  # the longer text gets the rest
-    kept = [kept_short, room - kept_short]
+    shorter = min(first, second)
+    kept_shorter = min(shorter, room // 2)  # the longer text gets the rest
+    kept = [kept_shorter, room - kept_shorter]
     return kept if first <= second else kept[::-1]
 
 
-def whole_characters(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates by U+FFFD, which BERT drops; all offsets stay valid."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def _characters(parts: Sequence[str]) -> int:
+def _total_characters(parts: Sequence[str]) -> int:
     return sum(map(len, parts))
 
 
@@ -254,13 +260,13 @@ def in_groups(
     items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
 ) -> Iterator[list[T]]:
     """Group items; a group ends when its size reaches `most`, or when it has `count` items."""
-    some: list[T] = []
-    held = 0
+    group: list[T] = []
+    total = 0
     for item in items:
-        some.append(item)
-        held += size(item)
-        if held >= most or len(some) == count:
-            yield some
-            some, held = [], 0
-    if some:
-        yield some
+        group.append(item)
+        total += size(item)
+        if total >= most or len(group) == count:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group

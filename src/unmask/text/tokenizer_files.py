@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.system.errors import FolderError
 from unmask.system.settings import read_json
-from unmask.text.tokenizer import Casing, Tokenizer, whole_characters
+from unmask.text.tokenizer import Casing, Tokenizer, replace_surrogates
 from unmask.text.vocabulary import CONTINUATION, SPECIALS, UNKNOWN, Vocabulary
 from unmask.text.wordpiece import LONGEST_WORD
 
@@ -33,21 +33,22 @@ NORMALIZER_KEYS = {  # field of Casing -> key in the normalizer of tokenizer.jso
 
 def read_tokenizer(folder: Path) -> Tokenizer:
     """Read a folder's tokenizer; if vocab.txt and tokenizer.json both exist, they must agree."""
-    vocab, whole = folder / VOCAB, folder / TOKENIZER
+    vocab_path, json_path = folder / VOCAB, folder / TOKENIZER
     if not folder.is_dir():
-        what = "a file" if folder.exists() else "no such folder"
-        raise FolderError(f"{folder}: {what}; need the folder of a model or of a vocabulary.")
-    if not vocab.exists() and not whole.exists():
-        raise FolderError(f"{folder}: neither {VOCAB} nor {TOKENIZER} is there; need one of them.")
-    if not whole.exists():
-        path = folder / TOKENIZER_CONFIG
-        config = read_json(path) if path.exists() else {}
-        return Tokenizer(Vocabulary.read(vocab), _casing(config, CONFIG_KEYS, path))
-    tokenizer = _from_table(read_json(whole, limit=TOKENIZER_LIMIT), whole)
-    if vocab.exists() and (listed := Vocabulary.read(vocab)) != tokenizer.vocabulary:
+        problem = "is a file" if folder.exists() else "no such folder"
+        raise FolderError(f"{folder}: {problem}; need a model folder or a vocabulary folder.")
+    if not vocab_path.exists() and not json_path.exists():
+        raise FolderError(f"{folder}: contains neither {VOCAB} nor {TOKENIZER}; need one of them.")
+    if not json_path.exists():
+        config_path = folder / TOKENIZER_CONFIG
+        config = read_json(config_path) if config_path.exists() else {}
+        return Tokenizer(Vocabulary.read(vocab_path), _casing(config, CONFIG_KEYS, config_path))
+    tokenizer = _from_table(read_json(json_path, limit=TOKENIZER_LIMIT), json_path)
+    if vocab_path.exists() and (listed := Vocabulary.read(vocab_path)) != tokenizer.vocabulary:
         raise FolderError(
-            f"{vocab}: {_first_difference(listed, tokenizer.vocabulary)}; {TOKENIZER} beside it "
-            "says otherwise, and only one can be the model's. Remove the wrong one."
+            f"{vocab_path}: disagrees with {TOKENIZER} in the same folder: "
+            f"{_first_difference(listed, tokenizer.vocabulary)}; only one of the files can be the "
+            "model's. Remove the wrong one."
         )
     return tokenizer
 
@@ -55,7 +56,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 def tokenizer_files(tokenizer: Tokenizer, *, max_length: int | None = None) -> dict[str, str]:
     """Return the files of a tokenizer, as a table of names and contents."""
     config: dict[str, object] = {"tokenizer_class": "BertTokenizer"}
-    config |= {theirs: getattr(tokenizer.casing, ours) for ours, theirs in CONFIG_KEYS.items()}
+    config |= {key: getattr(tokenizer.casing, field) for field, key in CONFIG_KEYS.items()}
     if max_length is not None:
         config["model_max_length"] = max_length
     specials = {f"{token[1:-1].lower()}_token": token for token in SPECIALS}
@@ -77,13 +78,13 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int | Non
 
 def _casing(table: Mapping[str, object], keys: Mapping[str, str], path: Path) -> Casing:
     """Read a casing under the keys of a file; a missing key means BERT's default."""
-    for ours, theirs in keys.items():
-        value = table.get(theirs, False)
-        automatic = ours == "strip_accents" and value is None
+    for field, key in keys.items():
+        value = table.get(key, False)
+        automatic = field == "strip_accents" and value is None
         if not isinstance(value, bool) and not automatic:
-            raise FolderError(f"{path}: {theirs} is {value!r:.60}; need true or false.")
-    given: dict[str, Any] = {k: table[theirs] for k, theirs in keys.items() if theirs in table}
-    return Casing(**given)
+            raise FolderError(f"{path}: {key} is {value!r:.60}; need true or false.")
+    values: dict[str, Any] = {field: table[key] for field, key in keys.items() if key in table}
+    return Casing(**values)
 
 
 def _from_table(table: Mapping[str, object], path: Path) -> Tokenizer:
@@ -91,24 +92,27 @@ def _from_table(table: Mapping[str, object], path: Path) -> Tokenizer:
     model = _part(table, "model", "WordPiece", path, default="WordPiece")
     normalizer = _part(table, "normalizer", "BertNormalizer", path)
     _part(table, "pre_tokenizer", "BertPreTokenizer", path)
-    ordinary: dict[str, object] = {"unk_token": UNKNOWN, "continuing_subword_prefix": CONTINUATION}
-    ordinary |= {"max_input_chars_per_word": LONGEST_WORD, "clean_text": True}
-    for key, need in ordinary.items():
+    expected: dict[str, object] = {"unk_token": UNKNOWN, "continuing_subword_prefix": CONTINUATION}
+    expected |= {"max_input_chars_per_word": LONGEST_WORD, "clean_text": True}
+    for key, value in expected.items():
         part = normalizer if key == "clean_text" else model
-        if part.get(key, need) != need:
-            raise FolderError(f"{path}: {key} is {part[key]!r:.60}; BERT's is {need!r}.")
+        if part.get(key, value) != value:
+            raise FolderError(
+                f"{path}: {key} is {part[key]!r:.60}; unmask reads only BERT tokenizers, which "
+                f"have {value!r}."
+            )
     vocabulary = _vocabulary(model, table.get("added_tokens"), path)
     return Tokenizer(vocabulary, _casing(normalizer, NORMALIZER_KEYS, path))
 
 
 def _part(
-    table: Mapping[str, object], name: str, need: str, path: Path, default: str | None = None
+    table: Mapping[str, object], name: str, expected: str, path: Path, default: str | None = None
 ) -> dict[str, object]:
     part = table.get(name)
     kind: object = part.get("type", default) if isinstance(part, dict) else part
-    if not isinstance(part, dict) or kind != need:
+    if not isinstance(part, dict) or kind != expected:
         raise FolderError(
-            f"{path}: its {name} is {kind!r:.60}, not BERT's {need}; unmask reads only BERT "
+            f"{path}: its {name} is {kind!r:.60}, not {expected}; unmask reads only BERT "
             f"tokenizers. Give a BERT model, or its {VOCAB} alone."
         )
     return part
@@ -117,33 +121,40 @@ def _part(
 def _vocabulary(model: Mapping[str, object], added: object, path: Path) -> Vocabulary:
     vocab = model.get("vocab")
     if not isinstance(vocab, dict):
-        raise FolderError(f"{path}: model.vocab is missing; need a table of tokens and their ids.")
+        raise FolderError(
+            f"{path}: model.vocab is missing; need an object with the id of each token."
+        )
     ids: dict[str, object] = dict(vocab)
-    tokens: list[object] = added if isinstance(added, list) else []
-    for token in tokens:
-        table: dict[str, object] = token if isinstance(token, dict) else {}
+    added_tokens: list[object] = added if isinstance(added, list) else []
+    for added_token in added_tokens:
+        table: dict[str, object] = added_token if isinstance(added_token, dict) else {}
         content = table.get("content")
         if not isinstance(content, str) or content not in SPECIALS:
             raise FolderError(
-                f"{path}: the added token {str(content)[:60]!r} is none of {', '.join(SPECIALS)}; "
-                "unmask reads vocabularies without words of their own rule. Take it out."
+                f"{path}: the added token {str(content)[:60]!r} is not one of "
+                f"{', '.join(SPECIALS)}; unmask supports no other added tokens. Remove it."
             )
         ids.setdefault(content, table.get("id"))
     # `type` and not isinstance, because True and False are ints too.
     numbers = {token: i for token, i in ids.items() if type(i) is int}
     if set(numbers.values()) != set(range(len(ids))):
         raise FolderError(
-            f"{path}: the ids of {len(ids)} tokens are not 0 to {len(ids) - 1}, each once."
+            f"{path}: the ids of {len(ids)} tokens are wrong; need each number from 0 to "
+            f"{len(ids) - 1} exactly once."
         )
     for token in ids:
         # The tokenizer will be written as vocab.txt, and read from it the next time.
-        if "\n" in token or token.endswith("\r") or whole_characters(token) != token:
-            raise FolderError(f"{path}: the token {token[:60]!r} could not be a line of {VOCAB}.")
+        if "\n" in token or token.endswith("\r") or replace_surrogates(token) != token:
+            raise FolderError(
+                f"{path}: the token {token[:60]!r} cannot be written as a line of {VOCAB}; need "
+                "tokens without line breaks and lone surrogates."
+            )
     return Vocabulary(sorted(numbers, key=lambda token: numbers[token]), where=str(path))
 
 
-def _first_difference(one: Vocabulary, other: Vocabulary) -> str:
-    for i, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=False)):
-        if a != b:
-            return f"id {i} is '{a}' here and '{b}' there"
-    return f"{len(one)} tokens here and {len(other)} there"
+def _first_difference(vocabulary: Vocabulary, other: Vocabulary) -> str:
+    pairs = zip(vocabulary.tokens, other.tokens, strict=False)
+    for i, (token, other_token) in enumerate(pairs):
+        if token != other_token:
+            return f"id {i} is '{token}' in {VOCAB} and '{other_token}' in {TOKENIZER}"
+    return f"{len(vocabulary)} tokens in {VOCAB} and {len(other)} in {TOKENIZER}"

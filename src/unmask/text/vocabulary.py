@@ -25,7 +25,7 @@ class Vocabulary:
         if missing:
             raise DataError(
                 f"{where}: no {', '.join(missing)} among {len(self.tokens)} tokens; BERT needs "
-                f"{', '.join(SPECIALS)}. Add {'it' if len(missing) == 1 else 'them'}, a line each."
+                f"{', '.join(SPECIALS)}. Add each missing token on a line of its own."
             )
         self.pad, self.unknown, self.cls, self.sep, self.mask = (self.ids[s] for s in SPECIALS)
 
@@ -48,11 +48,12 @@ class Vocabulary:
         vocabulary have lost a line separator character (line 344), and later ids count that line.
         """
         if not path.is_file():  # a pipe would block, a device has no end
-            raise DataError(f"{path}: no ordinary file; need a vocabulary, one token a line.")
+            raise DataError(f"{path}: not a regular file; need a vocabulary, one token per line.")
         size = path.stat().st_size
         if size > SIZE_LIMIT:
             raise DataError(
-                f"{path}: {size:,} bytes; a vocabulary has at most {SIZE_LIMIT:,}. Is it the file?"
+                f"{path}: {size:,} bytes; a vocabulary has at most {SIZE_LIMIT:,}. Is this "
+                "the right file?"
             )
         raw = path.read_bytes()
         try:
@@ -61,14 +62,14 @@ class Vocabulary:
             line = raw[: error.start].count(b"\n") + 1
             raise DataError(
                 f"{path}:{line}: byte {error.start} is not UTF-8 (0x{raw[error.start]:02x}); a "
-                "vocabulary is UTF-8 text, one token a line. Convert the file to UTF-8."
+                "vocabulary is UTF-8 text, one token per line. Convert the file to UTF-8."
             ) from None
         lines = text.removesuffix("\n").split("\n")  # not splitlines(): U+2028 may be a token
         tokens = [line.removesuffix("\r") for line in lines]
         if not tokens[-1]:
             raise DataError(
-                f"{path}:{len(tokens)}: a blank line at the end; a vocabulary ends with "
-                "its last token, and a blank line would be one token more. Remove it."
+                f"{path}:{len(tokens)}: a blank line at the end; it would count as "
+                "another token, and the vocabulary must end with its last one. Remove it."
             )
         return cls(tokens, where=str(path))
 
@@ -81,21 +82,21 @@ def require_mask_token(text: str) -> None:
     """Raise an error if a text contains no [MASK] to predict."""
     if MASK not in text:
         raise DataError(
-            f"'{text[:60]}': no {MASK} in it; nothing to guess. Write {MASK} where a token is "
-            f"hidden, as in 'The {MASK} sat.'"
+            f"'{text[:60]}': contains no {MASK}, so there is nothing to predict. Write {MASK} in "
+            f"place of a token, as in 'The {MASK} sat.'"
         )
 
 
 def _refuse_repeated(tokens: Iterable[str], where: str) -> None:
-    first: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     repeated = []
     for line, token in enumerate(tokens, start=1):
-        if first.setdefault(token, line) != line:
+        if first_lines.setdefault(token, line) != line:
             repeated.append((line, token))
     line, token = repeated[0]
-    what = f"the token '{token}'" if token else "a blank line"
+    duplicate = f"the token '{token}'" if token else "a blank line"
     raise DataError(
-        f"{where}:{line}: {what} is already on line {first[token]}; a token has one id "
-        f"({len(repeated)} repeated {plural('line', len(repeated))}). Remove the repetition only "
-        "if the model was made without it."
+        f"{where}:{line}: {duplicate} is already on line {first_lines[token]}; a token has one id "
+        f"({len(repeated)} repeated {plural('line', len(repeated))}). Remove duplicates only if "
+        "the model was trained without them."
     )

@@ -38,11 +38,9 @@ def tokenize(text: str, vocabulary: Container[str], *, lowercase: bool) -> list[
     """
     return [
         token
-        for stretch in _between_specials(text)
-        for word in (
-            [stretch] if isinstance(stretch, PlainToken) else split(normalize(stretch, lowercase))
-        )
-        for token in ([word] if isinstance(word, PlainToken) else pieces(word, vocabulary))
+        for part in _between_specials(text)
+        for word in ([part] if isinstance(part, PlainToken) else split(normalize(part, lowercase)))
+        for token in ([word] if isinstance(word, PlainToken) else split_word(word, vocabulary))
     ]
 
 
@@ -64,7 +62,7 @@ def clean(characters: Iterable[Character]) -> Iterator[Character]:
         if character in "\t\n\r" or category == "Zs":
             yield " ", index
         elif is_chinese(character):
-            yield from ((c, index) for c in f" {character} ")
+            yield from ((part, index) for part in f" {character} ")
         elif category[0] != "C" and character != "\ufffd":
             yield character, index
 
@@ -85,16 +83,16 @@ def split(characters: Iterable[Character]) -> Iterator[list[Character]]:
         yield word
 
 
-def pieces(word: list[Character], vocabulary: Container[str]) -> list[PlainToken]:
+def split_word(word: list[Character], vocabulary: Container[str]) -> list[PlainToken]:
     """Split one word greedily: the longest token of the vocabulary that matches, then the next.
 
     If no token matches at some place, the whole word is [UNK].
     """
     text = "".join(character for character, _ in word)
-    whole = PlainToken(UNKNOWN, word[0][1], word[-1][1] + 1)
+    unknown = PlainToken(UNKNOWN, word[0][1], word[-1][1] + 1)
     if len(text) > LONGEST_WORD:
-        return [whole]
-    found: list[PlainToken] = []
+        return [unknown]
+    tokens: list[PlainToken] = []
     start = 0
     while start < len(text):
         prefix = CONTINUATION if start else ""
@@ -102,10 +100,10 @@ def pieces(word: list[Character], vocabulary: Container[str]) -> list[PlainToken
             if prefix + text[start:end] in vocabulary:
                 break
         else:
-            return [whole]
-        found.append(PlainToken(prefix + text[start:end], word[start][1], word[end - 1][1] + 1))
+            return [unknown]
+        tokens.append(PlainToken(prefix + text[start:end], word[start][1], word[end - 1][1] + 1))
         start = end
-    return found
+    return tokens
 
 
 def is_punctuation(character: str) -> bool:
@@ -138,13 +136,19 @@ def _between_specials(text: str) -> Iterator[PlainToken | list[Character]]:
     """Split a text around the special tokens that it contains literally, such as [MASK]."""
     start = 0
     while start < len(text):
-        found = [(at, s) for s in SPECIALS if (at := text.find(s, start)) >= 0]
-        at, special = min(found, default=(len(text), ""))
-        if at > start:
-            yield [(character, index) for index, character in enumerate(text[start:at], start)]
+        matches = [
+            (position, special)
+            for special in SPECIALS
+            if (position := text.find(special, start)) >= 0
+        ]
+        position, special = min(matches, default=(len(text), ""))
+        if position > start:
+            yield [
+                (character, index) for index, character in enumerate(text[start:position], start)
+            ]
         if special:
-            yield PlainToken(special, at, at + len(special))
-        start = at + len(special)
+            yield PlainToken(special, position, position + len(special))
+        start = position + len(special)
 
 
 def _decompose(characters: Iterable[Character]) -> Iterator[Character]:
@@ -155,11 +159,11 @@ def _decompose(characters: Iterable[Character]) -> Iterator[Character]:
         return sorted(marks, key=lambda mark: unicodedata.combining(mark[0]))
 
     for character, index in characters:
-        for part in unicodedata.normalize("NFD", character):
-            if unicodedata.combining(part):
-                marks.append((part, index))
+        for decomposed in unicodedata.normalize("NFD", character):
+            if unicodedata.combining(decomposed):
+                marks.append((decomposed, index))
             else:
                 yield from ordered()
                 marks.clear()
-                yield part, index
+                yield decomposed, index
     yield from ordered()

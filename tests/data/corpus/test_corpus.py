@@ -65,9 +65,9 @@ def test_positions_count_through_all_shards(prepared):
     corpus = open_corpus(prepared({"a.txt": prose(300)}))
     lengths = [len(shard) for shard in corpus.shards]
     assert corpus.size == sum(lengths) == corpus.manifest["statistics"]["tokens"]
-    assert corpus.begins == [sum(lengths[:i]) for i in range(len(lengths))]
+    assert corpus.shard_starts == [sum(lengths[:i]) for i in range(len(lengths))]
     joined = np.concatenate(corpus.shards)
-    for begin, length in zip(corpus.begins, lengths, strict=True):
+    for begin, length in zip(corpus.shard_starts, lengths, strict=True):
         assert np.array_equal(corpus.tokens(begin, length), joined[begin : begin + length])
 
 
@@ -95,7 +95,7 @@ def test_pieces_and_marks_continue_a_word_that_no_space_ends(prepared):
 def test_the_bits_of_any_stretch_are_those_of_the_whole(folder):
     corpus = open_corpus(folder)
     draw = random.Random(0)
-    for begin, shard in zip(corpus.begins, corpus.shards, strict=True):
+    for begin, shard in zip(corpus.shard_starts, corpus.shards, strict=True):
         whole = corpus.continuing(begin, len(shard))
         for _ in range(20):
             at = draw.randrange(len(shard))
@@ -143,7 +143,7 @@ def test_a_file_of_a_shard_that_was_touched_is_named(folder, name, damage):
     DAMAGE[damage](folder / name)
     with pytest.raises(FolderError, match=f"^{folder / name}: (was changed|is missing)") as error:
         open_corpus(folder)
-    assert str(error.value).endswith(("Prepare it again.", "run `unmask prepare` again."))
+    assert str(error.value).endswith(("Prepare the corpus again.", "run `unmask prepare` again."))
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGE if name != "altered"])
@@ -183,7 +183,9 @@ def test_another_vocabulary_is_refused(folder, old, new, alone):
 def test_another_casing_is_refused(folder):
     path = folder / "tokenizer" / "tokenizer.json"
     path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
-    with pytest.raises(FolderError, match=r"tokenizer: is not the tokenizer that made this corpus"):
+    with pytest.raises(
+        FolderError, match=r"tokenizer: not the tokenizer that this corpus was prepared with"
+    ):
         open_corpus(folder)
 
 
@@ -198,16 +200,18 @@ def test_a_corpus_that_is_not_finished_is_refused_with_how_to_finish_it(folder):
     with pytest.raises(FolderError) as error:
         open_corpus(folder)
     assert str(error.value) == (
-        f"{folder}: a corpus that is not finished; need a folder that `unmask prepare` has "
-        "finished. Run it, or run it again: it goes on where it stopped."
+        f"{folder}: an unfinished corpus; need a corpus that `unmask prepare` has finished. Run "
+        "it, or run it again to resume."
     )
 
 
 def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FolderError, match="empty: no corpus; need a folder that `unmask prepare`"):
+    with pytest.raises(
+        FolderError, match="empty: not a corpus; need a corpus that `unmask prepare`"
+    ):
         open_corpus(tmp_path / "empty")
-    with pytest.raises(FolderError, match="nowhere: no such folder; need a folder that"):
+    with pytest.raises(FolderError, match="nowhere: no such folder; need a corpus that"):
         open_corpus(tmp_path / "nowhere")
 
 

@@ -186,8 +186,8 @@ def test_a_stretch_of_one_sentence_is_one_segment_of_which_nothing_is_said(tmp_p
 def test_a_pair_has_three_special_tokens(library):
     plan = planned(library)
     pair = plan.second_length > 0
-    assert (plan.around[pair] == 3).all()
-    assert (plan.lengths == plan.first_length + plan.second_length + plan.around).all()
+    assert (plan.special_tokens[pair] == 3).all()
+    assert (plan.lengths == plan.first_length + plan.second_length + plan.special_tokens).all()
 
 
 def test_every_pair_has_an_answer_and_only_pairs_have_one(library):
@@ -210,7 +210,7 @@ def test_without_pairs_every_example_is_one_segment(library):
     plan = planned(library, pairs="off", epochs=3)
     assert not plan.second_length.any()
     assert (plan.label == NO_PAIR).all()
-    assert (plan.around == 2).all()
+    assert (plan.special_tokens == 2).all()
 
 
 def test_a_stretch_is_cut_in_two_at_any_of_its_sentences(tmp_path):
@@ -335,7 +335,7 @@ def test_held_out_documents_are_in_no_segment_of_any_training_example(library, p
 def test_next_sentences_from_one_document_are_refused_with_what_to_do(tmp_path):
     corpus = corpus_of(tmp_path, counted([[5, 5, 5]]))
     says = (
-        rf'^{corpus.path}: 1 documents .* needs at least two.* blank lines.*--set data.pairs="off"'
+        rf'^{corpus.path}: 1 documents; .* needs at least two.* blank lines.*--set data.pairs="off"'
     )
     with pytest.raises(DataError, match=says):
         planned(corpus)

@@ -95,7 +95,7 @@ def test_the_work_of_tasks_that_never_came_back_can_be_done_by_one(prepared):
 
 
 def test_a_task_counts_from_zero(prepared):
-    with pytest.raises(FolderError, match=r"task 3 of 3: they count from 0; give a lower"):
+    with pytest.raises(FolderError, match=r"task 3 of 3: tasks are numbered from 0 to 2"):
         prepared(TEXT, task=PrepareTask(number=3, tasks=3))
 
 
@@ -170,7 +170,7 @@ def test_a_finished_corpus_is_left_alone_and_the_user_is_told(prepared):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     said = []
     prepared(TEXT, notice=said.append)
-    assert said == [f"{folder} is finished already; nothing to do"]
+    assert said == [f"{folder} is already finished; nothing to do"]
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     locks = set(folder.glob(".lock-*"))
     assert {path: after[path] for path in set(after) - locks} == {
@@ -192,7 +192,9 @@ def test_other_settings_are_refused_by_name(prepared, change, name, done):
     folder = prepared(TEXT)
     if not done:
         (folder / MANIFEST).unlink()
-    says = f"^{folder}: was begun with another {name}. Give the same, or another --out"
+    says = (
+        f"^{folder}: was started with a different {name}. Use the same value, or give another --out"
+    )
     with pytest.raises(FolderError, match=says):
         prepared(TEXT, **change)
 
@@ -200,7 +202,9 @@ def test_other_settings_are_refused_by_name(prepared, change, name, done):
 def test_another_tokenizer_is_refused(prepared, vocabulary):
     folder = prepared(TEXT)
     cased = Tokenizer(vocabulary, Casing(lowercase=False))
-    with pytest.raises(FolderError, match=f"^{folder}: was begun with another 'tokenizer'. Give"):
+    with pytest.raises(
+        FolderError, match=f"^{folder}: was started with a different 'tokenizer'. Use"
+    ):
         prepared(TEXT, by=cased)
 
 
@@ -215,13 +219,15 @@ def test_another_tokenizer_is_refused(prepared, vocabulary):
 )
 def test_another_input_is_refused(prepared, other):
     folder = prepared(TEXT)
-    with pytest.raises(FolderError, match=f"^{folder}: was begun with another 'files' "):
+    with pytest.raises(FolderError, match=f"^{folder}: was started with a different 'files' "):
         prepared(other)
 
 
 def test_a_finished_corpus_says_that_its_input_has_grown(prepared):
     folder = prepared(TEXT)
-    with pytest.raises(FolderError, match=f"^{folder}: is finished, and .*a.txt has changed since"):
+    with pytest.raises(
+        FolderError, match=f"^{folder}: the corpus is finished, but .*a.txt has changed since"
+    ):
         prepared({**TEXT, "a.txt": TEXT["a.txt"] + "more\n"})
 
 
@@ -239,7 +245,7 @@ def test_an_input_that_was_changed_in_place_is_refused_with_the_shard_that_shows
     at = len(TEXT["a.txt"]) // 2
     changed = TEXT["a.txt"][:at] + "dog" + TEXT["a.txt"][at + 3 :]
     assert changed.encode() != TEXT["a.txt"].encode()
-    says = r"shard-0000[1-9]\.json: was made from another text; the input has changed since\. Prep"
+    says = r"shard-0000[1-9]\.json: was made from different text; the input has changed since\. Use"
     with pytest.raises(FolderError, match=says):
         prepared({**TEXT, "a.txt": changed.encode()[: len(TEXT["a.txt"].encode())]})
 
@@ -249,7 +255,7 @@ def test_what_is_somebody_elses_is_not_written_into(prepared, tmp_path, kind):
     precious = tmp_path / "corpus" / "precious" if kind == "a folder" else tmp_path / "corpus"
     precious.parent.mkdir(exist_ok=True)
     precious.write_text("mine")
-    with pytest.raises(FolderError, match=r"corpus: exists already(,| and) .*\. Give another"):
+    with pytest.raises(FolderError, match=r"corpus: already exists .*\. Give another"):
         prepared(TEXT)
     assert precious.read_text() == "mine"
 
@@ -260,14 +266,14 @@ def test_a_folder_that_is_there_and_empty_is_taken(prepared, tmp_path):
 
 
 def test_standard_input_is_refused_because_it_cannot_be_read_again(tokenizer, tmp_path):
-    with pytest.raises(DataError, match="^-: a preparation may have to be started again.* file fi"):
+    with pytest.raises(DataError, match="^-: preparing a corpus may have to be resumed.* file fi"):
         prepare(["-"], tokenizer, tmp_path / "corpus", PrepareSettings())
 
 
 def test_two_preparations_of_one_corpus_are_impossible(prepared, tmp_path):
     prepared(TEXT)
     lock = file_lock(tmp_path / "corpus" / ".lock-0", what="it")
-    says = f"process {os.getpid()} on .* is at work on this corpus"
+    says = f"process {os.getpid()} on .* is using this corpus"
     with lock, pytest.raises(FolderError, match=says):
         prepared(TEXT)
 
@@ -316,7 +322,7 @@ def test_without_anything_bad_there_is_no_side_file(prepared):
 
 
 def test_a_text_without_a_token_is_no_corpus(prepared):
-    with pytest.raises(DataError, match="corpus: not one token in the whole input"):
+    with pytest.raises(DataError, match="corpus: the input contains no tokens"):
         prepared({"a.txt": "\x01\n\x02\n"})
 
 
@@ -324,8 +330,8 @@ def test_how_each_file_was_understood_is_told_and_kept(prepared):
     said = []
     folder = prepared(TEXT, notice=said.append)
     assert said == [
-        "a.txt: a blank line ends a document; a line is a sentence",
-        "b.jsonl: a record is a document, split into sentences",
+        "a.txt: blank lines separate documents; each line is a sentence",
+        "b.jsonl: each record is a document, split into sentences",
     ]
     assert list(json.loads((folder / MANIFEST).read_text())["layout"]) == list(TEXT)
 
@@ -355,7 +361,7 @@ def test_a_shard_ends_with_the_document_that_fills_it(prepared):
 def test_a_document_is_in_one_shard(prepared):
     corpus = open_corpus(prepared({"a.txt": prose(300)}))
     starts = set(corpus.sentences[corpus.documents])
-    assert set(corpus.begins) <= starts
+    assert set(corpus.shard_starts) <= starts
 
 
 @pytest.mark.parametrize(

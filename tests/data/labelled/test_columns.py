@@ -44,7 +44,7 @@ def test_a_flag_decides_otherwise(tmp_path):
 
 def test_a_column_may_be_given_by_its_number(tmp_path):
     path = table(tmp_path, "x\ta long text\tyes", "y\tanother text\tno")
-    assert infer_columns(path, Columns(label="3", header=False)).given() == {
+    assert infer_columns(path, Columns(label="3", header=False)).by_field() == {
         "text": "2",
         "label": "3",
     }
@@ -58,7 +58,7 @@ def test_a_number_means_a_column_under_a_header_too(tmp_path):
 def test_a_question_with_its_sentence_is_a_pair(tmp_path):
     """As in QNLI."""
     path = table(tmp_path, "index\tquestion\tsentence\tlabel", "0\twho?\tit was he\tyes")
-    assert infer_columns(path, Columns()).given() == {
+    assert infer_columns(path, Columns()).by_field() == {
         "text": "question", "second": "sentence", "label": "label"
     }  # fmt: skip
 
@@ -72,9 +72,11 @@ def test_a_text_and_few_labels_are_told_apart_without_a_header(tmp_path):
 def test_a_number_of_the_row_is_no_label(tmp_path):
     """Such as the file of a contest without its answers."""
     path = table(tmp_path, "qid\ttext", *(f"{i}\tthe film {i}" for i in range(20)))
-    with pytest.raises(DataError, match="none of the columns qid, text looks like the label"):
+    with pytest.raises(
+        DataError, match="cannot tell which of the columns qid, text holds the label"
+    ):
         infer_columns(path, Columns())
-    assert infer_columns(path, Columns(), labelled=False).given() == {"text": "text"}
+    assert infer_columns(path, Columns(), labelled=False).by_field() == {"text": "text"}
 
 
 def test_numbers_that_all_differ_may_be_answers(tmp_path):
@@ -84,7 +86,10 @@ def test_numbers_that_all_differ_may_be_answers(tmp_path):
 
 def test_what_was_understood_is_said(tmp_path):
     path = table(tmp_path, "text\tlabel", "a\tx", "b\ty")
-    assert infer_columns(path, Columns()).said() == "text is column 'text', label is column 'label'"
+    assert (
+        infer_columns(path, Columns()).describe()
+        == "text is column 'text', label is column 'label'"
+    )
 
 
 def test_a_misspelled_column_is_answered_with_the_nearest(tmp_path):
@@ -105,7 +110,7 @@ def test_columns_by_number_are_not_looked_for_in_objects(tmp_path):
     columns = infer_columns(table(tmp_path, *rows), Columns())
     assert (columns.text, columns.label, columns.header) == ("1", "2", False)
     other = table(tmp_path, '{"text": "a", "label": "b"}', name="b.jsonl")
-    with pytest.raises(DataError, match=r"b\.jsonl:1: unknown column '1'.* Choose with --text"):
+    with pytest.raises(DataError, match=r"b\.jsonl:1: unknown column '1'.* Choose one with --text"):
         list(read_samples(other, columns))
 
 

@@ -43,14 +43,14 @@ def test_fields_may_stand_in_columns_of_other_names(tmp_path):
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     names = {"text": "body", "entities": "marks", "tokens": "words", "tags": "marked"}
-    spanned, tagged = read_sentences(path, REFUSE, Columns.of(names))
+    spanned, tagged = read_sentences(path, REFUSE, Columns.from_fields(names))
     assert named(spanned) == named(tagged) == [("Ann", "X")]
 
 
 def test_a_file_of_words_and_tags_has_no_named_columns(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(IOB2)
-    with pytest.raises(DataError, match=r"no named columns, such as 'body'\. Leave --text out"):
+    with pytest.raises(DataError, match=r"no column names, so there is no 'body'\. Omit --text"):
         list(read_sentences(path, REFUSE, Columns(text="body")))
 
 
@@ -114,6 +114,6 @@ def test_tags_of_a_sentence_spell_its_entities(shared_data):
 
 def test_a_digit_that_counts_characters_is_left_out(shared_data):
     path = shared_data / "chinese" / "weibo-ner" / "dev.conll"
-    assert "a number after each word left out" in scheme_of(path)
+    assert "the number after each word removed" in scheme_of(path)
     first = next(iter(read_sentences(path)))
     assert not any(character.isdigit() for character in first.text)

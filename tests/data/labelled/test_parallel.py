@@ -134,7 +134,7 @@ def test_the_watcher_is_told_of_both_files_and_says_how_long_a_line_may_be(tmp_p
     paths = two(tmp_path, b"ein Hund\neine kleine Katze\n", EN)
     assert pairs(*paths, watcher=watcher) == BOTH[:1]
     assert watcher.files == paths
-    assert "a line of 18 bytes; at most 12" in watcher.faults[0]
+    assert "the line has 18 bytes; need at most 12" in watcher.faults[0]
 
 
 good = st.text(
@@ -170,8 +170,8 @@ def test_a_longer_file_is_counted_to_its_end(tmp_path):
     with pytest.raises(DataError) as error:
         next(found)
     assert str(error.value) == (
-        f"{target}:3: no line to go with it: {source} has 2 lines, {target} has 5,000; need as "
-        "many. Find the line that is missing or cut in two."
+        f"{target}:3: no matching line: {source} has 2 lines, {target} has 5,000; need "
+        "equally many lines. Look for a missing line or one that is split in two."
     )
 
 
@@ -183,7 +183,7 @@ def test_files_of_different_length_are_refused_even_if_bad_lines_are_left_out(
     raw = [DE, EN]
     raw[longer] += tail
     paths = two(tmp_path, *raw)
-    with pytest.raises(DataError, match="no line to go with it") as error:
+    with pytest.raises(DataError, match="no matching line") as error:
         pairs(*paths, watcher=Counter())
     assert str(error.value).startswith(f"{paths[longer]}:3: ")
     assert f"{paths[longer]} has {2 + tail.count(10)}" in str(error.value)
@@ -197,7 +197,7 @@ def test_the_rest_of_a_file_that_is_cut_off_is_one_fault(tmp_path):
     assert 500 < len(found) < 2000
     assert all(one == other for one, other in found)
     (fault,) = watcher.faults
-    assert fault.startswith(f"{source}:{len(found) + 1}: cannot be read on from here")
+    assert fault.startswith(f"{source}:{len(found) + 1}: the file cannot be read beyond")
 
 
 def test_a_file_that_is_shorter_than_what_is_left_of_one_cut_off_is_refused(tmp_path):
@@ -343,7 +343,9 @@ def test_sources_that_are_cut_off_end_there(tmp_path):
 
 
 def test_sources_in_a_table_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"a\.tsv: a table; need plain text\. Write its column to"):
+    with pytest.raises(
+        DataError, match=r"a\.tsv: is a table; need plain text\. Write its text column"
+    ):
         read_sources(written(tmp_path, "a.tsv", b"x\n"))
 
 
@@ -409,7 +411,7 @@ def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path):
     for path, says in {
         tmp_path / "none": "No such file or directory; need train.de",
         written(tmp_path, "a.de", b""): "Not a directory; need train.de",
-        tmp_path: "no file such as train.de in it; need train.de, train.en and so on. Check the",
+        tmp_path: "contains no file such as train.de; need train.de, train.en and so on. Check the",
     }.items():
         with pytest.raises(DataError, match=says) as error:
             files_of_languages(path, "de", "en")
@@ -417,7 +419,7 @@ def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path):
 
 
 def test_a_language_is_not_translated_to_itself(tmp_path):
-    with pytest.raises(DataError, match="from 'de' to 'de'; need two languages. Change one."):
+    with pytest.raises(DataError, match="from 'de' to 'de'; need two different languages."):
         files_of_languages(tmp_path, "de", "de")
 
 

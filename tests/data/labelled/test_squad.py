@@ -50,7 +50,7 @@ def test_fields_may_stand_in_columns_of_other_names(tmp_path):
     answers = [{"text": "1973", "answer_start": 3}]
     line = {"ask": "When?", "passage": "In 1973.", "context": "not this", "found": answers}
     path.write_text(json.dumps(line) + "\n")
-    columns = Columns.of({"question": "ask", "context": "passage", "answers": "found"})
+    columns = Columns.from_fields({"question": "ask", "context": "passage", "answers": "found"})
     (question,) = read_questions(path, REFUSE, columns)
     assert (question.question, question.context) == ("When?", "In 1973.")
     assert question.answers[0].text == "1973"
@@ -59,9 +59,9 @@ def test_fields_may_stand_in_columns_of_other_names(tmp_path):
 def test_squads_format_has_no_columns(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"data": []}')
-    says = r"a\.json: SQuAD's format has no columns, such as 'x'\. Leave --column id=COLUMN out"
+    says = r"a\.json: SQuAD's format has no columns, so there is no 'x'\. Omit --column id=COLUMN"
     with pytest.raises(DataError, match=says):
-        list(read_questions(path, REFUSE, Columns.of({"id": "x"})))
+        list(read_questions(path, REFUSE, Columns.from_fields({"id": "x"})))
 
 
 def test_a_question_without_answers_may_be_asked(tmp_path):

@@ -11,10 +11,10 @@ from unmask.data.read import documents
 from unmask.data.read.documents import Document, SkipPolicy, read_documents
 from unmask.system.errors import DataError
 
-BLOCKS = "a blank line ends a document; a line is a sentence"
-PARAGRAPHS = "a blank line ends a document; a line is split into sentences"
-LINES = "a line is a document, split into sentences"
-RECORDS = "a record is a document, split into sentences"
+BLOCKS = "blank lines separate documents; each line is a sentence"
+PARAGRAPHS = "blank lines separate documents; each line is split into sentences"
+LINES = "each line is a document, split into sentences"
+RECORDS = "each record is a document, split into sentences"
 
 # What is in a .txt, the sentences of its documents, and what is told of the file.
 LAYOUTS = {
@@ -210,7 +210,7 @@ def test_a_book_in_one_line_comes_in_documents_of_bounded_length(read, monkeypat
 
 
 def test_what_is_bad_stops_reading_and_says_how_to_go_on(read):
-    with pytest.raises(DataError, match=r"a\.txt:2: .* not UTF-8.*\. Or leave such records out: "):
+    with pytest.raises(DataError, match=r"a\.txt:2: .* not UTF-8.*\. Or skip such records "):
         read(b"one\nt\xffo\nthree\n")
 
 
@@ -233,12 +233,14 @@ def test_a_line_that_is_too_long_is_left_out_and_the_next_is_read(tmp_path):
     watcher = SkipPolicy(skip=True, longest=10)
     assert sentences(list(read_documents([str(path)], watcher))) == [["one"], ["two"]]
     (entry,) = map(json.loads, watcher.lines())
-    assert ":2: a line of 101 bytes; at most 10 are read as one text" in entry["why"]
+    assert ":2: the line has 101 bytes; need at most 10" in entry["why"]
 
 
 @pytest.mark.parametrize("contents", ["", "\n \n\t\n"])
 def test_a_file_without_text_is_bad(read, contents):
-    with pytest.raises(DataError, match=r"a\.txt: no text in it; need at least one document\. Or"):
+    with pytest.raises(
+        DataError, match=r"a\.txt: contains no text; need at least one document\. Or"
+    ):
         read(contents)
     found, watcher = read(contents, skip=True)
     assert (found, watcher.skipped) == ([], 1)

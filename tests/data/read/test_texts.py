@@ -56,14 +56,14 @@ BAD: dict[str, tuple[str, bytes | Callable[[Path], object], str, str]] = {
     "a link to itself": ("a.txt", lambda path: path.symlink_to(path), "", "no such file"),
     "a folder": ("a.txt", Path.mkdir, "", "a folder"),
     "unknown ending": ("a.jsnl", b"{}", "", r"'\.jsnl'; did you mean '\.jsonl'"),
-    "empty": ("a.txt", b"", "", "no text in it"),
-    "only blank lines": ("a.txt", b"\n \n\t\r\n", "", "no text in it"),
+    "empty": ("a.txt", b"", "", "contains no text"),
+    "only blank lines": ("a.txt", b"\n \n\t\r\n", "", "contains no text"),
     "invalid UTF-8": ("a.txt", b"1st\n2nd\nab\xffc\n", ":3", r"byte 10 .*UTF-8 \(0xff\)"),
     "invalid UTF-8 after a BOM": ("a.txt", b"\xef\xbb\xbfab\xff\n", ":1", r"byte 5 .*\(0xff\)"),
     "UTF-8 cut off at the end": ("a.txt", b"1st\ncaf\xc3", ":2", r"byte 7 .*\(0xc3\)"),
     "half a surrogate pair": ("a.txt", b"1st\n\xed\xa0\x80\n", ":2", r"byte 4 .*\(0xed\)"),
     "UTF-16": ("a.txt", "1st\n2nd\n".encode("utf-16"), ":1", "byte 0 .*iconv -f UTF-16"),
-    "cut off .gz": ("a.txt.gz", gzip.compress(LINES)[:9000], r":\d+", "cut off or damaged"),
+    "cut off .gz": ("a.txt.gz", gzip.compress(LINES)[:9000], r":\d+", "truncated or damaged"),
     "damaged .gz": ("a.txt.gz", gzip.compress(LINES[:99]) + b"rest", r":\d+", "damaged"),
     "damaged stream in .gz": (
         "a.txt.gz",
@@ -72,7 +72,7 @@ BAD: dict[str, tuple[str, bytes | Callable[[Path], object], str, str]] = {
         "damaged",
     ),
     "not .gz at all": ("a.txt.gz", b"plain text\n", ":1", "[Nn]ot a gzipped file"),
-    "cut off .zst": ("a.txt.zst", zstd(LINES)[:9000], r":\d+", "cut off or damaged"),
+    "cut off .zst": ("a.txt.zst", zstd(LINES)[:9000], r":\d+", "truncated or damaged"),
     "not .zst at all": ("a.txt.zst", b"plain text, and enough of it\n", ":1", "damaged"),
     "bad JSON": ("a.jsonl", b'{"text": "a"}\n{"text": }\n', ":2", "not valid JSON.*column 10"),
     "a JSON list": ("a.jsonl", b'{"text": "a"}\n["a"]\n', ":2", "a list"),
@@ -98,8 +98,8 @@ BAD: dict[str, tuple[str, bytes | Callable[[Path], object], str, str]] = {
     ),
     "invalid UTF-8 in .csv": ("a.csv", b"text\none\nab\xffc\n", "(:3|: row 2)", "UTF-?8"),
     "UTF-16 .csv": ("a.csv", "text\none\n".encode("utf-16"), "(:1)?", "UTF-?8"),
-    "empty .csv": ("a.csv", b"", "", "[Ee]mpty|no text in it"),
-    "only a header": ("a.csv", b"id,text\n", "", "no text in it"),
+    "empty .csv": ("a.csv", b"", "", "[Ee]mpty|contains no text"),
+    "only a header": ("a.csv", b"id,text\n", "", "contains no text"),
     "cut off .csv.gz": (
         "a.csv.gz",
         gzip.compress(b"text\n" + LINES)[:9000],
@@ -123,7 +123,9 @@ BAD: dict[str, tuple[str, bytes | Callable[[Path], object], str, str]] = {
     "cut off .parquet": ("a.parquet", TWO_TEXTS[".parquet"][:-20], "", "not a readable parquet"),
     "numbers in .parquet": ("a.parquet", parquet(text=[7, 8]), ": row 1", "'text' is 7"),
 }
-WHAT_TO_DO = "; need |did you mean|Check|Choose|Convert|Fetch|Give|Mend|[Nn]ame|Remove|One object"
+WHAT_TO_DO = (
+    "; need |did you mean|Check|Choose|Convert|Download|Fix|Give|List|Omit|[Nn]ame|Remove|One"
+)
 
 
 def texts(path: Path | str, **options: str) -> list[str]:
@@ -252,7 +254,7 @@ def test_the_only_column_needs_no_choice(tmp_path, name, contents):
 
 def test_plain_text_has_no_column_to_choose(tmp_path):
     path = written(tmp_path, "a.txt", b"one\n")
-    with pytest.raises(DataError, match=r"a\.txt: plain text has no column 'body'\. Leave"):
+    with pytest.raises(DataError, match=r"a\.txt: plain text has no column 'body'\. Omit"):
         read_texts(path, column="body")
 
 

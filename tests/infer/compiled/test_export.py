@@ -136,5 +136,5 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_graph(tmp_path, 
     save_folder(tmp_path / "model", tiny_network(), tokenizer)
     (tmp_path / "link").symlink_to(tmp_path)
     folder = replace(load_folder(tmp_path / "model"), tokenizer=None)  # would be refused next
-    with pytest.raises(FolderError, match="link: exists already, a symbolic link"):
+    with pytest.raises(FolderError, match=r"link: already exists \(a symbolic link"):
         export_onnx(folder, tmp_path / "link")

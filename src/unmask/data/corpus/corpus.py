@@ -43,25 +43,25 @@ class Corpus:
     digest: str  # of the manifest, and so of everything
     sentences: Ids  # [sentences + 1] position of each one's first token
     documents: Ids  # [documents + 1] first sentence of each
-    begins: list[int]  # position of each shard's first token
+    shard_starts: list[int]  # position of each shard's first token
     shards: list[NDArray[Any]]
     continues: list[NDArray[np.uint8]] | None  # packed bits, if words are given
 
     def tokens(self, start: int, length: int) -> Ids:
         """Return `length` ids from position `start`; they lie in one shard, as a document does."""
-        shard = bisect_right(self.begins, start) - 1
-        at = start - self.begins[shard]
-        return self.shards[shard][at : at + length].astype(np.int64)
+        shard = bisect_right(self.shard_starts, start) - 1
+        offset = start - self.shard_starts[shard]
+        return self.shards[shard][offset : offset + length].astype(np.int64)
 
     def continuing(self, start: int, length: int) -> Bits | None:
         """Return which tokens of a stretch continue a word; None if the corpus has no words."""
         if self.continues is None:
             return None
-        shard = bisect_right(self.begins, start) - 1
-        at = start - self.begins[shard]
+        shard = bisect_right(self.shard_starts, start) - 1
+        offset = start - self.shard_starts[shard]
         # Eight tokens share a byte: take whole bytes, and cut off the bits before and after.
-        packed = self.continues[shard][at // 8 : (at + length + 7) // 8]
-        return np.unpackbits(packed)[at % 8 : at % 8 + length].astype(bool)
+        packed = self.continues[shard][offset // 8 : (offset + length + 7) // 8]
+        return np.unpackbits(packed)[offset % 8 : offset % 8 + length].astype(bool)
 
     @property
     def statistics(self) -> CorpusReport:
@@ -95,26 +95,26 @@ def open_corpus(
     tokenizer = read_tokenizer(path / TOKENIZER_FOLDER)
     if tokenizer.digest() != manifest["tokenizer"]:
         raise FolderError(
-            f"{path / TOKENIZER_FOLDER}: is not the tokenizer that made this corpus (its sha256 "
-            f"differs from {MANIFEST}). Restore it, or prepare the corpus again."
+            f"{path / TOKENIZER_FOLDER}: not the tokenizer that this corpus was prepared with (its "
+            f"sha256 differs from {MANIFEST}). Restore it, or prepare the corpus again."
         )
-    kind: np.dtype[np.unsignedinteger[Any]] = np.dtype(manifest["ids"])
-    spaced = bool(manifest["words"] == "spaces")
-    sentences, documents, begins, shards, continues = [], [], [], [], []
-    tokens = count = 0
+    id_type: np.dtype[np.unsignedinteger[Any]] = np.dtype(manifest["ids"])
+    has_words = bool(manifest["words"] == "spaces")
+    sentences, documents, shard_starts, shards, continues = [], [], [], [], []
+    token_count = sentence_count = 0
     entries: list[Shard] = manifest["shards"]
     for number, entry in enumerate(entries):
-        _check_shard(path, number, entry, kind.itemsize, check)
+        _check_shard(path, number, entry, id_type.itemsize, check)
         # A shard counts from its own beginning; what the shards before it hold is added.
         index = np.fromfile(shard_path(path, number, "idx"), dtype="<u4").astype(np.int64)
-        sentences.append(index[: entry["sentences"]] + tokens)
-        documents.append(index[entry["sentences"] :] + count)
-        begins.append(tokens)
-        shards.append(_mapped(shard_path(path, number, "bin"), kind))
-        if spaced:
-            continues.append(_mapped(shard_path(path, number, "wrd"), np.dtype("u1")))
-        tokens += entry["tokens"]
-        count += entry["sentences"]
+        sentences.append(index[: entry["sentences"]] + token_count)
+        documents.append(index[entry["sentences"] :] + sentence_count)
+        shard_starts.append(token_count)
+        shards.append(_memory_map(shard_path(path, number, "bin"), id_type))
+        if has_words:
+            continues.append(_memory_map(shard_path(path, number, "wrd"), np.dtype("u1")))
+        token_count += entry["tokens"]
+        sentence_count += entry["sentences"]
         if progress:
             progress(entry["tokens"])
     return Corpus(
@@ -122,34 +122,36 @@ def open_corpus(
         tokenizer,
         manifest,
         sha256_of_file(path / MANIFEST),
-        np.concatenate([*sentences, [tokens]]),
-        np.concatenate([*documents, [count]]),
-        begins,
+        np.concatenate([*sentences, [token_count]]),
+        np.concatenate([*documents, [sentence_count]]),
+        shard_starts,
         shards,
-        continues if spaced else None,
+        continues if has_words else None,
     )
 
 
-def _check_shard(folder: Path, number: int, entry: Shard, width: int, full: bool) -> None:
+def _check_shard(folder: Path, number: int, shard: Shard, id_bytes: int, full: bool) -> None:
     """Compare the files of a shard with the manifest: sizes and, with `full`, digests."""
     sizes = {
-        "bin": entry["tokens"] * width,
-        "idx": 4 * (entry["sentences"] + entry["documents"]),
-        "wrd": -(-entry["tokens"] // 8),
+        "bin": shard["tokens"] * id_bytes,
+        "idx": 4 * (shard["sentences"] + shard["documents"]),
+        "wrd": -(-shard["tokens"] // 8),
     }
-    for ending, sha256 in entry["sha256"].items():
+    for ending, sha256 in shard["sha256"].items():
         path = shard_path(folder, number, ending)
         if not path.is_file():
-            raise FolderError(f"{path}: is missing, but {MANIFEST} lists it. Prepare it again.")
+            raise FolderError(
+                f"{path}: is missing, but {MANIFEST} lists it. Prepare the corpus again."
+            )
         size = path.stat().st_size
         if size != sizes[ending] or (full and sha256_of_file(path) != sha256):
             raise FolderError(
-                f"{path}: was changed since it was written ({MANIFEST} says otherwise). Remove it "
+                f"{path}: was changed since it was written (it differs from {MANIFEST}). Remove it "
                 f"with its .json and {MANIFEST}, and run `unmask prepare` again."
             )
 
 
-def _mapped(path: Path, kind: np.dtype[Any]) -> NDArray[Any]:
+def _memory_map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     if not path.stat().st_size:  # an empty file cannot be mapped
-        return np.empty(0, dtype=kind)
-    return np.memmap(path, dtype=kind, mode="r")
+        return np.empty(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")

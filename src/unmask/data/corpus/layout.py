@@ -30,12 +30,12 @@ def shard_path(folder: Path, number: int, ending: str) -> Path:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read the manifest of a finished corpus."""
     if not (path / MANIFEST).is_file():
-        what = "no such folder"
+        problem = "no such folder"
         if path.exists():
-            what = "a corpus that is not finished" if (path / PLAN).exists() else "no corpus"
+            problem = "an unfinished corpus" if (path / PLAN).exists() else "not a corpus"
         raise FolderError(
-            f"{path}: {what}; need a folder that `unmask prepare` has finished. Run it, or run it "
-            "again: it goes on where it stopped."
+            f"{path}: {problem}; need a corpus that `unmask prepare` has finished. Run it, or "
+            "run it again to resume."
         )
     manifest = read_with_digest(path / MANIFEST, limit=MANIFEST_LIMIT)
     if manifest.get("format") != FORMAT:

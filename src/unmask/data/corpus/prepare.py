@@ -80,15 +80,17 @@ def prepare(
     check_corpus_folder(out)
     task = task or PrepareTask()
     if task.number >= task.tasks:
-        raise FolderError(f"task {task.number} of {task.tasks}: they count from 0; give a lower.")
+        raise FolderError(
+            f"task {task.number} of {task.tasks}: tasks are numbered from 0 to {task.tasks - 1}."
+        )
     plan = _plan(files, tokenizer, settings)
-    _begin(out, plan, tokenizer)
+    _start_or_check(out, plan, tokenizer)
     # One lock per task: different tasks may share the folder, the same task twice may not.
     with file_lock(out / f".lock-{task.number}", what="this corpus"):
         if (out / MANIFEST).exists():
-            return _finished(out, files, notice)
-        skipper = SkipPolicy(skip=settings.on_bad == "skip")
-        documents = read_documents(files, skipper, column=settings.column, lines=settings.lines)
+            return _finished_manifest(out, files, notice)
+        policy = SkipPolicy(skip=settings.on_bad == "skip")
+        documents = read_documents(files, policy, column=settings.column, lines=settings.lines)
         count = 0
 
         def missing() -> Iterator[Chunk]:
@@ -96,38 +98,40 @@ def prepare(
             # Every task reads all of the input and skips the chunks of others: reading is some
             # forty times as fast as tokenizing, and compressed files cannot be divided without an
             # index.
-            for some in in_groups(documents, _characters, settings.shard_characters):
-                read = skipper.position
-                chunk = Chunk(count, some, out, plan["tokenizer"], settings.words, read)
+            for group in in_groups(documents, _characters, settings.shard_characters):
+                bytes_read = policy.position
+                chunk = Chunk(count, group, out, plan["tokenizer"], settings.words, bytes_read)
                 count += 1
-                if chunk.number % task.tasks == task.number and not _is_made(chunk):
+                if chunk.number % task.tasks == task.number and not _shard_exists(chunk):
                     yield chunk
 
         total = sum(_sizes(files))
         for chunk, _ in map_in_order(write_shard, missing(), workers):
             if progress:
                 progress(chunk.end, total)
-        for file, layout in skipper.files.items():
+        for file, layout in policy.files.items():
             notice(f"{Path(file).name}: {layout}")
         ids = id_type(len(tokenizer.vocabulary))
-        return _finish(out, plan, {"ids": ids, "bytes": _sizes(files)}, count, skipper)
+        return _finish(out, plan, {"ids": ids, "bytes": _sizes(files)}, count, policy)
 
 
 def _sizes(files: Sequence[str]) -> list[int]:
     return [Path(file).stat().st_size for file in files]
 
 
-def _finished(out: Path, files: Sequence[str], notice: Callable[[str], None]) -> dict[str, Any]:
+def _finished_manifest(
+    out: Path, files: Sequence[str], notice: Callable[[str], None]
+) -> dict[str, Any]:
     """Return the manifest of a finished corpus, unless the size of its input has changed."""
     manifest = read_manifest(out)
     sizes: list[int] = manifest["bytes"]
     for file, before, now in zip(files, sizes, _sizes(files), strict=True):
         if now != before:
             raise FolderError(
-                f"{out}: is finished, and {file} has changed since ({before:,} bytes then, "
-                f"{now:,} now). Prepare it into another --out."
+                f"{out}: the corpus is finished, but {file} has changed since ({before:,} bytes "
+                f"then, {now:,} now). Use another --out."
             )
-    notice(f"{out} is finished already; nothing to do")
+    notice(f"{out} is already finished; nothing to do")
     return manifest
 
 
@@ -135,7 +139,7 @@ def _characters(document: Document) -> int:
     return len(document.text)
 
 
-def _is_made(chunk: Chunk) -> bool:
+def _shard_exists(chunk: Chunk) -> bool:
     """Whether the shard of a chunk exists; one that was made from other text is refused."""
     path = shard_path(chunk.folder, chunk.number, "json")
     if not path.exists():
@@ -144,8 +148,7 @@ def _is_made(chunk: Chunk) -> bool:
     # does not invalidate the shards before it.
     if read_json(path, limit=SHARD_LIMIT).get("source") != chunk.digest():
         raise FolderError(
-            f"{path}: was made from another text; the input has changed since. Prepare it into "
-            "another --out."
+            f"{path}: was made from different text; the input has changed since. Use another --out."
         )
     return True
 
@@ -154,8 +157,8 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
     """Describe what this corpus will be made of, and how."""
     if "-" in files:
         raise DataError(
-            "-: a preparation may have to be started again, and standard input cannot be read "
-            "again. Write it to a file first."
+            "-: preparing a corpus may have to be resumed, and standard input cannot be read a "
+            "second time. Write it to a file first."
         )
     return {
         "format": FORMAT,
@@ -169,18 +172,18 @@ def _plan(files: Sequence[str], tokenizer: Tokenizer, settings: PrepareSettings)
 def check_corpus_folder(out: Path) -> None:
     """Refuse a folder that cannot become a corpus, before any input is read."""
     check_output_folder(out, renamed=False)
-    taken = out.is_dir() and any(e.name[0] != "." for e in out.iterdir())
-    if taken and not (out / PLAN).exists():  # another task may have written it meanwhile
-        raise FolderError(f"{out}: exists already and is no corpus. Give another --out.")
+    is_used = out.is_dir() and any(entry.name[0] != "." for entry in out.iterdir())
+    if is_used and not (out / PLAN).exists():  # another task may have written it meanwhile
+        raise FolderError(f"{out}: already exists and is not a corpus. Give another --out.")
 
 
-def _begin(out: Path, plan: PreparePlan, tokenizer: Tokenizer) -> None:
+def _start_or_check(out: Path, plan: PreparePlan, tokenizer: Tokenizer) -> None:
     """Write the plan into a new folder, or compare it with the plan that is there."""
     path = out / PLAN
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(plan, indent=2, ensure_ascii=False).encode() + b"\n")
-    _refuse_another(out, read_json(path, limit=MANIFEST_LIMIT), plan)
+    _refuse_other_plan(out, read_json(path, limit=MANIFEST_LIMIT), plan)
     folder = out / TOKENIZER_FOLDER
     folder.mkdir(exist_ok=True)
     for name, text in tokenizer_files(tokenizer).items():
@@ -188,15 +191,16 @@ def _begin(out: Path, plan: PreparePlan, tokenizer: Tokenizer) -> None:
             write_file(folder / name, text.encode("utf-8"))
 
 
-def _refuse_another(out: Path, before: dict[str, Any], now: PreparePlan) -> None:
+def _refuse_other_plan(out: Path, written: dict[str, Any], plan: PreparePlan) -> None:
     """Raise an error if a folder was begun with another plan."""
-    old: dict[str, object] = {**before.get("settings", {}), **before}
-    for name, value in {**now["settings"], **now}.items():
+    old: dict[str, object] = {**written.get("settings", {}), **written}
+    for name, value in {**plan["settings"], **plan}.items():
         if name != "settings" and old.get(name) != value:
-            both = f" ({old.get(name)!r:.100} then, {value!r:.100} now)"
-            shown = "" if name == "tokenizer" else both
+            values = f" ({old.get(name)!r:.100} then, {value!r:.100} now)"
+            detail = "" if name == "tokenizer" else values
             raise FolderError(
-                f"{out}: was begun with another '{name}'{shown}. Give the same, or another --out."
+                f"{out}: was started with a different '{name}'{detail}. Use the same value, or "
+                "give another --out."
             )
 
 
@@ -205,7 +209,7 @@ def _finish(
     plan: PreparePlan,
     facts: dict[str, object],
     count: int,
-    skipper: SkipPolicy,
+    policy: SkipPolicy,
 ) -> dict[str, Any] | None:
     """Merge the statistics of all shards into the manifest, if all shards exist."""
     paths = [shard_path(out, number, "json") for number in range(count)]
@@ -217,29 +221,29 @@ def _finish(
         statistics.add(CorpusReport(**entry.pop("statistics")))
         shards.append(entry)
     if not statistics.tokens:
-        raise DataError(f"{out}: not one token in the whole input. Is it the right file?")
-    if skipper.skipped:
-        write_file(out / SIDE_FILE, (line.encode() for line in skipper.lines()))
+        raise DataError(f"{out}: the input contains no tokens. Is it the right file?")
+    if policy.skipped:
+        write_file(out / SIDE_FILE, (line.encode() for line in policy.lines()))
     # A resumed run reads everything again, so its own count tells whether the shards are of this
     # text.
-    if skipper.records != statistics.records:
+    if policy.records != statistics.records:
         raise FolderError(
-            f"{out}: {skipper.records:,} records were read and {statistics.records:,} are in the "
-            "shards; the input has changed while it was read. Prepare it into another --out."
+            f"{out}: {policy.records:,} records were read, but {statistics.records:,} are in the "
+            "shards; the input changed while it was being read. Use another --out."
         )
-    for left in out.glob(".shard-*.tmp-*"):  # of writers that were killed
-        left.unlink(missing_ok=True)
+    for leftover in out.glob(".shard-*.tmp-*"):  # of writers that were killed
+        leftover.unlink(missing_ok=True)
     manifest = {
         **{name: value for name, value in plan.items() if name != "settings"},
         **plan["settings"],
         **facts,
         "records": {
-            "read": skipper.records + skipper.skipped + skipper.blanks,
+            "read": policy.records + policy.skipped + policy.blanks,
             "used": statistics.records,
-            "skipped": skipper.skipped,
-            "blank": skipper.blanks,
+            "skipped": policy.skipped,
+            "blank": policy.blanks,
         },
-        "layout": {Path(file).name: layout for file, layout in skipper.files.items()},
+        "layout": {Path(file).name: layout for file, layout in policy.files.items()},
         "statistics": vars(statistics),
         "shards": shards,
     }

@@ -44,10 +44,10 @@ def prepare_on_ray(
             return {"error": str(error)}
         return {"error": ""}
 
-    ends: list[dict[str, str]]
-    ends = rows_of(count, override_num_blocks=count).map(run).take_all()
-    wrong = [end["error"] for end in ends if end["error"]]
-    if wrong:
-        raise DataError(wrong[0])
+    results: list[dict[str, str]]
+    results = rows_of(count, override_num_blocks=count).map(run).take_all()
+    errors = [result["error"] for result in results if result["error"]]
+    if errors:
+        raise DataError(errors[0])
     # All shards exist now. If two tasks ended at the same moment, the manifest may be missing.
     return prepare(paths, tokenizer, folder, settings)

@@ -36,12 +36,12 @@ class Chunk:
 
     def digest(self) -> str:
         """Return a sha256 of the text, which tells whether an existing shard was made from it."""
-        summed = hashlib.sha256()
+        digest = hashlib.sha256()
         for document in self.documents:
             # Lengths, so that the same text divided into other documents has another digest.
-            head = f"{document.split:d} {document.records} {len(document.text)}\n"
-            summed.update(head.encode() + document.text.encode("utf-8", "surrogatepass"))
-        return summed.hexdigest()
+            header = f"{document.split:d} {document.records} {len(document.text)}\n"
+            digest.update(header.encode() + document.text.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
 
 def id_type(vocab_size: int) -> str:
@@ -52,10 +52,10 @@ def id_type(vocab_size: int) -> str:
 def write_shard(chunk: Chunk) -> None:
     """Make a shard; its .json is written last and marks it as complete."""
     tokenizer = _tokenizer(chunk.folder, chunk.tokenizer)
-    texts = _tokenised(chunk, tokenizer)
-    kind = id_type(len(tokenizer.vocabulary))
+    texts = _tokenize(chunk, tokenizer)
+    dtype = id_type(len(tokenizer.vocabulary))
     contents = {
-        "bin": np.frombuffer(texts.ids, dtype="u4").astype(kind).tobytes(),
+        "bin": np.frombuffer(texts.ids, dtype="u4").astype(dtype).tobytes(),
         "idx": np.array([*texts.sentences, *texts.documents], dtype="<u4").tobytes(),
     }
     if chunk.words == "spaces":
@@ -86,42 +86,48 @@ class _Texts:
     empty: int = 0
 
 
-def _tokenised(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
+def _tokenize(chunk: Chunk, tokenizer: Tokenizer) -> _Texts:
     texts = _Texts(array("I"), bytearray(), [], [], Counter())
-    last = -1
-    numbered = ((i, s) for i, document in enumerate(chunk.documents) for s in document.sentences())
-    while some := list(islice(numbered, READ_AHEAD)):  # a batch for the engine
-        sentences = [sentence for _, sentence in some]
+    last_document = -1
+    numbered_sentences = (
+        (i, sentence)
+        for i, document in enumerate(chunk.documents)
+        for sentence in document.sentences()
+    )
+    while group := list(islice(numbered_sentences, READ_AHEAD)):  # a batch for the engine
+        sentences = [sentence for _, sentence in group]
         texts.counts.update(sentences)
-        pieces = _pieces(sentences, tokenizer, chunk.words)
-        for (number, _), (ids, continues) in zip(some, pieces, strict=True):
+        encoded = _ids_of_sentences(sentences, tokenizer, chunk.words)
+        for (number, _), (ids, continues) in zip(group, encoded, strict=True):
             if not ids:
                 texts.empty += 1
                 continue
             # Only now: a document whose sentences have no tokens is no document of the corpus.
-            if number != last:
+            if number != last_document:
                 texts.documents.append(len(texts.sentences))
-                last = number
+                last_document = number
             texts.sentences.append(len(texts.ids))
             texts.ids.extend(ids)
             texts.continues.extend(continues)
     return texts
 
 
-def _pieces(
+def _ids_of_sentences(
     sentences: list[str], tokenizer: Tokenizer, words: Words
 ) -> Iterator[tuple[list[int], bytes]]:
     """Yield each sentence's ids and, if words stand between spaces, which ones continue a word."""
     if words == "pieces":
         yield from ((ids, b"") for ids in tokenizer.ids(sentences))
         return
-    for sentence, pieces in zip(sentences, tokenizer.pieces(sentences), strict=True):
-        continues, last = bytearray(), 0
-        for start, end in pieces.offsets:
+    for sentence, tokenized in zip(sentences, tokenizer.tokenize(sentences), strict=True):
+        continues, end_before = bytearray(), 0
+        for start, end in tokenized.offsets:
             # A token continues a word if no white space lies between it and the token before it.
-            continues.append(last > 0 and not any(map(str.isspace, sentence[last:start])))
-            last = end
-        yield pieces.ids, bytes(continues)
+            continues.append(
+                end_before > 0 and not any(map(str.isspace, sentence[end_before:start]))
+            )
+            end_before = end
+        yield tokenized.ids, bytes(continues)
 
 
 def _statistics(texts: _Texts, chunk: Chunk, tokenizer: Tokenizer) -> CorpusReport:

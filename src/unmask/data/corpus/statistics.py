@@ -60,14 +60,16 @@ class CorpusReport:
         self._thin(MERGED)
         # More than are shown, because one that is rare so far may be frequent in later shards.
         often = Counter(self.often) + Counter(other.often)
-        self.often = dict(_most(often, 20 * OFTEN))
+        self.often = dict(_most_frequent(often, 20 * OFTEN))
 
     def note_sentences(self, counts: Counter[str]) -> None:
         """Sample the hashes of sentences, and keep the most repeated ones by name."""
         self.sample = {_hash(sentence): count for sentence, count in counts.items()}
         self._thin(SAMPLED)
-        repeated = Counter({s[:200]: count for s, count in counts.items() if count > 1})
-        self.often = dict(_most(repeated, OFTEN))
+        repeated = Counter(
+            {sentence[:200]: count for sentence, count in counts.items() if count > 1}
+        )
+        self.often = dict(_most_frequent(repeated, OFTEN))
 
     @property
     def duplicate_share(self) -> float:
@@ -75,19 +77,23 @@ class CorpusReport:
         if not self.sentences:
             return 0.0
         # `often` has only the beginnings of long sentences, and so not the hashes of the whole.
-        named = {_hash(s): count for s, count in self.often.items() if len(s) < 200}
+        frequent = {
+            _hash(sentence): count for sentence, count in self.often.items() if len(sentence) < 200
+        }
         # The sample counts a sentence in every shard, `often` only where it is among the top.
-        often = sum(self.sample.get(key, count) - 1 for key, count in named.items())
-        rest = [count for key, count in self.sample.items() if key not in named]
+        repeats = sum(self.sample.get(key, count) - 1 for key, count in frequent.items())
+        other_counts = [count for key, count in self.sample.items() if key not in frequent]
         # A sampled sentence stands for 2^zeros sentences.
-        sampled = sum(count - 1 for count in rest) << self.zeros
-        return min((often + sampled) / self.sentences, 1.0)
+        sampled = sum(count - 1 for count in other_counts) << self.zeros
+        return min((repeats + sampled) / self.sentences, 1.0)
 
-    def _thin(self, most: int) -> None:
+    def _thin(self, limit: int) -> None:
         while True:
-            rest = (1 << self.zeros) - 1
-            self.sample = {k: count for k, count in self.sample.items() if not int(k, 16) & rest}
-            if len(self.sample) <= most:
+            mask = (1 << self.zeros) - 1
+            self.sample = {
+                key: count for key, count in self.sample.items() if not int(key, 16) & mask
+            }
+            if len(self.sample) <= limit:
                 return
             # Every further zero bit halves the sample.
             self.zeros += 1
@@ -119,23 +125,23 @@ def length_bins(lengths: NDArray[np.int64]) -> list[int]:
     return list(map(int, np.bincount(powers, minlength=BINS)))
 
 
-def _summed(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return list(map(sum, zip(one, other, strict=True)))
+def _summed(bins: Sequence[int], other: Sequence[int]) -> list[int]:
+    return list(map(sum, zip(bins, other, strict=True)))
 
 
 def _hash(sentence: str) -> str:
     return hashlib.blake2b(sentence.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def _most(counts: Counter[str], most: int) -> Iterable[tuple[str, int]]:
+def _most_frequent(counts: Counter[str], limit: int) -> Iterable[tuple[str, int]]:
     """Return the highest counts; ties are decided by the sentences, so that the result is fixed."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 def leak_warning(train: Sequence[Keyed], dev: Sequence[Keyed], path: Path) -> list[str]:
     """Return a warning if training and dev data have examples in common, which flatters scores."""
     seen = {record.key for record in train}
-    both = sum(record.key in seen for record in dev)
-    if not both:
+    shared = sum(record.key in seen for record in dev)
+    if not shared:
         return []
-    return [f"warning: {path}: {both:,} of {len(dev):,} examples are in the training data too"]
+    return [f"warning: {path}: {shared:,} of {len(dev):,} examples are also in the training data"]

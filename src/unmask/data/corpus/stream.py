@@ -57,7 +57,7 @@ class Stream:
         if number not in self._epochs:
             for old in sorted(self._epochs)[:-1]:
                 del self._epochs[old]
-            self._epochs[number] = self._planned(number)
+            self._epochs[number] = self._plan_epoch(number)
         return self._epochs[number]
 
     def take(self, cursor: Cursor, rows: int) -> tuple[list[Cursor], Cursor]:
@@ -65,8 +65,8 @@ class Stream:
         taken: list[Cursor] = []
         if not len(self.epoch(cursor.epoch)):
             raise DataError(
-                f"{self.corpus.path}: no example in {len(self.documents)} documents; need text to "
-                "train on. Is it the right corpus?"
+                f"{self.corpus.path}: {len(self.documents)} documents contain no examples; need "
+                "text to train on. Is it the right corpus?"
             )
         while len(taken) < rows:
             taken.append(cursor)
@@ -81,21 +81,21 @@ class Stream:
         numbers: list[int] = []
         labels: list[int] = []
         layout: list[list[int]] = []
-        for at in rows:
-            epoch = self.epoch(at.epoch)
-            members = epoch.row(at.row)
+        for cursor in rows:
+            epoch = self.epoch(cursor.epoch)
+            members = epoch.row(cursor.row)
             layout.append(list(range(len(examples), len(examples) + len(members))))
-            examples += [self._drawn(epoch.plan, i) for i in map(int, members)]
+            examples += [self._build_example(epoch.plan, i) for i in map(int, members)]
             numbers += epoch.numbers[members].tolist()
             labels += epoch.plan.label[members].tolist()
         batch = collate(examples, layout, pad_id=self.corpus.tokenizer.vocabulary.pad)
         return batch.with_examples(
             number=torch.tensor(numbers, dtype=torch.long),
             pair=torch.tensor(labels, dtype=torch.long),
-            continues=_laid_out(batch, [example.continues for example in examples]),
+            continues=_lay_out(batch, [example.continues for example in examples]),
         )
 
-    def _planned(self, number: int) -> "Epoch":
+    def _plan_epoch(self, number: int) -> "Epoch":
         # With copies=k, examples repeat every k epochs; their order (below) is new in every epoch.
         version = number % self.settings.copies if self.settings.copies else number
         root = counter_rng.key(self.seed, self.length, version)
@@ -110,30 +110,37 @@ class Stream:
             plan, self.length, root, counter_rng.key(self.seed, self.length, number, _ORDER)
         )
 
-    def _drawn(self, plan: ExamplePlan, i: int) -> CorpusExample:
+    def _build_example(self, plan: ExamplePlan, i: int) -> CorpusExample:
         """Build one example: [CLS] first [SEP] second [SEP]."""
         vocabulary = self.corpus.tokenizer.vocabulary
-        a, b = plan.first_length.item(i), plan.second_length.item(i)
-        ids = np.full(a + b + (3 if b else 2), vocabulary.sep, dtype=np.int64)
+        first_length, second_length = plan.first_length.item(i), plan.second_length.item(i)
+        ids = np.full(
+            first_length + second_length + (3 if second_length else 2),
+            vocabulary.sep,
+            dtype=np.int64,
+        )
         ids[0] = vocabulary.cls
         segments = np.zeros_like(ids)
-        segments[a + 2 :] = 1
+        segments[first_length + 2 :] = 1
         continues = np.zeros(len(ids), dtype=bool)
-        for at, start, size in ((1, plan.first.item(i), a), (a + 2, plan.second.item(i), b)):
-            if size:
-                ids[at : at + size] = self.corpus.tokens(start, size)
-                given = self.corpus.continuing(start, size)
-                if given is None:
-                    given = self._glued[ids[at : at + size]]
-                continues[at : at + size] = given
-                continues[at] = False  # its word may have been cut in two
+        for offset, start, length in (
+            (1, plan.first.item(i), first_length),
+            (first_length + 2, plan.second.item(i), second_length),
+        ):
+            if length:
+                ids[offset : offset + length] = self.corpus.tokens(start, length)
+                continuing = self.corpus.continuing(start, length)
+                if continuing is None:
+                    continuing = self._continuation_tokens[ids[offset : offset + length]]
+                continues[offset : offset + length] = continuing
+                continues[offset] = False  # its word may have been cut in two
         return CorpusExample(ids, segments, continues)
 
     @cached_property
-    def _glued(self) -> NDArray[np.bool_]:
+    def _continuation_tokens(self) -> NDArray[np.bool_]:
         """Which tokens of the vocabulary continue a word (##).  -> [V]"""
         return np.array(
-            [t.startswith(CONTINUATION) for t in self.corpus.tokenizer.vocabulary.tokens]
+            [token.startswith(CONTINUATION) for token in self.corpus.tokenizer.vocabulary.tokens]
         )
 
 
@@ -175,10 +182,10 @@ def shuffled_rows(lengths: Ids, row_length: int, root: int) -> tuple[Ids, Ids]:
     return np.array(members, dtype=np.int64), np.array(starts, dtype=np.int64)
 
 
-def _laid_out(batch: Batch, values: list[NDArray[np.bool_]]) -> torch.Tensor:
+def _lay_out(batch: Batch, values: list[NDArray[np.bool_]]) -> torch.Tensor:
     """Put one value per token of each example at its place in the batch.  -> [B, S]"""
-    out = np.zeros(tuple(batch.tokens.shape), dtype=bool)
-    places = zip(batch.row.tolist(), batch.start.tolist(), values, strict=True)
-    for row, start, value in places:
-        out[row, start : start + len(value)] = value
-    return torch.from_numpy(out)
+    laid_out = np.zeros(tuple(batch.tokens.shape), dtype=bool)
+    items = zip(batch.row.tolist(), batch.start.tolist(), values, strict=True)
+    for row, start, value in items:
+        laid_out[row, start : start + len(value)] = value
+    return torch.from_numpy(laid_out)

@@ -53,36 +53,42 @@ class Columns:
     others: Mapping[str, str] = field(default_factory=dict)  # other fields of a task's records
 
     @classmethod
-    def of(cls, names: Mapping[str, str | None], header: bool | None = None) -> "Columns":
+    def from_fields(cls, names: Mapping[str, str | None], header: bool | None = None) -> "Columns":
         """Build from a table of fields and the columns that hold them."""
-        own = {what: names.get(what) for what in NAMES}
-        others = {what: name for what, name in names.items() if name and what not in own}
-        return cls(**own, header=header, others=others)
+        usual = {key: names.get(key) for key in NAMES}
+        others = {key: name for key, name in names.items() if name and key not in usual}
+        return cls(**usual, header=header, others=others)
 
-    def given(self) -> dict[str, str]:
+    def by_field(self) -> dict[str, str]:
         """Return the columns that are known, by field."""
         known = {"text": self.text, "second": self.second, "label": self.label, **self.others}
-        return {what: name for what, name in known.items() if name is not None}
+        return {key: name for key, name in known.items() if name is not None}
 
-    def among(self, names: Sequence[str], where: str = "") -> "Columns":
+    def resolve(self, names: Sequence[str], where: str = "") -> "Columns":
         """Resolve the columns in a table with the given names; numbers become names."""
-        found = {what: find_column(what, name, names, where) for what, name in self.given().items()}
-        return self.of(found, self.header)
+        resolved = {
+            key: find_column(key, name, names, where) for key, name in self.by_field().items()
+        }
+        return self.from_fields(resolved, self.header)
 
     def renamed(self, record: Mapping[str, object]) -> dict[str, object]:
         """Rename the fields of a JSON object from the names of columns to those of fields."""
-        given = self.given()
-        rest = {k: v for k, v in record.items() if k not in given and k not in given.values()}
-        return rest | {what: record[name] for what, name in given.items() if name in record}
+        columns = self.by_field()
+        rest = {
+            name: value
+            for name, value in record.items()
+            if name not in columns and name not in columns.values()
+        }
+        return rest | {key: record[column] for key, column in columns.items() if column in record}
 
-    def refuse(self, path: str | Path, has: str) -> None:
-        """Raise an error if columns were requested of a file that has none; `has` says why."""
-        for what, name in self.given().items():
-            raise DataError(f"{path}: {has}, such as '{name}'. Leave {flag(what)} out.")
+    def refuse(self, path: str | Path, reason: str) -> None:
+        """Raise an error if columns were requested of a file that has none; `reason` says why."""
+        for key, name in self.by_field().items():
+            raise DataError(f"{path}: {reason}, so there is no '{name}'. Omit {flag(key)}.")
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Describe in words which column holds what."""
-        parts = [f"{what} is column '{name}'" for what, name in self.given().items()]
+        parts = [f"{key} is column '{name}'" for key, name in self.by_field().items()]
         return f"{'' if self.header else 'no header, '}{', '.join(parts)}"
 
 
@@ -106,70 +112,72 @@ class Sample:
         return [self.text] if self.second is None else [self.text, self.second]
 
 
-def infer_columns(path: str | Path, asked: Columns, *, labelled: bool = True) -> Columns:
-    """Infer which column holds what, where `asked` does not say so."""
-    header, cells = sample_columns(path, asked, _is_header)
+def infer_columns(path: str | Path, requested: Columns, *, labelled: bool = True) -> Columns:
+    """Infer which column holds what, where `requested` does not say so."""
+    header, cells = sample_columns(path, requested, _is_header)
     names = list(cells)
-    found: dict[str, str | None] = {**asked.among(names, f"{path}: ").given()}
+    columns: dict[str, str | None] = {**requested.resolve(names, f"{path}: ").by_field()}
     # Reversed: of two names that differ only in case, the first column wins.
     lower = {name.strip().lower(): name for name in reversed(names)}
-    for first, other in PAIRS:
-        if first in lower and other in lower and not {"text", "second"} & set(found):
-            found |= {"text": lower[first], "second": lower[other]}
-    for what, usual in NAMES.items():
-        free = (lower[name] for name in usual if name in lower)
-        if what not in found and (what != "label" or labelled):
-            found[what] = next((n for n in free if n not in found.values()), None)
-    if found["text"] is None:
-        found["text"] = names[0] if len(names) == 1 else _longest(_besides(cells, found.values()))
-    if labelled and found["label"] is None:
-        found["label"] = _label_like(_besides(cells, found.values()))
-    for what in ("text", "label")[: 1 + labelled]:
-        if found.get(what) is None:
+    for first, second in PAIRS:
+        if first in lower and second in lower and not {"text", "second"} & set(columns):
+            columns |= {"text": lower[first], "second": lower[second]}
+    for key, common_names in NAMES.items():
+        candidates = (lower[name] for name in common_names if name in lower)
+        if key not in columns and (key != "label" or labelled):
+            columns[key] = next((name for name in candidates if name not in columns.values()), None)
+    if columns["text"] is None:
+        columns["text"] = (
+            names[0] if len(names) == 1 else _longest_column(_without(cells, columns.values()))
+        )
+    if labelled and columns["label"] is None:
+        columns["label"] = _label_column(_without(cells, columns.values()))
+    for key in ("text", "label")[: 1 + labelled]:
+        if columns.get(key) is None:
             for _ in islice(read_rows(path, list, header=header), LOOKED_AT):
                 pass  # a bad row may be the cause: reading strictly raises its error
             raise DataError(
-                f"{path}: none of the columns {', '.join(names)} looks like the {what}. Name it "
-                f"with --{what}."
+                f"{path}: cannot tell which of the columns {', '.join(names)} holds the {key}. "
+                f"Name it with --{key}."
             )
-    return Columns.of(found, header)
+    return Columns.from_fields(columns, header)
 
 
 def sample_columns(
-    path: str | Path, asked: Columns, is_header: Callable[[Texts], bool]
+    path: str | Path, requested: Columns, is_header: Callable[[Texts], bool]
 ) -> tuple[bool, Cells]:
     """Detect whether a table has a header, and return the first cells of each column by name.
 
     A table of text has a header if a column was requested by name, if its first row contains a
     common name of a column, or if `is_header` recognises one in the first cells of the columns.
     """
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     with suppress(DataError):  # the full read reports it
-        rows = read_rows(path, list, header=False, watcher=_First())
-        found.extend(row.cells for row in islice(rows, LOOKED_AT))
-    if not found:
+        reader = read_rows(path, list, header=False, watcher=_GiveUpWhenAllBad())
+        rows.extend(row.cells for row in islice(reader, LOOKED_AT))
+    if not rows:
         next(read_rows(path, list), None)  # raises the error of the first row
-    names = list(dict.fromkeys(name for row in found for name in row))
+    names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
-        raise DataError(f"{path}: no row in it; need at least one. Is it the right file?")
-    cells = {name: [row.get(name) for row in found] for name in names}
+        raise DataError(f"{path}: contains no rows; need at least one. Is this the right file?")
+    cells = {name: [row.get(name) for row in rows] for name in names}
     if file_format(path, TABLES) not in (".csv", ".tsv"):
         return True, cells
     texts = {name: [str(cell) for cell in values] for name, values in cells.items()}
-    first = [values[0] for values in texts.values()]
+    first_cells = [values[0] for values in texts.values()]
     known = {name for names in NAMES.values() for name in names}
-    header = asked.header
+    header = requested.header
     if header is None:
-        named = any(not name.isdecimal() for name in asked.given().values())
-        usual = any(cell.strip().lower() in known for cell in first)
-        header = named or usual or is_header(texts)
+        by_name = any(not name.isdecimal() for name in requested.by_field().values())
+        common = any(cell.strip().lower() in known for cell in first_cells)
+        header = by_name or common or is_header(texts)
     if header:
-        refuse_repeated(first, path)
-        texts = dict(zip(first, (values[1:] for values in texts.values()), strict=True))
+        refuse_repeated(first_cells, path)
+        texts = dict(zip(first_cells, (values[1:] for values in texts.values()), strict=True))
     return header, texts
 
 
-class _First(QuietPolicy):
+class _GiveUpWhenAllBad(QuietPolicy):
     """Error policy that gives up when as many rows are bad as would be inspected."""
 
     def __init__(self) -> None:
@@ -184,33 +192,35 @@ class _First(QuietPolicy):
 
 def _is_header(cells: Texts) -> bool:
     """Whether the first cell of the label column is neither a label found below it nor a number."""
-    below = {name: values[1:] for name, values in cells.items()}
-    label = _label_like(_besides(below, [_longest(below)]))
+    cells_below = {name: values[1:] for name, values in cells.items()}
+    label = _label_column(_without(cells_below, [_longest_column(cells_below)]))
     if label is None:
         return False
     first = cells[label][0]
-    return first not in below[label] and not _is_number(first)
+    return first not in cells_below[label] and not _is_number(first)
 
 
-def find_column(what: str, name: str, names: Sequence[str], where: str = "") -> str:
+def find_column(key: str, name: str, names: Sequence[str], where: str = "") -> str:
     """Return the column with this name or number."""
     if name not in names and name.isdecimal() and 1 <= int(name) <= len(names):
         return names[int(name) - 1]
     if name not in names:
-        raise DataError(f"{where}{unknown_name('column', name, names)} Choose with {flag(what)}.")
+        raise DataError(
+            f"{where}{unknown_name('column', name, names)} Choose one with {flag(key)}."
+        )
     return name
 
 
-def flag(what: str) -> str:
+def flag(key: str) -> str:
     """Return the command-line option that names the column of a field."""
-    return f"--{what}" if what in NAMES else f"--column {what}=COLUMN"
+    return f"--{key}" if key in NAMES else f"--column {key}=COLUMN"
 
 
-def _besides(columns: Cells, names: Collection[str | None]) -> Cells:
+def _without(columns: Cells, names: Collection[str | None]) -> Cells:
     return {name: cells for name, cells in columns.items() if name not in names}
 
 
-def _longest(columns: Cells) -> str | None:
+def _longest_column(columns: Cells) -> str | None:
     """Return the column with the longest texts on average."""
     sizes = {
         name: mean([len(cell) for cell in cells if isinstance(cell, str)] or [0])
@@ -219,21 +229,21 @@ def _longest(columns: Cells) -> str | None:
     return max(sizes, key=lambda name: sizes[name], default=None)
 
 
-def _label_like(columns: Cells) -> str | None:
+def _label_column(columns: Cells) -> str | None:
     """Return the column with the fewest distinct values, if it has two or more and no blank."""
-    kinds = {
+    distinct = {
         name: len({str(cell) for cell in cells})
         for name, cells in columns.items()
-        if cells and all(str(cell).strip() for cell in cells) and not _numbers_rows(cells)
+        if cells and all(str(cell).strip() for cell in cells) and not _looks_like_id(cells)
     }
-    fit = {name: count for name, count in kinds.items() if count > 1}
-    return min(fit, key=lambda name: fit[name], default=None)
+    candidates = {name: count for name, count in distinct.items() if count > 1}
+    return min(candidates, key=lambda name: candidates[name], default=None)
 
 
-def _numbers_rows(cells: Sequence[object]) -> bool:
+def _looks_like_id(cells: Sequence[object]) -> bool:
     """Whether all values differ, as those of an id do; fractions that all differ may be labels."""
-    different = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
-    return different and not all(is_fraction(str(cell)) for cell in cells)
+    all_differ = len(cells) >= FEW and len({str(cell) for cell in cells}) == len(cells)
+    return all_differ and not all(is_fraction(str(cell)) for cell in cells)
 
 
 def _is_number(cell: str) -> bool:
@@ -259,13 +269,13 @@ def read_samples(
 
     `understand` turns a label into what the task needs, if labels are given.
     """
-    wanted = {what: name for what, name in columns.given().items() if what in NAMES}
+    columns_by_key = {key: name for key, name in columns.by_field().items() if key in NAMES}
 
     def choose(names: Sequence[str]) -> list[str]:
-        for what, name in wanted.items():
+        for key, name in columns_by_key.items():
             if name not in names:  # numbers are resolved before; JSON keys have no order
-                raise DataError(f"{unknown_name('column', name, names)} Choose with --{what}.")
-        return list(wanted.values())
+                raise DataError(f"{unknown_name('column', name, names)} Choose one with --{key}.")
+        return list(columns_by_key.values())
 
     for row in read_rows(path, choose, header=columns.header is not False, watcher=watcher):
         try:
@@ -277,13 +287,11 @@ def read_samples(
 
 def _sample(row: TableRow, columns: Columns) -> Sample:
     names = {"text": columns.text, "second": columns.second}
-    texts = {
-        what: require_unicode(row.text(name), row.where) for what, name in names.items() if name
-    }
-    for what, text in texts.items():
+    texts = {key: require_unicode(row.text(name), row.where) for key, name in names.items() if name}
+    for key, text in texts.items():
         if not text.strip():
             raise DataError(
-                f"{row.where}: the {what} is empty; need some. Fill it or remove the row."
+                f"{row.where}: the {key} is empty; need some text. Fill it in or remove the row."
             )
     label = None if columns.label is None else row.cells[columns.label]
     return Sample(texts["text"], texts.get("second"), label, row.where)

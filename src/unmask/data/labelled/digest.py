@@ -32,10 +32,10 @@ def digest_of(records: Iterable[object]) -> str:
 def _plain(value: object) -> object:
     """Turn a record into tables and tuples of the fields that count; other values stay."""
     if isinstance(value, tuple | list):
-        return type(value)(_plain(part) for part in value)
+        return type(value)(_plain(item) for item in value)
     if not is_dataclass(value):
         return value
     names = DIGESTED.get(type(value))
     if names is None:  # a plugin's record
-        names = tuple(own.name for own in fields(value) if own.name != "where")
+        names = tuple(field.name for field in fields(value) if field.name != "where")
     return {name: _plain(getattr(value, name)) for name in names}

@@ -23,16 +23,16 @@ class PairFiles:
         if self.folder is None:
             if not self.train or not self.dev:
                 raise SettingsError(
-                    "nothing to learn from: need a folder with --from and --to, or --train and "
-                    "--dev (one table each, or twice two parallel files)."
+                    "no training data: give a folder with --from and --to, or --train and --dev "
+                    "(one table each, or two parallel files each)."
                 )
             return self.train, self.dev
         if self.source is None or self.target is None:
             raise SettingsError(
-                f"{self.folder}: a folder of two languages; need --from and --to, as in --from de "
-                "--to en."
+                f"{self.folder}: a folder needs --from and --to, the two languages to read, as in "
+                "--from de --to en."
             )
         if self.train or self.dev:
-            raise SettingsError("a folder, and --train or --dev: give one or the other.")
-        found = files_of_languages(self.folder, self.source, self.target)
-        return found["train"], found["dev"]
+            raise SettingsError("both a folder and --train or --dev: give one or the other.")
+        files = files_of_languages(self.folder, self.source, self.target)
+        return files["train"], files["dev"]

@@ -47,8 +47,8 @@ class TableRow:
         if value is None and self.typed:
             return ""
         if not isinstance(value, str):
-            need = "a text" if self.typed else "a text in quotes"
-            raise DataError(f"{self.where}: '{name}' is {value!r:.60}; need {need}. Mend it.")
+            need = "text" if self.typed else "a string in quotes"
+            raise DataError(f"{self.where}: '{name}' is {value!r:.60}; need {need}.")
         return value
 
 
@@ -59,70 +59,72 @@ def read_rows(
 
     Without a header, the columns are named 1, 2, 3, ...
     """
-    kind = file_format(path, TABLES)
-    if kind == ".jsonl":
-        return _objects(path, choose, watcher)
-    if kind == ".parquet":
-        return _parquet(Path(path), choose, watcher)
-    return _cells(Path(path), kind, choose, header, watcher)
+    ending = file_format(path, TABLES)
+    if ending == ".jsonl":
+        return _read_json_lines(path, choose, watcher)
+    if ending == ".parquet":
+        return _read_parquet(Path(path), choose, watcher)
+    return _read_text_table(Path(path), ending, choose, header, watcher)
 
 
-def _objects(path: str | Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterator[TableRow]:
+def _read_json_lines(
+    path: str | Path, choose: ChooseColumns, watcher: ErrorPolicy
+) -> Iterator[TableRow]:
     def row(record: dict[str, object], where: str, text: str) -> TableRow:
-        names = _placed(choose, list(record), where)
+        names = _choose_with_place(choose, list(record), where)
         return TableRow({name: record[name] for name in names}, where, text)
 
     return read_objects(path, watcher, row)
 
 
-def _cells(
-    path: Path, kind: str, choose: ChooseColumns, header: bool, watcher: ErrorPolicy
+def _read_text_table(
+    path: Path, ending: str, choose: ChooseColumns, header: bool, watcher: ErrorPolicy
 ) -> Iterator[TableRow]:
     """Yield the rows of a table of text: every cell is a text, whatever it looks like."""
-    lines = _NumberedRows(path, kind, watcher)
+    lines = _NumberedRows(path, ending, watcher)
     try:
         rows = iter(lines)
         first = next(rows, [])
         if not first:
-            what = "a header and a row" if header else "a row"
-            error = DataError(f"{path}: empty; need {what}. Is it the right file?")
+            needed = "a header and a row" if header else "a row"
+            error = DataError(f"{path}: the file is empty; need {needed}. Is this the right file?")
             return watcher.bad(error, "")
         names = first if header else [str(i + 1) for i in range(len(first))]
-        chosen = {name: names.index(name) for name in _chosen(choose, names, path)}
+        chosen = {name: names.index(name) for name in _choose_from_header(choose, names, path)}
         for cells in rows if header else chain([first], rows):
-            where = f"{path}:{lines.at}"
+            where = f"{path}:{lines.line}"
             if len(cells) != len(names):
-                what = "the header has" if header else "the first row has"
+                header_has = "the header has" if header else "the first row has"
                 error = DataError(
-                    f"{where}: {what} {len(names)} columns and this row {len(cells)}; "
-                    "need as many. Mend it; a cell with the separator in it needs quotes."
+                    f"{where}: {header_has} {len(names)} columns and this row {len(cells)}; "
+                    "need equally many. Fix the row; a cell with the separator in it needs quotes."
                 )
                 watcher.bad(error, "\t".join(cells))
             else:
-                found: dict[str, object] = {name: cells[i] for name, i in chosen.items()}
-                yield TableRow(found, where, "\t".join(cells))
-    except csv.Error as problem:  # the start of the next row is unknown
+                values: dict[str, object] = {name: cells[i] for name, i in chosen.items()}
+                yield TableRow(values, where, "\t".join(cells))
+    except csv.Error as cause:  # the start of the next row is unknown
         error = DataError(
-            f"{path}:{lines.at}: a quote is never closed or stands alone ({problem}); need pairs. "
-            "Mend it: the file cannot be read on from here."
+            f"{path}:{lines.line}: a quotation mark is unmatched or misplaced ({cause}); need a "
+            "pair around a cell. Fix it: the file cannot be read beyond this line."
         )
         watcher.bad(error, "")
 
 
 class _NumberedRows:
-    """Rows of a file as lists of cells; `at` is the line on which the last row ended."""
+    """Rows of a file as lists of cells; `line` is the line on which the last row ended."""
 
-    def __init__(self, path: Path, kind: str, watcher: ErrorPolicy) -> None:
+    def __init__(self, path: Path, ending: str, watcher: ErrorPolicy) -> None:
         # Python's own limit is 131,072 characters for a cell, less than a long document.
         csv.field_size_limit(2**31 - 1)
-        self.at = 1
+        self.line = 1
         # Line ends are kept for .csv, whose quoted cells may contain line breaks.
-        lines = self._counted(read_lines(path, watcher, ends=kind == ".csv"))
-        tabbed = (line.split("\t") if line else [] for line in lines)
-        self.rows = tabbed if kind == ".tsv" else csv.reader(lines, strict=True)
+        lines = self._track_line(read_lines(path, watcher, ends=ending == ".csv"))
+        split_at_tabs = (line.split("\t") if line else [] for line in lines)
+        self.rows = split_at_tabs if ending == ".tsv" else csv.reader(lines, strict=True)
 
-    def _counted(self, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
-        for self.at, text in lines:
+    def _track_line(self, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
+        for self.line, text in lines:
             yield text
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -134,7 +136,7 @@ class _NumberedRows:
                 yield cells or [""]
 
 
-def _parquet(path: Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterator[TableRow]:
+def _read_parquet(path: Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterator[TableRow]:
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -145,35 +147,37 @@ def _parquet(path: Path, choose: ChooseColumns, watcher: ErrorPolicy) -> Iterato
             # first.
             source = path if path.suffix.lower() not in COMPRESSED else pa.BufferReader(file.read())
             table = pyarrow.parquet.ParquetFile(source)
-            names = _chosen(choose, table.schema_arrow.names, path)
-            for piece in table.iter_batches(columns=list(names), batch_size=4096):
-                rows: list[dict[str, object]] = piece.to_pylist()
+            names = _choose_from_header(choose, table.schema_arrow.names, path)
+            for batch in table.iter_batches(columns=list(names), batch_size=4096):
+                rows: list[dict[str, object]] = batch.to_pylist()
                 for cells in rows:
                     row += 1
                     yield TableRow(cells, f"{path}: row {row}", repr(cells), typed=True)
-    except (pa.ArrowException, OSError, EOFError, zlib.error) as problem:
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as cause:
         error = DataError(
-            f"{path}: not a readable parquet file: {first_line(problem)} Fetch it again."
+            f"{path}: not a readable parquet file: {first_line(cause)} Download it again."
         )
         watcher.bad(error, "")
 
 
-def _chosen(choose: ChooseColumns, names: list[str], path: Path) -> Sequence[str]:
+def _choose_from_header(choose: ChooseColumns, names: list[str], path: Path) -> Sequence[str]:
     """Let `choose` choose among the columns of a header, which must have names, each its own."""
     if not names:
-        raise DataError(f"{path}: empty; need a header and a row. Is it the right file?")
+        raise DataError(
+            f"{path}: the file is empty; need a header and a row. Is this the right file?"
+        )
     refuse_repeated(names, path)
-    return _placed(choose, names, str(path))
+    return _choose_with_place(choose, names, str(path))
 
 
 def refuse_repeated(names: Sequence[str], path: str | Path) -> None:
     """Raise an error if two columns have the same name."""
     repeated = next((name for name in names if list(names).count(name) > 1), None)
     if repeated is not None:
-        raise DataError(f"{path}:1: the column '{repeated}' is given twice. Rename one of them.")
+        raise DataError(f"{path}:1: the column '{repeated}' occurs twice. Rename one of them.")
 
 
-def _placed(choose: ChooseColumns, names: Sequence[str], where: str) -> Sequence[str]:
+def _choose_with_place(choose: ChooseColumns, names: Sequence[str], where: str) -> Sequence[str]:
     """Let `choose` choose among columns, and add the place to its error."""
     try:
         return choose(names)

@@ -19,6 +19,8 @@ _PARAGRAPH = re.compile(r"\n\s*\n")
 _MARKUP = re.compile(
     r":[\w:]+:`~?([^`<]*?)(?:\s*<[^`>]*>)?`|``([^`]*)``|`([^`]*)`_?|\*\*?([^*\n]+)\*\*?"
 )
+# Signs of examples, tables and code.
+_NOT_PROSE = (">>>", "::", "---", "===", "+--", "|", "\t", "{", "= ")
 _PROSE = re.compile(r"[A-Z][^\n]*[.!?:]$", re.DOTALL)
 
 
@@ -38,25 +40,25 @@ class Module:
 
 def read_library(library: str, limit: int) -> Iterator[Module]:
     """Yield the modules of a library that contain prose, until about `limit` characters."""
-    read = 0
+    characters_read = 0
     for path in _files(library):
         for name, paragraphs in _sections(path):
             module = Module(library, name, paragraphs)
             if module.characters >= SHORTEST:
                 yield module
-                read += module.characters
-            if read > limit:
+                characters_read += module.characters
+            if characters_read > limit:
                 return
 
 
 def _files(library: str) -> list[Path]:
     """List the source files of a library, largest first: these tend to have most documentation."""
-    places = sysconfig.get_paths()
-    root = Path(places["stdlib"]) if library == "python" else Path(places["purelib"]) / library
-    found = [
+    paths = sysconfig.get_paths()
+    root = Path(paths["stdlib"]) if library == "python" else Path(paths["purelib"]) / library
+    files = [
         path for path in root.rglob("*.py") if not set(path.relative_to(root).parts) & set(SKIPPED)
     ]
-    return sorted(found, key=lambda path: (-path.stat().st_size, str(path)))
+    return sorted(files, key=lambda path: (-path.stat().st_size, str(path)))
 
 
 def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -66,7 +68,9 @@ def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
     except (SyntaxError, ValueError, OSError, RecursionError):
         return
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    texts = [ast.get_docstring(n) or "" for n in ast.walk(tree) if isinstance(n, documented)]
+    texts = [
+        ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)
+    ]
     yield path.stem, [paragraph for text in texts for paragraph in _prose(text)]
     # pydoc's help texts are not docstrings but strings in a dictionary.
     if path.parent.name == "pydoc_data":
@@ -77,10 +81,12 @@ def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _prose(text: str) -> Iterator[str]:
     """Yield the paragraphs that are sentences, without their line breaks and markup."""
-    for raw in _PARAGRAPH.split(text):
-        if any(sign in raw for sign in (">>>", "::", "---", "===", "+--", "|", "\t", "{", "= ")):
+    for paragraph in _PARAGRAPH.split(text):
+        if any(sign in paragraph for sign in _NOT_PROSE):
             continue
-        line = " ".join(raw.split())
-        line = _MARKUP.sub(lambda match: next((g for g in match.groups() if g), ""), line)
+        line = " ".join(paragraph.split())
+        line = _MARKUP.sub(
+            lambda match: next((group for group in match.groups() if group), ""), line
+        )
         if 40 <= len(line) <= 1500 and _PROSE.match(line) and line.count(" ") >= 6:
             yield line

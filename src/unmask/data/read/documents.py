@@ -97,15 +97,15 @@ def read_documents(
         if file_format(file) == ".txt" and column is None:
             documents = _plain(file, watcher, lines)
         else:
-            watcher.files[file] = "a record is a document, split into sentences"
+            watcher.files[file] = "each record is a document, split into sentences"
             records = read_texts(file, column=column, watcher=watcher)
             documents = (Document(record.text, True, 1) for record in records)
         before = watcher.records + watcher.skipped
         for document in documents:
             watcher.records += document.records
-            yield from _bounded(document)
+            yield from _split_long_document(document)
         if before == watcher.records + watcher.skipped:
-            watcher.bad(DataError(f"{file}: no text in it; need at least one document."), "")
+            watcher.bad(DataError(f"{file}: contains no text; need at least one document."), "")
 
 
 def _plain(file: str, watcher: SkipPolicy, lines: Lines) -> Iterator[Document]:
@@ -113,19 +113,18 @@ def _plain(file: str, watcher: SkipPolicy, lines: Lines) -> Iterator[Document]:
     sample = next(in_groups(texts, len, SAMPLE_CHARACTERS, SAMPLE), [])
     blocks, split = lines == "sentences", False
     if lines == "auto":
-        full = [text for text in sample if text.strip()]
-        split = sum(1 for text in full for _ in split_sentences(text)) >= SPLIT_FROM * max(
-            len(full), 1
-        )
-        blocks = _has_blocks(sample)
+        nonblank = [text for text in sample if text.strip()]
+        sentences = sum(1 for text in nonblank for _ in split_sentences(text))
+        split = sentences >= SPLIT_FROM * max(len(nonblank), 1)
+        blocks = _has_blank_lines(sample)
         if not blocks and len(sample) > 1:  # the first document may be longer than the sample
             # Errors are ignored in this extra pass: reading the file, below, reports them.
-            blocks = _has_blocks(text for _, text in read_lines(file, SkipPolicy(skip=True)))
-    line = "a line is split into sentences" if split else "a line is a sentence"
+            blocks = _has_blank_lines(text for _, text in read_lines(file, SkipPolicy(skip=True)))
+    line_layout = "each line is split into sentences" if split else "each line is a sentence"
     watcher.files[file] = (
-        f"a blank line ends a document; {line}"
+        f"blank lines separate documents; {line_layout}"
         if blocks
-        else "a line is a document, split into sentences"
+        else "each line is a document, split into sentences"
     )
     if not blocks:
         yield from (Document(text, True, 1) for text in chain(sample, texts) if text.strip())
@@ -142,7 +141,7 @@ def _plain(file: str, watcher: SkipPolicy, lines: Lines) -> Iterator[Document]:
             block, size = [], 0
 
 
-def _has_blocks(texts: Iterable[str]) -> bool:
+def _has_blank_lines(texts: Iterable[str]) -> bool:
     """Whether a blank line stands between two lines with text."""
     text_before = blank = False
     for text in texts:
@@ -155,12 +154,12 @@ def _has_blocks(texts: Iterable[str]) -> bool:
     return False
 
 
-def _bounded(document: Document) -> Iterator[Document]:
+def _split_long_document(document: Document) -> Iterator[Document]:
     """Cut a document above the limit into several, at a line break or a space."""
     text, records = document.text, document.records
     while len(text) > LONGEST_DOCUMENT:
-        breaks = (text.rfind(sign, 0, LONGEST_DOCUMENT) for sign in "\n ")
-        cut = next((place for place in breaks if place > 0), LONGEST_DOCUMENT)
+        positions = (text.rfind(separator, 0, LONGEST_DOCUMENT) for separator in "\n ")
+        cut = next((position for position in positions if position > 0), LONGEST_DOCUMENT)
         # Its records are counted with the last part, so that totals stay right.
         yield Document(text[:cut], document.split, 0)
         text = text[cut:]

@@ -8,12 +8,12 @@ from unmask.data.read.lines import ErrorPolicy, read_lines, require_unicode
 from unmask.system.errors import DataError
 from unmask.system.settings import parse_json
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 def read_objects(
-    path: str | Path, watcher: ErrorPolicy, make: Callable[[dict[str, object], str, str], Made]
-) -> Iterator[Made]:
+    path: str | Path, watcher: ErrorPolicy, make: Callable[[dict[str, object], str, str], T]
+) -> Iterator[T]:
     """Yield `make(object, place, line)` for the object on each line; bad lines go to `watcher`."""
     for line, text in read_lines(path, watcher):
         if not text.strip():
@@ -28,7 +28,7 @@ def read_objects(
 def object_with(name: str, value: object, where: str) -> dict[str, object]:
     """Return a value that must be a JSON object with this field."""
     if not isinstance(value, dict):
-        raise DataError(f"{where}: {value!r:.60}; need an object with '{name}'. Mend it.")
+        raise DataError(f"{where}: {value!r:.60} is not an object; need one with '{name}'.")
     if name not in value:
         raise DataError(f"{where}: '{name}' is missing. Add it.")
     return value
@@ -43,9 +43,9 @@ def text_of(table: object, name: str, where: str) -> str:
     """Return a field that must be a text with something in it."""
     value = field_of(table, name, where)
     if not isinstance(value, str):
-        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a text in quotes. Mend it.")
+        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a string in quotes.")
     if not value.strip():
-        raise DataError(f"{where}: '{name}' is empty; need some text. Fill it, or remove it.")
+        raise DataError(f"{where}: '{name}' is empty; need some text. Fill it in or remove it.")
     return require_unicode(value, where)
 
 
@@ -53,5 +53,5 @@ def list_of(table: object, name: str, where: str) -> list[object]:
     """Return a field that must be a list."""
     value = field_of(table, name, where)
     if not isinstance(value, list):
-        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a list. Mend it.")
+        raise DataError(f"{where}: '{name}' is {value!r:.60}; need a list.")
     return value

@@ -63,7 +63,7 @@ class StopOrSkip(ErrorPolicy):
         self.skipped += 1
 
 
-OR_SKIP = "Or leave such records out: --on-bad skip"
+OR_SKIP = "Or skip such records with --on-bad skip."
 REFUSE, IGNORE = ErrorPolicy(), QuietPolicy()
 
 
@@ -73,19 +73,19 @@ def file_format(path: str | Path, formats: Sequence[str] | None = FORMATS) -> st
         return ".txt"
     path = Path(path)
     try:
-        found = path.exists()
+        exists = path.exists()
     except OSError as error:  # the name is too long for a file
         raise DataError(f"{str(path)[:80]}...: {error.strerror}. Check the path.") from None
-    if not found:
+    if not exists:
         raise DataError(f"{path}: no such file. Check the path.")
     if path.is_dir():
-        raise DataError(f"{path}: a folder; need a file. Name the files in it one by one.")
+        raise DataError(f"{path}: is a folder; need a file. List its files one by one.")
     if not path.is_file():  # a pipe would block, a device has no end
-        raise DataError(f"{path}: no ordinary file. Write the text to a file first.")
-    kind = file_ending(path)
-    if formats is not None and kind not in formats:
-        raise DataError(f"{path}: {unknown_name('format', kind, formats)}")
-    return kind
+        raise DataError(f"{path}: not a regular file. Write the text to a file first.")
+    ending = file_ending(path)
+    if formats is not None and ending not in formats:
+        raise DataError(f"{path}: {unknown_name('format', ending, formats)}")
+    return ending
 
 
 def file_ending(path: str | Path) -> str:
@@ -115,12 +115,12 @@ def every_line(path: str | Path, watcher: ErrorPolicy, *, ends: bool = False) ->
         for line in count(1):
             try:
                 raw, size = _next_line(file, watcher.longest)
-            except (OSError, EOFError, zlib.error) as problem:
-                error = DataError(
-                    f"{path}:{line}: cannot be read on from here: {first_line(problem)} The file "
-                    "is cut off or damaged. Fetch it again."
+            except (OSError, EOFError, zlib.error) as cause:
+                unreadable = DataError(
+                    f"{path}:{line}: the file cannot be read beyond this line: "
+                    f"{first_line(cause)} It is truncated or damaged. Download it again."
                 )
-                yield line, "", error
+                yield line, "", unreadable
                 return
             if not raw:
                 return
@@ -128,12 +128,12 @@ def every_line(path: str | Path, watcher: ErrorPolicy, *, ends: bool = False) ->
                 # Skipped as text, but counted in the offsets that errors name.
                 raw, offset, size = raw[len(BOM) :], len(BOM), size - len(BOM)
             try:
-                text, bad = _decoded(raw, size, f"{path}:{line}", offset), None
-            except DataError as error:
-                text, bad = raw.decode("utf-8", "backslashreplace"), error
-            if bad is None and not ends:
+                text, error = _decode(raw, size, f"{path}:{line}", offset), None
+            except DataError as cause:
+                text, error = raw.decode("utf-8", "backslashreplace"), cause
+            if error is None and not ends:
                 text = text.removesuffix("\n").removesuffix("\r")
-            yield line, text, bad
+            yield line, text, error
             offset += size
 
 
@@ -151,34 +151,34 @@ def _next_line(file: IO[bytes], longest: int | None) -> tuple[bytes, int]:
     return raw, size
 
 
-def _decoded(raw: bytes, size: int, where: str, offset: int) -> str:
-    if size > len(raw):
+def _decode(line: bytes, size: int, where: str, offset: int) -> str:
+    if size > len(line):
         raise DataError(
-            f"{where}: a line of {size:,} bytes; at most {len(raw):,} are read as one text. Put "
-            "line breaks between its documents or sentences."
+            f"{where}: the line has {size:,} bytes; need at most {len(line):,}. Put line breaks "
+            "between its documents or sentences."
         )
     try:
-        text = raw.decode("utf-8")
+        text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{where}: byte {offset + error.start} of the file is not UTF-8 "
-            f"(0x{raw[error.start]:02x}); need UTF-8 text. Convert it, for instance with "
-            f"iconv -f {_guess(raw)} -t UTF-8."
+            f"(0x{line[error.start]:02x}); need UTF-8 text. Convert it, for example with "
+            f"iconv -f {_guess_encoding(line)} -t UTF-8."
         ) from None
     return text
 
 
-def _guess(raw: bytes) -> str:
+def _guess_encoding(line: bytes) -> str:
     """Guess the actual encoding of a line that is not UTF-8."""
     # Text in UTF-16 is full of zero bytes wherever it is ASCII.
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or raw.count(0) > len(raw) // 4:
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) > len(line) // 4:
         return "UTF-16"
     try:
-        raw.decode("gb18030")
+        line.decode("gb18030")
     except UnicodeDecodeError:
         return "LATIN1"
     # Many bytes are valid in GB18030 by accident; Chinese text has high bytes almost everywhere.
-    return "GB18030" if sum(byte > 0x80 for byte in raw) > len(raw) // 3 else "LATIN1"
+    return "GB18030" if sum(byte > 0x80 for byte in line) > len(line) // 3 else "LATIN1"
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def open_bytes(path: str | Path, watcher: ErrorPolicy) -> Iterator[IO[bytes]]:
                 yield file
     except PermissionError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}). Ask for the right to read it."
+            f"{path}: cannot be read ({error.strerror}). Check the permissions of the file."
         ) from None
 
 
@@ -216,6 +216,7 @@ def require_unicode(text: str, where: str) -> str:
     """Return a text, refusing lone surrogates: JSON can spell them, UTF-8 cannot."""
     if SURROGATE.search(text):
         raise DataError(
-            f"{where}: \\ud800 to \\udfff alone is half a character; need both halves. Mend it."
+            f"{where}: contains half a surrogate pair (\\ud800 to \\udfff); need both halves. Add "
+            "the missing half, or remove this one."
         )
     return text

@@ -42,14 +42,14 @@ def read_texts(
 
     Errors of the path itself are raised at once, not when the first text is requested.
     """
-    kind = file_format(path)
-    if kind != ".txt":
-        return _column(path, column, kind, watcher, blanks)
+    ending = file_format(path)
+    if ending != ".txt":
+        return _read_column(path, column, ending, watcher, blanks)
     if column:
         raise DataError(
-            f"{path}: plain text has no column '{column}'. Leave --column out, or give a table."
+            f"{path}: plain text has no column '{column}'. Omit --column, or give a table."
         )
-    return _plain(path, watcher, blanks)
+    return _read_plain_text(path, watcher, blanks)
 
 
 def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record]:
@@ -58,10 +58,10 @@ def refuse_empty(path: str | Path, records: Iterator[Record]) -> Iterator[Record
     for count, record in enumerate(records, start=1):  # noqa: B007
         yield record
     if not count:
-        raise DataError(f"{path}: no text in it; need at least one. Is it the right file?")
+        raise DataError(f"{path}: contains no text; need at least one. Is this the right file?")
 
 
-def _plain(path: str | Path, watcher: ErrorPolicy, blanks: bool) -> Iterator[Record]:
+def _read_plain_text(path: str | Path, watcher: ErrorPolicy, blanks: bool) -> Iterator[Record]:
     for line, text in read_lines(path, watcher):
         if blanks and not text.strip():
             watcher.blank()
@@ -69,17 +69,19 @@ def _plain(path: str | Path, watcher: ErrorPolicy, blanks: bool) -> Iterator[Rec
             yield Record(text, f"{path}:{line}")
 
 
-def _column(
-    path: str | Path, wanted: str | None, kind: str, watcher: ErrorPolicy, blanks: bool
+def _read_column(
+    path: str | Path, column: str | None, ending: str, watcher: ErrorPolicy, blanks: bool
 ) -> Iterator[Record]:
     """Yield the texts of one column of a table."""
 
     def choose(names: Sequence[str]) -> list[str]:
-        if wanted is None and len(names) == 1 and kind != ".jsonl":
+        if column is None and len(names) == 1 and ending != ".jsonl":
             return [names[0]]
-        if (wanted or TEXT) in names:
-            return [wanted or TEXT]
-        raise DataError(f"{unknown_name('column', wanted or TEXT, names)} Choose with --column.")
+        if (column or TEXT) in names:
+            return [column or TEXT]
+        raise DataError(
+            f"{unknown_name('column', column or TEXT, names)} Choose one with --column."
+        )
 
     for row in read_rows(path, choose, watcher=watcher):
         try:
