@@ -218,13 +218,13 @@ def test_a_decoder_that_is_no_table_is_refused(tmp_path, tokenizer, target, vers
     [
         ({"vocab_size": 99}, r"has shape \[13.*config\.json implies \[99"),
         ({"layers": 3}, "tensors are missing, the first is 'unmask.heads.decoder.blocks.2"),
-        ({"shared": True}, r"config\.json: decoder: 13 words, and the encoder has 23"),
+        ({"shared": True}, r"config\.json: decoder: its vocab_size is 13, but the encoder's is 23"),
         (
             {"max_length": 2**18},
             r"json: 'heads.decoder.max_length' is 262144|"
             r"json \[unmask_decoder\]: 'max_length' is 262144",
         ),
-        ({"feeds": "nothing"}, "feeds is set, but a Transformer does not read it"),
+        ({"feeds": "nothing"}, "feeds is set, but Transformer decoders do not use it"),
         (
             {"cells": "gru"},
             r"\[(heads|unmask_decoder)\]: unknown key 'cells'; did you mean 'cell'\?",

@@ -86,13 +86,13 @@ CONFIGS = {
     "layer-5-of-2": (
         labelled(torch.zeros(3, 16), unmask_layers=[5]),
         CONFIG,
-        "'labels' reads layer 5, and the encoder has 2",
+        "'labels' reads layer 5, but its encoder only has layers -3 to 2",
     ),
     "unmask-without-table": (config(model_type="unmask"), CONFIG, "without its table 'unmask'"),
     "unmask-with-a-key-of-100-kB": (own_config(**{"k" * 100_000: 1}), CONFIG, "unknown key"),
     "encoders-a-list": (config(model_type="unmask", unmask={"encoders": []}), CONFIG, "'encoders'"),
     "encoders-a-number": (config(model_type="unmask", unmask={"encoders": 1}), CONFIG, "need a"),
-    "no-encoder": (shape(), CONFIG, "need one that is called main"),
+    "no-encoder": (shape(), CONFIG, "need one called 'main'"),
     "encoders-by-the-thousand": (shape(*[{}] * 1000), CONFIG, "'encoders' is "),
     "a-second-encoder-without-weights": (
         shape({}, {}, heads=PRETRAINING),
@@ -102,12 +102,12 @@ CONFIGS = {
     "encoders-that-borrow-in-a-circle": (
         shape({"borrows": "e1"}, {"borrows": "main"}),
         CONFIG,
-        "borrows the tokens of 'e1', which has none",
+        "borrows the token embeddings of 'e1', which",
     ),
     "layers-by-the-hundred-thousand": (
         shape({}, *[{"width": 2, "heads": 1, "inner_width": 1, "layers": 512}] * 63),
         CONFIG,
-        "a network has at most 1,024",
+        "at most 1,024 are allowed",
     ),
     "waves-of-sixty-four-encoders": (
         shape(*[{"positions": "sinusoidal", "max_length": 2**16}] * 64),
@@ -120,7 +120,7 @@ CONFIGS = {
             heads={f"d{n}": {"kind": "decoder", "vocab_size": 1, "layers": 512} for n in range(64)},
         ),
         CONFIG,
-        "a network has at most 1,024",
+        "at most 1,024 are allowed",
     ),
     "heads-of-a-shape-a-list": (
         config(model_type="unmask", unmask={"encoders": {"main": OWN}, "heads": []}),
@@ -142,7 +142,7 @@ CONFIGS = {
     "head-called-as-a-flag": (
         shape({}, heads={"training": {"kind": "pooler"}}),
         CONFIG,
-        "'training' is a flag of every module of torch; give it another name",
+        "'training' is an attribute of every torch module; choose another name",
     ),
     "head-called-as-a-path": (
         shape({}, heads={"../../etc/x": {"kind": "pooler"}}),

@@ -221,7 +221,7 @@ def test_all_can_be_frozen_but_the_head(model, tmp_path):
 
 def test_more_blocks_than_there_are_cannot_be_frozen(model):
     network = network_for(model.network.config)
-    with pytest.raises(SettingsError, match=r"model\.frozen is 3, and the model has 2 blocks"):
+    with pytest.raises(SettingsError, match=r"model\.frozen is 3, but the model has 2 layers"):
         freeze(network, 3, pooler=True)
 
 
@@ -310,7 +310,7 @@ def test_a_pooler_that_is_new_learns_though_the_rest_is_frozen(model, tmp_path):
 
 @pytest.mark.parametrize("layers", [[3], [-4], [1, 99]])
 def test_layers_that_are_not_there_are_refused(model, tmp_path, layers):
-    with pytest.raises(SettingsError, match=r"the model has 2 blocks; need numbers from 0"):
+    with pytest.raises(SettingsError, match=r"the model has 2 layers; need numbers from 0"):
         finetune(model, data(), tmp_path / "run", recipe(model={"head_layers": layers}))
 
 

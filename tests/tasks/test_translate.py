@@ -355,7 +355,7 @@ def test_forcing_moves_evenly_to_its_end():
         ({"smoothing": 1.0}, "'smoothing' is 1.0; input should be less than 1"),
         ({"forcing_by": "word"}, "'forcing_by' is 'word'; input should be 'step' or 'sentence'"),
         ({"search": {"beam": 2}}, r"\[search\]: unknown key 'beam'; did you mean 'beams'"),
-        ({"search": {"seed": 2}}, "seed is set, but nothing is drawn"),
+        ({"search": {"seed": 2}}, "seed is set, but it only applies to sampling"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):

@@ -390,11 +390,14 @@ def test_the_beams_of_a_text_are_the_same_whoever_is_searched_beside_it(kind):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.5}, "temperature is set, but nothing is drawn; set sample = true"),
-        ({"top_k": 5}, "top_k is set, but nothing is drawn"),
-        ({"top_p": 0.5}, "top_p is set, but nothing is drawn"),
-        ({"seed": 5}, "seed is set, but nothing is drawn"),
-        ({"sample": True, "beams": 2}, "sample and beams: words are drawn, or the best are kept"),
+        (
+            {"temperature": 0.5},
+            "temperature is set, but it only applies to sampling; set sample = true",
+        ),
+        ({"top_k": 5}, "top_k is set, but it only applies to sampling"),
+        ({"top_p": 0.5}, "top_p is set, but it only applies to sampling"),
+        ({"seed": 5}, "seed is set, but it only applies to sampling"),
+        ({"sample": True, "beams": 2}, "sample cannot be combined with beams above 1"),
         ({"beams": 0}, "'beams' is 0; input should be greater than or equal to 1"),
         ({"beams": 65}, "'beams' is 65; input should be less than or equal to 64"),
         ({"penalty": -1.0}, "'penalty' is -1.0; input should be greater than or equal to 0"),
