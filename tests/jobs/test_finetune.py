@@ -75,7 +75,7 @@ def test_what_a_word_gives_away_is_learned_and_saved_as_a_model(model, tmp_path)
     assert folder.network.shape.labels.names == ("seven", "six")
     assert folder.manifest["task"]["name"] == "classify"
     assert folder.manifest["provenance"]["model"] == "small"
-    assert "On held-out data" in (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "Scores on held-out data" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
 def test_the_encoder_and_the_pooler_are_taken_over_and_the_head_is_new(model):
