@@ -85,7 +85,7 @@ def head_statistics(
 ) -> list[HeadStatistic]:
     """Measure where each head attends, over all tokens of some texts; layer by layer."""
     total: Sums = np.zeros(())  # [habits + 1, L, H]
-    even, rows = 0.0, 0
+    uniform_entropy, token_count = 0.0, 0
     for text in texts:
         maps = model.attention(text)
         progress()
@@ -93,19 +93,25 @@ def head_statistics(
         if size < 3:  # [CLS] and [SEP] alone
             continue
         weights = maps.weights.astype(np.float64)  # [L, H, S, S]
-        sums: list[Sums] = [(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)]
+        sums: list[Sums] = [(weights * pattern).sum(axis=(2, 3)) for pattern in _kinds(maps)]
         bits = np.log2(np.maximum(weights, 1e-12))  # keeps 0 log 0 at 0
         sums.append((-weights * bits).sum(axis=(2, 3)))
         total = total + np.stack(sums)
         # Sums are over tokens, so a long text counts for more than a short one. Uniform attention
         # in a text of this size would have log2(size) bits for each token.
-        even += float(size * np.log2(size))
-        rows += size
-    if not rows:
-        raise SettingsError("no text with a word in it. Give texts to watch the heads read.")
-    means: list[list[list[float]]] = (total / rows).transpose(1, 2, 0).tolist()
+        uniform_entropy += float(size * np.log2(size))
+        token_count += size
+    if not token_count:
+        raise SettingsError("no text contains a word; need texts on which to measure the heads.")
+    means: list[list[list[float]]] = (total / token_count).transpose(1, 2, 0).tolist()
     return [
-        HeadStatistic(layer, head, dict(zip(PATTERNS, shares, strict=True)), entropy, even / rows)
+        HeadStatistic(
+            layer,
+            head,
+            dict(zip(PATTERNS, shares, strict=True)),
+            entropy,
+            uniform_entropy / token_count,
+        )
         for layer, heads in enumerate(means)
         for head, (*shares, entropy) in enumerate(heads)
     ]
@@ -114,11 +120,11 @@ def head_statistics(
 def _kinds(maps: AttentionMaps) -> list[Table]:
     """Return the attention that each of PATTERNS stands for.  -> 5 x [S, S] of 0 and 1"""
     size = len(maps.tokens)
-    word = np.array(maps.words)
+    word_index = np.array(maps.words)
     itself = np.eye(size)
-    same = (word[:, None] == word[None, :]) - itself  # other tokens of the word
+    same_word = (word_index[:, None] == word_index[None, :]) - itself  # other tokens of the word
     separators = np.tile(np.array(maps.special, float), (size, 1))
-    return [np.eye(size, k=-1), np.eye(size, k=1), itself, same, separators]
+    return [np.eye(size, k=-1), np.eye(size, k=1), itself, same_word, separators]
 
 
 @dataclass(frozen=True)
@@ -157,10 +163,10 @@ class AttributedText:
         """The attention weights of every layer and head."""
         return self.model.maps_of(self.example, self.weights)
 
-    def embedded(self, *, blank: bool = False) -> Tensor:
-        """Compute the embeddings; if `blank`, with [PAD] for every word.  -> [1, S, D]"""
+    def embedded(self, *, baseline: bool = False) -> Tensor:
+        """Compute the embeddings; if `baseline`, with [PAD] for every word.  -> [1, S, D]"""
         tokens = self.batch.tokens
-        if blank:
+        if baseline:
             special = torch.tensor([self.example.special])
             # [CLS] and [SEP] stay, so attributions only measure what the words add.
             tokens = torch.where(special, tokens, self.model.tokenizer.vocabulary.pad)
@@ -187,11 +193,13 @@ class AttributedText:
     def without(self, mute: Ablated) -> list[float]:
         """Compute the values of the answer with some heads ablated."""
         config = self.network.config
-        for layer, own in mute.items():
-            if not 0 <= layer < config.layers or any(not 0 <= head < config.heads for head in own):
+        for layer, layer_heads in mute.items():
+            if not 0 <= layer < config.layers or any(
+                not 0 <= head < config.heads for head in layer_heads
+            ):
                 raise SettingsError(
-                    f"layer {layer}, heads {own}: the model has layers 0 to {config.layers - 1} "
-                    f"with heads 0 to {config.heads - 1}."
+                    f"layer {layer}, heads {layer_heads}: the model has layers 0 to "
+                    f"{config.layers - 1} with heads 0 to {config.heads - 1}."
                 )
         with torch.no_grad(), listening(self.network, ablating(mute)):
             values: list[float] = self.asked.values(self.trace(self.input)).tolist()
@@ -216,10 +224,10 @@ class AttributedText:
 
         with torch.enable_grad():
             # One point of the path at a time, because mask and positions are those of one row.
-            found: Tensor = IntegratedGradients(score).attribute(
-                self.embedded(), self.embedded(blank=True), n_steps=STEPS, internal_batch_size=1
+            attributions: Tensor = IntegratedGradients(score).attribute(
+                self.embedded(), self.embedded(baseline=True), n_steps=STEPS, internal_batch_size=1
             )
-        return _per_token(found.detach())
+        return _per_token(attributions.detach())
 
     def _asked(self) -> ProbedAnswer:
         """Choose the answer for this model and text, as the module docstring describes."""
@@ -233,7 +241,7 @@ class AttributedText:
         return self._vector()
 
     def _refuse_another(self, head: str) -> None:
-        refuse_other_encoders(self.network, self.model.path, [head], "explanations follow")
+        refuse_other_encoders(self.network, self.model.path, [head], "attribution covers")
 
     def _label(self, labels: LabelsConfig) -> ProbedAnswer:
         shares = SHARES[labels.answer]
@@ -253,11 +261,11 @@ class AttributedText:
         def shares(trace: Trace) -> Tensor:
             return self._scores(trace).softmax(dim=dim)
 
-        found = shares(self.states)
+        probabilities = shares(self.states)
         if OUTSIDE in labels.names:
             # Otherwise "O", the tag of most tokens, would fill the list.
-            found[:, labels.names.index(OUTSIDE)] = 0.0
-        best = found.flatten().topk(min(TOP, found.numel())).indices
+            probabilities[:, labels.names.index(OUTSIDE)] = 0.0
+        best = probabilities.flatten().topk(min(TOP, probabilities.numel())).indices
         names = [f"{label}: {token}" for token in tokens for label in labels.names]
         return ProbedAnswer(
             "tokens",
@@ -272,7 +280,7 @@ class AttributedText:
 
         best = scores(self.states).topk(TOP).indices
         return ProbedAnswer(
-            "the hidden token",
+            "the masked token",
             [self.model.token(i) for i in best.tolist()],
             lambda trace: scores(trace).softmax(dim=-1)[best],
             lambda trace: scores(trace)[best[0]],
@@ -283,12 +291,12 @@ class AttributedText:
             return mean_of_texts(trace[-1], self.batch)[0]
 
         # A vector has no score to follow, so its projection on the unchanged vector stands for it.
-        truth = F.normalize(mean(self.states), dim=0)
+        direction = F.normalize(mean(self.states), dim=0)
         return ProbedAnswer(
-            "the vector",
-            ["cosine to what it is"],
-            lambda trace: F.normalize(mean(trace), dim=0)[None] @ truth,
-            lambda trace: mean(trace) @ truth,
+            "the vector of the text",
+            ["cosine to the original vector"],
+            lambda trace: F.normalize(mean(trace), dim=0)[None] @ direction,
+            lambda trace: mean(trace) @ direction,
         )
 
     def _scores(self, trace: Trace) -> Tensor:
@@ -303,7 +311,7 @@ SHARES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _per_token(found: Tensor) -> Table:
+def _per_token(attributions: Tensor) -> Table:
     """Sum attributions over the embedding dimensions.  [1, S, D] -> [S]"""
-    out: Table = found[0].sum(dim=-1).numpy()
-    return out
+    token_attributions: Table = attributions[0].sum(dim=-1).numpy()
+    return token_attributions
