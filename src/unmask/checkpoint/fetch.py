@@ -263,7 +263,7 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
             snapshot: str = snapshot_download(
                 name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
             )
-            _keep(Path(snapshot), target, {"source": HUB + name, "commit": commit})
+            _copy_snapshot(Path(snapshot), target, {"source": HUB + name, "commit": commit})
     except UserError:
         raise
     except (OSError, ValueError) as error:  # covers all exceptions of the hub's client
@@ -273,7 +273,7 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
         ) from None
 
 
-def _keep(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:
+def _copy_snapshot(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:
     """Copy the files of a hub snapshot, which may be links into a cache, into a model folder."""
     files = [path for path in snapshot.iterdir() if path.is_file()]
     if not any(path.suffix == ".safetensors" for path in files):

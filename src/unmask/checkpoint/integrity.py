@@ -54,7 +54,7 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
         remove_leftovers(target.parent, f".{escape(target.name)}.tmp-*")
         with temporary_folder(target) as temporary:
             yield temporary
-            _seal(temporary, about)
+            _write_manifest(temporary, about)
             put_in_place(temporary, target)
             fsync(target.parent)
     except OSError as error:
@@ -134,7 +134,7 @@ def _verify_file(path: Path, entry: dict[str, object]) -> None:
         )
 
 
-def _seal(folder: Path, about: dict[str, Any]) -> None:
+def _write_manifest(folder: Path, about: dict[str, Any]) -> None:
     """Sync every file to disk, then write the manifest that lists them all."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):

@@ -169,24 +169,24 @@ def our_encoders(table: Table, path: Path) -> dict[str, ModelConfig]:
                 f"{path}: the model type is 'unmask', but the table 'unmask' is missing."
             )
         if "encoders" in stored:
-            return _checked(Shape, stored, {}, path).encoders
-        return {MAIN: _checked(ModelConfig, stored, {}, path)}  # as version 0.1 wrote it
+            return _validated(Shape, stored, {}, path).encoders
+        return {MAIN: _validated(ModelConfig, stored, {}, path)}  # as version 0.1 wrote it
     for key, ordinary in (("position_embedding_type", "absolute"), ("add_cross_attention", False)):
         if table.get(key, ordinary) != ordinary:
             raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; in BERT it is {ordinary!r}.")
     hidden_act = table.get("hidden_act", "gelu")
     settings: dict[str, object] = {
-        "activation": _known("hidden_act", hidden_act, ACTIVATIONS, path)
+        "activation": _translated("hidden_act", hidden_act, ACTIVATIONS, path)
     }
     for ours, theirs in CONFIG_KEYS.items():
         if theirs in table:
             settings[ours] = table[theirs]
         elif ours not in OPTIONAL:
             raise FolderError(f"{path}: '{theirs}' is missing; every BERT config has it.")
-    return {MAIN: _checked(ModelConfig, settings, CONFIG_KEYS, path)}
+    return {MAIN: _validated(ModelConfig, settings, CONFIG_KEYS, path)}
 
 
-def _checked(
+def _validated(
     settings_class: type[S], values: Table, keys: Mapping[str, str], where: Path | str
 ) -> S:
     """Validate settings; errors name the keys of config.json instead of unmask's."""
@@ -200,7 +200,7 @@ def _checked(
         raise FolderError(message) from None
 
 
-def _known(key: str, name: object, table: Mapping[str, T], path: Path) -> T:
+def _translated(key: str, name: object, table: Mapping[str, T], path: Path) -> T:
     """Translate a name in config.json, or refuse one that the table does not have."""
     if not isinstance(name, str) or name not in table:
         raise FolderError(f"{path}: {unknown_name(key, str(name), table)}")
@@ -230,7 +230,7 @@ def our_shape(
     """Build the shape of a network from config.json; BERT's heads are found by their tensors."""
     stored = table.get("unmask")
     if table.get("model_type") == "unmask" and isinstance(stored, dict) and "encoders" in stored:
-        return _checked(Shape, stored, {}, path)
+        return _validated(Shape, stored, {}, path)
     # `architectures` is no help here: published folders name BertForMaskedLM and also carry a
     # pooler and a next-sentence head.
     heads: Heads = {}
@@ -240,18 +240,18 @@ def our_shape(
         heads[TOKENS] = TokensConfig()
     if "cls.seq_relationship.weight" in sizes:
         heads[PAIR] = PAIRS
-    labels = _labels(table, sizes, path)
+    labels = _label_head(table, sizes, path)
     if labels:
         heads[LABELS] = labels
     # Version 0.1 wrote these beside the config of the encoder.
     for name, old_head in _table(table, "unmask_heads", path).items():
         where, old_keys = f"unmask_heads.{name}", {old: new for new, old in OLD_LABELS_KEYS.items()}
         stored = labels_table(_table({where: old_head}, where, path))
-        heads[name] = _checked(LabelsConfig, stored, old_keys, f"{path} [{where}]")
+        heads[name] = _validated(LabelsConfig, stored, old_keys, f"{path} [{where}]")
     if table.get("unmask_decoder") is not None:
         decoder = _table(table, "unmask_decoder", path)
-        heads[DECODER] = _checked(DecoderConfig, decoder, {}, f"{path} [unmask_decoder]")
-    return _checked(Shape, {"encoders": encoders, "heads": heads}, {}, path)
+        heads[DECODER] = _validated(DecoderConfig, decoder, {}, f"{path} [unmask_decoder]")
+    return _validated(Shape, {"encoders": encoders, "heads": heads}, {}, path)
 
 
 def _table(table: Table, key: str, path: Path) -> dict[str, object]:
@@ -262,11 +262,13 @@ def _table(table: Table, key: str, path: Path) -> dict[str, object]:
     return value
 
 
-def _labels(table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path) -> LabelsConfig | None:
+def _label_head(
+    table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path
+) -> LabelsConfig | None:
     """Read the label head of a fine-tuned BERT; None if it has none."""
     architectures = table.get("architectures")
     claimed = architectures[0] if isinstance(architectures, list) and architectures else MODEL
-    label_kind = _known("architecture", claimed, ARCHITECTURES, path)
+    label_kind = _translated("architecture", claimed, ARCHITECTURES, path)
     if label_kind is None:
         return None
     layer = "qa_outputs.weight" if label_kind == "span" else "classifier.weight"
@@ -281,18 +283,18 @@ def _labels(table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path) -> L
         "on": label_kind,
         "names": names,
         "dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
-        "answer": _answer(table, len(names), path) if label_kind == "text" else "one",
+        "answer": _label_answer(table, len(names), path) if label_kind == "text" else "one",
         "mix": table.get("unmask_layers") or "last",  # as version 0.1 wrote it
     }
-    return _checked(LabelsConfig, values, LABELS_KEYS, path)
+    return _validated(LabelsConfig, values, LABELS_KEYS, path)
 
 
-def _answer(table: Table, count: int, path: Path) -> LabelAnswer:
+def _label_answer(table: Table, count: int, path: Path) -> LabelAnswer:
     """Read what the labels of a text mean; by default, a single label is a number."""
     problem_type = table.get("problem_type")
     if problem_type is None:
         return "number" if count == 1 else "one"
-    return _known("problem_type", problem_type, PROBLEMS, path)
+    return _translated("problem_type", problem_type, PROBLEMS, path)
 
 
 def _label_names(table: Table, shape: tuple[int, ...], path: Path) -> tuple[str, ...]:

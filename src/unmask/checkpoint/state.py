@@ -120,7 +120,7 @@ def load_state(path: Path) -> State:
         raise FolderError(f"{path}: has no unmask.json, so unmask did not publish it.")
     if not (path / STATE).is_file() or not (path / OPTIMIZER).is_file():
         raise FolderError(f"{path}: has no training state to resume from, only a model.")
-    moments = {_moment(key): tensor for key, tensor in _read(path / OPTIMIZER).items()}
+    moments = {_optimizer_key(key): tensor for key, tensor in _read(path / OPTIMIZER).items()}
     objective_parameters = _read(path / OBJECTIVE) if (path / OBJECTIVE).is_file() else {}
     return State(path, model.network, moments, objective_parameters, read_json(path / STATE))
 
@@ -132,10 +132,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise FolderError(f"{path}: cannot be read: {str(error)[:200]}") from None
 
 
-def _moment(key: str) -> str:
+def _optimizer_key(key: str) -> str:
     """Translate the name of an optimizer's tensor to today's.
 
-    >>> _moment("exp_avg/encoder.norm.weight")
+    >>> _optimizer_key("exp_avg/encoder.norm.weight")
     'exp_avg/encoders.main.embeddings.norm.weight'
     """
     kind, _, name = key.partition("/")

@@ -55,7 +55,7 @@ def embed_file(
             "standard input can be read only once. Give a file of texts, or use .npy or .jsonl."
         )
     read_texts(source, column=column)  # refuses a wrong path before work begins
-    description = _about(model, source, column, options)
+    description = _job_description(model, source, column, options)
     width = width_of(options, model.network.config.width)
     with open_vectors(out, width, description) as rows:
         resumed_rows = rows.safe
@@ -72,9 +72,9 @@ def embed_file(
                     rows.save()
                 progress(1)
         except TextTooLong as error:
-            raise _named(error, source, column, resumed_rows) from None
+            raise _with_location(error, source, column, resumed_rows) from None
         # If the file was written to while it was read, vectors no longer belong to its lines.
-        if description != _about(model, source, column, options):
+        if description != _job_description(model, source, column, options):
             raise DataError(
                 f"{source}: was changed while it was read, so the vectors mix old and new texts "
                 "and were removed. Run the command again."
@@ -95,7 +95,7 @@ def _records(source: str, column: str | None, watcher: ErrorPolicy = REFUSE) -> 
     return refuse_empty(source, records)
 
 
-def _about(
+def _job_description(
     model: Model, source: str, column: str | None, options: EmbedOptions
 ) -> dict[str, object] | None:
     """Describe all that the vectors depend on; None for standard input, which cannot resume."""
@@ -112,7 +112,7 @@ def _about(
     }
 
 
-def _named(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
+def _with_location(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
     """Name the line or record of the text; the error counts from where the job resumed."""
     if source == "-":
         return error

@@ -62,7 +62,7 @@ def run_in_order(
             # few batches some cores would be idle; larger batches on all cores are then faster.
             batches = list(by_length(group, worker_tokens or WORKER_TOKENS))
             map_batches: _Map = map
-            if workers == 1 or _idle(len(batches), workers) > IDLE:
+            if workers == 1 or _idle_share(len(batches), workers) > IDLE:
                 batches = list(by_length(group, tokens))
             else:
                 batches.reverse()  # end with the cheapest batches, so that workers finish together
@@ -104,7 +104,7 @@ def cores() -> int:
     return _CORES.get() or torch.get_num_threads()
 
 
-def _idle(batches: int, workers: int) -> float:
+def _idle_share(batches: int, workers: int) -> float:
     """Estimate the idle share of the workers, if all parts take equally long."""
     rounds = -(-batches // workers)
     return 1.0 - batches / (rounds * workers)

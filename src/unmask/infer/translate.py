@@ -68,16 +68,16 @@ class Translator:
         """Align a translation with its source; without `target`, align the model's own."""
         if target is None:
             (translation,) = self.translate([source], split=False)
-            return self._looked(source, translation.words or ())
-        token_ids = self._said.encode(target).ids[1:-1]  # without [CLS] and [SEP]
+            return self._align(source, translation.words or ())
+        token_ids = self._target_tokenizer.encode(target).ids[1:-1]  # without [CLS] and [SEP]
         if len(token_ids) >= self.most:
             raise DataError(
                 f"the translation has {len(token_ids):,} tokens; the model generates at most "
                 f"{self.most - 1}. Shorten it."
             )
-        return self._looked(source, token_ids)
+        return self._align(source, token_ids)
 
-    def _looked(self, source: str, token_ids: Sequence[int]) -> WordAlignment:
+    def _align(self, source: str, token_ids: Sequence[int]) -> WordAlignment:
         alignment = alignment_of(
             self.network, self.tokens, self.tokens.source.encode(source).ids, token_ids
         )
@@ -91,6 +91,6 @@ class Translator:
         )
 
     @property
-    def _said(self) -> Tokenizer:
+    def _target_tokenizer(self) -> Tokenizer:
         """The tokenizer of the target language, which may be that of the source."""
         return self.tokens.target or self.tokens.source

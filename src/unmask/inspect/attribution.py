@@ -93,7 +93,9 @@ def head_statistics(
         if size < 3:  # [CLS] and [SEP] alone
             continue
         weights = maps.weights.astype(np.float64)  # [L, H, S, S]
-        sums: list[Sums] = [(weights * pattern).sum(axis=(2, 3)) for pattern in _kinds(maps)]
+        sums: list[Sums] = [
+            (weights * pattern).sum(axis=(2, 3)) for pattern in _pattern_masks(maps)
+        ]
         bits = np.log2(np.maximum(weights, 1e-12))  # keeps 0 log 0 at 0
         sums.append((-weights * bits).sum(axis=(2, 3)))
         total = total + np.stack(sums)
@@ -117,7 +119,7 @@ def head_statistics(
     ]
 
 
-def _kinds(maps: AttentionMaps) -> list[Table]:
+def _pattern_masks(maps: AttentionMaps) -> list[Table]:
     """Return the attention that each of PATTERNS stands for.  -> 5 x [S, S] of 0 and 1"""
     size = len(maps.tokens)
     word_index = np.array(maps.words)
@@ -156,7 +158,7 @@ class AttributedText:
             self.states = self.trace(self.input)
         self.weights = [layer.detach() for layer in weights]
         with torch.no_grad():
-            self.asked = self._asked()
+            self.asked = self._probe()
 
     @property
     def maps(self) -> AttentionMaps:
@@ -229,21 +231,25 @@ class AttributedText:
             )
         return _per_token(attributions.detach())
 
-    def _asked(self) -> ProbedAnswer:
+    def _probe(self) -> ProbedAnswer:
         """Choose the answer for this model and text, as the module docstring describes."""
         ids, mask = self.example.ids, self.model.tokenizer.vocabulary.mask
         if labels := self.network.shape.labels:
-            self._refuse_another(LABELS)
-            return self._label(labels) if labels.on == "text" else self._places(labels)
+            self._refuse_other_encoder(LABELS)
+            return (
+                self._probe_text_labels(labels)
+                if labels.on == "text"
+                else self._probe_token_labels(labels)
+            )
         if TOKENS in self.network.heads and mask in ids:
-            self._refuse_another(TOKENS)
-            return self._hidden(ids.index(mask))
-        return self._vector()
+            self._refuse_other_encoder(TOKENS)
+            return self._probe_masked_token(ids.index(mask))
+        return self._probe_vector()
 
-    def _refuse_another(self, head: str) -> None:
+    def _refuse_other_encoder(self, head: str) -> None:
         refuse_other_encoders(self.network, self.model.path, [head], "attribution covers")
 
-    def _label(self, labels: LabelsConfig) -> ProbedAnswer:
+    def _probe_text_labels(self, labels: LabelsConfig) -> ProbedAnswer:
         shares = SHARES[labels.answer]
         best = self._scores(self.states).argmax()
         return ProbedAnswer(
@@ -253,7 +259,7 @@ class AttributedText:
             lambda trace: self._scores(trace)[best],
         )
 
-    def _places(self, labels: LabelsConfig) -> ProbedAnswer:
+    def _probe_token_labels(self, labels: LabelsConfig) -> ProbedAnswer:
         """The most probable tags of tokens, or start and end positions of an answer span."""
         tokens = self.model.tokens_of(self.example)
         dim = 0 if labels.on == "span" else 1  # spans choose a token, tags a label
@@ -274,7 +280,7 @@ class AttributedText:
             lambda trace: self._scores(trace).flatten()[best[0]],
         )
 
-    def _hidden(self, place: int) -> ProbedAnswer:
+    def _probe_masked_token(self, place: int) -> ProbedAnswer:
         def scores(trace: Trace) -> Tensor:
             return self.network.token_scores(self.network.mixed(trace, TOKENS)[:, place])[0]
 
@@ -286,7 +292,7 @@ class AttributedText:
             lambda trace: scores(trace)[best[0]],
         )
 
-    def _vector(self) -> ProbedAnswer:
+    def _probe_vector(self) -> ProbedAnswer:
         def mean(trace: Trace) -> Tensor:
             return mean_of_texts(trace[-1], self.batch)[0]
 

@@ -81,7 +81,7 @@ def compile_model(
         # Calibration and comparison never share a text: agreement on the texts that the ranges were
         # fitted to would be too good.
         with observing(network) as ranges:
-            _answers(model, _Alone(network), records[::2])
+            _answers(model, _SingleWorkerForward(network), records[::2])
         network = quantized(network, ranges)
     compared: list[Agreements] = []
 
@@ -90,7 +90,9 @@ def compile_model(
         say("writing the graph")
         write_rows(network, folder / COMPILED)
         say(f"comparing the answers to {len(records[1::2]):,} other texts")
-        compared.append(_compared(model, CompiledForward(folder / COMPILED), records[1::2], say))
+        compared.append(
+            _compare_answers(model, CompiledForward(folder / COMPILED), records[1::2], say)
+        )
         agreement = compared[-1]
         bar = agreement.bar if least is None else least
         if not agreement.found >= bar:  # written this way, NaN is refused, too
@@ -139,7 +141,7 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
     return records
 
 
-def _compared(
+def _compare_answers(
     model: Model, compiled: CompiledForward, records: Sequence[Any], say: Callable[[str], None]
 ) -> Agreements:
     expected, actual = (_answers(model, forward, records) for forward in (model.live, compiled))
@@ -166,7 +168,7 @@ def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any
     return list(model_copy.predict(records))
 
 
-class _Alone(LiveForward):
+class _SingleWorkerForward(LiveForward):
     """A network that runs one batch at a time: observers of ranges are not thread-safe."""
 
     @property
