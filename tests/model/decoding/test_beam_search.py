@@ -72,7 +72,7 @@ def run(speaker, numbers, **how):
     search = begun(speaker, numbers, **how)
     while not search.done:
         search.step()
-    return search.found()
+    return search.hypotheses()
 
 
 def score_of(fable, number, words):
@@ -227,7 +227,7 @@ def test_step_by_step_ends_with_what_a_search_finds(how):
     while not growing.done:
         growing.step()
         steps += 1
-        found = growing.found()
+        found = growing.hypotheses()
         assert len(found) == 12
         assert all(len(one.words) <= min(steps, n) for one, n in zip(found, limits, strict=True))
     assert steps <= max(limits)
@@ -239,7 +239,7 @@ def test_who_keeps_one_text_each_never_takes_a_word_back(how):
     search, before = begun(Fable(7), range(12), **how), [[]] * 12
     while not search.done:
         search.step()
-        now = [one.words for one in search.found()]
+        now = [one.words for one in search.hypotheses()]
         assert all(after[: len(said)] == said for said, after in zip(before, now, strict=True))
         before = now
     assert any(before)

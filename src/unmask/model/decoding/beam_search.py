@@ -2,8 +2,8 @@
 
 A decoder needs a method `step`, its state a method `select`; the search uses nothing else of them.
 The texts of a batch are searched together, leave the batch when they are finished, and never
-affect each other's results. `Search.found` returns the best hypotheses so far at any time, which
-is how results are streamed.
+affect each other's results. `Search.hypotheses` returns the best hypotheses so far at any time,
+which is how results are streamed.
 """
 
 from abc import ABC, abstractmethod
@@ -60,11 +60,11 @@ class SpecialIds:
 class Search(ABC, Generic[S]):
     """A batch of texts that are being generated."""
 
-    speaker: StepDecoder[S]
+    decoder: StepDecoder[S]
     state: S
-    words: Tensor  # last token of each sequence
+    tokens: Tensor  # last token of each sequence
     limits: Tensor  # [N] maximum number of tokens of each text
-    marks: SpecialIds
+    special: SpecialIds
 
     def __post_init__(self) -> None:
         self.at = 0  # number of steps taken
@@ -76,13 +76,13 @@ class Search(ABC, Generic[S]):
         """Generate one more token of every text that is not finished."""
 
     @abstractmethod
-    def found(self) -> list[Hypothesis]:
+    def hypotheses(self) -> list[Hypothesis]:
         """Return the best hypothesis of each text so far."""
 
     def _scores(self) -> Tensor:
         """Let the decoder read the last tokens and return its scores of the next ones."""
-        scores, self.state = self.speaker.step(self.state, self.words)
-        never = list(self.marks.never)
+        scores, self.state = self.decoder.step(self.state, self.tokens)
+        never = list(self.special.never)
         scores[:, never] = MINUS_INF
         return scores
 
@@ -123,7 +123,7 @@ def search(
     running = begin(decoder, state, tokens, limits, special, settings, numbers)
     while not running.done:
         running.step()
-    return running.found()
+    return running.hypotheses()
 
 
 def _most_likely(scores: Tensor, texts: Tensor, step: int) -> Tensor:
@@ -156,17 +156,17 @@ class _SingleSequenceSearch(Search[S]):
         self.total[open_texts] += log_probability[unfinished]
         self.generated[open_texts, step] = tokens[unfinished]
         # The end token does not count.
-        self.length[open_texts] = step + (tokens[unfinished] != self.marks.end)
-        unfinished = unfinished & (tokens != self.marks.end) & (step + 1 < self.limits[texts])
+        self.length[open_texts] = step + (tokens[unfinished] != self.special.end)
+        unfinished = unfinished & (tokens != self.special.end) & (step + 1 < self.limits[texts])
         remaining = int(unfinished.sum())
         self.at, self.done = step + 1, not remaining
         if remaining and remaining <= COMPACT_BELOW * len(texts):
             (keep,) = unfinished.nonzero(as_tuple=True)
             self.state = self.state.select(keep)
             texts, tokens, unfinished = texts[keep], tokens[keep], unfinished[keep]
-        self.texts, self.words, self.unfinished = texts, tokens, unfinished
+        self.texts, self.tokens, self.unfinished = texts, tokens, unfinished
 
-    def found(self) -> list[Hypothesis]:
+    def hypotheses(self) -> list[Hypothesis]:
         """Return the tokens of each text so far."""
         tokens: list[list[int]] = self.generated.tolist()
         lengths: list[int] = self.length.tolist()
@@ -222,7 +222,7 @@ class _BeamSearch(Search[S]):
         self.count = self.settings.beams
         sequences = self.texts.repeat_interleave(self.count)
         self.state = self.state.select(sequences, self.count)
-        self.words = self.words[sequences]  # [M * beams] last token of each beam
+        self.tokens = self.tokens[sequences]  # [M * beams] last token of each beam
         self.generated = self.limits.new_zeros(len(sequences), 0)
         shape = len(self.texts), self.count
         self.scores = torch.full(shape, MINUS_INF, device=self.limits.device)
@@ -231,7 +231,7 @@ class _BeamSearch(Search[S]):
         self.scores[:, 0] = 0.0
         self.ended: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(len(self.limits))]
 
-    def found(self) -> list[Hypothesis]:
+    def hypotheses(self) -> list[Hypothesis]:
         """Return the best ended hypothesis of each text, or else the best open beam."""
         best = [Hypothesis([], 0.0)] * len(self.ended)  # for texts with a limit of 0
         texts: list[int] = self.texts.tolist()
@@ -259,15 +259,15 @@ class _BeamSearch(Search[S]):
         ).flatten(1)
         best, chosen = totals.topk(2 * self.count, dim=1)  # of [M, beams * per_beam]
         beam, token = chosen // per_beam, tokens.view_as(totals).gather(1, chosen)  # [M, 2 * beams]
-        ends = token == self.marks.end
+        ends = token == self.special.end
         self._finish(best, beam, ends)
         order = ends.long().argsort(dim=1, stable=True)  # open ones first, still best first
         kept = order[:, : self.count]
         self.scores, beam = best.gather(1, kept), beam.gather(1, kept)
         first_rows = torch.arange(len(beam), device=beam.device)[:, None] * self.count
         rows = (first_rows + beam).flatten()
-        self.words = token.gather(1, kept).flatten()
-        self.generated = torch.cat([self.generated[rows], self.words[:, None]], dim=1)
+        self.tokens = token.gather(1, kept).flatten()
+        self.generated = torch.cat([self.generated[rows], self.tokens[:, None]], dim=1)
         self._drop_finished(rows)
         self.at += 1
 
@@ -319,4 +319,4 @@ class _BeamSearch(Search[S]):
         staying_rows = staying.repeat_interleave(self.count)
         self.state = self.state.select(rows[staying_rows], self.count)
         self.texts, self.scores = self.texts[staying], self.scores[staying]
-        self.words, self.generated = self.words[staying_rows], self.generated[staying_rows]
+        self.tokens, self.generated = self.tokens[staying_rows], self.generated[staying_rows]

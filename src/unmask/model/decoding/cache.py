@@ -31,38 +31,38 @@ class KVStorage:
 class KVCache:
     """Keys and values of the first `length` tokens of a storage."""
 
-    room: KVStorage
+    storage: KVStorage
     length: int = 0
 
     @property
     def keys(self) -> Tensor:
         """Keys of all cached tokens.  [B, H, K, d]"""
-        return self.room.keys[:, :, : self.length]
+        return self.storage.keys[:, :, : self.length]
 
     @property
     def values(self) -> Tensor:
         """Values of all cached tokens.  [B, H, K, d]"""
-        return self.room.values[:, :, : self.length]
+        return self.storage.values[:, :, : self.length]
 
     def add(self, keys: Tensor, values: Tensor) -> None:
         """Append the keys and values of more tokens.  2 x [B, H, M, d]"""
         length = self.length + keys.shape[2]
         # Move if another cache has appended to this storage, or if it is full. Doubling the
         # capacity makes moves rare.
-        if self.room.used != self.length or self.room.keys.shape[2] < length:
+        if self.storage.used != self.length or self.storage.keys.shape[2] < length:
             batch, heads, _, size = keys.shape
             shape = (batch, heads, max(MIN_CAPACITY, 2 * length), size)
             storage = KVStorage(keys.new_empty(shape), values.new_empty(shape))
             storage.keys[:, :, : self.length] = self.keys
             storage.values[:, :, : self.length] = self.values
-            self.room = storage
-        self.room.keys[:, :, self.length : length] = keys
-        self.room.values[:, :, self.length : length] = values
-        self.room.used = self.length = length
+            self.storage = storage
+        self.storage.keys[:, :, self.length : length] = keys
+        self.storage.values[:, :, self.length : length] = values
+        self.storage.used = self.length = length
 
     def select(self, indices: Tensor) -> "KVCache":
         """Copy some sequences, possibly repeated, to a storage of the same capacity.  [M]"""
-        shape = (len(indices), *self.room.keys.shape[1:])
+        shape = (len(indices), *self.storage.keys.shape[1:])
         storage = KVStorage(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
         chosen = KVCache(storage, self.length)
         # Copied straight to their destination: several times as fast as tensor[indices] and a move.
