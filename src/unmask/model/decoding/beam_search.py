@@ -35,7 +35,7 @@ class DecoderState(Protocol):
     """State of a decoder after the tokens of each sequence so far."""
 
     def select(self, indices: Tensor, group_size: int = 1) -> Self:
-        """Select sequences, possibly repeated; each group of `each` belongs to one text."""
+        """Select sequences, possibly repeated; every `group_size` of them are of one text."""
 
 
 S = TypeVar("S", bound=DecoderState)
@@ -247,7 +247,7 @@ class _BeamSearch(Search[S]):
         """Extend every beam by one token and keep the best beams of each text."""
         scores = self._scores()
         # Twice as many candidates as beams: each beam can end in one way only, so at least half of
-        # the candidates go on. The best 2 * beams of a text are among the best 2 * beams of each
+        # the candidates continue. The best 2 * beams of a text are among the best 2 * beams of each
         # beam, so no pass over all beams' vocabularies together is needed.
         per_beam = min(2 * self.count, scores.shape[1])
         highest, tokens = scores.topk(per_beam)

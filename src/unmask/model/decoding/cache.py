@@ -114,7 +114,7 @@ class EncoderCache:
         )
 
     def select(self, indices: Tensor, group_size: int = 1) -> "EncoderCache":
-        """Select texts, possibly repeated; `each` is not needed, as nothing is shared.  [M]"""
+        """Select texts, possibly repeated; `group_size` is ignored, as nothing is shared.  [M]"""
         layers = tuple(cache.select(indices) for cache in self.layers)
         if self.owner is None:
             return replace(self, layers=layers)

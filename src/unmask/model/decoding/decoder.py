@@ -42,7 +42,7 @@ class TransformerState:
     added: Tensor | None  # [texts, 1, 1, K] to the scores of cross-attention
 
     def select(self, indices: Tensor, group_size: int = 1) -> "TransformerState":
-        """Select sequences, possibly repeated; each group of `each` belongs to one text.  [M]"""
+        """Select sequences, possibly repeated; every `group_size` of them are of one text.  [M]"""
         count = len(self.source[0])
         texts = selected_texts(indices, len(self.words[0].keys) // count, group_size, count)
         state = replace(self, words=tuple(cache.select(indices) for cache in self.words))

@@ -84,7 +84,7 @@ class RecurrentState:
     real: Tensor  # [texts, L] mask of the source's real tokens
 
     def select(self, indices: Tensor, group_size: int = 1) -> "RecurrentState":
-        """Select sequences, possibly repeated; each group of `each` belongs to one text.  [M]"""
+        """Select sequences, possibly repeated; every `group_size` of them are of one text.  [M]"""
         count = len(self.real)
         texts = selected_texts(indices, len(self.context) // count, group_size, count)
         cell = tuple(part[:, indices] for part in self.cell)

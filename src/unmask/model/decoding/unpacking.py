@@ -41,8 +41,8 @@ class TextPlaces:
 def selected_texts(indices: Tensor, per_text: int, group_size: int, count: int) -> Tensor | None:
     """Return the text of each group of selected sequences; None if all `count` texts are kept.
 
-    Every text had `before` sequences. Groups of `each` sequences may move, repeat or be left out,
-    but a group never mixes texts.  [N] -> [N // each]
+    Every text had `per_text` sequences. Groups of `group_size` sequences may move, repeat or be
+    skipped, but a group never mixes texts.  [N] -> [N // group_size]
     """
     texts = (indices // per_text).view(len(indices) // group_size, group_size)
     assert bool((texts == texts[:, :1]).all()), "a group mixes sequences of different texts"
