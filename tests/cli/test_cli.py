@@ -68,9 +68,9 @@ MISTAKES = {
         ["convert", "./nowhere", "--out", "m"],
         "nowhere: no such folder",
     ),
-    "folder to convert that is no model": (["convert", ".", "--out", "m"], "no config.json in it"),
+    "folder to convert that is no model": (["convert", ".", "--out", "m"], "has no config.json"),
     "folder that exists to convert to": (["convert", ".", "--out", "/"], "already exists"),
-    "folder that is no model": (["info", "."], "no config.json in it; need the folder of a model"),
+    "folder that is no model": (["info", "."], "has no config.json; need a model folder"),
     "folder that exists to get into": (["get", "minilm", "--out", "/"], "already exists"),
     "a name too long": (["info", "m" * 300], "File name too long. Check the path"),
     "pair of one": (["tokenize", "minilm", "a", "--pair"], "--pair: 1 texts?; need exactly two"),
@@ -273,7 +273,7 @@ def test_a_folder_of_another_architecture_is_refused_by_name(unmask, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     message = said(unmask("info", tmp_path))
     assert "'gpt2'" in message
-    assert "it is not BERT" in message
+    assert "is not BERT" in message
 
 
 @pytest.mark.parametrize("verb", ["vocab learn", "convert"])

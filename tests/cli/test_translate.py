@@ -81,7 +81,7 @@ def test_a_comparison_ends_in_a_table(unmask, place):
         (("train", "--train", "missing.tsv", "--dev", "missing.tsv"), "missing.tsv"),
         (("train", "data", "--from", "xx", "--to", "yy", "--recipe", "lstn"), "lstm"),
         (("run", "nowhere"), "nowhere"),
-        (("run", "run/model", "--top-k", "5"), "nothing is drawn; set sample"),
+        (("run", "run/model", "--top-k", "5"), "it only applies to sampling; set sample"),
         (("run", "run/model", "--beams", "2", "--sample"), "sample and beams"),
         (("look", "run/model", "hund", "--out", "x.png"), "need .svg"),
     ],

@@ -6,9 +6,9 @@ from tests.faults.spoil import *
 
 # name of the case: (how to spoil, the file that the message names, a part of the reason)
 CONFIGS = {
-    "missing": (removed(CONFIG), CONFIG, "need the folder of a model"),
-    "a-folder": (folder_called(CONFIG), CONFIG, "need the folder of a model"),
-    "link-to-itself": (link_called(CONFIG, CONFIG), CONFIG, "need the folder of a model"),
+    "missing": (removed(CONFIG), CONFIG, "need a model folder"),
+    "a-folder": (folder_called(CONFIG), CONFIG, "need a model folder"),
+    "link-to-itself": (link_called(CONFIG, CONFIG), CONFIG, "need a model folder"),
     "empty": (replaced(CONFIG, b""), CONFIG, "not valid JSON"),
     "not-json": (replaced(CONFIG, b"import os"), CONFIG, "not valid JSON"),
     "list": (replaced(CONFIG, b"[]"), CONFIG, "a list; need"),
@@ -33,7 +33,7 @@ CONFIGS = {
     "auto-map": (
         both(with_code, config(auto_map={"AutoModel": "evil.Model"})),
         CONFIG,
-        "'auto_map' asks to run code",
+        "'auto_map' asks to run the folder's own code",
     ),
     "trust-remote-code": (config(trust_remote_code=True), CONFIG, "'trust_remote_code' asks to"),
     "gpt2": (config(model_type="gpt2"), CONFIG, "model type 'gpt2'"),
@@ -58,12 +58,12 @@ CONFIGS = {
     "labels-not-matching": (
         labelled(torch.zeros(3, 16), id2label={"0": "a", "1": "b"}),
         CONFIG,
-        "'id2label' does not name the labels 0 to 2",
+        "'id2label' must name exactly the labels 0 to 2",
     ),
     "labels-a-list": (
         labelled(torch.zeros(3, 16), id2label=["a", "b", "c"]),
         CONFIG,
-        "'id2label' does not name",
+        "'id2label' must name",
     ),
     "labels-from-one-number": (labelled(torch.tensor(1.0)), ANY, "'classifier.weight'"),
     "heads-a-list": (config(unmask_heads=[]), CONFIG, "'unmask_heads' is []; need a table"),
@@ -86,13 +86,17 @@ CONFIGS = {
     "layer-5-of-2": (
         labelled(torch.zeros(3, 16), unmask_layers=[5]),
         CONFIG,
-        "'labels' reads layer 5, and the encoder has 2",
+        "'labels' reads layer 5, but its encoder only has layers -3 to 2",
     ),
-    "unmask-without-table": (config(model_type="unmask"), CONFIG, "without its table 'unmask'"),
+    "unmask-without-table": (
+        config(model_type="unmask"),
+        CONFIG,
+        "but the table 'unmask' is missing",
+    ),
     "unmask-with-a-key-of-100-kB": (own_config(**{"k" * 100_000: 1}), CONFIG, "unknown key"),
     "encoders-a-list": (config(model_type="unmask", unmask={"encoders": []}), CONFIG, "'encoders'"),
     "encoders-a-number": (config(model_type="unmask", unmask={"encoders": 1}), CONFIG, "need a"),
-    "no-encoder": (shape(), CONFIG, "need one that is called main"),
+    "no-encoder": (shape(), CONFIG, "need one called 'main'"),
     "encoders-by-the-thousand": (shape(*[{}] * 1000), CONFIG, "'encoders' is "),
     "a-second-encoder-without-weights": (
         shape({}, {}, heads=PRETRAINING),
@@ -102,17 +106,17 @@ CONFIGS = {
     "encoders-that-borrow-in-a-circle": (
         shape({"borrows": "e1"}, {"borrows": "main"}),
         CONFIG,
-        "borrows the tokens of 'e1', which has none",
+        "borrows the token embeddings of 'e1', which",
     ),
     "layers-by-the-hundred-thousand": (
         shape({}, *[{"width": 2, "heads": 1, "inner_width": 1, "layers": 512}] * 63),
         CONFIG,
-        "a network has at most 1,024",
+        "at most 1,024 are allowed",
     ),
     "waves-of-sixty-four-encoders": (
         shape(*[{"positions": "sinusoidal", "max_length": 2**16}] * 64),
         CONFIG,
-        "67,108,864 numbers for their positions",
+        "position tables of 67,108,864 numbers",
     ),
     "decoders-of-five-hundred-layers": (
         shape(
@@ -120,7 +124,7 @@ CONFIGS = {
             heads={f"d{n}": {"kind": "decoder", "vocab_size": 1, "layers": 512} for n in range(64)},
         ),
         CONFIG,
-        "a network has at most 1,024",
+        "at most 1,024 are allowed",
     ),
     "heads-of-a-shape-a-list": (
         config(model_type="unmask", unmask={"encoders": {"main": OWN}, "heads": []}),
@@ -142,7 +146,7 @@ CONFIGS = {
     "head-called-as-a-flag": (
         shape({}, heads={"training": {"kind": "pooler"}}),
         CONFIG,
-        "'training' is a flag of every module of torch; give it another name",
+        "'training' is an attribute of every torch module; choose another name",
     ),
     "head-called-as-a-path": (
         shape({}, heads={"../../etc/x": {"kind": "pooler"}}),
@@ -187,7 +191,7 @@ TEXTS = {
     "vocab-not-utf8": (vocab(lambda raw: raw + b"caf\xe9\n"), f"{VOCAB}:24", "is not UTF-8 (0xe9)"),
     "vocab-blank-end": (vocab(lambda raw: raw + b"\n"), f"{VOCAB}:24", "a blank line at the end"),
     "vocab-empty": (vocab(lambda _: b""), VOCAB, "a blank line at the end"),
-    "vocab-above-the-model": (vocab(lambda raw: raw + b"x\n"), "vocabulary", "has 24 tokens and"),
+    "vocab-above-the-model": (vocab(lambda raw: raw + b"x\n"), "vocabulary", "has 24 tokens, but"),
     "vocab-disagreeing": (
         text_of(VOCAB, lambda raw: raw.replace(b"cat", b"cow")),
         VOCAB,

@@ -58,7 +58,7 @@ PICKLES = {  # in a child, which needs seconds to import torch
     "no-table": (zipped(lambda _: [torch.zeros(1)]), "a list; need"),
     "stride-0": (
         zipped(lambda _: {"a": torch.zeros(1).expand(10**9)}),
-        "tensor 'a' is larger than the bytes behind it",
+        "tensor 'a' is larger than its stored data",
     ),
     "storage-of-400-GB": (storage_of_400_GB, "400000000000 bytes"),
     "cut-off": (lambda f: saved({"a": torch.zeros(9)})[:-30], "refused"),
@@ -66,8 +66,8 @@ PICKLES = {  # in a child, which needs seconds to import torch
     "type-of-another-model": (zipped(lambda _: {"a": torch.zeros(3, dtype=torch.int8)}), "'a'"),
 }
 ZIPS = {  # refused from the zip's directory, without a child
-    "repeated": (archive(("a/data.pkl", 1), ("a/data.pkl", 1)), "is repeated"),
-    "repeated-in-capitals": (archive(("a/data.pkl", 1), ("a/DATA.pkl", 1)), "is repeated"),
+    "repeated": (archive(("a/data.pkl", 1), ("a/data.pkl", 1)), "occurs twice"),
+    "repeated-in-capitals": (archive(("a/data.pkl", 1), ("a/DATA.pkl", 1)), "occurs twice"),
     "bomb": (
         archive(("a/data.pkl", 20 * MB), compression=zipfile.ZIP_DEFLATED),
         "is compressed",

@@ -152,7 +152,7 @@ def test_an_interrupted_file_is_gone_on_with_and_ends_with_the_same_bytes(
     how = {"say": said.append, "progress": made.append, "watcher": watcher}
     assert embed_file(model, source, broken, **how) == len(TEXTS)
     assert watcher.blanks == 8, "those before the interruption are counted too"
-    assert said == [f"{broken}: 8 vectors are there already; going on behind them"]
+    assert said == [f"{broken}: resuming after 8 vectors that are already saved"]
     assert sum(made) == len(TEXTS) - 8, "none is made twice, none is left out"
     assert broken.read_bytes() == whole.read_bytes()
 
@@ -162,7 +162,7 @@ def test_it_is_not_gone_on_with_from_anything_else(model, source, tmp_path):
     out = tmp_path / "v.npy"
     with pytest.raises(KeyboardInterrupt):
         embed_file(model, source, out, progress=stop_after(11))
-    with pytest.raises(FolderError, match=r"\.v\.npy\.unfinished: was begun with another pool"):
+    with pytest.raises(FolderError, match=r"\.v\.npy\.unfinished: was started with another pool"):
         embed_file(model, source, out, pool="cls")
 
 
@@ -174,7 +174,7 @@ def test_rows_of_a_version_that_skipped_blank_lines_are_not_gone_on_with(model, 
     table = json.loads(record.read_text())
     del table["layout of rows"]
     record.write_text(json.dumps(table))
-    with pytest.raises(FolderError, match="was begun with another layout of rows"):
+    with pytest.raises(FolderError, match="was started with another layout of rows"):
         embed_file(model, source, out)
 
 
@@ -185,7 +185,7 @@ def test_a_record_that_makes_no_sense_is_refused(model, source, tmp_path, rows):
     with pytest.raises(KeyboardInterrupt):
         embed_file(model, source, out, progress=stop_after(11))
     record.write_text(json.dumps({**json.loads(record.read_text()), "rows": rows}))
-    with pytest.raises(FolderError, match="was begun with another number of rows"):
+    with pytest.raises(FolderError, match="was started with another number of rows"):
         embed_file(model, source, out)
 
 
@@ -210,7 +210,7 @@ def test_on_a_full_disk_what_is_safe_stays_so(model, source, tmp_path, monkeypat
         save(rows)
 
     monkeypatch.setattr(VectorWriter, "save", full)
-    with pytest.raises(FolderError, match=r"\(No space left on device\); 8 vectors are safe"):
+    with pytest.raises(FolderError, match=r"\(No space left on device\); 8 vectors are saved"):
         embed_file(model, source, out)
     monkeypatch.setattr(VectorWriter, "save", save)
     made = []

@@ -86,7 +86,7 @@ def test_a_mask_that_was_cut_off_is_reported_as_such(model):
     ("options", "message"),
     [
         ({"pool": "men"}, "unknown pool 'men'; did you mean 'mean'"),
-        ({"layer": 5}, "layer 5: the model has 4; need 0"),
+        ({"layer": 5}, "layer 5: the model has 4 layers; need 0"),
         ({"layer": "last"}, "layer 'last': the model has 4"),
     ],
 )

@@ -113,7 +113,7 @@ def test_python_says_it_in_one_line(folders):
 
 
 def test_a_model_without_a_decoder_is_refused(tiny_folder):
-    with pytest.raises(FolderError, match="has no decoder; it reads texts and says none"):
+    with pytest.raises(FolderError, match="has no decoder, so it cannot generate text"):
         Translator(load_folder(tiny_folder))
 
 
@@ -185,13 +185,15 @@ def test_a_translation_that_was_made_is_looked_at_as_it_was_said(folders):
     assert parts.alignment is None
     lstm = Translator(load_folder(folders["lstm"]))
     assert next(lstm.translate(["hund"], alignment=True)).alignment is None
-    with pytest.raises(DataError, match="the translation: 40 tokens; the model says 23 at most"):
+    with pytest.raises(
+        DataError, match="the translation has 40 tokens; the model generates at most 23"
+    ):
         model.looked("hund", "dog " * 40)
 
 
 def test_a_decoder_with_one_context_looks_at_no_word(folders):
     model = Translator(load_folder(folders["lstm"]))
-    with pytest.raises(DataError, match="looks at no word of it"):
+    with pytest.raises(DataError, match="no attention over the source"):
         model.looked("hund")
 
 
@@ -239,7 +241,7 @@ def test_what_is_made_for_encoders_refuses_translators_in_one_line(folders, tmp_
         lambda: compile_model(model, tmp_path / "c", [str(i) for i in range(200)], int8=True),
         lambda: export_onnx(load_folder(folders["transformer"]), tmp_path / "e"),
     ):
-        with pytest.raises(SettingsError, match="graphs are made of Transformer encoders"):
+        with pytest.raises(SettingsError, match="can only be made of Transformer encoders"):
             make()
     with pytest.raises(SettingsError, match="its layers are lstm"):
         gradient_times_input(model, "hund")

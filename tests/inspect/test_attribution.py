@@ -100,7 +100,7 @@ def test_integrated_gradients_sum_to_what_the_words_change(model):
     asked = row.asked
     with torch.no_grad():
         full, empty = (
-            float(asked.score(row.trace(row.embedded(blank=blank)))) for blank in (False, True)
+            float(asked.score(row.trace(row.embedded(baseline=blank)))) for blank in (False, True)
         )
     found = integrated_gradients(model, TEXT)
     assert found.sum() == pytest.approx(full - empty, rel=0.05, abs=5e-3)

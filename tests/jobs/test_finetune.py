@@ -75,7 +75,7 @@ def test_what_a_word_gives_away_is_learned_and_saved_as_a_model(model, tmp_path)
     assert folder.network.shape.labels.names == ("seven", "six")
     assert folder.manifest["task"]["name"] == "classify"
     assert folder.manifest["provenance"]["model"] == "small"
-    assert "On held-out data" in (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "Scores on held-out data" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
 def test_the_encoder_and_the_pooler_are_taken_over_and_the_head_is_new(model):
@@ -223,7 +223,7 @@ def test_all_can_be_frozen_but_the_head(model, tmp_path):
 
 def test_more_blocks_than_there_are_cannot_be_frozen(model):
     network = network_for(model.network.config)
-    with pytest.raises(SettingsError, match=r"model\.frozen is 3, and the model has 2 blocks"):
+    with pytest.raises(SettingsError, match=r"model\.frozen is 3, but the model has 2 layers"):
         freeze(network, 3, pooler=True)
 
 
@@ -312,7 +312,7 @@ def test_a_pooler_that_is_new_learns_though_the_rest_is_frozen(model, tmp_path):
 
 @pytest.mark.parametrize("layers", [[3], [-4], [1, 99]])
 def test_layers_that_are_not_there_are_refused(model, tmp_path, layers):
-    with pytest.raises(SettingsError, match=r"the model has 2 blocks; need numbers from 0"):
+    with pytest.raises(SettingsError, match=r"the model has 2 layers; need numbers from 0"):
         finetune(model, data(), tmp_path / "run", recipe(model={"head_layers": layers}))
 
 

@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_a_model_is_refused_before_the_first_step(
     monkeypatch.setattr(
         Scaled, "publish", lambda self: {"model": (), "models/more": ("one", "two")}
     )
-    with pytest.raises(SettingsError, match="has the encoders one, two; need one that is called"):
+    with pytest.raises(SettingsError, match="has the encoders one, two; need one called"):
         finetune(model, own(), tmp_path / "run", recipe())
     assert not (tmp_path / "run").exists()
 

@@ -215,11 +215,11 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
             "head_layers is set, but translate does not read it",
         ),
         ("gru", "task={name='ner'}", "ner needs a model to start from"),
-        ("gru", "model.heads=2", "heads is 2, and a layer of gru has none"),
+        ("gru", "model.heads=2", "heads is 2, but gru layers do not use it"),
         (
             "transformer",
             "model.decoder.feeds=word",
-            "feeds is set, but a Transformer does not read it",
+            "feeds is set, but Transformer decoders do not use it",
         ),
         ("lstm", "model.decoder.feeds=nothing", None),
     ],

@@ -101,7 +101,7 @@ def test_going_on_token_by_token_is_causal_attention(scheme):
         now = index[:, at : at + 1]
         added = where.bias(now, index[:, : at + 1])
         here = {"added": added, "positions": where.at(0), "index": now}
-        out = attention(x[:, at : at + 1], **here, kept=kept)
+        out = attention(x[:, at : at + 1], **here, cache=kept)
         torch.testing.assert_close(out[:, 0], expected[:, at])
     assert kept.keys.shape == kept.values.shape == (2, 2, 6, 8)
 

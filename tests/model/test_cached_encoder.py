@@ -359,7 +359,7 @@ def test_a_prompt_that_fills_all_positions_says_nothing(scheme, how):
 def test_more_tokens_than_positions_are_refused():
     encoder = causal().encoder
     _, prefix = encoder.step(encoder.begin(1), words(1, LONGEST))
-    with pytest.raises(SettingsError, match="33 tokens, and the model reads 32 at most"):
+    with pytest.raises(SettingsError, match="33 tokens, but the model reads at most 32"):
         encoder.step(prefix, words(1, 1))
 
 

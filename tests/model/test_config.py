@@ -54,7 +54,7 @@ def table(**changes):
         ({"dropout": 1.0}, "'dropout' is 1.0; input should be less than 1"),
         ({"activation": "gelo"}, "'activation' is 'gelo'; input should be 'gelu'"),
         ({"heads": 8, "positions": "rotary"}, "rotary positions use pairs of channels"),
-        ({"rotary_base": 500.0}, "rotary_base is set, but learned positions do not read it"),
+        ({"rotary_base": 500.0}, "rotary_base is set, but learned positions do not use it"),
         ({"positions": "t5", "reach": 16, "buckets": 32}, "reach 16 with 32 buckets"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_missing_setting_is_named():
 @pytest.mark.parametrize("name", ["pair", "labels", "mood"])
 def test_heads_that_read_the_pooler_need_one(name):
     config, own = validate(ModelConfig, table(), where="model"), LabelsConfig(names=("a", "b"))
-    with pytest.raises(SettingsError, match=f"'{name}' reads the pooler; need one of the same"):
+    with pytest.raises(SettingsError, match=f"'{name}' needs a pooler on the encoder 'main'"):
         Shape.of(config, {name: own})
     assert Shape.of(config, {**bert_heads(), name: own}).heads[name] == own
 
@@ -83,8 +83,8 @@ def test_heads_that_read_the_pooler_need_one(name):
     [
         ({"on": "text"}, "'{}' is missing"),
         ({"names": ()}, r"'{}' is \(\); tuple should have at least 1 item"),
-        ({"on": "token", "names": ("a", "b"), "answer": "several"}, 'need on = "text"'),
-        ({"names": ("a", "b"), "answer": "number"}, "a number has one name"),
+        ({"on": "token", "names": ("a", "b"), "answer": "several"}, 'set on = "text"'),
+        ({"names": ("a", "b"), "answer": "number"}, '"number" needs exactly one name; names has 2'),
     ],
 )
 def test_each_of_several_heads_is_checked_as_one_alone(own, message):
@@ -109,13 +109,25 @@ WAVES = {"width": 64, "heads": 1, "max_length": 2**17, "positions": "sinusoidal"
 @pytest.mark.parametrize(
     ("encoders", "heads", "message"),
     [
-        ({"one": {}}, {}, "encoders: need one that is called main"),
+        ({"one": {}}, {}, "encoders: need one called 'main'"),
         ({"main": {"layers": 0}}, {}, "'encoders.main.layers' is 0; input should be greater"),
         ({"main": {"widht": 8}}, {}, r"\[encoders\]: unknown key 'widht'; did you mean 'width'"),
         ({"main": {}, "a.b": {}}, {}, "'encoders.a.b' is 'a.b'; string should match pattern"),
-        ({"main": {}}, {"a": labels(encoder="b")}, "'a' reads the encoder 'b'; there is none"),
-        ({"main": {}}, {"a": labels(mix=(1, 2))}, "'a' reads layer 2, and the encoder has 1; need"),
-        ({"main": {}}, {"a": labels(mix=(-3,))}, "'a' reads layer -3, and the encoder has 1; need"),
+        (
+            {"main": {}},
+            {"a": labels(encoder="b")},
+            "'a' reads the encoder 'b', which does not exist",
+        ),
+        (
+            {"main": {}},
+            {"a": labels(mix=(1, 2))},
+            "'a' reads layer 2, but its encoder only has layers -2",
+        ),
+        (
+            {"main": {}},
+            {"a": labels(mix=(-3,))},
+            "'a' reads layer -3, but its encoder only has layers",
+        ),
         ({"main": {}}, {"a": labels(mix="all")}, "'heads.a.mix' is 'all'; .*'weighted'; or need a"),
         (
             {"main": {}},
@@ -127,30 +139,30 @@ WAVES = {"width": 64, "heads": 1, "max_length": 2**17, "positions": "sinusoidal"
             {"a": labels(nmes=1)},
             r"\[heads\]: unknown key 'nmes'; did you mean 'names'",
         ),
-        ({"main": {}}, {"a": speaking(mix=(0,))}, "a decoder reads the last layer; leave mix out"),
+        ({"main": {}}, {"a": speaking(mix=(0,))}, "a decoder always reads the last layer"),
         ({"main": {}}, {"a": labels(encoder="\ud800")}, "'heads.a.encoder' is .*a valid string"),
         ({"main": {"borrows": "\ud800"}}, {}, "'encoders.main.borrows' is .*a valid string"),
-        ({"main": {}, "b": {"borrows": "c"}}, {}, "'b' borrows the tokens of 'c', which has none"),
+        ({"main": {}, "b": {"borrows": "c"}}, {}, "'b' borrows the token embeddings of 'c', which"),
         (
             {"main": {}, "b": {"borrows": "main", "vocab_size": 9}},
             {},
-            "'b' borrows tokens and has another vocab_size",
+            "'b' borrows the token embeddings of 'main', but its vocab_size",
         ),
         (
             {"main": {}, "b": {"borrows": "main", "width": 4}},
             {},
-            "'b' borrows tokens of width 8, .* are 4 wide; set its embedding_width to 8",
+            "'b' borrows token embeddings of width 8, .* width 4; set its embedding_width to 8",
         ),
         ({f"e{n}": {} for n in range(65)}, {}, "'encoders' is .*at most 64"),
         (
             {"main": {"layers": 512}, "b": {"layers": 500}},
             {"a": speaking(layers=13)},
-            "1,025 layers in all; a network has at most 1,024",
+            "1,025 layers in total; at most 1,024",
         ),
         (
             {"main": WAVES, "b": WAVES, "c": WAVES},
             {"a": speaking(max_length=2**17), "d": speaking(max_length=2)},
-            "tables of 33,554,560 numbers for their positions; a network has at most 33,554,432",
+            "position tables of 33,554,560 numbers in total; at most 33,554,432",
         ),
     ],
 )
@@ -163,7 +175,7 @@ def test_what_does_not_fit_together_in_a_network_is_named(encoders, heads, messa
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("training", "'heads.training' is 'training'; 'training' is a flag of every module"),
+        ("training", "'heads.training' is 'training'; 'training' is an attribute of every"),
         ("a.b", "'heads.a.b' is 'a.b'; string should match"),
         ("a b", "'heads.a b' is 'a b'; string should match"),
         ("", "'heads.' is ''; string should match"),
@@ -183,16 +195,16 @@ def recurrent(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"heads": 2}, "heads is 2, and a layer of gru has none; need 1"),
-        ({"inner_width": 16}, "inner_width is 16, and a layer of gru has none; need 8"),
+        ({"heads": 2}, "heads is 2, but gru layers do not use it; need 1"),
+        ({"inner_width": 16}, "inner_width is 16, but gru layers do not use it; need 8"),
         (
             {"positions": "rotary"},
-            "positions is 'rotary', and a layer of gru has none; need 'none'",
+            "positions is 'rotary', but gru layers do not use it; need 'none'",
         ),
-        ({"window": 4}, "window is 4, and a layer of gru has none; need None"),
-        ({"gated": True}, "gated is True, and a layer of gru has none; need False"),
-        ({"norm": "pre", "cell": "lstm"}, "norm is 'pre', and a layer of lstm has none"),
-        ({"width": 9, "inner_width": 9}, "width 9 is odd, and each of the two directions has half"),
+        ({"window": 4}, "window is 4, but gru layers do not use it; need None"),
+        ({"gated": True}, "gated is True, but gru layers do not use it; need False"),
+        ({"norm": "pre", "cell": "lstm"}, "norm is 'pre', but lstm layers do not use it"),
+        ({"width": 9, "inner_width": 9}, "width 9 is odd, but each of the two directions"),
         ({"cell": "rnn"}, "'cell' is 'rnn'; input should be 'attention', 'lstm' or 'gru'"),
     ],
 )
@@ -208,12 +220,15 @@ def test_one_direction_may_have_an_odd_width():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"context": "all"}, "context is set, but a Transformer does not read it; only lstm and"),
-        ({"feeds": "word"}, "feeds is set, but a Transformer does not read it"),
-        ({"attention": "dot"}, "attention is set, but a Transformer does not read it"),
+        (
+            {"context": "all"},
+            "context is set, but Transformer decoders do not use it; only lstm and",
+        ),
+        ({"feeds": "word"}, "feeds is set, but Transformer decoders do not use it"),
+        ({"attention": "dot"}, "attention is set, but Transformer decoders do not use it"),
         (
             {"cell": "gru", "attention": "dot", "feeds": "context"},
-            'attention with feeds = "context"; .*need word or both',
+            'attention with feeds = "context": .*Set feeds to "word" or "both"',
         ),
         ({"cell": "lstm", "attention": "dot", "feeds": "nothing"}, 'feeds = "nothing"'),
         ({"layers": 0}, "'layers' is 0; input should be greater than or equal to 1"),

@@ -285,7 +285,7 @@ def test_a_head_keeps_its_name_in_a_part_also_beside_an_encoder_of_that_name():
 def test_a_part_without_a_main_encoder_is_refused(names):
     encoders = {name: tiny_config() for name in ("main", "one", "two")}
     network = make_network(Shape(encoders=encoders, heads={}), 0)
-    with pytest.raises(SettingsError, match="need one that is called 'main', or a single one"):
+    with pytest.raises(SettingsError, match="need one called 'main', or a single one"):
         part_of(network, names)
 
 
@@ -310,12 +310,18 @@ def test_a_network_that_borrows_comes_back_from_a_folder_bit_for_bit(tokenizer, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"borrows": "teacher"}, "'generator' borrows the tokens of 'teacher', which has none"),
-        ({"borrows": "generator"}, "'generator' borrows the tokens of 'generator', which has none"),
-        ({"vocab_size": 24}, "'generator' borrows tokens and has another vocab_size than they"),
+        (
+            {"borrows": "teacher"},
+            "'generator' borrows the token embeddings of 'teacher', which does not",
+        ),
+        (
+            {"borrows": "generator"},
+            "'generator' borrows the token embeddings of 'generator', which does not",
+        ),
+        ({"vocab_size": 24}, "but its vocab_size is 24 instead of 23"),
         (
             {"embedding_width": None},
-            "'generator' borrows tokens of width 16, and its own are 8 wide; set its embedding_wid",
+            "of width 16, but expects width 8; set its embedding_width to 16",
         ),
     ],
     ids=str,
@@ -329,13 +335,15 @@ def test_what_is_borrowed_is_not_lent_again():
     table = two_shapes()
     third = table["encoders"]["generator"].model_copy(update={"borrows": "generator"})
     table["encoders"] = {**table["encoders"], "third": third}
-    with pytest.raises(SettingsError, match="'third' borrows the tokens of 'generator', which has"):
+    with pytest.raises(
+        SettingsError, match="'third' borrows the token embeddings of 'generator', which"
+    ):
         validate(Shape, table, where="network")
 
 
 def test_a_decoder_cannot_share_narrow_tokens():
     heads = bert_heads(decoder=DecoderConfig(vocab_size=23, layers=1, shared=True))
-    message = r"its words are 16 wide, and the token embeddings of the encoder 6 \(embedding_width"
+    message = r"its token embeddings have width 16, but the encoder's have 6 \(embedding_width"
     with pytest.raises(SettingsError, match=message):
         Network(Shape.of(tiny_config(embedding_width=6), heads))
 
@@ -348,5 +356,7 @@ def test_heads_find_their_encoder_by_its_name():
     assert network.heads["labels"].dense.weight.shape == (3, 8)
     assert network.heads["vectors"].dense.weight.shape == (5, 8)
     table["heads"] = {"labels": labels.model_copy(update={"encoder": "teacher"})}
-    with pytest.raises(SettingsError, match="'labels' reads the encoder 'teacher'; there is none"):
+    with pytest.raises(
+        SettingsError, match="'labels' reads the encoder 'teacher', which does not exist"
+    ):
         validate(Shape, table, where="network")

@@ -431,7 +431,7 @@ def test_a_group_of_layers_is_frozen_as_a_whole(frozen, expected):
 
 def test_a_group_of_layers_is_not_frozen_in_part():
     network = tiny_network(layers=4, layer_groups=2)
-    message = "model.frozen is 3, and the layers 2 and 3 share their weights"
+    message = "model.frozen is 3, but layers 2 and 3 share their weights"
     with pytest.raises(SettingsError, match=message):
         freeze(network, 3, pooler=False)
 
@@ -481,20 +481,23 @@ def test_it_comes_back_from_a_folder_bit_for_bit(changes, tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_settings": [{}] * 3}, "layer_settings has 3 entries, and there are 2 layers"),
-        ({"layer_settings": [{}], "layer_cycle": 2}, "layer_cycle is 2, and layer_settings has 1"),
-        ({"layer_cycle": 1}, "layer_cycle is 1, and layer_settings has 0 entries"),
+        ({"layer_settings": [{}] * 3}, "layer_settings has 3 entries, but there are 2 layers"),
+        (
+            {"layer_settings": [{}], "layer_cycle": 2},
+            "layer_cycle is 2, but layer_settings has only 1",
+        ),
+        ({"layer_cycle": 1}, "layer_cycle is 1, but layer_settings has only 0 entries"),
         ({"layer_cycle": 0}, "'layer_cycle' is 0"),
-        ({"layer_groups": 3}, "layer_groups is 3, and there are 2 layers"),
+        ({"layer_groups": 3}, "layer_groups is 3, but there are only 2 layers"),
         ({"layer_groups": 0}, "'layer_groups' is 0"),
-        ({"window": 3, "layer_settings": [{"window": 2}]}, "window is set for all layers, and in"),
+        ({"window": 3, "layer_settings": [{"window": 2}]}, "window is set for the whole model and"),
         (
             {"layer_settings": [{"rotary_base": 500.0}]},
-            "layer_settings: rotary_base is set, but learned positions do not read it",
+            "layer_settings: rotary_base is set, but learned positions do not use it",
         ),
         (
             {"layer_groups": 1, "layer_settings": [{"attention_norm": False}, {}]},
-            r"attention_norm differs between the layers 0 and 1, which share .*layer_groups = 1",
+            r"attention_norm differs between layers 0 and 1, which share .*layer_groups = 1",
         ),
         ({"layer_settings": [{"window": 0}]}, "'layer_settings.0.window' is 0"),
         ({"layer_settings": [{}, {"windows": 1}]}, "unknown key 'windows'; did you mean 'window'"),

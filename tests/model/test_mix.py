@@ -213,15 +213,15 @@ def test_a_head_that_reads_other_layers_is_not_in_a_bert(name):
     [
         (
             {"kind": "tokens", "mix": [3]},
-            "'own' reads layer 3, and the encoder has 2; need -3 to 2",
+            "'own' reads layer 3, but its encoder only has layers -3 to 2",
         ),
-        ({"kind": "vector", "width": 4, "mix": [0, -4]}, "'own' reads layer -4, and the encoder"),
+        ({"kind": "vector", "width": 4, "mix": [0, -4]}, "'own' reads layer -4, but its encoder"),
         ({"kind": "tokens", "mix": []}, "mix"),
         ({"kind": "tokens", "mix": "first"}, "mix"),
-        ({"kind": "labels", "names": ["a"]}, "'own' reads the pooler; need one of the same encod"),
+        ({"kind": "labels", "names": ["a"]}, "'own' needs a pooler on the encoder 'main'"),
         (
             {"kind": "decoder", "vocab_size": 9, "layers": 1, "mix": "weighted"},
-            "a decoder reads the last layer; leave mix out",
+            "a decoder always reads the last layer",
         ),
     ],
     ids=str,
@@ -237,7 +237,7 @@ def test_layers_in_a_recipe_are_those_of_the_labels():
     assert with_layers(heads, "last", 2) is heads
     (labels,) = with_layers(heads, (0, -1), 2).values()
     assert labels.mix == (0, -1)
-    with pytest.raises(SettingsError, match="model.head_layers has 3, and the model has 2 blocks"):
+    with pytest.raises(SettingsError, match="model.head_layers has 3, but the model has 2 layers"):
         with_layers(heads, (3,), 2)
 
 

@@ -376,7 +376,7 @@ def test_in_8_bits_it_is_nearly_the_same(changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm_kind": "rms", "norm_bias": False}, "norm_bias is set, but rms norms have no bias"),
+        ({"norm_kind": "rms", "norm_bias": False}, "norm_bias is set, but RMS norm has no bias"),
         ({"norm_kind": "batch"}, "'norm_kind' is 'batch'; input should be 'layer' or 'rms'"),
         ({"head_size": 0}, "'head_size' is 0"),
         ({"head_size": 2**13}, "'head_size' is 8192; input should be less than"),
@@ -392,9 +392,9 @@ def test_a_setting_that_does_not_fit_is_refused_by_name(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bias": False}, "bias is set, but layers of gru do not read it"),
-        ({"head_size": 8}, "head_size is 8, and a layer of gru has none; need None"),
-        ({"layer_settings": ({"window": 3},)}, "layer_settings is set, but layers of gru"),
+        ({"bias": False}, "bias is set, but gru layers do not use it"),
+        ({"head_size": 8}, "head_size is 8, but gru layers do not use it; need None"),
+        ({"layer_settings": ({"window": 3},)}, "layer_settings is set, but gru layers"),
     ],
 )
 def test_a_recurrent_layer_has_no_heads_and_always_biases(changes, message):

@@ -216,7 +216,7 @@ def test_a_graph_of_labels_on_a_second_encoder_has_their_scores(tmp_path):
 
 
 def test_what_follows_the_main_encoder_alone_refuses_other_heads_by_name(tokenizer, tmp_path):
-    says = "its head 'labels' reads the encoder 'gen'.*Objective.publish.*give that folder"
+    says = "its head 'labels' reads the encoder 'gen'.*Objective.publish.*use that folder"
     network = two_encoders({"labels": TAGS.model_copy(update={"encoder": "gen"})})
     save_folder(tmp_path / "model", network, tokenizer)
     folder = load_folder(tmp_path / "model")

@@ -355,7 +355,7 @@ def test_forcing_moves_evenly_to_its_end():
         ({"smoothing": 1.0}, "'smoothing' is 1.0; input should be less than 1"),
         ({"forcing_by": "word"}, "'forcing_by' is 'word'; input should be 'step' or 'sentence'"),
         ({"search": {"beam": 2}}, r"\[search\]: unknown key 'beam'; did you mean 'beams'"),
-        ({"search": {"seed": 2}}, "seed is set, but nothing is drawn"),
+        ({"search": {"seed": 2}}, "seed is set, but it only applies to sampling"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):
@@ -379,11 +379,11 @@ def test_what_is_said_is_written_with_its_pieces_joined(both, said, text):
 def test_no_special_token_but_the_end_is_ever_said(both, tokens):
     network, ids = translator("gru both", both), both.target.vocabulary.ids
     search = searching(network, both, SearchSettings(), tokens).search
-    assert search.words.tolist() == [ids["[CLS]"]] * len(tokens)
-    assert search.marks.end == ids["[SEP]"]
-    assert set(search.marks.never) == {ids[s] for s in SPECIALS} - {search.marks.end}
+    assert search.tokens.tolist() == [ids["[CLS]"]] * len(tokens)
+    assert search.special.end == ids["[SEP]"]
+    assert set(search.special.never) == {ids[s] for s in SPECIALS} - {search.special.end}
     with torch.no_grad():
-        network.heads["decoder"].bias[list(search.marks.never)] = 1e4
+        network.heads["decoder"].bias[list(search.special.never)] = 1e4
     for own in said_of(network, both, SearchSettings(longest=4), tokens):
         assert own.words
         assert not set(own.words) & {ids[s] for s in SPECIALS}

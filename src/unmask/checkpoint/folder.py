@@ -41,8 +41,8 @@ class Folder:
         """Return the tokenizer, or raise an error if the folder has none."""
         if self.tokenizer is None:
             raise FolderError(
-                f"{self.path}: neither vocab.txt nor tokenizer.json is there; a model cannot "
-                "read text without its vocabulary. Put it there."
+                f"{self.path}: has neither vocab.txt nor tokenizer.json; a model cannot read text "
+                "without its vocabulary. Add one of the two files."
             )
         return self.tokenizer
 
@@ -58,16 +58,16 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     manifest = verify(path)
     table = read_json(path / CONFIG, limit=MODEL_LIMIT)
     encoders = names.our_encoders(table, path / CONFIG)
-    found = weights.survey(path, unpickled)
-    sizes = {name: item.entry.shape for name, item in found.items()}
-    _refuse_oversized(encoders, found, path)
+    entries = weights.survey(path, unpickled)
+    sizes = {name: item.entry.shape for name, item in entries.items()}
+    _refuse_oversized(encoders, entries, path)
     shape = names.our_shape(encoders, table, sizes, path / CONFIG)
     try:
         network = weights.empty(shape)
     except SettingsError as error:  # such as an encoder and a decoder that do not fit
         raise FolderError(f"{path / CONFIG}: {error}") from None
     slots = tensors.layout(network)
-    weights.match(found, slots, path)
+    weights.match(entries, slots, path)
     tokenizer = None
     if (path / VOCAB).exists() or (path / TOKENIZER).exists():
         tokenizer = read_tokenizer(path)
@@ -75,7 +75,7 @@ def load_folder(path: Path, unpickled: Path | None = None) -> Folder:
     if shape.decoder:
         target = tokenizer if shape.decoder.shared else read_tokenizer(path / TARGET)
     _refuse_other_vocabularies(path, network, tokenizer, target)
-    weights.read_into(network, found, slots)
+    weights.read_into(network, entries, slots)
     return Folder(path, network.eval(), tokenizer, manifest, target)
 
 
@@ -124,32 +124,32 @@ def write_settings(folder: Path, network: Network, tokenizer: Tokenizer) -> None
 
 def model_card(name: str, network: Network, scores: dict[str, float] | None = None) -> str:
     """Return the README.md of a model folder, with scores on held-out data if there are any."""
-    config, heads = network.config, network.shape.labels
+    config, label_head = network.config, network.shape.labels
     unusual = names.differences_from_bert(network.shape)
-    kind = names.architecture(network.shape)
-    reads = (
+    architecture = names.architecture(network.shape)
+    compatibility = (
         f"transformers cannot compute it ({', '.join(unusual)}); use unmask."
         if unusual
-        else f"`transformers.{kind}.from_pretrained` reads this folder too."
+        else f"`transformers.{architecture}.from_pretrained` reads this folder too."
     )
     facts = {
         "layers": config.layers,
         "width": config.width,
         "heads": config.heads,
         "vocabulary": f"{config.vocab_size:,}",
-        "longest text": f"{config.max_length} tokens",
+        "maximum length": f"{config.max_length} tokens",
         "parameters": f"{count_parameters(network):,}",
     }
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    labels = f"\nLabels: {', '.join(heads.names)}\n" if heads else ""
+    labels = f"\nLabels: {', '.join(label_head.names)}\n" if label_head else ""
     if scores:
-        lines = "\n".join(f"| {what} | {value:.4f} |" for what, value in scores.items())
-        labels += f"\nOn held-out data:\n\n| | |\n|---|---|\n{lines}\n"
+        score_rows = "\n".join(f"| {metric} | {value:.4f} |" for metric, value in scores.items())
+        labels += f"\nScores on held-out data:\n\n| | |\n|---|---|\n{score_rows}\n"
     return (
         f"---\nlibrary_name: transformers\ntags:\n- bert\n- unmask\n---\n\n# {name}\n\n"
-        f"A BERT encoder written by unmask. {reads}\n\n| | |\n|---|---|\n{rows}\n{labels}\n"
+        f"A BERT encoder written by unmask. {compatibility}\n\n| | |\n|---|---|\n{rows}\n{labels}\n"
         f"```python\nimport unmask\n\nmodel = unmask.load({name!r})\n```\n\n"
-        "`unmask.json` has the recipe, where it came from, and the sha256 of every file.\n"
+        "`unmask.json` records the recipe, the provenance and the sha256 of every file.\n"
     )
 
 
@@ -160,29 +160,29 @@ def _refuse_other_vocabularies(
     size, decoder = network.config.vocab_size, network.shape.decoder
     if tokenizer is not None and len(tokenizer.vocabulary) > size:
         raise FolderError(
-            f"{path}: the vocabulary has {len(tokenizer.vocabulary):,} tokens and the model "
-            f"{size:,}; ids above that have no embedding. Are they of one model?"
+            f"{path}: the vocabulary has {len(tokenizer.vocabulary):,} tokens, but the model has "
+            f"only {size:,} token embeddings. Do they belong to the same model?"
         )
-    words = 0 if target is None else len(target.vocabulary)
-    if decoder and words != decoder.vocab_size and not (decoder.shared and target is None):
+    target_size = 0 if target is None else len(target.vocabulary)
+    if decoder and target_size != decoder.vocab_size and not (decoder.shared and target is None):
         raise FolderError(
-            f"{path}: the vocabulary of what is said has {words:,} tokens and the decoder "
-            f"{decoder.vocab_size:,}. Are they of one model?"
+            f"{path}: the target vocabulary has {target_size:,} tokens, but the decoder has "
+            f"{decoder.vocab_size:,}. Do they belong to the same model?"
         )
 
 
 def _refuse_oversized(
-    encoders: Mapping[str, ModelConfig], found: Mapping[str, weights.Found], path: Path
+    encoders: Mapping[str, ModelConfig], entries: Mapping[str, weights.Found], path: Path
 ) -> None:
     """Refuse a config that implies far more parameters than the weight files hold."""
     # Even a network without memory for its weights costs time and memory for each layer. The
     # smallest floating-point type has two bytes, so the files hold at most bytes // 2 numbers.
     implied = sum(map(_least_parameters, encoders.values()))
-    stored = sum(item.entry.end - item.entry.begin for item in found.values()) // 2
+    stored = sum(item.entry.end - item.entry.begin for item in entries.values()) // 2
     if implied > stored:
         raise FolderError(
             f"{path / CONFIG}: implies {implied:,} parameters, but the weights hold at most "
-            f"{stored:,}. Are the two files of one model?"
+            f"{stored:,}. Do the two files belong to the same model?"
         )
 
 

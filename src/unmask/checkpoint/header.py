@@ -38,18 +38,20 @@ def read_header(path: Path) -> dict[str, Entry]:
         # The length is whatever the file claims: compare it before reading that much.
         if size < 8 or length > size - 8:
             raise FolderError(
-                f"{path}: says its header has {length:,} bytes, but the file has {size:,}; it is "
-                "cut off or no safetensors file. Fetch it again."
+                f"{path}: claims a header of {length:,} bytes, but the file has {size:,}; it is "
+                "truncated or not a safetensors file. Download it again."
             )
         if length > HEADER_LIMIT:
             raise FolderError(
-                f"{path}: a header of {length:,} bytes; unmask reads at most {HEADER_LIMIT:,}, "
+                f"{path}: the header has {length:,} bytes; unmask reads at most {HEADER_LIMIT:,}, "
                 "twenty times what the largest BERT needs."
             )
         table: dict[str, object] = parse_json(file.read(length), where=f"{path} (header)")
     table.pop("__metadata__", None)
     if len(table) > TENSOR_LIMIT:
-        raise FolderError(f"{path}: {len(table):,} tensors; unmask reads at most {TENSOR_LIMIT:,}.")
+        raise FolderError(
+            f"{path}: has {len(table):,} tensors; unmask reads at most {TENSOR_LIMIT:,}."
+        )
     entries = {name: _entry(name, value, path) for name, value in table.items()}
     _refuse_gaps(entries, size - 8 - length, path)
     return entries
@@ -58,30 +60,33 @@ def read_header(path: Path) -> dict[str, Entry]:
 def _entry(name: str, value: object, path: Path) -> Entry:
     where = f"{path}: tensor {name[:80]!r}"
     if not _NAME.fullmatch(name):
-        raise FolderError(f"{where}: a strange name; need letters, digits, '.', '_', '-'.")
+        raise FolderError(f"{where}: invalid name; only letters, digits, '.', '_' and '-'.")
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise FolderError(f"{where}: need dtype, shape and data_offsets, and nothing else.")
     dtype: object = value["dtype"]
     shape, offsets = _sizes(value["shape"]), _sizes(value["data_offsets"])
     if not isinstance(dtype, str) or dtype not in BYTES:
-        raise FolderError(f"{where}: type {dtype!r:.20}; unmask reads {', '.join(sorted(BYTES))}.")
+        raise FolderError(f"{where}: type {dtype!r:.20}; need one of {', '.join(sorted(BYTES))}.")
     if shape is None or offsets is None or len(offsets) != 2:
-        both = f"shape {value['shape']!r:.60} or offsets {value['data_offsets']!r:.60}"
-        raise FolderError(f"{where}: {both} are no sizes.")
+        sizes = f"shape {value['shape']!r:.60} or offsets {value['data_offsets']!r:.60}"
+        raise FolderError(f"{where}: {sizes} are not valid sizes.")
     if len(shape) > 4 or any(not 0 < n <= DIMENSION_LIMIT for n in shape):
-        raise FolderError(f"{where}: shape {shape!r:.60} is out of bounds.")
+        raise FolderError(
+            f"{where}: shape {shape!r:.60} is out of range; need at most 4 dimensions of 1 to "
+            f"{DIMENSION_LIMIT:,}."
+        )
     begin, end = offsets
     if end - begin != prod(shape) * BYTES[dtype]:
         raise FolderError(
-            f"{where}: {end - begin:,} bytes for shape {shape} of {dtype}, which needs "
+            f"{where}: has {end - begin:,} bytes, but shape {shape} of {dtype} needs "
             f"{prod(shape) * BYTES[dtype]:,}."
         )
     return Entry(dtype, tuple(shape), begin, end)
 
 
-def _sizes(given: object) -> list[int] | None:
+def _sizes(value: object) -> list[int] | None:
     """Return a list of sizes, or None for anything else."""
-    numbers: list[object] = given if isinstance(given, list) else [None]
+    numbers: list[object] = value if isinstance(value, list) else [None]
     # `type` and not isinstance, because True is an int too.
     sizes = [n for n in numbers if type(n) is int and 0 <= n < 2**63]
     return sizes if len(sizes) == len(numbers) else None
@@ -89,14 +94,18 @@ def _sizes(given: object) -> list[int] | None:
 
 def _refuse_gaps(entries: dict[str, Entry], size: int, path: Path) -> None:
     """Raise an error unless the tensors follow each other and end where the file ends."""
-    at = 0
+    position = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].begin):
-        if entry.begin != at:
-            what = "overlaps the one before it" if entry.begin < at else "leaves a hole before it"
-            raise FolderError(f"{path}: tensor '{name}' {what} (byte {entry.begin:,}).")
-        at = entry.end
-    if at != size:
+        if entry.begin != position:
+            problem = (
+                "overlaps the tensor before it"
+                if entry.begin < position
+                else "leaves a gap before it"
+            )
+            raise FolderError(f"{path}: tensor '{name}' {problem} (byte {entry.begin:,}).")
+        position = entry.end
+    if position != size:
         raise FolderError(
-            f"{path}: the tensors have {at:,} bytes and the file holds {size:,}; it was cut off "
-            "or something was added to it."
+            f"{path}: the tensors take {position:,} bytes, but the file holds {size:,}; it was "
+            "truncated, or data was appended."
         )

@@ -54,7 +54,7 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
         remove_leftovers(target.parent, f".{escape(target.name)}.tmp-*")
         with temporary_folder(target) as temporary:
             yield temporary
-            _seal(temporary, about)
+            _write_manifest(temporary, about)
             put_in_place(temporary, target)
             fsync(target.parent)
     except OSError as error:
@@ -67,9 +67,9 @@ def publish(target: Path, about: dict[str, Any], *, needed: int | None = None) -
 def require_model_folder(path: Path) -> None:
     """Raise an error if a path is not a model folder; unlike loading one, this needs no torch."""
     if not (path / CONFIG).is_file():
-        what = "a file" if path.exists() else "no such folder"
-        what = f"no {CONFIG} in it" if path.is_dir() else what
-        raise FolderError(f"{path}: {what}; need the folder of a model. Check the path.")
+        problem = "is a file" if path.exists() else "no such folder"
+        problem = f"has no {CONFIG}" if path.is_dir() else problem
+        raise FolderError(f"{path}: {problem}; need a model folder. Check the path.")
 
 
 def verify(folder: Path) -> dict[str, Any] | None:
@@ -83,12 +83,12 @@ def verify(folder: Path) -> dict[str, Any] | None:
     manifest = read_with_digest(path, limit=MODEL_LIMIT)
     if manifest.get("format") != FORMAT:
         raise FolderError(
-            f"{path}: format {manifest.get('format')!r:.20}; this version reads {FORMAT}. "
-            "Use the version of unmask that wrote it."
+            f"{path}: manifest format {manifest.get('format')!r:.20}; this version reads only "
+            f"{FORMAT}. Use the version of unmask that wrote it."
         )
     files = manifest.get("files")
     if not isinstance(files, dict):
-        raise FolderError(f"{path}: no table 'files'; need the sha256 of every file.")
+        raise FolderError(f"{path}: the table 'files' is missing; need the sha256 of every file.")
     listed: dict[str, object] = files
     for name, entry in listed.items():
         if not isinstance(entry, dict) or type(entry.get("bytes")) is not int:
@@ -102,7 +102,8 @@ def verify(folder: Path) -> dict[str, Any] | None:
     if added:
         raise FolderError(
             f"{folder / added[0]}: was added since the folder was written; {MANIFEST} does not "
-            f"list it. Remove it; if it is yours, remove {MANIFEST} and run `unmask convert`."
+            f"list it. Remove it; if you added it yourself, remove {MANIFEST} and run "
+            "`unmask convert`."
         )
     return manifest
 
@@ -113,8 +114,8 @@ def fingerprint(folder: Path) -> str:
     if (folder / MANIFEST).exists():
         return sha256_of_file(folder / MANIFEST)
     names = {*FILES_READ, *(path.name for path in folder.glob("*.safetensors"))}
-    found = [sha256_of_file(folder / name) for name in sorted(names) if (folder / name).exists()]
-    return hashlib.sha256("".join(found).encode()).hexdigest()
+    digests = [sha256_of_file(folder / name) for name in sorted(names) if (folder / name).exists()]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _verify_file(path: Path, entry: dict[str, object]) -> None:
@@ -123,8 +124,8 @@ def _verify_file(path: Path, entry: dict[str, object]) -> None:
     size = path.stat().st_size
     if size != entry["bytes"]:
         raise FolderError(
-            f"{path}: has {size:,} bytes and was written with {entry['bytes']:,}; it was cut off "
-            "or changed. Restore the file."
+            f"{path}: has {size:,} bytes, but was written with {entry['bytes']:,}; it was "
+            "truncated or changed. Restore the file."
         )
     if sha256_of_file(path) != entry.get("sha256"):
         raise FolderError(
@@ -133,7 +134,7 @@ def _verify_file(path: Path, entry: dict[str, object]) -> None:
         )
 
 
-def _seal(folder: Path, about: dict[str, Any]) -> None:
+def _write_manifest(folder: Path, about: dict[str, Any]) -> None:
     """Sync every file to disk, then write the manifest that lists them all."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):

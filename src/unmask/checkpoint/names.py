@@ -86,9 +86,11 @@ PROBLEMS: dict[str, LabelAnswer] = {
 def differences_from_bert(shape: Shape) -> list[str]:
     """List the differences from BERT that transformers cannot compute; often there are none."""
     config, decoder = shape.main, shape.decoder
-    own_layers = [own.model_dump(exclude_defaults=True) for own in config.layer_settings]
+    layer_overrides = [layer.model_dump(exclude_defaults=True) for layer in config.layer_settings]
     mixes = {name: head.mix for name, head in shape.heads.items() if head.mix != "last"}
-    others = {n for n in shape.heads if n not in (POOLER, TOKENS, PAIR, LABELS, DECODER)}
+    other_heads = {
+        name for name in shape.heads if name not in (POOLER, TOKENS, PAIR, LABELS, DECODER)
+    }
     return [
         f"{name} = {value!r}"
         for name, value, ordinary in (
@@ -100,14 +102,14 @@ def differences_from_bert(shape: Shape) -> list[str]:
             ("norm_bias", config.norm_bias, True),
             ("gated", config.gated, False),
             ("window", config.window, None),
-            ("layer_settings", own_layers if any(own_layers) else [], []),
+            ("layer_settings", layer_overrides if any(layer_overrides) else [], []),
             ("layer_groups", config.groups, config.layers),
             ("cell", config.cell, "attention"),
             ("embedding_width", config.embedding_width, None),
             ("encoders", tuple(shape.encoders), (MAIN,)),
             ("decoder", decoder and decoder.cell, None),
             ("layers of the heads", mixes, {}),
-            ("heads", tuple(sorted(others)), ()),
+            ("heads", tuple(sorted(other_heads)), ()),
         )
         if value != ordinary
     ]
@@ -115,9 +117,9 @@ def differences_from_bert(shape: Shape) -> list[str]:
 
 def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
     """Build the contents of config.json for a network."""
-    config, labels, unusual = shape.main, shape.labels, differences_from_bert(shape)
+    config, labels, differences = shape.main, shape.labels, differences_from_bert(shape)
     table: dict[str, Any] = {
-        "model_type": "unmask" if unusual else "bert",
+        "model_type": "unmask" if differences else "bert",
         "architectures": [architecture(shape)],
         **{theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()},
         "hidden_act": _key_of(config.activation, ACTIVATIONS),
@@ -126,7 +128,7 @@ def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
         "use_cache": False,
         "tie_word_embeddings": True,
     }
-    if unusual:
+    if differences:
         del table["position_embedding_type"]
         # BERT's keys cannot describe this network, so the file holds its whole shape as well.
         table["unmask"] = shape.model_dump(mode="json")
@@ -141,61 +143,68 @@ def their_config(shape: Shape, pad_id: int) -> dict[str, Any]:
 
 def our_encoders(table: Table, path: Path) -> dict[str, ModelConfig]:
     """Read the encoders from config.json, or refuse a model that is not a BERT."""
-    kind = table.get("model_type")
-    if kind is None:
+    model_type = table.get("model_type")
+    if model_type is None:
         raise FolderError(
-            f"{path}: 'model_type' is missing, as in the oldest folders. If it is a BERT, add "
-            '"model_type": "bert" to it.'
+            f"{path}: 'model_type' is missing, as in very old folders. If the model is a BERT, add "
+            '"model_type": "bert" to the file.'
         )
-    if kind not in ("bert", "unmask"):
-        named = table.get("architectures")
+    if model_type not in ("bert", "unmask"):
+        architectures = table.get("architectures")
         raise FolderError(
-            f"{path}: model type {kind!r:.40} (architectures {named!r:.80}); it is not BERT, and "
-            "unmask reads only BERT. Give a folder with model type 'bert'."
+            f"{path}: model type {model_type!r:.40} (architectures {architectures!r:.80}) is not "
+            "BERT, and unmask reads only BERT. Use a folder with model type 'bert'."
         )
     for key in ("auto_map", "trust_remote_code"):
         if table.get(key):
             raise FolderError(
-                f"{path}: '{key}' asks to run code of its own; unmask runs no code from a folder, "
-                f"and without it the model is not what it claims. Remove '{key}' if it is a BERT."
+                f"{path}: '{key}' asks to run the folder's own code, which unmask never does, and "
+                "without that code the model computes something else. If it is a plain BERT, "
+                f"remove '{key}'."
             )
-    if kind == "unmask":
-        own = table.get("unmask")
-        if not isinstance(own, dict):
-            raise FolderError(f"{path}: model type 'unmask' without its table 'unmask'.")
-        if "encoders" in own:
-            return _checked(Shape, own, {}, path).encoders
-        return {MAIN: _checked(ModelConfig, own, {}, path)}  # as version 0.1 wrote it
+    if model_type == "unmask":
+        stored = table.get("unmask")
+        if not isinstance(stored, dict):
+            raise FolderError(
+                f"{path}: the model type is 'unmask', but the table 'unmask' is missing."
+            )
+        if "encoders" in stored:
+            return _validated(Shape, stored, {}, path).encoders
+        return {MAIN: _validated(ModelConfig, stored, {}, path)}  # as version 0.1 wrote it
     for key, ordinary in (("position_embedding_type", "absolute"), ("add_cross_attention", False)):
         if table.get(key, ordinary) != ordinary:
-            raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; BERT's is {ordinary!r}.")
+            raise FolderError(f"{path}: '{key}' is {table[key]!r:.40}; in BERT it is {ordinary!r}.")
     hidden_act = table.get("hidden_act", "gelu")
-    given: dict[str, object] = {"activation": _known("hidden_act", hidden_act, ACTIVATIONS, path)}
+    settings: dict[str, object] = {
+        "activation": _translated("hidden_act", hidden_act, ACTIVATIONS, path)
+    }
     for ours, theirs in CONFIG_KEYS.items():
         if theirs in table:
-            given[ours] = table[theirs]
+            settings[ours] = table[theirs]
         elif ours not in OPTIONAL:
-            raise FolderError(f"{path}: '{theirs}' is missing; a BERT config has it.")
-    return {MAIN: _checked(ModelConfig, given, CONFIG_KEYS, path)}
+            raise FolderError(f"{path}: '{theirs}' is missing; every BERT config has it.")
+    return {MAIN: _validated(ModelConfig, settings, CONFIG_KEYS, path)}
 
 
-def _checked(kind: type[S], own: Table, keys: Mapping[str, str], where: Path | str) -> S:
+def _validated(
+    settings_class: type[S], values: Table, keys: Mapping[str, str], where: Path | str
+) -> S:
     """Validate settings; errors name the keys of config.json instead of unmask's."""
     try:
-        return validate(kind, own, where=str(where))
+        return validate(settings_class, values, where=str(where))
     except SettingsError as error:
         message = str(error)
         for ours, theirs in keys.items():
-            named = rf"^({re.escape(str(where))}:? ['\[]){ours}(?=['.\]])"
-            message = re.sub(named, rf"\g<1>{theirs}", message)
+            pattern = rf"^({re.escape(str(where))}:? ['\[]){ours}(?=['.\]])"
+            message = re.sub(pattern, rf"\g<1>{theirs}", message)
         raise FolderError(message) from None
 
 
-def _known(what: str, said: object, table: Mapping[str, T], path: Path) -> T:
+def _translated(key: str, name: object, table: Mapping[str, T], path: Path) -> T:
     """Translate a name in config.json, or refuse one that the table does not have."""
-    if not isinstance(said, str) or said not in table:
-        raise FolderError(f"{path}: {unknown_name(what, str(said), table)}")
-    return table[said]
+    if not isinstance(name, str) or name not in table:
+        raise FolderError(f"{path}: {unknown_name(key, str(name), table)}")
+    return table[name]
 
 
 def _key_of(value: object, table: Mapping[str, object]) -> str:
@@ -219,9 +228,9 @@ def our_shape(
     path: Path,
 ) -> Shape:
     """Build the shape of a network from config.json; BERT's heads are found by their tensors."""
-    own = table.get("unmask")
-    if table.get("model_type") == "unmask" and isinstance(own, dict) and "encoders" in own:
-        return _checked(Shape, own, {}, path)
+    stored = table.get("unmask")
+    if table.get("model_type") == "unmask" and isinstance(stored, dict) and "encoders" in stored:
+        return _validated(Shape, stored, {}, path)
     # `architectures` is no help here: published folders name BertForMaskedLM and also carry a
     # pooler and a next-sentence head.
     heads: Heads = {}
@@ -231,58 +240,61 @@ def our_shape(
         heads[TOKENS] = TokensConfig()
     if "cls.seq_relationship.weight" in sizes:
         heads[PAIR] = PAIRS
-    labels = _labels(table, sizes, path)
+    labels = _label_head(table, sizes, path)
     if labels:
         heads[LABELS] = labels
     # Version 0.1 wrote these beside the config of the encoder.
-    for name, one in _table(table, "unmask_heads", path).items():
-        where, renamed = f"unmask_heads.{name}", {v: k for k, v in OLD_LABELS_KEYS.items()}
-        own = labels_table(_table({where: one}, where, path))
-        heads[name] = _checked(LabelsConfig, own, renamed, f"{path} [{where}]")
+    for name, old_head in _table(table, "unmask_heads", path).items():
+        where, old_keys = f"unmask_heads.{name}", {old: new for new, old in OLD_LABELS_KEYS.items()}
+        stored = labels_table(_table({where: old_head}, where, path))
+        heads[name] = _validated(LabelsConfig, stored, old_keys, f"{path} [{where}]")
     if table.get("unmask_decoder") is not None:
         decoder = _table(table, "unmask_decoder", path)
-        heads[DECODER] = _checked(DecoderConfig, decoder, {}, f"{path} [unmask_decoder]")
-    return _checked(Shape, {"encoders": encoders, "heads": heads}, {}, path)
+        heads[DECODER] = _validated(DecoderConfig, decoder, {}, f"{path} [unmask_decoder]")
+    return _validated(Shape, {"encoders": encoders, "heads": heads}, {}, path)
 
 
 def _table(table: Table, key: str, path: Path) -> dict[str, object]:
     """Return a table inside config.json, empty if it is missing."""
-    found = table.get(key, {})
-    if not isinstance(found, dict):
-        raise FolderError(f"{path}: '{key}' is {found!r:.60}; need a table.")
-    return found
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise FolderError(f"{path}: '{key}' is {value!r:.60}; need a table.")
+    return value
 
 
-def _labels(table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path) -> LabelsConfig | None:
+def _label_head(
+    table: Table, sizes: Mapping[str, tuple[int, ...]], path: Path
+) -> LabelsConfig | None:
     """Read the label head of a fine-tuned BERT; None if it has none."""
-    named = table.get("architectures")
-    claimed = named[0] if isinstance(named, list) and named else MODEL
-    kind = _known("architecture", claimed, ARCHITECTURES, path)
-    if kind is None:
+    architectures = table.get("architectures")
+    claimed = architectures[0] if isinstance(architectures, list) and architectures else MODEL
+    label_kind = _translated("architecture", claimed, ARCHITECTURES, path)
+    if label_kind is None:
         return None
-    layer = "qa_outputs.weight" if kind == "span" else "classifier.weight"
+    layer = "qa_outputs.weight" if label_kind == "span" else "classifier.weight"
     if not sizes.get(layer):
         raise FolderError(
-            f"{path}: says {claimed}, but there is no tensor '{layer}' with a row for each label."
+            f"{path}: the architecture is {claimed}, but there is no tensor '{layer}' with one row "
+            "per label."
         )
     names = _label_names(table, sizes[layer], path)
     dropout = table.get("classifier_dropout")
-    own = {
-        "on": kind,
+    values = {
+        "on": label_kind,
         "names": names,
         "dropout": table.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
-        "answer": _answer(table, len(names), path) if kind == "text" else "one",
+        "answer": _label_answer(table, len(names), path) if label_kind == "text" else "one",
         "mix": table.get("unmask_layers") or "last",  # as version 0.1 wrote it
     }
-    return _checked(LabelsConfig, own, LABELS_KEYS, path)
+    return _validated(LabelsConfig, values, LABELS_KEYS, path)
 
 
-def _answer(table: Table, count: int, path: Path) -> LabelAnswer:
+def _label_answer(table: Table, count: int, path: Path) -> LabelAnswer:
     """Read what the labels of a text mean; by default, a single label is a number."""
-    said = table.get("problem_type")
-    if said is None:
+    problem_type = table.get("problem_type")
+    if problem_type is None:
         return "number" if count == 1 else "one"
-    return _known("problem_type", said, PROBLEMS, path)
+    return _translated("problem_type", problem_type, PROBLEMS, path)
 
 
 def _label_names(table: Table, shape: tuple[int, ...], path: Path) -> tuple[str, ...]:
@@ -290,7 +302,7 @@ def _label_names(table: Table, shape: tuple[int, ...], path: Path) -> tuple[str,
     if names is None:
         return tuple(f"LABEL_{i}" for i in range(count))
     if not isinstance(names, dict) or set(names) != {str(i) for i in range(count)}:
-        raise FolderError(f"{path}: 'id2label' does not name the labels 0 to {count - 1}.")
+        raise FolderError(f"{path}: 'id2label' must name exactly the labels 0 to {count - 1}.")
     return tuple(str(names[str(i)]) for i in range(count))
 
 

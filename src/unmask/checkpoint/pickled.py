@@ -37,7 +37,7 @@ def unpickle(source: Path, target: Path) -> None:
     command = [sys.executable, "-I", "-m", "unmask.checkpoint.pickled", str(source), str(target)]
     size = source.stat().st_size
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             capture_output=True,
             encoding="utf-8",
@@ -48,11 +48,11 @@ def unpickle(source: Path, target: Path) -> None:
             preexec_fn=lambda: _limit(size),
         )
     except subprocess.TimeoutExpired:
-        raise FolderError(f"{source}: took over {SECONDS} s to read; given up.") from None
+        raise FolderError(f"{source}: reading it took over {SECONDS} s and was stopped.") from None
     except subprocess.SubprocessError:  # from _limit: macOS may refuse to limit memory
         raise _without_limits(source, "the system refused to set them") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["the reader died"]
+    if result.returncode:
+        lines = result.stderr.strip().splitlines() or ["the child process crashed"]
         raise FolderError(f"{source}: refused: {lines[-1][:300]}")
 
 
@@ -66,11 +66,11 @@ def _limit(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _without_limits(source: Path, why: str) -> FolderError:
+def _without_limits(source: Path, reason: str) -> FolderError:
     return FolderError(
-        f"{source}: a pickle, which is read only by a process with limits on its memory and time, "
-        f"and those cannot be set on this system ({platform.system() or os.name}: {why}). Convert "
-        "it on Linux, or get the model's safetensors file."
+        f"{source}: is a pickle, which unmask reads only in a process with limited memory and "
+        f"time. These limits cannot be set on this system ({platform.system() or os.name}: "
+        f"{reason}). Convert it on Linux, or get the model's safetensors file."
     )
 
 
@@ -84,14 +84,18 @@ def _check_zip(source: Path) -> None:
         with zipfile.ZipFile(source) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OSError) as error:
-        raise FolderError(f"{source}: a damaged zip ({error}). Fetch it again.") from None
+        raise FolderError(
+            f"{source}: the zip file is damaged ({error}). Download it again."
+        ) from None
     names = [member.filename.lower() for member in members]
     count = Counter(names)
     for member, name in zip(members, names, strict=True):
         if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
-            raise FolderError(f"{source}: '{member.filename[:80]}' is compressed; torch's are not.")
+            raise FolderError(
+                f"{source}: '{member.filename[:80]}' is compressed; torch compresses none."
+            )
         if count[name] > 1 or ".." in name or name.startswith("/"):
-            raise FolderError(f"{source}: '{member.filename[:80]}' is repeated or leads outside.")
+            raise FolderError(f"{source}: '{member.filename[:80]}' occurs twice or leads outside.")
     if sum(member.file_size for member in members) > source.stat().st_size:
         raise FolderError(f"{source}: its members claim more bytes than the file has.")
 
@@ -104,20 +108,20 @@ def _child(source: str, target: str) -> None:
     try:
         loaded: object = torch.load(source, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
-        asked = re.search(r"GLOBAL (\S+)", str(error))
-        why = f"it asks for {asked[1]}" if asked else (str(error).strip() or repr(error))
-        sys.exit(f"torch's restricted reader will not read it: {why.splitlines()[0]}")
+        rejected = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it asks for {rejected[1]}" if rejected else (str(error).strip() or repr(error))
+        sys.exit(f"torch's restricted reader refuses it: {reason.splitlines()[0]}")
     if not isinstance(loaded, dict):
-        sys.exit(f"holds a {type(loaded).__name__}; need a table of tensors")
+        sys.exit(f"holds a {type(loaded).__name__}; need a dictionary of tensors")
     tensors = {}
     for name, tensor in loaded.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             sys.exit(f"'{name!s:.80}' is a {type(tensor).__name__}; need tensors only")
         if tensor.is_sparse or tensor.is_quantized:
-            sys.exit(f"tensor '{name[:80]}' is not laid out plainly")
+            sys.exit(f"tensor '{name[:80]}' is sparse or quantised; need dense tensors")
         # Strides of 0 make a huge tensor of a few bytes, and copying it would fill the memory.
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
-            sys.exit(f"tensor '{name[:80]}' is larger than the bytes behind it")
+            sys.exit(f"tensor '{name[:80]}' is larger than its stored data")
         # A copy, because old files have views of one storage, which safetensors refuses to write.
         tensors[name] = tensor.clone(memory_format=torch.contiguous_format)
     save_file(tensors, target, metadata={"format": "pt"})

@@ -64,8 +64,8 @@ def refuse_non_finite(tensors: Mapping[str, Tensor], folder: Path) -> None:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise FolderError(
-                f"{folder}: '{name}' holds NaN or infinity; it is not saved, and the last "
-                "checkpoint stands. Begin again with a lower rate."
+                f"{folder}: '{name}' contains NaN or infinity, so no checkpoint is saved; the last "
+                "one is unchanged. Start over with a lower learning rate."
             )
 
 
@@ -84,30 +84,32 @@ def prune(folder: Path, keep: int) -> None:
 def checkpoints(folder: Path) -> list[Path]:
     """List the published checkpoints of a run, newest first."""
     # By number, because as text step-9 would be newer than step-10.
-    found = [
-        (int(m[1]), path) for path in folder.glob("step-*") if (m := _STEP.fullmatch(path.name))
+    numbered = [
+        (int(match[1]), path)
+        for path in folder.glob("step-*")
+        if (match := _STEP.fullmatch(path.name))
     ]
-    return [path for _, path in sorted(found, reverse=True)]
+    return [path for _, path in sorted(numbered, reverse=True)]
 
 
 def newest_state(folder: Path, notice: Callable[[str], None]) -> State | None:
     """Load the newest intact checkpoint; return None if none has been published yet."""
     remove_leftovers(folder, ".step-*.tmp-*")
-    last: FolderError | OSError | None = None
-    found = checkpoints(folder)
-    for damaged, path in enumerate(found):
+    last_error: FolderError | OSError | None = None
+    paths = checkpoints(folder)
+    for index, path in enumerate(paths):
         try:
             state = load_state(path)
         except (FolderError, OSError) as error:  # OSError: the disk cannot read it
-            notice(f"warning: {error} Going on from the one before it.")
-            last = error
+            notice(f"warning: {error} Resuming from the checkpoint before it.")
+            last_error = error
             continue
-        for bad in found[:damaged]:  # set aside: the run will write these steps again
+        for damaged in paths[:index]:  # set aside: the run will write these steps again
             with suppress(FileNotFoundError):  # another process has renamed it
-                bad.rename(bad.with_name(f"damaged-{bad.name}-{os.urandom(3).hex()}"))
+                damaged.rename(damaged.with_name(f"damaged-{damaged.name}-{os.urandom(3).hex()}"))
         return state
-    if last:
-        raise FolderError(f"{folder}: every checkpoint is damaged. The last: {last}")
+    if last_error:
+        raise FolderError(f"{folder}: every checkpoint is damaged. The last error: {last_error}")
     return None
 
 
@@ -115,12 +117,12 @@ def load_state(path: Path) -> State:
     """Load a checkpoint, verifying every byte of it."""
     model = load_folder(path)  # verifies the digests of all files
     if model.manifest is None:
-        raise FolderError(f"{path}: no unmask.json in it; it was not published by unmask.")
+        raise FolderError(f"{path}: has no unmask.json, so unmask did not publish it.")
     if not (path / STATE).is_file() or not (path / OPTIMIZER).is_file():
-        raise FolderError(f"{path}: a model without its training state; nothing to go on from.")
-    moments = {_moment(key): tensor for key, tensor in _read(path / OPTIMIZER).items()}
-    own = _read(path / OBJECTIVE) if (path / OBJECTIVE).is_file() else {}
-    return State(path, model.network, moments, own, read_json(path / STATE))
+        raise FolderError(f"{path}: has no training state to resume from, only a model.")
+    moments = {_optimizer_key(key): tensor for key, tensor in _read(path / OPTIMIZER).items()}
+    objective_parameters = _read(path / OBJECTIVE) if (path / OBJECTIVE).is_file() else {}
+    return State(path, model.network, moments, objective_parameters, read_json(path / STATE))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -130,10 +132,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise FolderError(f"{path}: cannot be read: {str(error)[:200]}") from None
 
 
-def _moment(key: str) -> str:
+def _optimizer_key(key: str) -> str:
     """Translate the name of an optimizer's tensor to today's.
 
-    >>> _moment("exp_avg/encoder.norm.weight")
+    >>> _optimizer_key("exp_avg/encoder.norm.weight")
     'exp_avg/encoders.main.embeddings.norm.weight'
     """
     kind, _, name = key.partition("/")

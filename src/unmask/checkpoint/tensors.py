@@ -68,15 +68,18 @@ def layout(network: Network) -> dict[str, Slot]:
     return slots
 
 
-def _their_names(ours: str, rules: Sequence[tuple[str, ...]]) -> list[str]:
+def _their_names(name: str, rules: Sequence[tuple[str, ...]]) -> list[str]:
     """Return the name of a tensor on disk, or three names for the joined query, key and value."""
-    prefix, part = "", ours
-    if block := _BLOCK.fullmatch(ours):
-        prefix, part, rules = f"bert.encoder.layer.{block[1]}.", block[2], BLOCK_RULES
-    for begin, *theirs in rules:
-        if part.startswith(begin):
-            return [prefix + their + part.removeprefix(begin) for their in theirs]
-    return [OWN_PREFIX + ours]  # a part that BERT does not have
+    prefix, rest = "", name
+    if block := _BLOCK.fullmatch(name):
+        prefix, rest, rules = f"bert.encoder.layer.{block[1]}.", block[2], BLOCK_RULES
+    for our_prefix, *their_prefixes in rules:
+        if rest.startswith(our_prefix):
+            return [
+                prefix + their_prefix + rest.removeprefix(our_prefix)
+                for their_prefix in their_prefixes
+            ]
+    return [OWN_PREFIX + name]  # a part that BERT does not have
 
 
 IGNORED = ("bert.embeddings.position_ids",)  # a counter 0, 1, 2, ... that old versions saved

@@ -39,9 +39,9 @@ def learn_folder(
     # at once, not after the files before it have been read.
     readers = [(file, read_texts(file, column=column)) for file in files]
     texts = (record.text for file, records in readers for record in refuse_empty(file, records))
-    words = count_words(texts, casing, workers=workers, progress=counting)
-    vocabulary = learn(words, settings, progress=learning)
-    result = report(words, vocabulary, casing)
+    word_counts = count_words(texts, casing, workers=workers, progress=counting)
+    vocabulary = learn(word_counts, settings, progress=learning)
+    result = report(word_counts, vocabulary, casing)
     recipe = {"vocab learn": settings.model_dump() | {"cased": cased}}
     about = {"recipe": recipe, "provenance": {"files": [Path(file).name for file in files]}}
     with publish(out, about) as folder:

@@ -40,24 +40,26 @@ class Found:
 
 def survey(folder: Path, unpickled: Path | None = None) -> dict[str, Found]:
     """List the tensors of a folder by normalized name, reading only the headers."""
-    found: dict[str, Found] = {}
+    entries: dict[str, Found] = {}
     for path in [unpickled] if unpickled else _files(folder):
         for name, entry in read_header(path).items():
-            settled = tensors.normalized_name(name)
-            if settled in found:
-                raise FolderError(f"{path}: tensor '{name}' is there twice.")
-            if settled not in tensors.IGNORED:
-                found[settled] = Found(path, name, entry)
-    return found
+            normalized = tensors.normalized_name(name)
+            if normalized in entries:
+                raise FolderError(f"{path}: tensor '{name}' occurs twice.")
+            if normalized not in tensors.IGNORED:
+                entries[normalized] = Found(path, name, entry)
+    return entries
 
 
-def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, Slot]) -> None:
+def read_into(network: Network, entries: Mapping[str, Found], slots: Mapping[str, Slot]) -> None:
     """Fill a network on the meta device with weights that `match` has accepted."""
     planned: dict[str, Tensor] = network.state_dict()
-    state = {name: torch.empty(t.shape, dtype=torch.float32) for name, t in planned.items()}
+    state = {
+        name: torch.empty(tensor.shape, dtype=torch.float32) for name, tensor in planned.items()
+    }
     readers: dict[Path, Callable[[str], Tensor]] = {}
-    for name in sorted(found, key=lambda name: name in tensors.TIED):  # originals before copies
-        item, original = found[name], tensors.TIED.get(name)
+    for name in sorted(entries, key=lambda name: name in tensors.TIED):  # originals before copies
+        item, original = entries[name], tensors.TIED.get(name)
         try:
             if item.path not in readers:
                 readers[item.path] = safe_open(item.path, framework="pt").get_tensor
@@ -66,8 +68,8 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
             raise FolderError(f"{item.path}: cannot be read: {str(error)[:200]}") from None
         if not bool(torch.isfinite(tensor).all()):
             raise FolderError(
-                f"{item.path}: tensor '{item.name}' holds NaN or infinity; such weights compute "
-                "nothing. Use an earlier checkpoint."
+                f"{item.path}: tensor '{item.name}' contains NaN or infinity, so the model is "
+                "unusable. Use an earlier checkpoint."
             )
         slot = slots[original or name]
         rows = state[slot.ours][slot.rows]
@@ -75,47 +77,47 @@ def read_into(network: Network, found: Mapping[str, Found], slots: Mapping[str, 
             rows.copy_(tensor)
         elif not torch.equal(tensor.float(), rows):
             raise FolderError(
-                f"{item.path}: '{item.name}' differs from '{original}'; in BERT they are one "
-                "tensor. This model was trained with separate ones, which unmask cannot represent."
+                f"{item.path}: '{item.name}' differs from '{original}'; in BERT they are the same "
+                "tensor. This model was trained with two, which unmask cannot represent."
             )
     # Assigned, because parameters on the meta device have no memory to copy into.
     network.load_state_dict(state, assign=True)
 
 
-def match(found: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -> None:
+def match(entries: Mapping[str, Found], slots: Mapping[str, Slot], folder: Path) -> None:
     """Refuse missing, unknown or misshapen tensors before any tensor is read."""
-    for name, item in found.items():
+    for name, item in entries.items():
         where, shape = f"{item.path}: tensor '{item.name}'", item.entry.shape
         slot = slots.get(tensors.TIED.get(name, name))
         if slot is None:
             raise FolderError(
                 f"{where} {list(shape)} has no place in the network that config.json describes. "
-                "Are the two files of one model?"
+                "Do the two files belong to the same model?"
             )
         if shape != slot.shape:
             raise FolderError(
-                f"{where} has shape {list(shape)}; config.json implies {list(slot.shape)}. Are the "
-                "two files of one model?"
+                f"{where} has shape {list(shape)}; config.json implies {list(slot.shape)}. Do the "
+                "two files belong to the same model?"
             )
         if item.entry.dtype not in FLOATS:
-            raise FolderError(f"{where} is {item.entry.dtype}; weights are {', '.join(FLOATS)}.")
-    missing = [name for name in slots if name not in found]
+            raise FolderError(f"{where} is {item.entry.dtype}; need one of {', '.join(FLOATS)}.")
+    missing = [name for name in slots if name not in entries]
     if missing:
         raise FolderError(
             f"{folder}: {len(missing)} of {len(slots)} tensors are missing, the first is "
-            f"'{missing[0]}'. Are weights and config.json of one model?"
+            f"'{missing[0]}'. Do weights and config.json belong to the same model?"
         )
 
 
 def write(network: Network, folder: Path) -> None:
     """Write the weights of a network as one safetensors file."""
     state: dict[str, Tensor] = network.state_dict()
-    named = {
+    named_tensors = {
         # Copies, because safetensors refuses slices that share memory, as query and key do.
         tensors.on_disk(name, network.shape): state[slot.ours][slot.rows].to("cpu", copy=True)
         for name, slot in tensors.layout(network).items()
     }
-    write_tensors(named, folder / WEIGHTS)
+    write_tensors(named_tensors, folder / WEIGHTS)
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
@@ -142,21 +144,21 @@ def _files(folder: Path) -> list[Path]:
     if not index.is_file():
         if (folder / PICKLED).exists():
             raise FolderError(
-                f"{folder / PICKLED}: weights as a Python pickle, which may run code when read; "
-                f"need {WEIGHTS}. Convert them safely: unmask convert {folder} --out NEW"
+                f"{folder / PICKLED}: is a Python pickle, which may run code when it is read; "
+                f"need {WEIGHTS}. Convert it safely: unmask convert {folder} --out NEW"
             )
-        raise FolderError(f"{folder}: no {WEIGHTS} in it; need the weights of a model.")
+        raise FolderError(f"{folder}: has no {WEIGHTS}; need the weights of a model.")
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise FolderError(f"{index}: no 'weight_map'; need a table of tensors and their files.")
+        raise FolderError(f"{index}: has no 'weight_map'; need a table of tensors and their files.")
     files = sorted({str(name) for name in shards.values()})
     for name in files:
         # Only plain names, so that an index cannot lead to files outside its folder.
         if not _SHARD.fullmatch(name):
             raise FolderError(
-                f"{index}: the file '{name[:80]}' is not a plain name in this folder; need "
+                f"{index}: the file '{name[:80]}' is not a plain file name; need "
                 "something like model-00001-of-00002.safetensors."
             )
         if not (folder / name).is_file():
-            raise FolderError(f"{folder / name}: is missing, but {INDEX} lists it. Fetch it.")
+            raise FolderError(f"{folder / name}: is missing, but {INDEX} lists it. Download it.")
     return [folder / name for name in files]

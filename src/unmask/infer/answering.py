@@ -42,21 +42,21 @@ def answer_records(
     def windows() -> Iterator[Window]:
         nonlocal held
         numbered = enumerate(task.windows(records, tokens, numbers=numbers or count()), start=1)
-        for number, (record, found) in numbered:
-            waiting.append((record, found))
+        for number, (record, record_windows) in numbered:
+            waiting.append((record, record_windows))
             held += sum(map(len, record.key))
-            for window in found:
+            for window in record_windows:
                 if window.cut and not truncate:
                     raise TextTooLong(number, len(window.ids) + window.cut, tokens.max_length)
                 tally.cut_texts += window.cut > 0
                 tally.cut_tokens += window.cut
-            yield from found
+            yield from record_windows
 
-    def read(some: list[Window]) -> Sequence[object]:
-        ran = task.run(forward, some, tokens, known=known)
-        tally.losses.append(ran.loss)
-        tally.counts.append(ran.count)
-        return ran.values
+    def read(batch: list[Window]) -> Sequence[object]:
+        result = task.run(forward, batch, tokens, known=known)
+        tally.losses.append(result.loss)
+        tally.counts.append(result.count)
+        return result.values
 
     scored = engine.run_in_order(
         windows(),
@@ -69,9 +69,9 @@ def answer_records(
 
     def answer(values: Sequence[object]) -> tuple[Record, Answer]:
         nonlocal held
-        record, own = waiting.popleft()
+        record, record_windows = waiting.popleft()
         held -= sum(map(len, record.key))
-        return record, task.decode(record, own, values, tokens)
+        return record, task.decode(record, record_windows, values, tokens)
 
     for value in scored:
         while not waiting[0][1]:  # no windows, as in a blank text: due before this value

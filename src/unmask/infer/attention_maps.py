@@ -64,8 +64,8 @@ class AttentionMaps:
         if which not in BETWEEN:
             raise SettingsError(unknown_name("texts", which, tuple(BETWEEN)))
         source, target = (
-            np.array([part is None or segment == part for segment in self.segments])
-            for part in BETWEEN[which]
+            np.array([wanted is None or segment == wanted for segment in self.segments])
+            for wanted in BETWEEN[which]
         )
         return self.weights[:, :, source][:, :, :, target]
 
@@ -76,17 +76,17 @@ class AttentionMaps:
         averaged; the residual connection counts as half of each layer.
         """
         size = len(self.tokens)
-        out = stays = np.eye(size, dtype=np.float32)
-        step: Table
-        for step in self.weights.mean(axis=1):
+        rollout = identity = np.eye(size, dtype=np.float32)
+        layer_weights: Table
+        for layer_weights in self.weights.mean(axis=1):
             # Rescaled for the sake of hidden(), which can leave rows of zeros.
-            out = _normalize_rows(0.5 * step + 0.5 * stays) @ out
-        return out
+            rollout = _normalize_rows(0.5 * layer_weights + 0.5 * identity) @ rollout
+        return rollout
 
 
 def _normalize_rows(weights: Table) -> Table:
     """Scale rows to sum to 1."""
     # A head that attends to [CLS] and [SEP] alone leaves a row of zeros, which must not become NaN.
     total: Table = weights.sum(axis=-1, keepdims=True)
-    out: Table = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    return out
+    normalized: Table = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return normalized

@@ -33,20 +33,24 @@ DEFAULTS: EmbedOptions = {"pool": "mean", "layer": -1, "normalize": True, "trunc
 
 
 def pooled_vectors(
-    examples: Iterable[Encoded], live: LiveForward, forward: Forward, pad_id: int, how: EmbedOptions
+    examples: Iterable[Encoded],
+    live: LiveForward,
+    forward: Forward,
+    pad_id: int,
+    options: EmbedOptions,
 ) -> Iterator[Vector]:
     """Yield one vector per example, in order.
 
     The last layer is computed by `forward`, which may be compiled; other layers by `live`.
     """
-    pool, layers = how["pool"], live.network.config.layers
+    pool, layers = options["pool"], live.network.config.layers
     if pool not in POOLS:
         raise SettingsError(unknown_name("pool", pool, POOLS))
-    chosen = _layers(how["layer"], layers)
+    chosen = _layers(options["layer"], layers)
     pooled = mean_of_texts if pool == "mean" else first_of_texts
 
-    def read(some: list[Encoded]) -> Sequence[Vector]:
-        batch = pack_and_collate(some, pad_id=pad_id)
+    def read(examples_of_batch: list[Encoded]) -> Sequence[Vector]:
+        batch = pack_and_collate(examples_of_batch, pad_id=pad_id)
         # A compiled graph returns the last layer only.
         if chosen == [layers]:
             states = [forward.last(batch)]
@@ -54,7 +58,7 @@ def pooled_vectors(
             trace = live.states(batch)
             states = [trace[i] for i in chosen]
         vectors = torch.cat([pooled(layer, batch) for layer in states], dim=-1)  # [N, D or 4D]
-        if how["normalize"]:
+        if options["normalize"]:
             vectors = F.normalize(vectors, dim=-1)
         return list(vectors.float().cpu().numpy())
 
@@ -73,7 +77,7 @@ def _layers(layer: Layer, layers: int) -> list[int]:
         return list(range(layers - 3, layers + 1))
     if not isinstance(layer, int) or not -layers - 1 <= layer <= layers:
         raise SettingsError(
-            f"layer {layer!r}: the model has {layers}; need 0 (the embeddings) to {layers}, -1 to "
-            f"{-layers - 1} from the end, or 'last4'."
+            f"layer {layer!r}: the model has {layers} layers; need 0 (the embeddings) to "
+            f"{layers}, -1 to {-layers - 1} from the end, or 'last4'."
         )
     return [layer % (layers + 1)]  # there are layers + 1 states: the embeddings count, too

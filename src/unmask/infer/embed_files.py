@@ -51,18 +51,18 @@ def embed_file(
     check_output_file(out)
     if out.suffix == ".parquet" and source == "-":
         raise SettingsError(
-            f"--out {out}: has each text beside its vector, and standard input can be read only "
-            "once. Give a file of texts, or --out with .npy or .jsonl."
+            f"--out {out}: a .parquet file also holds the texts, which are read a second time, and "
+            "standard input can be read only once. Give a file of texts, or use .npy or .jsonl."
         )
     read_texts(source, column=column)  # refuses a wrong path before work begins
-    about = _about(model, source, column, options)
+    description = _job_description(model, source, column, options)
     width = width_of(options, model.network.config.width)
-    with open_vectors(out, width, about) as rows:
-        begun = rows.safe
-        if begun:
-            say(f"{out}: {begun:,} vectors are there already; going on behind them")
+    with open_vectors(out, width, description) as rows:
+        resumed_rows = rows.safe
+        if resumed_rows:
+            say(f"{out}: resuming after {resumed_rows:,} vectors that are already saved")
         # Skipped texts are still read, so that blank lines among them are counted.
-        texts = islice(_texts(source, column, watcher), begun, None)
+        texts = islice(_texts(source, column, watcher), resumed_rows, None)
         try:
             for vector in model.embeddings(texts, **options):
                 rows.add(vector)
@@ -72,12 +72,12 @@ def embed_file(
                     rows.save()
                 progress(1)
         except TextTooLong as error:
-            raise _named(error, source, column, begun) from None
+            raise _with_location(error, source, column, resumed_rows) from None
         # If the file was written to while it was read, vectors no longer belong to its lines.
-        if about != _about(model, source, column, options):
+        if description != _job_description(model, source, column, options):
             raise DataError(
-                f"{source}: was changed while it was read, so that vectors of old and new texts "
-                "are mixed; they are removed. Run the command again."
+                f"{source}: was changed while it was read, so the vectors mix old and new texts "
+                "and were removed. Run the command again."
             )
         # A .parquet file also holds the texts, which are read once more. Without the watcher: the
         # first reading has reported bad and counted blank lines.
@@ -95,7 +95,7 @@ def _records(source: str, column: str | None, watcher: ErrorPolicy = REFUSE) -> 
     return refuse_empty(source, records)
 
 
-def _about(
+def _job_description(
     model: Model, source: str, column: str | None, options: EmbedOptions
 ) -> dict[str, object] | None:
     """Describe all that the vectors depend on; None for standard input, which cannot resume."""
@@ -112,7 +112,7 @@ def _about(
     }
 
 
-def _named(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
+def _with_location(error: TextTooLong, source: str, column: str | None, before: int) -> TextTooLong:
     """Name the line or record of the text; the error counts from where the job resumed."""
     if source == "-":
         return error

@@ -50,27 +50,29 @@ def run_in_order(
     example and returns True to end the group early, when the caller holds too much in memory.
     """
     examples = iter(examples)
-    with ExitStack() as later:
-        at_once: _Map | None = None
+    with ExitStack() as resources:
+        parallel_map: _Map | None = None
         while group := _group(examples, full):
 
-            def answer(chosen: list[int], group: list[E] = group) -> Sequence[A]:
+            def answer(indices: list[int], group: list[E] = group) -> Sequence[A]:
                 with torch.inference_mode():
-                    return read([group[i] for i in chosen])
+                    return read([group[i] for i in indices])
 
             # One small batch per core fits the core's cache and needs no synchronisation. With too
             # few batches some cores would be idle; larger batches on all cores are then faster.
-            parts = list(by_length(group, worker_tokens or WORKER_TOKENS))
-            each: _Map = map
-            if workers == 1 or _idle(len(parts), workers) > IDLE:
-                parts = list(by_length(group, tokens))
+            batches = list(by_length(group, worker_tokens or WORKER_TOKENS))
+            map_batches: _Map = map
+            if workers == 1 or _idle_share(len(batches), workers) > IDLE:
+                batches = list(by_length(group, tokens))
             else:
-                parts.reverse()  # end with the cheapest batches, so that workers finish together
+                batches.reverse()  # end with the cheapest batches, so that workers finish together
                 # Started only when needed: starting workers takes half as long as a single text.
-                each = at_once = at_once or later.enter_context(_worker_map(workers))
+                if parallel_map is None:
+                    parallel_map = resources.enter_context(_worker_map(workers))
+                map_batches = parallel_map
             answers: dict[int, A] = {}
-            for chosen, found in zip(parts, each(answer, parts), strict=True):
-                answers.update(zip(chosen, found, strict=True))
+            for indices, results in zip(batches, map_batches(answer, batches), strict=True):
+                answers.update(zip(indices, results, strict=True))
             yield from (answers[i] for i in range(len(group)))
 
 
@@ -102,10 +104,10 @@ def cores() -> int:
     return _CORES.get() or torch.get_num_threads()
 
 
-def _idle(parts: int, workers: int) -> float:
+def _idle_share(batches: int, workers: int) -> float:
     """Estimate the idle share of the workers, if all parts take equally long."""
-    turns = -(-parts // workers)
-    return 1.0 - parts / (turns * workers)
+    rounds = -(-batches // workers)
+    return 1.0 - batches / (rounds * workers)
 
 
 def _group(examples: Iterator[E], full: Callable[[], bool]) -> list[E]:

@@ -35,8 +35,8 @@ class Translator:
         decoder = folder.network.shape.decoder
         if decoder is None or folder.target is None:
             raise FolderError(
-                f"{folder.path}: the model has no decoder; it reads texts and says none. Train one "
-                "with `unmask translate train`."
+                f"{folder.path}: the model has no decoder, so it cannot generate text. Train one "
+                "that can with `unmask translate train`."
             )
         keep_freed_memory()
         limit = limit or folder.network.config.max_length
@@ -60,35 +60,37 @@ class Translator:
         task = Translate(TranslateSettings(search=search), split=split, alignment=alignment)
         pairs = (Pair(text, None, f"text {number}") for number, text in enumerate(texts, 1))
         # Graphs are compiled for encoders and their labels only, so the network itself decodes.
-        for _, found in answer_records(LiveForward(self.network), self.tokens, task, pairs):
-            yield found
+        for _, translation in answer_records(LiveForward(self.network), self.tokens, task, pairs):
+            yield translation
         self.split_texts += task.split_texts
 
     def looked(self, source: str, target: str | None = None) -> WordAlignment:
         """Align a translation with its source; without `target`, align the model's own."""
         if target is None:
-            (found,) = self.translate([source], split=False)
-            return self._looked(source, found.words or ())
-        words = self._said.encode(target).ids[1:-1]  # without [CLS] and [SEP]
-        if len(words) >= self.most:
+            (translation,) = self.translate([source], split=False)
+            return self._align(source, translation.words or ())
+        token_ids = self._target_tokenizer.encode(target).ids[1:-1]  # without [CLS] and [SEP]
+        if len(token_ids) >= self.most:
             raise DataError(
-                f"the translation: {len(words):,} tokens; the model says "
-                f"{self.most - 1} at most. Shorten it."
+                f"the translation has {len(token_ids):,} tokens; the model generates at most "
+                f"{self.most - 1}. Shorten it."
             )
-        return self._looked(source, words)
+        return self._align(source, token_ids)
 
-    def _looked(self, source: str, words: Sequence[int]) -> WordAlignment:
-        found = alignment_of(
-            self.network, self.tokens, self.tokens.source.encode(source).ids, words
+    def _align(self, source: str, token_ids: Sequence[int]) -> WordAlignment:
+        alignment = alignment_of(
+            self.network, self.tokens, self.tokens.source.encode(source).ids, token_ids
         )
-        if found is None:
+        if alignment is None:
             raise DataError(
-                f"{self.path}: its decoder has one context for the whole source, and looks at no "
-                "word of it. Take a model with attention."
+                f"{self.path}: its decoder has no attention over the source, so there is no word "
+                "alignment. Use a model with attention."
             )
-        return WordAlignment(found.source, found.target, np.array(found.weights, np.float32))
+        return WordAlignment(
+            alignment.source, alignment.target, np.array(alignment.weights, np.float32)
+        )
 
     @property
-    def _said(self) -> Tokenizer:
+    def _target_tokenizer(self) -> Tokenizer:
         """The tokenizer of the target language, which may be that of the source."""
         return self.tokens.target or self.tokens.source

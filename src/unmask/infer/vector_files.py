@@ -35,19 +35,19 @@ class VectorWriter:
         for path in (folder, self.path, self.record):
             if path.is_symlink():
                 raise FolderError(
-                    f"{path}: is a link; need a folder of this command's own. Remove it."
+                    f"{path}: is a link; need a folder that only this command uses. Remove it."
                 )
-        row = 4 * width  # bytes
-        recorded = self._recorded()
+        row_bytes = 4 * width  # bytes
+        recorded_rows = self._recorded()
         self.path.touch()  # "r+b" keeps what is in the file, but does not create one
         self.file = self.path.open("r+b")
         self._write_header(0)
         self.start = self.file.tell()
-        written = self.file.seek(0, os.SEEK_END)
+        file_size = self.file.seek(0, os.SEEK_END)
         # If the disk lost rows that the record counts, start over.
-        self.safe = recorded if written >= self.start + recorded * row else 0
+        self.safe = recorded_rows if file_size >= self.start + recorded_rows * row_bytes else 0
         self.count = self.safe
-        self.file.seek(self.start + self.count * row)
+        self.file.seek(self.start + self.count * row_bytes)
         self.file.truncate()  # rows after the last save may be incomplete
 
     def add(self, vector: Vector) -> None:
@@ -84,13 +84,13 @@ class VectorWriter:
             return 0
         record: dict[str, object] = read_json(self.record)
         rows = record.pop("rows", None)
-        other = [name for name, value in self.about.items() if record.get(name) != value]
+        differing = [name for name, value in self.about.items() if record.get(name) != value]
         # The exact type, because isinstance takes True for an int.
-        if other or type(rows) is not int or rows < 0:
-            what = ", ".join(other) or "number of rows"
+        if differing or type(rows) is not int or rows < 0:
+            changed = ", ".join(differing) or "number of rows"
             raise FolderError(
-                f"{self.folder}: was begun with another {what}. Give the same again, remove the "
-                "folder to begin anew, or give another --out."
+                f"{self.folder}: was started with another {changed}. Use the same again, remove "
+                "the folder to start over, or give another --out."
             )
         return rows
 
@@ -128,8 +128,8 @@ def open_vectors(out: Path, width: int, about: dict[str, object] | None) -> Iter
                 rows.file.close()
     except OSError as error:
         safe = rows.safe if rows is not None else 0
-        left = f"{safe:,} vectors are safe, and the same command goes on with them"
-        raise disk_error(out, error, left=left) from error
+        resume_hint = f"{safe:,} vectors are saved, and the same command resumes after them"
+        raise disk_error(out, error, left=resume_hint) from error
     finally:
         # Windows cannot remove a folder with a locked file; try again now that it is unlocked.
         if WINDOWS:
@@ -140,13 +140,13 @@ def open_vectors(out: Path, width: int, about: dict[str, object] | None) -> Iter
 def publish(rows: VectorWriter, out: Path, texts: Iterator[str]) -> None:
     """Move the finished file to its place at once; `texts` are the text column of a .parquet."""
     rows.finish()
-    made = rows.path
+    finished = rows.path
     if out.suffix != ".npy":
-        made = rows.folder / f"whole{out.suffix}"
+        finished = rows.folder / f"whole{out.suffix}"
         write = _write_parquet if out.suffix == ".parquet" else _write_lines
-        write(rows, made, texts)
-        fsync(made)
-    made.replace(out)
+        write(rows, finished, texts)
+        fsync(finished)
+    finished.replace(out)
     fsync(out.parent)
     shutil.rmtree(rows.folder, ignore_errors=True)
 
@@ -169,10 +169,10 @@ def _write_parquet(rows: VectorWriter, path: Path, texts: Iterator[str]) -> None
     from pyarrow import float32, list_, record_batch, schema, string
     from pyarrow.parquet import ParquetWriter
 
-    kind = schema([("text", string()), ("vector", list_(float32(), rows.width))])
-    with ParquetWriter(path, kind) as writer:
+    columns = schema([("text", string()), ("vector", list_(float32(), rows.width))])
+    with ParquetWriter(path, columns) as writer:
         for block in rows.blocks():
             table = {"text": list(islice(texts, len(block))), "vector": list(block)}
-            writer.write_batch(record_batch(table, schema=kind))
+            writer.write_batch(record_batch(table, schema=columns))
     if next(texts, None) is not None:
-        raise DataError("the texts: there are more than vectors. Were they changed meanwhile?")
+        raise DataError("there are more texts than vectors. Was the file changed in the meantime?")

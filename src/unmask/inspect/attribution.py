@@ -85,7 +85,7 @@ def head_statistics(
 ) -> list[HeadStatistic]:
     """Measure where each head attends, over all tokens of some texts; layer by layer."""
     total: Sums = np.zeros(())  # [habits + 1, L, H]
-    even, rows = 0.0, 0
+    uniform_entropy, token_count = 0.0, 0
     for text in texts:
         maps = model.attention(text)
         progress()
@@ -93,32 +93,40 @@ def head_statistics(
         if size < 3:  # [CLS] and [SEP] alone
             continue
         weights = maps.weights.astype(np.float64)  # [L, H, S, S]
-        sums: list[Sums] = [(weights * kind).sum(axis=(2, 3)) for kind in _kinds(maps)]
+        sums: list[Sums] = [
+            (weights * pattern).sum(axis=(2, 3)) for pattern in _pattern_masks(maps)
+        ]
         bits = np.log2(np.maximum(weights, 1e-12))  # keeps 0 log 0 at 0
         sums.append((-weights * bits).sum(axis=(2, 3)))
         total = total + np.stack(sums)
         # Sums are over tokens, so a long text counts for more than a short one. Uniform attention
         # in a text of this size would have log2(size) bits for each token.
-        even += float(size * np.log2(size))
-        rows += size
-    if not rows:
-        raise SettingsError("no text with a word in it. Give texts to watch the heads read.")
-    means: list[list[list[float]]] = (total / rows).transpose(1, 2, 0).tolist()
+        uniform_entropy += float(size * np.log2(size))
+        token_count += size
+    if not token_count:
+        raise SettingsError("no text contains a word; need texts on which to measure the heads.")
+    means: list[list[list[float]]] = (total / token_count).transpose(1, 2, 0).tolist()
     return [
-        HeadStatistic(layer, head, dict(zip(PATTERNS, shares, strict=True)), entropy, even / rows)
+        HeadStatistic(
+            layer,
+            head,
+            dict(zip(PATTERNS, shares, strict=True)),
+            entropy,
+            uniform_entropy / token_count,
+        )
         for layer, heads in enumerate(means)
         for head, (*shares, entropy) in enumerate(heads)
     ]
 
 
-def _kinds(maps: AttentionMaps) -> list[Table]:
+def _pattern_masks(maps: AttentionMaps) -> list[Table]:
     """Return the attention that each of PATTERNS stands for.  -> 5 x [S, S] of 0 and 1"""
     size = len(maps.tokens)
-    word = np.array(maps.words)
+    word_index = np.array(maps.words)
     itself = np.eye(size)
-    same = (word[:, None] == word[None, :]) - itself  # other tokens of the word
+    same_word = (word_index[:, None] == word_index[None, :]) - itself  # other tokens of the word
     separators = np.tile(np.array(maps.special, float), (size, 1))
-    return [np.eye(size, k=-1), np.eye(size, k=1), itself, same, separators]
+    return [np.eye(size, k=-1), np.eye(size, k=1), itself, same_word, separators]
 
 
 @dataclass(frozen=True)
@@ -150,17 +158,17 @@ class AttributedText:
             self.states = self.trace(self.input)
         self.weights = [layer.detach() for layer in weights]
         with torch.no_grad():
-            self.asked = self._asked()
+            self.asked = self._probe()
 
     @property
     def maps(self) -> AttentionMaps:
         """The attention weights of every layer and head."""
         return self.model.maps_of(self.example, self.weights)
 
-    def embedded(self, *, blank: bool = False) -> Tensor:
-        """Compute the embeddings; if `blank`, with [PAD] for every word.  -> [1, S, D]"""
+    def embedded(self, *, baseline: bool = False) -> Tensor:
+        """Compute the embeddings; if `baseline`, with [PAD] for every word.  -> [1, S, D]"""
         tokens = self.batch.tokens
-        if blank:
+        if baseline:
             special = torch.tensor([self.example.special])
             # [CLS] and [SEP] stay, so attributions only measure what the words add.
             tokens = torch.where(special, tokens, self.model.tokenizer.vocabulary.pad)
@@ -187,11 +195,13 @@ class AttributedText:
     def without(self, mute: Ablated) -> list[float]:
         """Compute the values of the answer with some heads ablated."""
         config = self.network.config
-        for layer, own in mute.items():
-            if not 0 <= layer < config.layers or any(not 0 <= head < config.heads for head in own):
+        for layer, layer_heads in mute.items():
+            if not 0 <= layer < config.layers or any(
+                not 0 <= head < config.heads for head in layer_heads
+            ):
                 raise SettingsError(
-                    f"layer {layer}, heads {own}: the model has layers 0 to {config.layers - 1} "
-                    f"with heads 0 to {config.heads - 1}."
+                    f"layer {layer}, heads {layer_heads}: the model has layers 0 to "
+                    f"{config.layers - 1} with heads 0 to {config.heads - 1}."
                 )
         with torch.no_grad(), listening(self.network, ablating(mute)):
             values: list[float] = self.asked.values(self.trace(self.input)).tolist()
@@ -216,26 +226,30 @@ class AttributedText:
 
         with torch.enable_grad():
             # One point of the path at a time, because mask and positions are those of one row.
-            found: Tensor = IntegratedGradients(score).attribute(
-                self.embedded(), self.embedded(blank=True), n_steps=STEPS, internal_batch_size=1
+            attributions: Tensor = IntegratedGradients(score).attribute(
+                self.embedded(), self.embedded(baseline=True), n_steps=STEPS, internal_batch_size=1
             )
-        return _per_token(found.detach())
+        return _per_token(attributions.detach())
 
-    def _asked(self) -> ProbedAnswer:
+    def _probe(self) -> ProbedAnswer:
         """Choose the answer for this model and text, as the module docstring describes."""
         ids, mask = self.example.ids, self.model.tokenizer.vocabulary.mask
         if labels := self.network.shape.labels:
-            self._refuse_another(LABELS)
-            return self._label(labels) if labels.on == "text" else self._places(labels)
+            self._refuse_other_encoder(LABELS)
+            return (
+                self._probe_text_labels(labels)
+                if labels.on == "text"
+                else self._probe_token_labels(labels)
+            )
         if TOKENS in self.network.heads and mask in ids:
-            self._refuse_another(TOKENS)
-            return self._hidden(ids.index(mask))
-        return self._vector()
+            self._refuse_other_encoder(TOKENS)
+            return self._probe_masked_token(ids.index(mask))
+        return self._probe_vector()
 
-    def _refuse_another(self, head: str) -> None:
-        refuse_other_encoders(self.network, self.model.path, [head], "explanations follow")
+    def _refuse_other_encoder(self, head: str) -> None:
+        refuse_other_encoders(self.network, self.model.path, [head], "attribution covers")
 
-    def _label(self, labels: LabelsConfig) -> ProbedAnswer:
+    def _probe_text_labels(self, labels: LabelsConfig) -> ProbedAnswer:
         shares = SHARES[labels.answer]
         best = self._scores(self.states).argmax()
         return ProbedAnswer(
@@ -245,7 +259,7 @@ class AttributedText:
             lambda trace: self._scores(trace)[best],
         )
 
-    def _places(self, labels: LabelsConfig) -> ProbedAnswer:
+    def _probe_token_labels(self, labels: LabelsConfig) -> ProbedAnswer:
         """The most probable tags of tokens, or start and end positions of an answer span."""
         tokens = self.model.tokens_of(self.example)
         dim = 0 if labels.on == "span" else 1  # spans choose a token, tags a label
@@ -253,11 +267,11 @@ class AttributedText:
         def shares(trace: Trace) -> Tensor:
             return self._scores(trace).softmax(dim=dim)
 
-        found = shares(self.states)
+        probabilities = shares(self.states)
         if OUTSIDE in labels.names:
             # Otherwise "O", the tag of most tokens, would fill the list.
-            found[:, labels.names.index(OUTSIDE)] = 0.0
-        best = found.flatten().topk(min(TOP, found.numel())).indices
+            probabilities[:, labels.names.index(OUTSIDE)] = 0.0
+        best = probabilities.flatten().topk(min(TOP, probabilities.numel())).indices
         names = [f"{label}: {token}" for token in tokens for label in labels.names]
         return ProbedAnswer(
             "tokens",
@@ -266,29 +280,29 @@ class AttributedText:
             lambda trace: self._scores(trace).flatten()[best[0]],
         )
 
-    def _hidden(self, place: int) -> ProbedAnswer:
+    def _probe_masked_token(self, place: int) -> ProbedAnswer:
         def scores(trace: Trace) -> Tensor:
             return self.network.token_scores(self.network.mixed(trace, TOKENS)[:, place])[0]
 
         best = scores(self.states).topk(TOP).indices
         return ProbedAnswer(
-            "the hidden token",
+            "the masked token",
             [self.model.token(i) for i in best.tolist()],
             lambda trace: scores(trace).softmax(dim=-1)[best],
             lambda trace: scores(trace)[best[0]],
         )
 
-    def _vector(self) -> ProbedAnswer:
+    def _probe_vector(self) -> ProbedAnswer:
         def mean(trace: Trace) -> Tensor:
             return mean_of_texts(trace[-1], self.batch)[0]
 
         # A vector has no score to follow, so its projection on the unchanged vector stands for it.
-        truth = F.normalize(mean(self.states), dim=0)
+        direction = F.normalize(mean(self.states), dim=0)
         return ProbedAnswer(
-            "the vector",
-            ["cosine to what it is"],
-            lambda trace: F.normalize(mean(trace), dim=0)[None] @ truth,
-            lambda trace: mean(trace) @ truth,
+            "the vector of the text",
+            ["cosine to the original vector"],
+            lambda trace: F.normalize(mean(trace), dim=0)[None] @ direction,
+            lambda trace: mean(trace) @ direction,
         )
 
     def _scores(self, trace: Trace) -> Tensor:
@@ -303,7 +317,7 @@ SHARES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _per_token(found: Tensor) -> Table:
+def _per_token(attributions: Tensor) -> Table:
     """Sum attributions over the embedding dimensions.  [1, S, D] -> [S]"""
-    out: Table = found[0].sum(dim=-1).numpy()
-    return out
+    token_attributions: Table = attributions[0].sum(dim=-1).numpy()
+    return token_attributions

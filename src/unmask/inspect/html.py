@@ -49,11 +49,11 @@ def payload(
     }
     if integrated:
         importance["integrated gradients"] = row.integrated_gradients()[part]
-    said = row.answer(mute)
+    prediction = row.answer(mute)
     config = model.network.config
-    shown = maps.weights[:, :, part, part].astype("<f4")
+    window_weights = maps.weights[:, :, part, part].astype("<f4")
     words = maps.words
-    found: dict[str, Any] = {
+    page_data: dict[str, Any] = {
         "model": str(model.path.name),
         "tokens": maps.tokens[part],
         "segments": maps.segments[part],
@@ -62,24 +62,24 @@ def payload(
         "words": [word - words[start] for word in words[part]],
         "layers": config.layers,
         "heads": config.heads,
-        "weights": base64.b64encode(shown.tobytes()).decode(),
+        "weights": base64.b64encode(window_weights.tobytes()).decode(),
         "importance": {name: values.tolist() for name, values in importance.items()},
-        "answer": {**asdict(said), "without": said.without if mute else None},
+        "answer": {**asdict(prediction), "without": prediction.without if mute else None},
         "habits": [{**asdict(habit), "name": habit.name} for habit in habits],
     }
     if count > WINDOW:
         last = min(start + WINDOW, count)
-        found["window"] = (
-            f"Tokens {start + 1} to {last} of {count}. Weights are of all {count}; without [CLS] "
-            "and [SEP], shares of those shown."
+        page_data["window"] = (
+            f"Tokens {start + 1} to {last} of {count}. Weights are shares of all {count} tokens; "
+            "with [CLS] and [SEP] hidden, shares of the tokens shown."
         )
     # A file cannot ask the model later, so it needs the effect of every head; the server need not.
     if each_head:
-        found["muted"] = [
+        page_data["muted"] = [
             [row.without({layer: [head]}) for head in range(config.heads)]
             for layer in range(config.layers)
         ]
-    return found
+    return page_data
 
 
 def self_contained(payloads: Sequence[dict[str, Any]], title: str) -> str:

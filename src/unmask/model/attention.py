@@ -31,8 +31,8 @@ class JointLinear(nn.Linear):
     The number of parts is kept for optimizers that treat a matrix as a whole (Muon).
     """
 
-    def __init__(self, width: int, each: int, *, parts: int, bias: bool = True) -> None:
-        super().__init__(width, parts * each, bias=bias)
+    def __init__(self, width: int, part_width: int, *, parts: int, bias: bool = True) -> None:
+        super().__init__(width, parts * part_width, bias=bias)
         self.parts = parts
 
 
@@ -64,41 +64,41 @@ class Attention(Observable):
         positions: Positions,
         index: Tensor,  # [B, Q] position of each token
         places: Tensor | None = None,  # [N] flat indices of the queries whose output is needed
-        kept: KVCache
+        cache: KVCache
         | None = None,  # earlier tokens, which x attends to; keys and values of x are appended
         memory_index: Tensor | None = None,  # [B or 1, K] positions of the cached tokens and of x
         layer: int | None = None,  # reported to listeners where layers share these weights
     ) -> Tensor:  # [B, Q, D], or [N, D] where places are given
-        """Self-attention, over cached earlier tokens too if `kept` is given."""
-        if kept is None and self._may_be_fast(x, added, positions):
-            joined: Tensor = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
-            rate = self.dropout if self.training else 0.0
-            mixed = training.self_attend(joined, added, rate, positions.turn(index))
+        """Self-attention, over cached earlier tokens too if `cache` is given."""
+        if cache is None and self._can_use_fast_kernel(x, added, positions):
+            joined_qkv: Tensor = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, H, d]
+            dropout = self.dropout if self.training else 0.0
+            attended = training.self_attend(joined_qkv, added, dropout, positions.turn(index))
         else:
             parts: tuple[Tensor, ...] = self.qkv(x).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
             q, k = positions.rotate(q, index), positions.rotate(k, index)
             # Keys are cached after their rotation, which depends on their own position alone.
-            if kept is not None:
-                kept.add(k, v)
-                k, v = kept.keys, kept.values
+            if cache is not None:
+                cache.add(k, v)
+                k, v = cache.keys, cache.values
             if memory_index is None:
                 memory_index = index
-                if kept is not None:
-                    memory_index = torch.arange(kept.length, device=x.device)[None]
-            shift = positions.scores(q, index, memory_index)  # [B, H, Q, K] or None
-            if shift is not None:
-                added = shift if added is None else added + shift
+                if cache is not None:
+                    memory_index = torch.arange(cache.length, device=x.device)[None]
+            position_scores = positions.scores(q, index, memory_index)  # [B, H, Q, K] or None
+            if position_scores is not None:
+                added = position_scores if added is None else added + position_scores
             values = partial(positions.values, index=index, memory_index=memory_index)
-            more = values if positions.reads_weights else None
-            mixed = self._mixed(q, k, v, added, more, layer).flatten(2)
+            position_values = values if positions.reads_weights else None
+            attended = self._attend(q, k, v, added, position_values, layer).flatten(2)
         # Only attention itself needs all tokens: the output layer is computed for chosen ones.
-        output: Tensor = self.output(select_places(mixed, places))
+        output: Tensor = self.output(select_places(attended, places))
         return output
 
     def keep(self, states: Tensor) -> Tensor:
         """Compute keys and values of another text for `read`.  [B, K, D] -> [B, 2, H, K, d]"""
-        both = self._projected(states, self.inner_width)
+        both = self._project(states, self.inner_width)
         joined: Tensor = both.unflatten(-1, (2, self.heads, -1))
         return joined.permute(0, 2, 3, 1, 4)
 
@@ -110,19 +110,19 @@ class Attention(Observable):
         """
         # The n sequences of a text become n times as many queries, so that its keys and values
         # are never copied for each beam.
-        q = self._projected(x, 0, self.inner_width)
+        q = self._project(x, 0, self.inner_width)
         q = q.view(len(source), -1, self.heads, source.shape[-1]).transpose(1, 2)
         k, v = source.unbind(1)
-        mixed = self._mixed(q, k, v, added).reshape(*x.shape[:-1], self.inner_width)
-        output: Tensor = self.output(mixed)
+        attended = self._attend(q, k, v, added).reshape(*x.shape[:-1], self.inner_width)
+        output: Tensor = self.output(attended)
         return output
 
-    def _projected(self, x: Tensor, first: int, last: int | None = None) -> Tensor:
+    def _project(self, x: Tensor, begin: int, end: int | None = None) -> Tensor:
         """Apply a slice of `qkv`: queries alone, or keys and values alone."""
         weight, bias = self.qkv.weight, self.qkv.bias
-        return F.linear(x, weight[first:last], None if bias is None else bias[first:last])
+        return F.linear(x, weight[begin:end], None if bias is None else bias[begin:end])
 
-    def _mixed(
+    def _attend(
         self,
         q: Tensor,  # [B, H, Q, d]
         k: Tensor,  # [B, H, K, d]
@@ -132,21 +132,21 @@ class Attention(Observable):
         layer: int | None = None,
     ) -> Tensor:  # [B, Q, H, d]
         if self.listener is None and values is None:
-            rate = self.dropout if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=rate)
+            dropout = self.dropout if self.training else 0.0
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
         else:  # written out, because a listener or the positions need the weights
             weights = self._weights(q, k, added, layer)  # [B, H, Q, K]
-            mixed = weights @ v  # [B, H, Q, d]
+            attended = weights @ v  # [B, H, Q, d]
             if values is not None:
-                mixed = mixed + values(weights)
-        return mixed.transpose(1, 2)
+                attended = attended + values(weights)
+        return attended.transpose(1, 2)
 
-    def _may_be_fast(self, x: Tensor, added: Tensor | None, positions: Positions) -> bool:
+    def _can_use_fast_kernel(self, x: Tensor, added: Tensor | None, positions: Positions) -> bool:
         """Whether the fast kernel can compute this call."""
-        asked = self.listener is not None or positions.reads_weights
+        needs_weights = self.listener is not None or positions.reads_weights
         # T5's position biases are trained through `added`, which gets no gradient in the kernel.
-        trained = added is not None and added.requires_grad
-        return not asked and not trained and training.usable(x, training=self.training)
+        trains_bias = added is not None and added.requires_grad
+        return not needs_weights and not trains_bias and training.usable(x, training=self.training)
 
     def _weights(self, q: Tensor, k: Tensor, added: Tensor | None, layer: int | None) -> Tensor:
         scores: Tensor = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [B, H, Q, K]
@@ -154,8 +154,9 @@ class Attention(Observable):
         # A query that may attend to nothing gets zeros, as in the fused kernel. Softmax over -inf
         # alone would be NaN, in the gradient too. So the scores are replaced before it, and the
         # weights after it.
-        blind = (scores == float("-inf")).all(dim=-1, keepdim=True)
-        weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
+        fully_masked = (scores == float("-inf")).all(dim=-1, keepdim=True)
+        weights = scores.masked_fill(fully_masked, 0.0).softmax(dim=-1)
+        weights = weights.masked_fill(fully_masked, 0.0)
         if self.listener is not None:
             weights = self.listener(self.layer if layer is None else layer, weights)
         return F.dropout(weights, self.dropout, self.training)
@@ -186,8 +187,8 @@ class Alignment(Observable):
         if self.query is None or self.score is None:
             scores = query @ keys.transpose(1, 2)  # [N, Q, K]
         else:
-            mixed = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [N, Q, K, D]
-            scores = self.score(mixed)[..., 0]
+            hidden = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [N, Q, K, D]
+            scores = self.score(hidden)[..., 0]
         weights = scores.masked_fill(~real[:, None], float("-inf")).softmax(dim=-1)
         if self.listener is not None:  # listeners expect a dimension of heads; here there is one
             weights = self.listener(self.layer, weights[:, None])[:, 0]
@@ -212,14 +213,14 @@ class HasListener(Protocol[L]):
 @contextmanager
 def set_listener(modules: Sequence[HasListener[L]], listener: L) -> Iterator[None]:
     """Set the listener of all modules inside the block, and restore the former ones after it."""
-    before = [module.listener for module in modules]
+    previous_listeners = [module.listener for module in modules]
     for module in modules:
         module.listener = listener
     try:
         yield
     finally:
-        for module, old in zip(modules, before, strict=True):
-            module.listener = old
+        for module, previous in zip(modules, previous_listeners, strict=True):
+            module.listener = previous
 
 
 @contextmanager
@@ -229,7 +230,8 @@ def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
     The listener gets the layer number and the weights [B, H, Q, K], and returns the weights that
     the layer continues with: unchanged ones to observe, others to intervene.
     """
-    with set_listener([own for own in model.modules() if isinstance(own, Observable)], listener):
+    modules = [module for module in model.modules() if isinstance(module, Observable)]
+    with set_listener(modules, listener):
         yield
 
 
@@ -241,23 +243,23 @@ def recording(model: nn.Module) -> Iterator[list[Tensor]]:
     """
     weights: list[Tensor] = []
 
-    def keep(before: Listener | None, layer: int, seen: Tensor) -> Tensor:
-        weights.append(seen if before is None else before(layer, seen))
+    def record(previous: Listener | None, layer: int, layer_weights: Tensor) -> Tensor:
+        weights.append(layer_weights if previous is None else previous(layer, layer_weights))
         return weights[-1]
 
     with ExitStack() as stack:
-        for own in model.modules():
-            if isinstance(own, Observable):
-                listener: Listener = partial(keep, own.listener)
-                stack.enter_context(set_listener([own], listener))
+        for module in model.modules():
+            if isinstance(module, Observable):
+                listener: Listener = partial(record, module.listener)
+                stack.enter_context(set_listener([module], listener))
         yield weights
 
 
 def ablating(heads: dict[int, list[int]]) -> Listener:
     """Return a listener that ablates attention heads, given by number for each layer."""
 
-    def mute(layer: int, weights: Tensor) -> Tensor:
-        silent = torch.tensor(heads.get(layer, []), dtype=torch.long, device=weights.device)
-        return weights.index_fill(1, silent, 0.0)
+    def ablate(layer: int, weights: Tensor) -> Tensor:
+        ablated = torch.tensor(heads.get(layer, []), dtype=torch.long, device=weights.device)
+        return weights.index_fill(1, ablated, 0.0)
 
-    return mute
+    return ablate

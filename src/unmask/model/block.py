@@ -75,8 +75,8 @@ class FeedForward(nn.Module):
         """Apply the network to each token by itself.  [B, S, D] -> [B, S, D]"""
         inner: Tensor = self.inner(x)
         if self.gated:
-            bent, other = inner.chunk(2, dim=-1)
-            inner = self.activation(bent) * other
+            gate, linear = inner.chunk(2, dim=-1)
+            inner = self.activation(gate) * linear
         else:
             inner = self.activation(inner)
         out: Tensor = self.outer(inner)
@@ -86,8 +86,8 @@ class FeedForward(nn.Module):
         """Return a network of some inner channels: their share of the output, without its bias."""
         # Without the bias of the last layer, which the network of the other channels adds.
         out = copy.deepcopy(self)
-        every = self.outer.in_features
-        rows = torch.cat([channels + half * every for half in range(self.inner.parts)])
+        width = self.outer.in_features
+        rows = torch.cat([channels + half * width for half in range(self.inner.parts)])
         out.inner.weight = nn.Parameter(self.inner.weight.detach()[rows])
         out.outer.weight = nn.Parameter(self.outer.weight.detach()[:, channels])
         if self.inner.bias is not None:
@@ -107,8 +107,8 @@ class Block(nn.Module):
         self.attention = Attention(config, layer)
         self.cross = Attention(config, layer) if cross else None
         self.feed = FeedForward(config)
-        normed = config.layer(layer).attention_norm
-        self.attention_norm = norm_of(config, config.width) if normed else nn.Identity()
+        has_norm = config.layer(layer).attention_norm
+        self.attention_norm = norm_of(config, config.width) if has_norm else nn.Identity()
         self.cross_norm = norm_of(config, config.width) if cross else None
         self.feed_norm = norm_of(config, config.width)
         self.dropout = dropout_of(config.dropout)
@@ -123,24 +123,24 @@ class Block(nn.Module):
         positions: Positions,
         index: Tensor,
         places: Tensor | None = None,
-        kept: KVCache | None = None,
+        cache: KVCache | None = None,
         memory_index: Tensor | None = None,
-        look: ReadSource | None = None,
+        cross_attend: ReadSource | None = None,
         layer: int | None = None,
     ) -> Tensor:  # [B, S, D]
         """Run the block; with `places`, keep only the states there after attention.  -> [N, D]
 
-        `look` performs the cross-attention of a decoder. `Attention.forward` documents the other
-        arguments.
+        `cross_attend` performs the cross-attention of a decoder. `Attention.forward` documents the
+        other arguments.
         """
-        here = {"added": added, "positions": positions, "index": index, "layer": layer}
-        before = {"kept": kept, "memory_index": memory_index}
-        attend = partial(self.attention, **here, **before, places=places)
+        layer_arguments = {"added": added, "positions": positions, "index": index, "layer": layer}
+        cache_arguments = {"cache": cache, "memory_index": memory_index}
+        attend = partial(self.attention, **layer_arguments, **cache_arguments, places=places)
         x = self._add(x, attend, self.attention_norm, places)
         # From here on x has N states if places are given: feed-forward, the larger part of the
         # work, is spared for all other tokens.
-        if look is not None and self.cross is not None and self.cross_norm is not None:
-            x = self._add(x, partial(look, self.cross), self.cross_norm)
+        if cross_attend is not None and self.cross is not None and self.cross_norm is not None:
+            x = self._add(x, partial(cross_attend, self.cross), self.cross_norm)
         return self._add(x, self.feed, self.feed_norm)
 
     def _add(

@@ -22,15 +22,17 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
-def _no_flag(name: str) -> str:
+def _refuse_reserved_name(name: str) -> str:
     # `train()` assigns to the attribute `training`; torch raises if a submodule has that name.
     if name == "training":
-        raise ValueError(f"'{name}' is a flag of every module of torch; give it another name.")
+        raise ValueError(f"'{name}' is an attribute of every torch module; choose another name.")
     return name
 
 
 # A component of tensor names, in which a dot separates components.
-ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,60}$"), AfterValidator(_no_flag)]
+ModuleName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_-]{1,60}$"), AfterValidator(_refuse_reserved_name)
+]
 
 # The sizes of weights are checked against the file that has them. A computed table of positions
 # is in no file, so this limit is all that bounds its memory: 32 MB in float32.
@@ -112,18 +114,18 @@ class ModelConfig(Settings):
         # than ignored in silence.
         fixed = {"heads": 1, "inner_width": self.width, "positions": "none"}
         fixed |= {"window": None, "gated": False, "norm": "post", "head_size": None}
-        for name, need in fixed.items():
-            if getattr(self, name) != need:
+        for name, required in fixed.items():
+            if getattr(self, name) != required:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, and a layer of {self.cell} has none; need "
-                    f"{need!r}."
+                    f"{name} is {getattr(self, name)!r}, but {self.cell} layers do not use it; "
+                    f"need {required!r}."
                 )
-        why = f"layers of {self.cell} do not read it; leave it out."
+        why = f"{self.cell} layers do not use it. Remove it."
         refuse_unread(self, "bias", "layer_settings", "layer_cycle", why=why)
         if self.width % 2 and not self.causal:
             raise ValueError(
-                f"width {self.width} is odd, and each of the two directions has half of it. Need "
-                "an even width, or causal = true."
+                f"width {self.width} is odd, but each of the two directions gets half of it. Use "
+                "an even width, or set causal = true."
             )
         return self
 
@@ -138,71 +140,73 @@ class ModelConfig(Settings):
         entries, cycle, groups = self.layer_settings, self.layer_cycle, self.layer_groups
         if len(entries) > self.layers:
             yield (
-                f"layer_settings has {len(entries)} entries, and there are {self.layers} layers; "
-                "need one for each layer, or fewer, of which the last repeat."
+                f"layer_settings has {len(entries)} entries, but there are {self.layers} layers; "
+                "need one entry per layer, or fewer, in which case the last entries repeat."
             )
         if cycle and cycle > len(entries):
             yield (
-                f"layer_cycle is {cycle}, and layer_settings has {len(entries)} entries that can "
+                f"layer_cycle is {cycle}, but layer_settings has only {len(entries)} entries to "
                 "repeat. Lower layer_cycle, or add entries."
             )
         if groups and groups > self.layers:
             yield (
-                f"layer_groups is {groups}, and there are {self.layers} layers; every group has at "
-                "least one. Lower layer_groups."
+                f"layer_groups is {groups}, but there are only {self.layers} layers, and every "
+                "group needs at least one. Lower layer_groups."
             )
         if self.window and any(entry.window for entry in entries):
-            yield "window is set for all layers, and in layer_settings for some. Use one."
+            yield "window is set for the whole model and again in layer_settings. Use only one."
         if self.positions != "rotary" and any(entry.rotary_base for entry in entries):
             yield (
-                f"layer_settings: rotary_base is set, but {self.positions} positions do not read "
-                "it; only rotary do. Leave it out."
+                f"layer_settings: rotary_base is set, but {self.positions} positions do not use "
+                "it; only rotary positions do. Remove it."
             )
         if len({entry.window for entry in entries}) > MAX_WINDOWS:
-            yield f"layer_settings has more than {MAX_WINDOWS} different windows; need fewer."
+            yield f"layer_settings has more than {MAX_WINDOWS} different windows; use fewer."
         for number in range(1, self.layers):
-            before, own = self.layer(number - 1), self.layer(number)
+            previous, current = self.layer(number - 1), self.layer(number)
             # Windows and rotary bases have no weights, so layers that share a block may differ in
             # them. A norm has weights: the shared block has it or not.
             shared = self.group_of(number - 1) == self.group_of(number)
-            if shared and before.attention_norm != own.attention_norm:
+            if shared and previous.attention_norm != current.attention_norm:
                 yield (
-                    f"layer_settings: attention_norm differs between the layers {number - 1} and "
-                    f"{number}, which share their weights (layer_groups = {groups}); need the same."
+                    f"layer_settings: attention_norm differs between layers {number - 1} and "
+                    f"{number}, which share their weights (layer_groups = {groups}). Use the same "
+                    "value in both."
                 )
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
         if self.head_size is None and self.width % self.heads:
             raise ValueError(
-                f"width {self.width} is not a multiple of heads {self.heads}; every head takes an "
-                "equal share of the width. Change one of the two, or set head_size."
+                f"width {self.width} is not a multiple of heads {self.heads}, but every head gets "
+                "an equal share of the width. Change one of the two, or set head_size."
             )
         if self.norm_kind == "rms":
-            refuse_unread(self, "norm_bias", why="rms norms have no bias. Leave it out.")
+            refuse_unread(self, "norm_bias", why="RMS norm has no bias. Remove it.")
         for name, schemes in READ_BY_SCHEME.items():
             if self.positions not in schemes:
-                needs = f"only {' and '.join(schemes)} do. Leave it out."
-                refuse_unread(self, name, why=f"{self.positions} positions do not read it; {needs}")
+                needs = f"only {' and '.join(schemes)} do. Remove it."
+                refuse_unread(self, name, why=f"{self.positions} positions do not use it; {needs}")
         channels = self.channels
         if channels % 2:  # sine and cosine, or the two coordinates of a rotation, go in pairs
             raise ValueError(
-                f"{self.positions} positions use pairs of channels, and there are {channels}; "
+                f"{self.positions} positions use pairs of channels, but there are {channels}; "
                 "need an even number. Change width, heads or head_size."
             )
         tables = len(self.rotary_bases) if self.positions == "rotary" else 1
         if self.max_length * channels * tables > TABLE_LIMIT:
-            each = f", in {tables} tables" if tables > 1 else ""
+            in_tables = f", in {tables} tables" if tables > 1 else ""
             raise ValueError(
-                f"max_length {self.max_length} times {channels} channels{each}; the table of "
-                f"{self.positions} positions holds at most {TABLE_LIMIT:,}. Lower max_length."
+                f"max_length {self.max_length} times {channels} channels{in_tables}: a table of "
+                f"{self.positions} positions may hold at most {TABLE_LIMIT:,} numbers. Lower "
+                "max_length."
             )
         # Half of the buckets at most are exact distances. The others grow up to `reach`, by a
         # logarithm whose scale would be zero or negative with a smaller reach.
         if self.positions == "t5" and self.reach <= self.buckets // 2:
             raise ValueError(
-                f"reach {self.reach} with {self.buckets} buckets; need a reach above half the "
-                "buckets, which are spent on the nearest distances. Raise reach."
+                f"reach {self.reach} with {self.buckets} buckets: half of the buckets are for "
+                "the nearest distances, so reach must be above half their number. Raise reach."
             )
         return self
 
@@ -227,8 +231,8 @@ class ModelConfig(Settings):
     @property
     def rotary_bases(self) -> list[float]:
         """The distinct rotary bases of all layers, in ascending order."""
-        own = (self.layer(number).rotary_base for number in range(self.layers))
-        return sorted({base or self.rotary_base for base in own})
+        layer_bases = (self.layer(number).rotary_base for number in range(self.layers))
+        return sorted({base or self.rotary_base for base in layer_bases})
 
     @property
     def table_width(self) -> int:
@@ -261,14 +265,14 @@ class SearchSettings(Settings):
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
-    def _is_read(self) -> Self:
+    def _sampling_fits(self) -> Self:
         if not self.sample:
-            why = "nothing is drawn; set sample = true."
+            why = "it only applies to sampling; set sample = true."
             refuse_unread(self, "temperature", "top_k", "top_p", "seed", why=why)
         if self.beams == 1:
-            refuse_unread(self, "penalty", why="nothing is compared; set beams above 1.")
+            refuse_unread(self, "penalty", why="it only applies to beam search; set beams above 1.")
         if self.sample and self.beams > 1:
-            raise ValueError("sample and beams: words are drawn, or the best are kept. Give one.")
+            raise ValueError("sample cannot be combined with beams above 1. Set only one of them.")
         return self
 
 

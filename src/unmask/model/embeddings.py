@@ -44,8 +44,8 @@ class Embeddings(nn.Module):
         if self.listener is not None:
             vectors = self.listener(vectors)
         x: Tensor = self.positions.scaled(vectors) + self.segments(segments)
-        where = self.positions.embed(index)
-        x = x if where is None else x + where
+        position_vectors = self.positions.embed(index)
+        x = x if position_vectors is None else x + position_vectors
         # As in ALBERT, norm and dropout act on the narrow vectors, before the projection.
         out: Tensor = self.project(training.dropped(self.norm(x), self.dropout))
         return out
@@ -60,5 +60,6 @@ class Embeddings(nn.Module):
 @contextmanager
 def listening_to_tokens(model: nn.Module, listener: TokenListener) -> Iterator[None]:
     """Pass the token vectors of all embeddings in `model` through `listener` inside the block."""
-    with set_listener([own for own in model.modules() if isinstance(own, Embeddings)], listener):
+    modules = [module for module in model.modules() if isinstance(module, Embeddings)]
+    with set_listener(modules, listener):
         yield

@@ -36,12 +36,12 @@ class Encoder(nn.Module):
         self.config = config
         self.depth = 0  # depth of the embeddings, for layer-wise learning rates; see Block.level
         self.embeddings = Embeddings(config)
-        self.which = [config.group_of(layer) for layer in range(config.layers)]  # block per layer
+        self.block_of_layer = [config.group_of(layer) for layer in range(config.layers)]
         self.windows = [config.layer(layer).window for layer in range(config.layers)]
         # A block that several layers share counts as the highest of them.
-        highest = {block: layer for layer, block in enumerate(self.which)}
-        kind = Block if config.cell == "attention" else RecurrentLayer
-        self.blocks = nn.ModuleList(kind(config, layer) for layer in highest.values())
+        highest = {block: layer for layer, block in enumerate(self.block_of_layer)}
+        block_class = Block if config.cell == "attention" else RecurrentLayer
+        self.blocks = nn.ModuleList(block_class(config, layer) for layer in highest.values())
         self.last_norm = last_norm_of(config)
         self.apply(partial(init_weights, std=config.init_std))
 
@@ -81,7 +81,7 @@ class Encoder(nn.Module):
         *,
         trace: list[Tensor] | None = None,
         places: Tensor | None = None,  # [N] flat indices of tokens
-        kept: Sequence[KVCache] | None = None,  # cache of each layer, to which x is appended
+        caches: Sequence[KVCache] | None = None,  # cache of each layer, to which x is appended
         memory_index: Tensor | None = None,  # [B or 1, K] positions of the cached tokens and of x
     ) -> Tensor:  # [B, S, D], or [N, D] where places are given
         """Run the blocks on embedded sequences under any mask.
@@ -96,18 +96,18 @@ class Encoder(nn.Module):
         bias = self.positions.bias(index, memory)
         added: dict[int | None, Tensor | None] = {}
         for reach in dict.fromkeys(self.windows):
-            near = masks.window(index, reach, memory) if reach else None
-            added[reach] = masks.as_scores(masks.all_of(allowed, near), bias, x.dtype)
-        for layer, which in enumerate(self.which):
+            in_window = masks.window(index, reach, memory) if reach else None
+            added[reach] = masks.as_scores(masks.all_of(allowed, in_window), bias, x.dtype)
+        for layer, block in enumerate(self.block_of_layer):
             if trace is not None:
                 trace.append(x)
-            x = self.blocks[which](
+            x = self.blocks[block](
                 x,
                 added=added[self.windows[layer]],
                 positions=self.positions.at(layer),
                 index=index,
-                places=places if layer == len(self.which) - 1 else None,
-                kept=None if kept is None else kept[layer],
+                places=places if layer == len(self.block_of_layer) - 1 else None,
+                cache=None if caches is None else caches[layer],
                 memory_index=memory_index,
                 layer=layer,
             )
@@ -126,12 +126,12 @@ class Encoder(nn.Module):
         # A mask cannot keep a recurrent state from crossing into the next text of a row, so each
         # text gets a row of its own here.
         states = texts.apart(x)  # [N, L, D]
-        for layer, which in enumerate(self.which):
+        for layer, block in enumerate(self.block_of_layer):
             if trace is not None:
                 trace.append(texts.together(states))
             if layer:  # dropout between layers: the layers have none, embeddings have had theirs
                 states = training.dropped(states, self.embeddings.dropout)
-            states = self.blocks[which](states, texts.length)
+            states = self.blocks[block](states, texts.length)
         out = texts.together(states)
         if trace is not None:
             trace.append(out)
@@ -159,8 +159,8 @@ class Encoder(nn.Module):
         # Segments, because an encoder that borrows token embeddings has no `tokens`. This table
         # tells the device and the dtype.
         table = self.embeddings.segments.weight
-        nothing = table.new_empty(shape)
-        layers = tuple(KVCache(KVStorage(nothing, nothing)) for _ in self.which)
+        empty = table.new_empty(shape)
+        layers = tuple(KVCache(KVStorage(empty, empty)) for _ in self.block_of_layer)
         return EncoderCache(layers, torch.zeros(1, 0, dtype=torch.long, device=table.device))
 
     def step(
@@ -185,20 +185,20 @@ class Encoder(nn.Module):
         if self.longest is not None and prefix.length > self.longest:
             if owner is None:
                 raise SettingsError(
-                    f"{prefix.length} tokens, and the model reads {self.longest} at most "
-                    "(max_length). Shorten the prompt, or lower the limit of what is generated."
+                    f"{prefix.length} tokens, but the model reads at most {self.longest} "
+                    "(max_length). Shorten the prompt, or lower the limit on generated tokens."
                 )
             # Only padding and finished texts may be too long, whose states nobody reads. Their
             # positions are clamped, so that lookups in the position table stay in range.
             index = index.clamp(max=self.longest - 1)
-        here = index[:, -count:]  # of the new tokens; `index` is of the cached ones too
+        new_index = index[:, -count:]  # of the new tokens; `index` is of the cached ones too
         segments = torch.zeros_like(tokens) if segments is None else segments
         # A single new token comes after all cached ones: it needs no causal mask.
         allowed = masks.all_of(
             None if owner is None else masks.other_text(owner[:, -count:], owner),
-            masks.causal(here, index) if count > 1 else None,
-            masks.window(here, self.config.window, index) if self.config.window else None,
+            masks.causal(new_index, index) if count > 1 else None,
+            masks.window(new_index, self.config.window, index) if self.config.window else None,
         )
-        x: Tensor = self.embeddings(tokens, segments, here, lent)
-        x = self.run(x, allowed, here, trace=trace, kept=prefix.layers, memory_index=index)
+        x: Tensor = self.embeddings(tokens, segments, new_index, lent)
+        x = self.run(x, allowed, new_index, trace=trace, caches=prefix.layers, memory_index=index)
         return x, prefix

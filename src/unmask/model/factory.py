@@ -43,11 +43,15 @@ def make_network(shape: Shape, seed: int, *, start: Network | None = None) -> Ne
     network = Network(shape)
     draw_values(network, seed)
     if start is not None:
-        own: dict[str, Tensor] = network.state_dict()
-        given: dict[str, Tensor] = start.state_dict()
-        new = tuple(f"heads.{name}." for name in (LABELS, *shape.several()))
-        own |= {n: given[n] for n in own if n in given and not n.startswith(new)}
-        network.load_state_dict(own)
+        state: dict[str, Tensor] = network.state_dict()
+        start_state: dict[str, Tensor] = start.state_dict()
+        not_copied = tuple(f"heads.{name}." for name in (LABELS, *shape.several()))
+        state |= {
+            name: start_state[name]
+            for name in state
+            if name in start_state and not name.startswith(not_copied)
+        }
+        network.load_state_dict(state)
     return network
 
 
@@ -76,12 +80,12 @@ def _parts(network: Network) -> Iterator[tuple[str, nn.Module, float]]:
     for name, config in network.shape.encoders.items():
         part, encoder = SEED_NAMES.get(name, name), network.encoder_of(name)
         yield part, encoder.embeddings, config.init_std
-        rest = nn.ModuleDict({"blocks": encoder.blocks, "last_norm": encoder.last_norm})
-        yield part, rest, config.init_std
-    several = network.shape.several()
+        other_modules = nn.ModuleDict({"blocks": encoder.blocks, "last_norm": encoder.last_norm})
+        yield part, other_modules, config.init_std
+    task_heads = network.shape.several()
     for name, head in network.shape.heads.items():
         std, module = network.shape.encoders[head.encoder].init_std, network.heads[name]
-        if name in several:
+        if name in task_heads:
             yield MULTI_TASK, NamedModules({name: module}), std
         else:
             yield SEED_NAMES.get(name, name), module, std
@@ -105,7 +109,7 @@ def with_layers(heads: Heads, mix: Mix, count: int) -> Heads:
     for layer in mix if isinstance(mix, tuple) else ():
         if not -count - 1 <= layer <= count:
             raise SettingsError(
-                f"model.head_layers has {layer}, and the model has {count} blocks; need numbers "
+                f"model.head_layers has {layer}, but the model has {count} layers; need numbers "
                 f"from 0 (the embeddings) to {count}, or from -{count + 1} to -1."
             )
     return {LABELS: labels.model_copy(update={"mix": mix})}
@@ -118,25 +122,25 @@ def freeze(network: Network, blocks: int, *, pooler: bool) -> None:
     head reads are frozen in any case.
     """
     encoder, config, count = network.encoder, network.config, network.config.layers
-    blocks_of = list(encoder.blocks)
+    all_blocks = list(encoder.blocks)
     # Layers that no head reads get no gradient, and distributed wrappers wait for the gradient of
     # every parameter that is trained.
-    for block in blocks_of[_blocks_up_to(_highest_read_layer(network), config) :]:
+    for block in all_blocks[_blocks_up_to(_highest_read_layer(network), config) :]:
         block.requires_grad_(False)
     if not blocks:
         return
     if blocks > count or blocks < -1:
         raise SettingsError(
-            f"model.frozen is {blocks}, and the model has {count} blocks; need a number of them, "
-            "or -1 for all."
+            f"model.frozen is {blocks}, but the model has {count} layers; need a number of layers "
+            f"up to {count}, or -1 for the whole encoder."
         )
     if 0 < blocks < count and config.group_of(blocks - 1) == config.group_of(blocks):
         raise SettingsError(
-            f"model.frozen is {blocks}, and the layers {blocks - 1} and {blocks} share their "
-            f"weights (layer_groups = {config.groups}). Freeze all layers of a group, or none."
+            f"model.frozen is {blocks}, but layers {blocks - 1} and {blocks} share their weights "
+            f"(layer_groups = {config.groups}). Freeze all layers of a group, or none."
         )
-    lowest = _blocks_up_to(count if blocks == -1 else blocks, config)
-    parts = [encoder.embeddings, *blocks_of[:lowest]]
+    frozen_blocks = _blocks_up_to(count if blocks == -1 else blocks, config)
+    parts = [encoder.embeddings, *all_blocks[:frozen_blocks]]
     if blocks == -1:
         parts.append(encoder.last_norm)
         if pooler and POOLER in network.heads:
@@ -152,12 +156,12 @@ def _blocks_up_to(layer: int, config: ModelConfig) -> int:
 
 def _highest_read_layer(network: Network) -> int:
     """Return the highest layer of the main encoder that a head reads; without heads, the last."""
-    count, found = network.config.layers, []
+    count, layers = network.config.layers, []
     for head in map(network.shape.reads, network.shape.heads):
         if head.encoder == MAIN:
             numbers = head.mix if isinstance(head.mix, tuple) else (count,)
-            found += [number % (count + 1) for number in numbers]  # negative ones from the end
-    return max(found, default=count)
+            layers += [number % (count + 1) for number in numbers]  # negative ones from the end
+    return max(layers, default=count)
 
 
 def part_of(network: Network, names: Sequence[str]) -> Network:
@@ -166,53 +170,57 @@ def part_of(network: Network, names: Sequence[str]) -> Network:
     Each head brings along its encoder, and the pooler if it reads it. In the new network, a single
     encoder is called `main`, and the label head of a single task `labels`.
     """
-    heads = _heads(network.shape, names)
-    read = {own.encoder for own in heads.values()}
+    heads = _heads_with_pooler(network.shape, names)
+    read_encoders = {head.encoder for head in heads.values()}
     encoders = [name for name in network.encoders if name in names]
-    encoders += [n for n in network.encoders if n in read and n not in encoders]
+    encoders += [
+        name for name in network.encoders if name in read_encoders and name not in encoders
+    ]
     if len(encoders) != 1 and MAIN not in encoders:
-        own = ", ".join(encoders) or "none"
+        listed = ", ".join(encoders) or "none"
         raise SettingsError(
-            f"a model of {', '.join(names)} has the encoders {own}; need one that is called "
-            f"'{MAIN}', or a single one. Add '{MAIN}', or publish each encoder in its own folder."
+            f"a model of {', '.join(names)} has the encoders {listed}; need one called '{MAIN}', "
+            f"or a single one. Add '{MAIN}', or publish each encoder in its own folder."
         )
-    new = {name: MAIN if len(encoders) == 1 else name for name in encoders}
-    tasks = [n for n, own in heads.items() if isinstance(own, LabelsConfig) and n != PAIR]
-    called = {name: LABELS if tasks == [name] else name for name in heads}
+    new_encoders = {name: MAIN if len(encoders) == 1 else name for name in encoders}
+    tasks = [
+        name for name, head in heads.items() if isinstance(head, LabelsConfig) and name != PAIR
+    ]
+    new_heads = {name: LABELS if tasks == [name] else name for name in heads}
     configs = {}
     for name in encoders:
         config = network.shape.encoders[name]
-        lender = new[config.borrows] if config.borrows in encoders else None
-        configs[new[name]] = config.model_copy(update={"borrows": lender})
-    moved = {
-        called[name]: own.model_copy(update={"encoder": new[own.encoder]})
-        for name, own in heads.items()
+        lender = new_encoders[config.borrows] if config.borrows in encoders else None
+        configs[new_encoders[name]] = config.model_copy(update={"borrows": lender})
+    head_configs = {
+        new_heads[name]: head.model_copy(update={"encoder": new_encoders[head.encoder]})
+        for name, head in heads.items()
     }
     with torch.device("meta"):  # no memory: all weights are replaced below
-        part = Network(Shape(encoders=configs, heads=moved))
+        part = Network(Shape(encoders=configs, heads=head_configs))
     for name in encoders:
-        _share(part.encoder_of(new[name]), network, name)
+        _share_weights(part.encoder_of(new_encoders[name]), network, name)
     for name in heads:
-        part.heads[called[name]] = network.heads[name]
+        part.heads[new_heads[name]] = network.heads[name]
     return part.train(network.training)
 
 
-def _heads(shape: Shape, names: Sequence[str]) -> dict[str, HeadConfig]:
+def _heads_with_pooler(shape: Shape, names: Sequence[str]) -> dict[str, HeadConfig]:
     """Return the configs of the named heads, and of the pooler if one of them reads it."""
-    heads = {name: own for name, own in shape.heads.items() if name in names}
-    if any(isinstance(own, LabelsConfig) and own.pooled for own in heads.values()):
+    heads = {name: head for name, head in shape.heads.items() if name in names}
+    if any(isinstance(head, LabelsConfig) and head.pooled for head in heads.values()):
         return {POOLER: shape.heads[POOLER], **heads}
     return heads
 
 
-def _share(new: Encoder, network: Network, name: str) -> None:
+def _share_weights(new: Encoder, network: Network, name: str) -> None:
     """Give the encoder `new` the modules of the encoder `name`, including its token embeddings."""
     old = network.encoder_of(name)
     new.blocks, new.last_norm = old.blocks, old.last_norm
-    own, others = new.embeddings, old.embeddings
-    own.segments, own.positions, own.norm = others.segments, others.positions, others.norm
-    own.project = others.project
+    target, source = new.embeddings, old.embeddings
+    target.segments, target.positions = source.segments, source.positions
+    target.norm, target.project = source.norm, source.project
     lender = network.shape.encoders[name].borrows
     # An encoder whose lender stays behind has a table of its own here: it takes the lender's.
-    if own.tokens is not None:
-        own.tokens = network.encoder_of(lender).embeddings.tokens if lender else others.tokens
+    if target.tokens is not None:
+        target.tokens = network.encoder_of(lender).embeddings.tokens if lender else source.tokens

@@ -32,8 +32,8 @@ class WeightedMix(nn.Module):
 
     def forward(self, layers: list[Tensor]) -> Tensor:
         """Mix the layers.  layers x [..., D] -> [..., D]"""
-        shares = self.weights.softmax(dim=0)
-        mixed: Tensor = torch.einsum("l,l...->...", shares, torch.stack(layers))
+        weights = self.weights.softmax(dim=0)
+        mixed: Tensor = torch.einsum("l,l...->...", weights, torch.stack(layers))
         return self.scale * mixed
 
 
@@ -140,5 +140,5 @@ def make_head(config: ModelConfig, head: HeadConfig) -> nn.Module:
         case VectorConfig():
             return VectorHead(config, head)
         case DecoderConfig():
-            kind = Decoder if head.cell == "attention" else RecurrentDecoder
-            return kind(config, head).apply(partial(init_weights, std=config.init_std))
+            decoder_class = Decoder if head.cell == "attention" else RecurrentDecoder
+            return decoder_class(config, head).apply(partial(init_weights, std=config.init_std))

@@ -30,8 +30,8 @@ def other_text(owner: Tensor, memory_owner: Tensor) -> Tensor:
     """
     # Padding may find no padding on the other side. It attends to everything, so that no query is
     # without keys and no softmax is over -inf alone.
-    own = owner[:, :, None] == memory_owner[:, None, :]
-    return (own | (owner < 0)[:, :, None])[:, None]
+    same_owner = owner[:, :, None] == memory_owner[:, None, :]
+    return (same_owner | (owner < 0)[:, :, None])[:, None]
 
 
 def causal(index: Tensor, memory_index: Tensor | None = None) -> Tensor:

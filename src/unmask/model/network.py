@@ -69,9 +69,14 @@ class Network(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.encoders = NamedModules({n: Encoder(own) for n, own in shape.encoders.items()})
+        self.encoders = NamedModules(
+            {name: Encoder(config) for name, config in shape.encoders.items()}
+        )
         self.heads = NamedModules(
-            {n: make_head(shape.encoders[own.encoder], own) for n, own in shape.heads.items()}
+            {
+                name: make_head(shape.encoders[head.encoder], head)
+                for name, head in shape.heads.items()
+            }
         )
 
     @property
@@ -86,7 +91,7 @@ class Network(nn.Module):
 
     def encoder_of(self, name: str) -> Encoder:
         """Return an encoder by name."""
-        return _typed(self.encoders, name, Encoder)
+        return _module_of_class(self.encoders, name, Encoder)
 
     def blocks(self) -> Iterator[nn.Module]:
         """Iterate over the blocks of all encoders."""
@@ -95,7 +100,7 @@ class Network(nn.Module):
 
     def head(self, name: str, kind: type[M]) -> M:
         """Return a head by name; it must be of the given class."""
-        return _typed(self.heads, name, kind)
+        return _module_of_class(self.heads, name, kind)
 
     def table(self, encoder: str = MAIN) -> Tensor:
         """Return the token embeddings that an encoder uses, own or borrowed.  [V, E]"""
@@ -117,9 +122,9 @@ class Network(nn.Module):
         shared: bool = False,
     ) -> Tensor:
         """Run one encoder; `Encoder.forward` documents `places`, `trace` and `shared`."""
-        how = {"places": places, "trace": trace, "shared": shared, "lent": self.lent(encoder)}
+        options = {"places": places, "trace": trace, "shared": shared, "lent": self.lent(encoder)}
         inputs = rows.tokens, rows.segments, rows.index, rows.owner
-        states: Tensor = self.encoder_of(encoder)(*inputs, **how)
+        states: Tensor = self.encoder_of(encoder)(*inputs, **options)
         return states
 
     def states_for(
@@ -151,23 +156,23 @@ class Network(nn.Module):
 
         Flat indices [P] per head -> [P, W] per head
         """
-        read = [self.shape.reads(name) for name in names]
-        found: dict[int, Tensor] = {}
-        for encoder in dict.fromkeys(config.encoder for config in read):
-            own = [i for i, config in enumerate(read) if config.encoder == encoder]
-            if all(read[i].mix == "last" for i in own):
+        head_inputs = [self.shape.reads(name) for name in names]
+        states_of_head: dict[int, Tensor] = {}
+        for encoder in dict.fromkeys(config.encoder for config in head_inputs):
+            head_indices = [i for i, config in enumerate(head_inputs) if config.encoder == encoder]
+            if all(head_inputs[i].mix == "last" for i in head_indices):
                 # One selection for all heads: the last block finishes the states of no other token.
-                every = torch.cat([places[i] for i in own])
-                states = self.encode(rows, encoder=encoder, places=every)
-                parts: Sequence[Tensor] = states.split([len(places[i]) for i in own])
-                found.update(zip(own, parts, strict=True))
+                all_places = torch.cat([places[i] for i in head_indices])
+                states = self.encode(rows, encoder=encoder, places=all_places)
+                parts: Sequence[Tensor] = states.split([len(places[i]) for i in head_indices])
+                states_of_head.update(zip(head_indices, parts, strict=True))
                 continue
             trace: list[Tensor] = []
             self.encode(rows, encoder=encoder, trace=trace)
-            for i in own:
-                there = [states.flatten(0, 1)[places[i]] for states in trace]
-                found[i] = self.mixed(there, names[i])
-        return [found[i] for i in range(len(names))]
+            for i in head_indices:
+                chosen = [states.flatten(0, 1)[places[i]] for states in trace]
+                states_of_head[i] = self.mixed(chosen, names[i])
+        return [states_of_head[i] for i in range(len(names))]
 
     def mixed(self, trace: list[Tensor], name: str | None) -> Tensor:
         """Mix the states of all layers into those that a head reads.
@@ -195,8 +200,8 @@ class Network(nn.Module):
 
         (layers + 1) x [B, S, D] -> [B, C] or [B, S, C]
         """
-        states, on = self.mixed(trace, name), self.head(name, LabelHead).labels.on
-        return self.label_scores(states[:, 0] if on == "text" else states, name)
+        states, label_kind = self.mixed(trace, name), self.head(name, LabelHead).labels.on
+        return self.label_scores(states[:, 0] if label_kind == "text" else states, name)
 
     def pair_scores(self, first: Tensor) -> Tensor:
         """Return next-sentence scores for the states of [CLS].  [N, D] -> [N, 2]"""
@@ -204,14 +209,14 @@ class Network(nn.Module):
 
     def token_scores(self, states: Tensor, name: str = TOKENS) -> Tensor:
         """Return vocabulary scores, by a token head or a decoder.  [..., D] -> [..., V]"""
-        states, table, bias = self._compared(states, name)
+        states, table, bias = self._output_layer(states, name)
         return F.linear(states, table, bias)
 
     def token_loss(
         self, states: Tensor, answers: Tensor, name: str = TOKENS, smoothing: float = 0.0
     ) -> Tensor:
         """Return the summed cross-entropy of predicting `answers`.  [N, D], [N] -> []"""
-        return training.token_loss(*self._compared(states, name), answers, smoothing)
+        return training.token_loss(*self._output_layer(states, name), answers, smoothing)
 
     def words(self, name: str = DECODER) -> Tensor:
         """Return the embeddings of the tokens that a head predicts.  [V, E]"""
@@ -220,12 +225,12 @@ class Network(nn.Module):
             return head.tokens.weight
         return self.table(self.shape.heads[name].encoder)
 
-    def _compared(self, states: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    def _output_layer(self, states: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return transformed states, token embeddings and bias: scores are their linear layer."""
         head = self.heads[name]
         if isinstance(head, TokenHead):
             states = head(states)
-        assert isinstance(head, TokenPredictor), f"{name} predicts no tokens"
+        assert isinstance(head, TokenPredictor), f"the head '{name}' predicts no tokens"
         return states, self.words(name), head.bias
 
 
@@ -249,14 +254,14 @@ class CausalGenerator:
         last = prompts.gather(1, lengths[:, None] - 1)[:, 0]
         prefix = self.encoder.begin(len(prompts))
         if prompts.shape[1] > 1:
-            before = prompts[:, :-1]
-            _, prefix = self.encoder.step(prefix, before, lengths=lengths - 1, lent=self.lent)
+            earlier = prompts[:, :-1]
+            _, prefix = self.encoder.step(prefix, earlier, lengths=lengths - 1, lent=self.lent)
         return prefix, last
 
-    def step(self, prefix: EncoderCache, words: Tensor) -> tuple[Tensor, EncoderCache]:
+    def step(self, prefix: EncoderCache, tokens: Tensor) -> tuple[Tensor, EncoderCache]:
         """Append one token to each text and score the vocabulary for the next.  [N] -> [N, V]"""
         trace: list[Tensor] = []
-        _, prefix = self.encoder.step(prefix, words[:, None], trace=trace, lent=self.lent)
+        _, prefix = self.encoder.step(prefix, tokens[:, None], trace=trace, lent=self.lent)
         states = self.network.mixed(trace, self.name)[:, 0]
         return self.network.token_scores(states, self.name), prefix
 
@@ -272,8 +277,8 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _typed(modules: nn.ModuleDict, name: str, kind: type[M]) -> M:
+def _module_of_class(modules: nn.ModuleDict, name: str, kind: type[M]) -> M:
     assert name in modules, f"this network has no '{name}'"
-    found = modules[name]
-    assert isinstance(found, kind), f"'{name}' is a {type(found).__name__}"
-    return found
+    module = modules[name]
+    assert isinstance(module, kind), f"'{name}' is a {type(module).__name__}"
+    return module

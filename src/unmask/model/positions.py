@@ -117,8 +117,8 @@ class Rotary(Positions):
         """Rotate channel pairs (0, 1), (2, 3), ...  [B, H, S, d] -> [B, H, S, d]"""
         cos, sin = self.cos[index][:, None], self.sin[index][:, None]  # [B, 1, S, d/2]
         even, odd = x[..., 0::2], x[..., 1::2]
-        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
-        return turned.flatten(-2)
+        rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
+        return rotated.flatten(-2)
 
     def turn(self, index: Tensor) -> Tensor:
         """Return cos + i sin of the angles.  [B, S] -> [B, S, d/2], complex"""
@@ -126,17 +126,20 @@ class Rotary(Positions):
 
 
 class ByLayer(Positions):
-    """Positions that differ by layer: layer i uses `layers[which[i]]`, so layers can share."""
+    """Positions that differ by layer: layer i uses `layers[layer_indices[i]]`.
 
-    def __init__(self, layers: Iterable[Positions], which: Sequence[int]) -> None:
+    Several layers can share one entry.
+    """
+
+    def __init__(self, layers: Iterable[Positions], layer_indices: Sequence[int]) -> None:
         super().__init__()
-        self.layers, self.which = nn.ModuleList(layers), which
+        self.layers, self.layer_indices = nn.ModuleList(layers), layer_indices
 
     def at(self, layer: int) -> Positions:
         """Return the positions of one layer."""
-        own = self.layers[self.which[layer]]
-        assert isinstance(own, Positions)
-        return own
+        positions = self.layers[self.layer_indices[layer]]
+        assert isinstance(positions, Positions)
+        return positions
 
 
 class RotaryByLayer(ByLayer):
@@ -144,9 +147,9 @@ class RotaryByLayer(ByLayer):
 
     def __init__(self, config: ModelConfig) -> None:
         bases = config.rotary_bases  # one table per distinct base, however many layers there are
-        own = (config.layer(number).rotary_base for number in range(config.layers))
-        which = [bases.index(base or config.rotary_base) for base in own]
-        super().__init__((Rotary(config, base) for base in bases), which)
+        layer_bases = (config.layer(number).rotary_base for number in range(config.layers))
+        layer_indices = [bases.index(base or config.rotary_base) for base in layer_bases]
+        super().__init__((Rotary(config, base) for base in bases), layer_indices)
 
 
 class Bucketed(Positions):
@@ -178,8 +181,8 @@ class Bucketed(Positions):
         exact = half // 2
         # `where` below computes both branches: the clamp keeps the unused logarithm finite.
         growth = torch.log(away.clamp(min=1) / exact) / math.log(self.reach / exact)
-        wide = exact + (growth * (half - exact)).long()
-        return base + torch.where(away < exact, away, wide.clamp(max=half - 1))
+        far = exact + (growth * (half - exact)).long()
+        return base + torch.where(away < exact, away, far.clamp(max=half - 1))
 
 
 class Shaw(ByLayer):
@@ -190,8 +193,8 @@ class Shaw(ByLayer):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        own = (ShawLayer(config.reach, config.head_width) for _ in range(config.groups))
-        super().__init__(own, [config.group_of(layer) for layer in range(config.layers)])
+        layers = (ShawLayer(config.reach, config.head_width) for _ in range(config.groups))
+        super().__init__(layers, [config.group_of(layer) for layer in range(config.layers)])
 
 
 class ShawLayer(Positions):
@@ -209,21 +212,21 @@ class ShawLayer(Positions):
         """Return q a / sqrt(d), where a is the distance's vector.  [B, H, Q, d] -> [B, H, Q, K]"""
         # Scores of all distances once, then a lookup: a vector for each pair of tokens would take
         # d times the memory of the scores.
-        every: Tensor = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
-        which = self._clipped(index, memory_index)[:, None].expand(*q.shape[:2], -1, -1)
-        chosen: Tensor = every.gather(-1, which)
+        all_scores: Tensor = q @ self.keys.weight.T / q.shape[-1] ** 0.5  # [B, H, Q, 2 * reach + 1]
+        rows = self._table_rows(index, memory_index)[:, None].expand(*q.shape[:2], -1, -1)
+        chosen: Tensor = all_scores.gather(-1, rows)
         return chosen
 
     def values(self, weights: Tensor, index: Tensor, memory_index: Tensor) -> Tensor:
         """Sum the value vectors of all distances by weight.  [B, H, Q, K] -> [B, H, Q, d]"""
         # As in `scores`: add up the weights of each distance first, then one matrix product.
-        which = self._clipped(index, memory_index)[:, None].expand_as(weights)
-        share = weights.new_zeros(*weights.shape[:3], 2 * self.reach + 1)
-        share = share.scatter_add(-1, which, weights)
-        gathered: Tensor = share @ self.between.weight
+        rows = self._table_rows(index, memory_index)[:, None].expand_as(weights)
+        weight_by_row = weights.new_zeros(*weights.shape[:3], 2 * self.reach + 1)
+        weight_by_row = weight_by_row.scatter_add(-1, rows, weights)
+        gathered: Tensor = weight_by_row @ self.between.weight
         return gathered
 
-    def _clipped(self, index: Tensor, memory_index: Tensor) -> Tensor:
+    def _table_rows(self, index: Tensor, memory_index: Tensor) -> Tensor:
         """Return rows of the tables, 0 to 2 * reach.  [B, Q], [B, K] -> [B, Q, K]"""
         distance = memory_index[:, None, :] - index[:, :, None]
         return distance.clamp(-self.reach, self.reach) + self.reach
@@ -234,14 +237,14 @@ def _angles(length: int, channels: int, base: float) -> Tensor:
     # On the CPU, also where weights are made on the device "meta": these tables are in no file.
     # In double precision, so that an angle is rounded once only, at the end.
     with torch.device("cpu"):
-        rate = base ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
-        return (torch.arange(length, dtype=torch.float64)[:, None] * rate).float()
+        frequency = base ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
+        return (torch.arange(length, dtype=torch.float64)[:, None] * frequency).float()
 
 
 def _rotary(config: ModelConfig) -> Positions:
     """Make rotary positions: one table if all layers have the same base, else one per base."""
-    base, *others = config.rotary_bases
-    return RotaryByLayer(config) if others else Rotary(config, base)
+    base, *other_bases = config.rotary_bases
+    return RotaryByLayer(config) if other_bases else Rotary(config, base)
 
 
 SCHEMES: dict[Scheme, Callable[[ModelConfig], Positions]] = {

@@ -79,9 +79,13 @@ class LabelsConfig(HeadInput):
     @model_validator(mode="after")
     def _answer_fits(self) -> Self:
         if self.answer != "one" and self.on != "text":
-            raise ValueError('answer is of labels on a text; need on = "text".')
+            raise ValueError(
+                f'answer = "{self.answer}" only applies to labels of a text; set on = "text".'
+            )
         if self.answer == "number" and len(self.names) != 1:
-            raise ValueError("a number has one name; need one in names.")
+            raise ValueError(
+                f'answer = "number" needs exactly one name; names has {len(self.names)}.'
+            )
         return self
 
 
@@ -119,15 +123,15 @@ class DecoderConfig(HeadInput):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.cell == "attention":
-            why = "a Transformer does not read it; only lstm and gru do. Leave it out."
+            why = "Transformer decoders do not use it; only lstm and gru do. Remove it."
             refuse_unread(self, "context", "feeds", "attention", why=why)
         if self.attention and self.feeds not in ("word", "both"):
             raise ValueError(
-                f'attention with feeds = "{self.feeds}"; a decoder that looks at the source is fed '
-                "the word before: need word or both."
+                f'attention with feeds = "{self.feeds}": a decoder with attention needs the '
+                'previous token as input. Set feeds to "word" or "both".'
             )
         if self.mix != "last":
-            raise ValueError("a decoder reads the last layer; leave mix out.")
+            raise ValueError("a decoder always reads the last layer. Remove mix.")
         return self
 
 
@@ -162,14 +166,14 @@ class Shape(Settings):
     @property
     def labels(self) -> LabelsConfig | None:
         """Config of the label head of a single-task network, if it has one."""
-        found = self.heads.get(LABELS)
-        return found if isinstance(found, LabelsConfig) else None
+        head = self.heads.get(LABELS)
+        return head if isinstance(head, LabelsConfig) else None
 
     @property
     def decoder(self) -> DecoderConfig | None:
         """Config of the decoder, if there is one."""
-        found = self.heads.get(DECODER)
-        return found if isinstance(found, DecoderConfig) else None
+        head = self.heads.get(DECODER)
+        return head if isinstance(head, DecoderConfig) else None
 
     def reader(self, name: str) -> str:
         """Return the name of the head that reads the encoder: the pooler, for pooled labels."""
@@ -191,77 +195,91 @@ class Shape(Settings):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if MAIN not in self.encoders:
-            raise ValueError(f"encoders: need one that is called {MAIN}.")
+            raise ValueError(f"encoders: need one called '{MAIN}'.")
         for problem in self._problems():
             raise ValueError(problem)
         return self
 
     def _problems(self) -> Iterator[str]:
         """Yield an error message for each inconsistency between encoders and heads."""
-        yield from self._giants()
+        yield from self._size_problems()
         for name, config in self.encoders.items():
             if config.borrows is not None:
-                yield from self._borrowed(name, config)
+                yield from self._borrowing_problems(name, config)
         for name, head in self.heads.items():
             if head.encoder not in self.encoders:
-                yield f"heads: '{name}' reads the encoder '{head.encoder}'; there is none."
+                yield (
+                    f"heads: '{name}' reads the encoder '{head.encoder}', which does not exist; "
+                    f"need one of {', '.join(self.encoders)}."
+                )
                 continue
             config = self.encoders[head.encoder]
-            if isinstance(head, LabelsConfig) and head.pooled and not self._pools(head.encoder):
-                yield f"heads: '{name}' reads the pooler; need one of the same encoder."
+            if (
+                isinstance(head, LabelsConfig)
+                and head.pooled
+                and not self._has_pooler(head.encoder)
+            ):
+                yield f"heads: '{name}' needs a pooler on the encoder '{head.encoder}'. Add one."
             for layer in head.mix if isinstance(head.mix, tuple) else ():
                 if not -config.layers - 1 <= layer <= config.layers:
                     yield (
-                        f"heads: '{name}' reads layer {layer}, and the encoder has "
-                        f"{config.layers}; need {-config.layers - 1} to {config.layers}."
+                        f"heads: '{name}' reads layer {layer}, but its encoder only has layers "
+                        f"{-config.layers - 1} to {config.layers}."
                     )
             if not isinstance(head, DecoderConfig) or not head.shared:
                 continue
             if head.vocab_size != config.vocab_size:
                 yield (
-                    f"decoder: {head.vocab_size:,} words, and the encoder has "
-                    f"{config.vocab_size:,}; in one table (shared) there are as many of both. "
-                    "Change vocab_size, or share nothing."
+                    f"decoder: its vocab_size is {head.vocab_size:,}, but the encoder's is "
+                    f"{config.vocab_size:,}; to share one embedding table (shared = true), both "
+                    "must be equal. Change vocab_size, or set shared = false."
                 )
             if config.table_width != config.width:
                 yield (
-                    f"decoder: its words are {config.width} wide, and the token embeddings of the "
-                    f"encoder {config.table_width} (embedding_width); they cannot be in one table "
-                    "(shared). Leave one of the two out."
+                    f"decoder: its token embeddings have width {config.width}, but the encoder's "
+                    f"have {config.table_width} (embedding_width), so they cannot share one table "
+                    "(shared = true). Remove one of the two settings."
                 )
 
-    def _giants(self) -> Iterator[str]:
+    def _size_problems(self) -> Iterator[str]:
         """Yield errors for networks too large as a whole, though each part is within limits."""
         # A decoder computes a position table like its encoder's, for its own maximum length.
-        parts = [(own, own.layers, own.max_length) for own in self.encoders.values()]
+        parts = [(config, config.layers, config.max_length) for config in self.encoders.values()]
         parts += [
-            (self.encoders[own.encoder], own.layers, own.max_length)
-            for own in self.heads.values()
-            if isinstance(own, DecoderConfig) and own.encoder in self.encoders
+            (self.encoders[head.encoder], head.layers, head.max_length)
+            for head in self.heads.values()
+            if isinstance(head, DecoderConfig) and head.encoder in self.encoders
         ]
         layers = sum(count for _, count, _ in parts)
         if layers > MOST_LAYERS:
-            yield f"encoders: {layers:,} layers in all; a network has at most {MOST_LAYERS:,}."
+            yield f"encoders: {layers:,} layers in total; at most {MOST_LAYERS:,} are allowed."
         computed = sum(config.channels * length for config, _, length in parts)
         if computed > MOST_COMPUTED:
             yield (
-                f"encoders: tables of {computed:,} numbers for their positions; a network has at "
-                f"most {MOST_COMPUTED:,}. Lower max_length."
+                f"encoders: position tables of {computed:,} numbers in total; at most "
+                f"{MOST_COMPUTED:,} are allowed. Lower max_length."
             )
 
-    def _pools(self, encoder: str) -> bool:
+    def _has_pooler(self, encoder: str) -> bool:
         pooler = self.heads.get(POOLER)
         return isinstance(pooler, PoolerConfig) and pooler.encoder == encoder
 
-    def _borrowed(self, name: str, config: ModelConfig) -> Iterator[str]:
+    def _borrowing_problems(self, name: str, config: ModelConfig) -> Iterator[str]:
         lender = self.encoders.get(config.borrows or "")
         # Borrowing from a borrower is refused, so that a lookup takes one step and has no cycles.
         if lender is None or lender.borrows is not None:
-            yield f"encoders: '{name}' borrows the tokens of '{config.borrows}', which has none."
+            yield (
+                f"encoders: '{name}' borrows the token embeddings of '{config.borrows}', which "
+                "does not exist or has none of its own."
+            )
         elif lender.vocab_size != config.vocab_size:
-            yield f"encoders: '{name}' borrows tokens and has another vocab_size than they."
+            yield (
+                f"encoders: '{name}' borrows the token embeddings of '{config.borrows}', but its "
+                f"vocab_size is {config.vocab_size:,} instead of {lender.vocab_size:,}."
+            )
         elif lender.table_width != config.table_width:
             yield (
-                f"encoders: '{name}' borrows tokens of width {lender.table_width}, and its own "
-                f"are {config.table_width} wide; set its embedding_width to {lender.table_width}."
+                f"encoders: '{name}' borrows token embeddings of width {lender.table_width}, but "
+                f"expects width {config.table_width}; set its embedding_width to "
+                f"{lender.table_width}."
             )

@@ -264,5 +264,5 @@ class DecodingSession:
 
     def values(self) -> list[Hypothesis]:
         """Return the best hypothesis of each text so far, in the order of the pairs."""
-        by_text = dict(zip(self.order, self.search.found(), strict=True))
+        by_text = dict(zip(self.order, self.search.hypotheses(), strict=True))
         return [by_text[i] for i in range(len(by_text))]

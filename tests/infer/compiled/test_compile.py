@@ -189,7 +189,7 @@ def test_texts_are_found_where_none_are_given(encoder, tmp_path, tokenizer):
     assert len(records_for(encoder, None)) > 100
     save_folder(tmp_path / "qa", tiny_network(HEADS["qa"]), tokenizer)
     with pytest.raises(
-        SettingsError, match="asks about question and context, and there are none on this mach"
+        SettingsError, match="the task needs question and context, and there are no default"
     ):
         records_for(unmask.load(tmp_path / "qa"), None)
 

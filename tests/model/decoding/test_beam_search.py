@@ -72,7 +72,7 @@ def run(speaker, numbers, **how):
     search = begun(speaker, numbers, **how)
     while not search.done:
         search.step()
-    return search.found()
+    return search.hypotheses()
 
 
 def score_of(fable, number, words):
@@ -227,7 +227,7 @@ def test_step_by_step_ends_with_what_a_search_finds(how):
     while not growing.done:
         growing.step()
         steps += 1
-        found = growing.found()
+        found = growing.hypotheses()
         assert len(found) == 12
         assert all(len(one.words) <= min(steps, n) for one, n in zip(found, limits, strict=True))
     assert steps <= max(limits)
@@ -239,7 +239,7 @@ def test_who_keeps_one_text_each_never_takes_a_word_back(how):
     search, before = begun(Fable(7), range(12), **how), [[]] * 12
     while not search.done:
         search.step()
-        now = [one.words for one in search.found()]
+        now = [one.words for one in search.hypotheses()]
         assert all(after[: len(said)] == said for said, after in zip(before, now, strict=True))
         before = now
     assert any(before)
@@ -390,11 +390,14 @@ def test_the_beams_of_a_text_are_the_same_whoever_is_searched_beside_it(kind):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.5}, "temperature is set, but nothing is drawn; set sample = true"),
-        ({"top_k": 5}, "top_k is set, but nothing is drawn"),
-        ({"top_p": 0.5}, "top_p is set, but nothing is drawn"),
-        ({"seed": 5}, "seed is set, but nothing is drawn"),
-        ({"sample": True, "beams": 2}, "sample and beams: words are drawn, or the best are kept"),
+        (
+            {"temperature": 0.5},
+            "temperature is set, but it only applies to sampling; set sample = true",
+        ),
+        ({"top_k": 5}, "top_k is set, but it only applies to sampling"),
+        ({"top_p": 0.5}, "top_p is set, but it only applies to sampling"),
+        ({"seed": 5}, "seed is set, but it only applies to sampling"),
+        ({"sample": True, "beams": 2}, "sample cannot be combined with beams above 1"),
         ({"beams": 0}, "'beams' is 0; input should be greater than or equal to 1"),
         ({"beams": 65}, "'beams' is 65; input should be less than or equal to 64"),
         ({"penalty": -1.0}, "'penalty' is -1.0; input should be greater than or equal to 0"),

@@ -34,8 +34,8 @@ def test_token_by_token_is_all_at_once_and_moves_only_when_the_room_is_full():
     for at in range(3 * MIN_CAPACITY):
         add(kept, at, 1)
         assert holds(kept, (0, at + 1))
-        if not any(kept.room is room for room in rooms):
-            rooms.append(kept.room)
+        if not any(kept.storage is room for room in rooms):
+            rooms.append(kept.storage)
     assert [len(room.keys[0, 0]) for room in rooms] == [16, 34, 70]
     assert [len(room.values[0, 0]) for room in rooms] == [16, 34, 70]
 
@@ -46,8 +46,8 @@ def test_two_ways_to_go_on_do_not_write_over_each_other():
     one, two = replace(start), replace(start)
     add(one, 7, 1)
     add(two, 8, 2)
-    assert one.room is start.room
-    assert two.room is not start.room
+    assert one.storage is start.storage
+    assert two.storage is not start.storage
     assert holds(one, (0, 2), (7, 1))
     assert holds(two, (0, 2), (8, 2))
     assert holds(start, (0, 2))
@@ -59,7 +59,7 @@ def test_a_selection_has_its_own_room_of_the_same_size():
     known.add(tokens(0, 2) + rows, tokens(2, 2) + rows)
     keys, values = known.keys.clone(), known.values.clone()
     chosen = known.select(torch.tensor([1, 1, 0]))
-    assert chosen.room.keys.shape == chosen.room.values.shape == (3, 3, MIN_CAPACITY, 4)
+    assert chosen.storage.keys.shape == chosen.storage.values.shape == (3, 3, MIN_CAPACITY, 4)
     chosen.add(*(tokens(first, 1)[[0, 1, 1]] for first in (9, 19)))
     known.add(tokens(5, 1), tokens(6, 1))
     assert torch.equal(known.keys, torch.cat([keys, tokens(5, 1)], dim=2))

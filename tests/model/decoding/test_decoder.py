@@ -149,12 +149,12 @@ def test_rows_that_share_a_source_say_what_rows_with_their_own_would():
     words = torch.tensor([target.ids for target in targets([(0, 3)] * 5)])
     _, said = steps(network, sources(), words)
     own = said.select(torch.arange(5).repeat_interleave(3))
-    shared = said.select(torch.arange(5).repeat_interleave(3), each=3)
+    shared = said.select(torch.arange(5).repeat_interleave(3), group_size=3)
     assert shared.source is said.source
     step = network.heads["decoder"].step
     for which in (torch.arange(15).view(5, 3).flip(1), torch.tensor([[12, 12, 14], [3, 5, 4]])):
         heard = 5 + torch.arange(which.numel()) % 14
-        shared, own = shared.select(which.flatten(), each=3), own.select(which.flatten())
+        shared, own = shared.select(which.flatten(), group_size=3), own.select(which.flatten())
         assert len(shared.source[0]) == len(which)
         one, shared = step(shared, heard, network.words())
         two, own = step(own, heard, network.words())
@@ -261,7 +261,9 @@ def test_shared_words_are_the_encoders():
 
 def test_one_table_has_as_many_words_for_both_sides():
     heads = bert_heads(decoder=DecoderConfig(vocab_size=19, layers=1, shared=True))
-    with pytest.raises(SettingsError, match="decoder: 19 words, and the encoder has 23"):
+    with pytest.raises(
+        SettingsError, match="decoder: its vocab_size is 19, but the encoder's is 23"
+    ):
         Network(Shape.of(tiny_config(), heads))
 
 

@@ -223,10 +223,10 @@ def test_rows_that_share_a_source_say_what_rows_with_their_own_would(own):
     decoder, states, texts, words, table = asked(own)
     _, spoken = decoder.step(decoder.begin(states, texts), words[:, 0], table)
     twice = torch.arange(3).repeat_interleave(2)
-    alone, shared = spoken.select(twice), spoken.select(twice, each=2)
+    alone, shared = spoken.select(twice), spoken.select(twice, group_size=2)
     assert shared.states is spoken.states
     for which in (torch.tensor([1, 0, 2, 3, 5, 5]), torch.tensor([5, 4, 0, 1])):
-        alone, shared = alone.select(which), shared.select(which, each=2)
+        alone, shared = alone.select(which), shared.select(which, group_size=2)
         assert len(shared.states) == len(which) // 2
         heard = torch.arange(5, 5 + len(which))
         one, shared = decoder.step(shared, heard, table)

@@ -71,31 +71,34 @@ def compile_model(
     refuse_other_than_transformers(model.network, model.path)
     if len(records) < MIN_TEXTS:
         raise DataError(
-            f"{len(records)} texts to compile with; need at least {MIN_TEXTS}. Give more (--texts)."
+            f"{len(records)} texts to compile with; need at least {MIN_TEXTS}. Give more with "
+            "--texts."
         )
     network = model.network
     if int8:
         refuse_other_encoders(network, model.path, [LABELS], "--int8 covers")
-        say(f"watching the layers read {len(records[::2]):,} texts")
+        say(f"calibrating on {len(records[::2]):,} texts")
         # Calibration and comparison never share a text: agreement on the texts that the ranges were
         # fitted to would be too good.
-        with observing(network) as seen:
-            _answers(model, _Alone(network), records[::2])
-        network = quantized(network, seen)
+        with observing(network) as ranges:
+            _answers(model, _SingleWorkerForward(network), records[::2])
+        network = quantized(network, ranges)
     compared: list[Agreements] = []
 
     # Runs inside the unfinished folder, so an error here leaves nothing behind.
     def beside(folder: Path) -> None:
         say("writing the graph")
         write_rows(network, folder / COMPILED)
-        say(f"comparing the answers to {len(records[1::2]):,} others")
-        compared.append(_compared(model, CompiledForward(folder / COMPILED), records[1::2], say))
-        found = compared[-1]
-        bar = found.bar if least is None else least
-        if not found.found >= bar:  # written this way, NaN is refused, too
+        say(f"comparing the answers to {len(records[1::2]):,} other texts")
+        compared.append(
+            _compare_answers(model, CompiledForward(folder / COMPILED), records[1::2], say)
+        )
+        agreement = compared[-1]
+        bar = agreement.bar if least is None else least
+        if not agreement.found >= bar:  # written this way, NaN is refused, too
             raise FolderError(
-                f"{model.path}: {found.text}; need at least {bar}. Nothing was written. Give "
-                "texts like those it will read (--texts), or accept less (--least)."
+                f"{model.path}: {agreement.text}; need at least {bar}. Nothing was written. Use "
+                "texts like those that the model will read (--texts), or accept less (--least)."
             )
 
     manifest = model.manifest or {}
@@ -113,22 +116,24 @@ def compile_model(
 
 def records_for(model: Model, source: str | None, column: str | None = None) -> list[Any]:
     """Read the records of a file; without one, use documentation of the standard library."""
-    plain = model.network.shape.labels is None
+    is_encoder = model.network.shape.labels is None
     if source is not None:
-        if plain:
+        if is_encoder:
             return [record.text for record in islice(read_texts(source, column=column), MAX_TEXTS)]
-        found = read_records(model.task, source, Columns(column))
-        return list(islice((record for record in found if "".join(record.key).strip()), MAX_TEXTS))
-    modules = read_library("python", limit=DEFAULT_TEXTS * 1000)
-    texts = [paragraph for module in modules for paragraph in module.paragraphs][:DEFAULT_TEXTS]
-    if plain:
+        task_records = read_records(model.task, source, Columns(column))
+        return list(
+            islice((record for record in task_records if "".join(record.key).strip()), MAX_TEXTS)
+        )
+    library = read_library("python", limit=DEFAULT_TEXTS * 1000)
+    texts = [paragraph for module in library for paragraph in module.paragraphs][:DEFAULT_TEXTS]
+    if is_encoder:
         return texts
     task, records = model.task, []
-    needed = task.Ask.needed()
-    if len(needed) > 1:
+    fields = task.Ask.needed()
+    if len(fields) > 1:
         raise SettingsError(
-            f"{model.path}: asks about {' and '.join(needed)}, and there are none on this machine. "
-            "Give some (--texts), as JSON lines."
+            f"{model.path}: the task needs {' and '.join(fields)}, and there are no default texts "
+            "for that. Give some as JSON lines (--texts)."
         )
     for number, text in enumerate(texts, start=1):
         where = f"text {number}"
@@ -136,34 +141,34 @@ def records_for(model: Model, source: str | None, column: str | None = None) -> 
     return records
 
 
-def _compared(
+def _compare_answers(
     model: Model, compiled: CompiledForward, records: Sequence[Any], say: Callable[[str], None]
 ) -> Agreements:
-    truth, found = (_answers(model, forward, records) for forward in (model.live, compiled))
+    expected, actual = (_answers(model, forward, records) for forward in (model.live, compiled))
     count = len(records)
     if model.network.shape.labels is None:
-        cosines = (np.stack(truth) * np.stack(found)).sum(axis=1)
+        cosines = (np.stack(expected) * np.stack(actual)).sum(axis=1)
         # The worst vector decides: the mean hides single texts that int8 changes a lot.
         mean, least = float(cosines.mean()), float(cosines.min())
         text = f"vectors of {count:,} texts: cosine to full precision {mean:.4f} on average, "
         return Agreements(least, MIN_COSINE, count, f"{text}{least:.4f} at least")
-    if model.task.alike(truth):
-        say("warning: the model says the same of all these texts; give some that differ (--texts)")
-    agreement = model.task.agreement(truth, found)
+    if model.task.alike(expected):
+        say("warning: the model gives the same answer to all of these texts; use others (--texts)")
+    agreement = model.task.agreement(expected, actual)
     text = agreement.text.format(share=agreement.share, texts=count)
     return Agreements(agreement.share, agreement.least, count, text)
 
 
 def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any]:
     """Answer records with another forward pass."""
-    other = copy(model)  # the caller's model keeps its own forward pass and counts
-    other.forward = forward
+    model_copy = copy(model)  # the caller's model keeps its own forward pass and counts
+    model_copy.forward = forward
     if model.network.shape.labels is None:
-        return list(other.embeddings(records))
-    return list(other.predict(records))
+        return list(model_copy.embeddings(records))
+    return list(model_copy.predict(records))
 
 
-class _Alone(LiveForward):
+class _SingleWorkerForward(LiveForward):
     """A network that runs one batch at a time: observers of ranges are not thread-safe."""
 
     @property

@@ -38,8 +38,8 @@ FILE = "model.onnx"
 CARD_TEXT = """\
 # {name}
 
-`model.onnx`, written by unmask. Inputs: input_ids, attention_mask, token_type_ids, each of
-[batch, length] whole numbers. Outputs: {outputs}.
+`model.onnx`, written by unmask. Inputs: input_ids, attention_mask, token_type_ids, each an
+integer array of shape [batch, length]. Outputs: {outputs}.
 
 ```python
 import numpy as np
@@ -50,11 +50,11 @@ tokenizer = Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_padding()
 tokenizer.enable_truncation({limit})
 session = onnxruntime.InferenceSession("model.onnx")
-read = tokenizer.encode_batch(["one text", "another, longer text"])
+encoded = tokenizer.encode_batch(["one text", "another, longer text"])
 inputs = {{
-    "input_ids": np.array([text.ids for text in read]),
-    "attention_mask": np.array([text.attention_mask for text in read]),
-    "token_type_ids": np.array([text.type_ids for text in read]),
+    "input_ids": np.array([text.ids for text in encoded]),
+    "attention_mask": np.array([text.attention_mask for text in encoded]),
+    "token_type_ids": np.array([text.type_ids for text in encoded]),
 }}
 (found,) = session.run(["{output}"], inputs)
 ```
@@ -90,10 +90,10 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
     (layers + 1) x [B, S, D], [B, S] -> {name: [B, ...]}
     """
     shape, last = network.shape, trace[-1]
-    if several := shape.several():
+    if task_heads := shape.several():
         return {
             f"{name}_{key}": value
-            for name in several
+            for name in task_heads
             for key, value in outputs_of(part_of(network, [name]), trace, mask).items()
         }
     if shape.labels:
@@ -101,19 +101,19 @@ def outputs_of(network: Network, trace: list[Tensor], mask: Tensor) -> dict[str,
         if shape.labels.on == "span":
             return {"start_logits": scores[..., 0], "end_logits": scores[..., 1]}
         return {"logits": scores}
-    found = {}
+    outputs = {}
     if TOKENS in shape.heads:
         name = "prediction_logits" if PAIR in shape.heads else "logits"
-        found[name] = network.token_scores(network.mixed(trace, TOKENS))
+        outputs[name] = network.token_scores(network.mixed(trace, TOKENS))
     if PAIR in shape.heads:
-        found["seq_relationship_logits"] = network.pair_scores(network.mixed(trace, PAIR)[:, 0])
-    if found:
-        return found
+        outputs["seq_relationship_logits"] = network.pair_scores(network.mixed(trace, PAIR)[:, 0])
+    if outputs:
+        return outputs
     mean = mean_of_rows(last, mask)
-    found = {"last_hidden_state": last}
+    outputs = {"last_hidden_state": last}
     if POOLER in shape.heads:
-        found["pooler_output"] = network.pool(network.mixed(trace, POOLER)[:, 0])
-    return {**found, "sentence_embedding": F.normalize(mean, dim=-1)}
+        outputs["pooler_output"] = network.pool(network.mixed(trace, POOLER)[:, 0])
+    return {**outputs, "sentence_embedding": F.normalize(mean, dim=-1)}
 
 
 def export_onnx(folder: Folder, out: Path) -> float:
@@ -125,11 +125,11 @@ def export_onnx(folder: Folder, out: Path) -> float:
     check_output_folder(out, renamed=True)
     refuse_other_than_transformers(folder.network, folder.path)
     exported = (*RESERVED_NAMES, *folder.network.shape.several())
-    refuse_other_encoders(folder.network, folder.path, exported, "an exported graph has")
+    refuse_other_encoders(folder.network, folder.path, exported, "an exported graph covers")
     tokenizer = folder.needed_tokenizer()
     about = {"exported": str(folder.path), "task": (folder.manifest or {}).get("task")}
-    with publish(out, about) as place:
-        path = place / FILE
+    with publish(out, about) as folder_path:
+        path = folder_path / FILE
         graph = PaddedNetwork(folder.network).eval()
         ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
         # A tensor passed twice would become a single input, hence zeros_like. Sizes of 0 and 1
@@ -140,15 +140,15 @@ def export_onnx(folder: Folder, out: Path) -> float:
         if not difference <= TOLERANCE:  # written this way, NaN is refused, too
             raise FolderError(
                 f"{folder.path}: the ONNX graph differs from the live model by {difference:.1e}; "
-                f"need at most {TOLERANCE:.0e}. Nothing was written; this is a fault of unmask or "
-                "of the installed torch, onnxscript or onnxruntime. Please report it."
+                f"need at most {TOLERANCE:.0e}. Nothing was written; this is a bug in unmask or "
+                "in the installed torch, onnxscript or onnxruntime. Please report it."
             )
-        write_settings(place, folder.network, tokenizer)
+        write_settings(folder_path, folder.network, tokenizer)
         limit = folder.network.config.max_length
         card = CARD_TEXT.format(
             name=out.name, outputs=", ".join(graph.names), output=graph.names[-1], limit=limit
         )
-        (place / CARD).write_text(card, "utf-8", newline="\n")
+        (folder_path / CARD).write_text(card, "utf-8", newline="\n")
     return difference
 
 
@@ -161,27 +161,31 @@ def _difference(path: Path, graph: PaddedNetwork) -> float:
 
     session: GraphSession = InferenceSession(path, providers=["CPUExecutionProvider"])
     config = graph.network.config
-    draw = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     differences = [0.0]
     for texts, longest in (*CHECKED, (1, config.max_length)):
         shape = texts, min(longest, config.max_length)
-        lengths = draw.integers(2, shape[1], size=texts, endpoint=True)
+        lengths = generator.integers(2, shape[1], size=texts, endpoint=True)
         lengths[0] = shape[1]  # no batch is padded further than its longest text
-        real: list[int] = lengths.tolist()
+        text_lengths: list[int] = lengths.tolist()
         inputs = {
-            "input_ids": draw.integers(0, config.vocab_size, size=shape),
+            "input_ids": generator.integers(0, config.vocab_size, size=shape),
             "attention_mask": (np.arange(shape[1]) < lengths[:, None]).astype(np.int64),
-            "token_type_ids": draw.integers(0, config.segments, size=shape),
+            "token_type_ids": generator.integers(0, config.segments, size=shape),
         }
-        said = session.run(graph.names, inputs)
-        for text, length in enumerate(real):
-            alone = [torch.from_numpy(inputs[name][text : text + 1, :length]) for name in INPUTS]
-            for padded, truth in zip(said, _live(graph.network, *alone).values(), strict=True):
-                found = torch.from_numpy(padded[text : text + 1])
+        batched_outputs = session.run(graph.names, inputs)
+        for text, length in enumerate(text_lengths):
+            single_inputs = [
+                torch.from_numpy(inputs[name][text : text + 1, :length]) for name in INPUTS
+            ]
+            for padded, expected in zip(
+                batched_outputs, _live(graph.network, *single_inputs).values(), strict=True
+            ):
+                actual = torch.from_numpy(padded[text : text + 1])
                 # Outputs for padding mean nothing; compare the real tokens.
-                for dim, size in enumerate(truth.shape):
-                    found = found.narrow(dim, 0, size)
-                differences.append(float((found - truth).abs().max()))
+                for dim, size in enumerate(expected.shape):
+                    actual = actual.narrow(dim, 0, size)
+                differences.append(float((actual - expected).abs().max()))
     return float(np.max(differences))  # unlike Python's max, it keeps NaN
 
 

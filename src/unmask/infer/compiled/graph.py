@@ -68,22 +68,22 @@ def refuse_other_than_transformers(network: Network, path: Path) -> None:
     cells = {config.cell for config in network.shape.encoders.values()}
     if network.shape.decoder or cells != {"attention"}:
         raise SettingsError(
-            f"{path}: a model that translates, or whose layers are recurrent; graphs are made of "
-            "Transformer encoders and their labels."
+            f"{path}: the model has a decoder or recurrent layers; ONNX graphs can only be made of "
+            "Transformer encoders and their label heads."
         )
 
 
 def refuse_other_encoders(
-    network: Network, path: Path | str, names: Iterable[str], what: str
+    network: Network, path: Path | str, names: Iterable[str], feature: str
 ) -> None:
     """Refuse the named heads if they read another encoder than the main one."""
     for name in names:
         head = network.shape.heads.get(name)
         if head is not None and head.encoder != MAIN:
             raise SettingsError(
-                f"{path}: its head '{name}' reads the encoder '{head.encoder}', and {what} the "
-                "main encoder alone. Publish that encoder with its heads as a folder of its own "
-                "(Objective.publish), and give that folder."
+                f"{path}: its head '{name}' reads the encoder '{head.encoder}', but {feature} "
+                "only the main encoder. Publish that encoder with its heads in its own folder "
+                "(Objective.publish), and use that folder."
             )
 
 
@@ -103,7 +103,7 @@ def write_onnx(
     """Export a graph into one file, without torch's log output and warnings."""
     require("an ONNX graph", "onnxruntime", "onnxscript", extra="onnx")
     logger = logging.getLogger("torch.onnx")  # warns of packages that are not needed here
-    before = logger.level
+    log_level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -114,13 +114,13 @@ def write_onnx(
                 path,
                 input_names=list(inputs),
                 output_names=list(outputs),
-                dynamic_shapes={name: SHAPES[given.ndim] for name, given in inputs.items()},
+                dynamic_shapes={name: SHAPES[tensor.ndim] for name, tensor in inputs.items()},
                 external_data=False,
                 dynamo=True,
                 verbose=False,
             )
     finally:
-        logger.setLevel(before)
+        logger.setLevel(log_level)
 
 
 def onnxruntime_installed() -> bool:
@@ -150,18 +150,18 @@ class CompiledForward:
         """Compute the hidden states of the last block.  -> [B, S, D]"""
         return self._run(batch, {}, STATES)
 
-    def _run(self, batch: Batch, more: dict[str, Array], output: str) -> Tensor:
+    def _run(self, batch: Batch, more_inputs: dict[str, Array], output: str) -> Tensor:
         rows = batch.tokens, batch.segments, batch.index, batch.owner
         inputs = {name: row.numpy() for name, row in zip(ROWS, rows, strict=True)}
         try:
-            (found,) = self._session().run([output], inputs | more)
+            (outputs,) = self._session().run([output], inputs | more_inputs)
         except Exception as error:  # its errors share no class below Exception
-            why = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200]
             raise FolderError(
-                f"{self.path}: ONNX Runtime cannot run it ({why}). Compile the model again, with "
-                "what is installed here."
+                f"{self.path}: ONNX Runtime cannot run it ({reason}). Compile the model again with "
+                "the versions installed here."
             ) from error
-        return torch.from_numpy(found)
+        return torch.from_numpy(outputs)
 
     def _session(self) -> GraphSession:
         """Return a session with as many threads as the caller has cores."""

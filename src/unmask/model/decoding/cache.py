@@ -31,43 +31,43 @@ class KVStorage:
 class KVCache:
     """Keys and values of the first `length` tokens of a storage."""
 
-    room: KVStorage
+    storage: KVStorage
     length: int = 0
 
     @property
     def keys(self) -> Tensor:
         """Keys of all cached tokens.  [B, H, K, d]"""
-        return self.room.keys[:, :, : self.length]
+        return self.storage.keys[:, :, : self.length]
 
     @property
     def values(self) -> Tensor:
         """Values of all cached tokens.  [B, H, K, d]"""
-        return self.room.values[:, :, : self.length]
+        return self.storage.values[:, :, : self.length]
 
     def add(self, keys: Tensor, values: Tensor) -> None:
         """Append the keys and values of more tokens.  2 x [B, H, M, d]"""
         length = self.length + keys.shape[2]
         # Move if another cache has appended to this storage, or if it is full. Doubling the
         # capacity makes moves rare.
-        if self.room.used != self.length or self.room.keys.shape[2] < length:
+        if self.storage.used != self.length or self.storage.keys.shape[2] < length:
             batch, heads, _, size = keys.shape
             shape = (batch, heads, max(MIN_CAPACITY, 2 * length), size)
-            room = KVStorage(keys.new_empty(shape), values.new_empty(shape))
-            room.keys[:, :, : self.length] = self.keys
-            room.values[:, :, : self.length] = self.values
-            self.room = room
-        self.room.keys[:, :, self.length : length] = keys
-        self.room.values[:, :, self.length : length] = values
-        self.room.used = self.length = length
+            storage = KVStorage(keys.new_empty(shape), values.new_empty(shape))
+            storage.keys[:, :, : self.length] = self.keys
+            storage.values[:, :, : self.length] = self.values
+            self.storage = storage
+        self.storage.keys[:, :, self.length : length] = keys
+        self.storage.values[:, :, self.length : length] = values
+        self.storage.used = self.length = length
 
-    def select(self, which: Tensor) -> "KVCache":
+    def select(self, indices: Tensor) -> "KVCache":
         """Copy some sequences, possibly repeated, to a storage of the same capacity.  [M]"""
-        shape = (len(which), *self.room.keys.shape[1:])
-        room = KVStorage(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
-        chosen = KVCache(room, self.length)
-        # Copied straight to their destination: several times as fast as tensor[which] and a move.
-        torch.index_select(self.keys, 0, which, out=chosen.keys)
-        torch.index_select(self.values, 0, which, out=chosen.values)
+        shape = (len(indices), *self.storage.keys.shape[1:])
+        storage = KVStorage(self.keys.new_empty(shape), self.values.new_empty(shape), self.length)
+        chosen = KVCache(storage, self.length)
+        # Copied straight to their destination: several times as fast as tensor[indices] and a move.
+        torch.index_select(self.keys, 0, indices, out=chosen.keys)
+        torch.index_select(self.values, 0, indices, out=chosen.values)
         return chosen
 
 
@@ -95,27 +95,27 @@ class EncoderCache:
         """
         steps = torch.arange(count, device=self.index.device)[None]
         real = None if lengths is None else steps < lengths[:, None]
-        layers = tuple(replace(kept) for kept in self.layers)  # `add` changes a cache
+        layers = tuple(replace(cache) for cache in self.layers)  # `add` changes a cache
         # Without padding all texts have the same positions, and attention needs no mask.
         if self.owner is None and (real is None or bool(real.all())):
             return EncoderCache(layers, torch.cat([self.index, self.length + steps], dim=1))
         rows = len(layers[0].keys)
-        before = self.owner
-        if before is None:
-            before = self.index.new_zeros(rows, self.length)
+        previous_owner = self.owner
+        if previous_owner is None:
+            previous_owner = self.index.new_zeros(rows, self.length)
         if real is None:
             real = torch.ones_like(steps, dtype=torch.bool).expand(rows, -1)
         # Positions count real tokens only, as if each text were alone.
-        index = (before >= 0).sum(dim=1, keepdim=True) + steps
+        index = (previous_owner >= 0).sum(dim=1, keepdim=True) + steps
         return EncoderCache(
             layers,
             torch.cat([self.index.expand(rows, -1), index], dim=1),
-            torch.cat([before, real.long() - 1], dim=1),  # True -> 0, False -> -1
+            torch.cat([previous_owner, real.long() - 1], dim=1),  # True -> 0, False -> -1
         )
 
-    def select(self, which: Tensor, each: int = 1) -> "EncoderCache":
-        """Select texts, possibly repeated; `each` is not needed, as nothing is shared.  [M]"""
-        layers = tuple(kept.select(which) for kept in self.layers)
+    def select(self, indices: Tensor, group_size: int = 1) -> "EncoderCache":
+        """Select texts, possibly repeated; `group_size` is ignored, as nothing is shared.  [M]"""
+        layers = tuple(cache.select(indices) for cache in self.layers)
         if self.owner is None:
             return replace(self, layers=layers)
-        return EncoderCache(layers, self.index[which], self.owner[which])
+        return EncoderCache(layers, self.index[indices], self.owner[indices])

@@ -40,9 +40,9 @@ class RecurrentLayer(nn.Module):
         super().__init__()
         self.level = layer + 1  # read by the optimizer, for layer-wise learning rates
         # Two directions of half the width each: together they are as wide as any other layer.
-        each = config.width if config.causal else config.width // 2
+        direction_width = config.width if config.causal else config.width // 2
         self.cell = CELLS[config.cell](
-            config.width, each, batch_first=True, bidirectional=not config.causal
+            config.width, direction_width, batch_first=True, bidirectional=not config.causal
         )
 
     def forward(self, x: Tensor, length: Tensor) -> Tensor:
@@ -83,50 +83,52 @@ class RecurrentState:
     keys: Tensor | None  # [texts, L, D] attention keys of the source
     real: Tensor  # [texts, L] mask of the source's real tokens
 
-    def select(self, which: Tensor, each: int = 1) -> "RecurrentState":
-        """Select sequences, possibly repeated; each group of `each` belongs to one text.  [M]"""
+    def select(self, indices: Tensor, group_size: int = 1) -> "RecurrentState":
+        """Select sequences, possibly repeated; every `group_size` of them are of one text.  [M]"""
         count = len(self.real)
-        texts = selected_texts(which, len(self.context) // count, each, count)
-        cell = tuple(part[:, which] for part in self.cell)
-        spoken = replace(self, cell=cell, context=self.context[which])
+        texts = selected_texts(indices, len(self.context) // count, group_size, count)
+        cell = tuple(part[:, indices] for part in self.cell)
+        state = replace(self, cell=cell, context=self.context[indices])
         if texts is None:
-            return spoken
+            return state
         keys = None if self.keys is None else self.keys[texts]
-        return replace(spoken, states=self.states[texts], keys=keys, real=self.real[texts])
+        return replace(state, states=self.states[texts], keys=keys, real=self.real[texts])
 
 
 class RecurrentDecoder(nn.Module):
     """LSTM or GRU decoder; `feeds` and `attention` determine the inputs of each step."""
 
-    def __init__(self, config: ModelConfig, own: DecoderConfig) -> None:
+    def __init__(self, config: ModelConfig, settings: DecoderConfig) -> None:
         super().__init__()
-        self.config, self.own = config, own
+        self.config, self.settings = config, settings
         width = config.width
-        self.hears_word = own.feeds in ("word", "both")
-        self.hears_context = own.feeds in ("context", "both")
-        self.map = nn.Linear(width, width) if own.context != "last" else None
-        self.tokens = None if own.shared else embedding_table(own.vocab_size, width)
-        self.norm = norm_of(config, width) if self.hears_word else None
-        fed = width * (self.hears_word + self.hears_context)
-        between = config.dropout if own.layers > 1 else 0.0  # torch warns if nothing is between
-        self.cell = CELLS[own.cell](
-            max(fed, 1), width, own.layers, batch_first=True, dropout=between
+        self.feeds_token = settings.feeds in ("word", "both")
+        self.feeds_context = settings.feeds in ("context", "both")
+        self.map = nn.Linear(width, width) if settings.context != "last" else None
+        self.tokens = None if settings.shared else embedding_table(settings.vocab_size, width)
+        self.norm = norm_of(config, width) if self.feeds_token else None
+        input_width = width * (self.feeds_token + self.feeds_context)
+        dropout = (
+            config.dropout if settings.layers > 1 else 0.0
+        )  # torch warns if nothing is between
+        self.cell = CELLS[settings.cell](
+            max(input_width, 1), width, settings.layers, batch_first=True, dropout=dropout
         )
-        self.parts = 2 if own.cell == "lstm" else 1  # tensors in the state of a cell
+        self.parts = 2 if settings.cell == "lstm" else 1  # tensors in the state of a cell
         self.first = None  # learned initial state; None: the context is the initial state
-        if self.hears_context and own.attention is None:
-            self.first = nn.Parameter(torch.zeros(self.parts, own.layers, width))
-        self.alignment = Alignment(width, own.attention) if own.attention else None
-        self.looks_first = self.alignment is not None and self.hears_context
-        read = self.hears_context or self.alignment is not None
-        self.read = nn.Linear(width * (1 + read + self.hears_word), width)
-        self.bias = nn.Parameter(self.read.weight.new_zeros(own.vocab_size))
+        if self.feeds_context and settings.attention is None:
+            self.first = nn.Parameter(torch.zeros(self.parts, settings.layers, width))
+        self.alignment = Alignment(width, settings.attention) if settings.attention else None
+        self.attends_first = self.alignment is not None and self.feeds_context
+        reads_context = self.feeds_context or self.alignment is not None
+        self.read = nn.Linear(width * (1 + reads_context + self.feeds_token), width)
+        self.bias = nn.Parameter(self.read.weight.new_zeros(settings.vocab_size))
         self.dropout = dropout_of(config.dropout)
 
     def begin(self, states: Tensor, texts: TextPlaces) -> RecurrentState:
         """Return the state before the first token.  states [N, L, D], one text per row"""
         real = texts.real()
-        if self.own.context == "all":  # the sum may include padding, which is zero
+        if self.settings.context == "all":  # the sum may include padding, which is zero
             context = states.sum(dim=1) / texts.length[:, None]
         else:
             context = last_state(states, texts.length, self.config)
@@ -134,25 +136,26 @@ class RecurrentDecoder(nn.Module):
             context = torch.tanh(self.map(context))
         keys = None if self.alignment is None else self.alignment.keys(states)
         if self.first is None:
-            cell = (context.expand(self.own.layers, -1, -1).contiguous(),) * self.parts
+            cell = (context.expand(self.settings.layers, -1, -1).contiguous(),) * self.parts
         else:
             cell = tuple(
-                p[:, None].expand(-1, len(states), -1).contiguous() for p in self.first.unbind()
+                part[:, None].expand(-1, len(states), -1).contiguous()
+                for part in self.first.unbind()
             )
         return RecurrentState(cell, context[:, None], states, keys, real)
 
     def step(
-        self, spoken: RecurrentState, words: Tensor, table: Tensor
+        self, state: RecurrentState, tokens: Tensor, table: Tensor
     ) -> tuple[Tensor, RecurrentState]:
         """Append one token to each sequence.  words [N], table [V, D] -> [N, D]"""
-        heard = self._heard(words[:, None], table)  # [N, 1, D]
-        states, context, spoken = self._run(heard, spoken)
-        return self._read(states, context, heard)[:, 0], spoken
+        inputs = self._embed(tokens[:, None], table)  # [N, 1, D]
+        outputs, context, state = self._run(inputs, state)
+        return self._output(outputs, context, inputs)[:, 0], state
 
     def forward(
         self,
-        spoken: RecurrentState,
-        words: Tensor,  # [N, T]
+        decoder_state: RecurrentState,
+        tokens: Tensor,  # [N, T]
         table: Tensor,  # [V, D]
         forced: Tensor | None = None,  # [N, T] bool; None: True everywhere
     ) -> Tensor:  # [N, T, D]
@@ -161,75 +164,75 @@ class RecurrentDecoder(nn.Module):
         Where it is False, the input is the decoder's own most likely token of the step before.
         """
         if forced is None:
-            return self._together(spoken, words, table)
-        states, heard = [], words[:, 0]
-        for at in range(words.shape[1]):
-            state, spoken = self.step(spoken, heard, table)
-            states.append(state)
-            if at + 1 < words.shape[1]:
+            return self._teacher_forced(decoder_state, tokens, table)
+        outputs, inputs = [], tokens[:, 0]
+        for step in range(tokens.shape[1]):
+            output, decoder_state = self.step(decoder_state, inputs, table)
+            outputs.append(output)
+            if step + 1 < tokens.shape[1]:
                 # Detached, because no gradient passes through the choice of a token.
-                own = F.linear(state.detach(), table, self.bias).argmax(dim=-1)
-                heard = torch.where(forced[:, at + 1], words[:, at + 1], own)
-        return torch.stack(states, dim=1)
+                predicted = F.linear(output.detach(), table, self.bias).argmax(dim=-1)
+                inputs = torch.where(forced[:, step + 1], tokens[:, step + 1], predicted)
+        return torch.stack(outputs, dim=1)
 
-    def _together(self, spoken: RecurrentState, words: Tensor, table: Tensor) -> Tensor:
+    def _teacher_forced(self, state: RecurrentState, tokens: Tensor, table: Tensor) -> Tensor:
         """Run all steps with teacher forcing."""
-        heard = self._heard(words, table)
+        inputs = self._embed(tokens, table)
         # One call of the cell for all steps. It needs all inputs beforehand: not with attention
         # before the cell, where each input depends on the state of the step before.
-        if not self.looks_first:
-            states, context, _ = self._run(heard, spoken)
-            return self._read(states, context, heard)
-        found, contexts = [], []
-        for part in torch.split(heard, 1, dim=1):
-            states, context, spoken = self._run(part, spoken)
-            found.append(states)
+        if not self.attends_first:
+            outputs, context, _ = self._run(inputs, state)
+            return self._output(outputs, context, inputs)
+        all_outputs, contexts = [], []
+        for step_input in torch.split(inputs, 1, dim=1):
+            outputs, context, state = self._run(step_input, state)
+            all_outputs.append(outputs)
             contexts.append(context)
-        return self._read(torch.cat(found, dim=1), torch.cat(contexts, dim=1), heard)
+        return self._output(torch.cat(all_outputs, dim=1), torch.cat(contexts, dim=1), inputs)
 
-    def _heard(self, words: Tensor, table: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor, table: Tensor) -> Tensor:
         """Embed the input tokens.  [N, T] -> [N, T, D]"""
-        vectors = F.embedding(words, table)
+        vectors = F.embedding(tokens, table)
         return vectors if self.norm is None else training.dropped(self.norm(vectors), self.dropout)
 
-    def _run(self, heard: Tensor, spoken: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
+    def _run(self, inputs: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
         """Run the cell; return its states, their contexts and the new decoder state.
 
         [N, T, D] -> 2 x [N, T, D]
         """
-        if self.looks_first:  # attention by the top layer's previous state, as an input
-            spoken = replace(spoken, context=self._look(spoken.cell[0][-1][:, None], spoken))
-        parts = [heard] if self.hears_word else []
-        if self.hears_context:
-            parts.append(spoken.context.expand(-1, heard.shape[1], -1))
+        if self.attends_first:  # attention by the top layer's previous state, as an input
+            state = replace(state, context=self._attend(state.cell[0][-1][:, None], state))
+        parts = [inputs] if self.feeds_token else []
+        if self.feeds_context:
+            parts.append(state.context.expand(-1, inputs.shape[1], -1))
         # With feeds = "nothing", the cell still needs an input: a channel of zeros.
-        fed = torch.cat(parts, dim=-1) if parts else heard.new_zeros(*heard.shape[:2], 1)
-        states: Tensor
+        cell_input = torch.cat(parts, dim=-1) if parts else inputs.new_zeros(*inputs.shape[:2], 1)
+        outputs: Tensor
         cell: Tensor | tuple[Tensor, Tensor]  # a tuple for an LSTM
-        states, cell = self.cell(fed, spoken.cell if self.parts == 2 else spoken.cell[0])
-        context = spoken.context  # if attention came first, of this one step
+        outputs, cell = self.cell(cell_input, state.cell if self.parts == 2 else state.cell[0])
+        context = state.context  # if attention came first, of this one step
         if self.alignment is None:
             # Expanded a second time, so that the gradient of each use is summed over the tokens by
             # itself. One expansion for both would add in another order and round differently.
-            context = context.expand_as(states)
-        elif not self.looks_first:
-            context = self._look(states, spoken)
-        return states, context, replace(spoken, cell=cell if isinstance(cell, tuple) else (cell,))
+            context = context.expand_as(outputs)
+        elif not self.attends_first:
+            context = self._attend(outputs, state)
+        return outputs, context, replace(state, cell=cell if isinstance(cell, tuple) else (cell,))
 
-    def _look(self, query: Tensor, spoken: RecurrentState) -> Tensor:
+    def _attend(self, query: Tensor, state: RecurrentState) -> Tensor:
         """Attend to the source from each query.  [N, T, D] -> [N, T, D]"""
         assert self.alignment is not None
-        assert spoken.keys is not None
+        assert state.keys is not None
         # The beams of a text become more queries of it, so its keys are not copied for each.
-        asked = query.reshape(len(spoken.real), -1, query.shape[-1])
-        found: Tensor = self.alignment(asked, spoken.keys, spoken.states, spoken.real)
-        return found.view(query.shape)
+        queries = query.reshape(len(state.real), -1, query.shape[-1])
+        attended: Tensor = self.alignment(queries, state.keys, state.states, state.real)
+        return attended.view(query.shape)
 
-    def _read(self, states: Tensor, context: Tensor, heard: Tensor) -> Tensor:
+    def _output(self, outputs: Tensor, context: Tensor, inputs: Tensor) -> Tensor:
         """Combine state, context and input into output states.  3 x [N, T, D] -> [N, T, D]"""
-        parts = [states]
-        if self.hears_context or self.alignment is not None:
+        parts = [outputs]
+        if self.feeds_context or self.alignment is not None:
             parts.append(context)
-        if self.hears_word:
-            parts.append(heard)
+        if self.feeds_token:
+            parts.append(inputs)
         return training.dropped(torch.tanh(self.read(torch.cat(parts, dim=-1))), self.dropout)

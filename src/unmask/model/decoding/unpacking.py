@@ -38,18 +38,18 @@ class TextPlaces:
         return real
 
 
-def selected_texts(which: Tensor, before: int, each: int, count: int) -> Tensor | None:
+def selected_texts(indices: Tensor, per_text: int, group_size: int, count: int) -> Tensor | None:
     """Return the text of each group of selected sequences; None if all `count` texts are kept.
 
-    Every text had `before` sequences. Groups of `each` sequences may move, repeat or be left out,
-    but a group never mixes texts.  [N] -> [N // each]
+    Every text had `per_text` sequences. Groups of `group_size` sequences may move, repeat or be
+    skipped, but a group never mixes texts.  [N] -> [N // group_size]
     """
-    texts = (which // before).view(len(which) // each, each)
-    assert bool((texts == texts[:, :1]).all()), "rows of different texts in one group"
+    texts = (indices // per_text).view(len(indices) // group_size, group_size)
+    assert bool((texts == texts[:, :1]).all()), "a group mixes sequences of different texts"
     texts = texts[:, 0]
     # None spares the caller a copy of all that sequences of a text share, the source's states.
-    stay = torch.arange(count, device=which.device)
-    return None if torch.equal(texts, stay) else texts
+    unchanged = torch.arange(count, device=indices.device)
+    return None if torch.equal(texts, unchanged) else texts
 
 
 def texts_of(owner: Tensor, index: Tensor) -> TextPlaces:

@@ -54,7 +54,7 @@ class InputRange:
         return torch.maximum(self.low.abs(), self.high.abs())
 
     def wide(self) -> Tensor:
-        """Return the channels with a range far above the median, at most `WIDE` of them.  -> [W]"""
+        """Return the channels with a range far above the median, at most `MAX_WIDE`.  -> [W]"""
         reach = self.reach
         widest = reach.topk(min(MAX_WIDE, len(reach))).indices.sort().values
         return widest[reach[widest] > WIDE_RATIO * reach.median()]
@@ -80,21 +80,26 @@ class Int8Linear(nn.Module):
     scale: Tensor  # []
     zero: Tensor  # [] uint8
 
-    def __init__(self, linear: nn.Linear, seen: InputRange, *, factors: bool = True) -> None:
+    def __init__(self, linear: nn.Linear, observed: InputRange, *, factors: bool = True) -> None:
         super().__init__()
-        full = linear.weight.detach()  # [N, K]
+        full_weight = linear.weight.detach()  # [N, K]
         factor = torch.ones(linear.in_features)
-        if factors and len(seen.wide()):  # the extra pass over the inputs is only worth it then
+        if factors and len(observed.wide()):  # the extra pass over the inputs is only worth it then
             # The root of the ratio moves half of a channel's width, on a log scale, from the inputs
             # to the weights.
-            factor = (seen.reach.clamp(min=1e-5) / full.abs().amax(dim=0).clamp(min=1e-5)).sqrt()
+            largest_weight = full_weight.abs().amax(dim=0)
+            factor = (observed.reach.clamp(min=1e-5) / largest_weight.clamp(min=1e-5)).sqrt()
         # The range includes 0, so that the zero point is a byte and 0 is represented exactly.
-        low = float((seen.low / factor).min().clamp(max=0.0))
-        high = float((seen.high / factor).max().clamp(min=0.0))
+        low = float((observed.low / factor).min().clamp(max=0.0))
+        high = float((observed.high / factor).max().clamp(min=0.0))
         scale = max((high - low) / STEPS, 1e-8)
-        weight = full * factor
+        weight = full_weight * factor
         weight_scale = (weight.abs().amax(dim=1) / WEIGHT_MAX).clamp(min=1e-12)
-        bias = full.new_zeros(len(full)) if linear.bias is None else linear.bias.detach().clone()
+        bias = (
+            full_weight.new_zeros(len(full_weight))
+            if linear.bias is None
+            else linear.bias.detach().clone()
+        )
         parts = {
             "weight": (weight / weight_scale[:, None]).round().to(torch.int8).T.contiguous(),
             "weight_scale": weight_scale,
@@ -110,22 +115,22 @@ class Int8Linear(nn.Module):
         """Apply the layer.  [..., K] -> [..., N]"""
         if len(self.shrink):
             x = x * self.shrink
-        return self._exported(x) if torch.onnx.is_in_onnx_export() else self._spelled_out(x)
+        return self._exported(x) if torch.onnx.is_in_onnx_export() else self._simulated(x)
 
-    def _spelled_out(self, x: Tensor) -> Tensor:
+    def _simulated(self, x: Tensor) -> Tensor:
         # Whole numbers in float32 stand for the bytes that the exported operators multiply.
         zero = self.zero.float()
-        bytes_ = ((x / self.scale).round() + zero).clamp(0, STEPS) - zero
-        return bytes_ @ self.weight.float() * (self.scale * self.weight_scale) + self.bias
+        quantized_x = ((x / self.scale).round() + zero).clamp(0, STEPS) - zero
+        return quantized_x @ self.weight.float() * (self.scale * self.weight_scale) + self.bias
 
     def _exported(self, x: Tensor) -> Tensor:
         """Emit two operators of ONNX Runtime that quantise the inputs and multiply bytes."""
         operator = torch.onnx.ops.symbolic
         inputs = x, self.scale, self.zero
-        bytes_ = operator("QuantizeLinear", inputs, dtype=torch.uint8, shape=x.shape)
+        quantized_x = operator("QuantizeLinear", inputs, dtype=torch.uint8, shape=x.shape)
         return operator(
             "com.microsoft::MatMulIntegerToFloat",
-            (bytes_, self.weight, self.scale, self.weight_scale, self.zero, None, self.bias),
+            (quantized_x, self.weight, self.scale, self.weight_scale, self.zero, None, self.bias),
             dtype=torch.float32,
             shape=(*x.shape[:-1], self.weight.shape[1]),
             version=1,
@@ -162,32 +167,36 @@ def observing(network: Network) -> Iterator[dict[str, InputRange]]:
 
     The ranges cover every pass that runs inside the `with` block.
     """
-    seen: dict[str, InputRange] = {}
+    ranges: dict[str, InputRange] = {}
     handles = []
 
-    def watch(own: InputRange, layer: nn.Module, inputs: tuple[Tensor]) -> None:
-        own.widen(inputs[0])
+    def record(layer_range: InputRange, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        layer_range.widen(inputs[0])
 
     layers: Iterator[tuple[str, nn.Module]] = network.encoder.blocks.named_modules()
     for name, layer in layers:
         if isinstance(layer, nn.Linear):
-            seen[name] = InputRange(torch.zeros(layer.in_features), torch.zeros(layer.in_features))
-            handles.append(layer.register_forward_pre_hook(partial(watch, seen[name])))
+            ranges[name] = InputRange(
+                torch.zeros(layer.in_features), torch.zeros(layer.in_features)
+            )
+            handles.append(layer.register_forward_pre_hook(partial(record, ranges[name])))
     try:
-        yield seen
+        yield ranges
     finally:
         for handle in handles:
             handle.remove()
 
 
-def quantized(network: Network, seen: dict[str, InputRange]) -> Network:
+def quantized(network: Network, ranges: dict[str, InputRange]) -> Network:
     """Return a copy of a network whose main encoder's blocks multiply in int8."""
     out = copy.deepcopy(network)
     for number, block in enumerate(out.encoder.blocks):
-        assert isinstance(block, Block), "only the blocks of a Transformer can be in 8 bits"
-        own = block.attention
-        for name, linear in (("qkv", own.qkv), ("output", own.output)):
-            own.register_module(name, Int8Linear(linear, seen[f"{number}.attention.{name}"]))
-        inner, outer = (seen[f"{number}.feed.{name}"] for name in ("inner", "outer"))
+        assert isinstance(block, Block), "only Transformer blocks can be quantised to int8"
+        attention = block.attention
+        for name, linear in (("qkv", attention.qkv), ("output", attention.output)):
+            attention.register_module(
+                name, Int8Linear(linear, ranges[f"{number}.attention.{name}"])
+            )
+        inner, outer = (ranges[f"{number}.feed.{name}"] for name in ("inner", "outer"))
         block.register_module("feed", Int8FeedForward(block.feed, inner, outer))
     return out

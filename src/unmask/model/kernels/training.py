@@ -44,7 +44,8 @@ def usable(x: Tensor, *, training: bool = False) -> bool:
 
 def steps_of(rate: float) -> int:
     """Return how many of the 256 byte values mean that a number is dropped."""
-    # Any rate above 0 drops something, and no rate drops everything: `_grown` would be infinite.
+    # Any rate above 0 drops something, and no rate drops everything, for which `_keep_scale` would
+    # be infinite.
     return min(max(round(rate * LEVELS), 1), LEVELS - 1) if rate else 0
 
 
@@ -52,14 +53,14 @@ def _bytes(shape: torch.Size) -> Tensor:
     """Draw random bytes from torch's generator, so that its seed decides dropout."""
     # Eight bytes per draw of a 64-bit integer: torch's dropout spends its time on random numbers.
     count = shape.numel()
-    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    return words.view(torch.uint8)[:count].view(shape)
+    integers = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    return integers.view(torch.uint8)[:count].view(shape)
 
 
-def _keep_mask(chance: Tensor, steps: int) -> Tensor:
+def _keep_mask(random_bytes: Tensor, steps: int) -> Tensor:
     """Return 1.0 where a number is kept, 0.0 where it is dropped."""
     # Compare straight into floats: a boolean mask would be converted in one more pass.
-    return torch.ge(chance, steps, out=torch.empty(chance.shape))
+    return torch.ge(random_bytes, steps, out=torch.empty(random_bytes.shape))
 
 
 def _keep_scale(steps: int) -> float:
@@ -75,7 +76,7 @@ class _Context(FunctionCtx):
     smoothing: float
 
 
-class _Reading(Protocol):
+class _AttentionContext(Protocol):
     """Context of attention, where dropout bytes and rotation may be None."""
 
     scale: float
@@ -92,17 +93,17 @@ class _Reading(Protocol):
 class _PlusDropped(Function):
     @staticmethod
     def forward(ctx: _Context, x: Tensor, y: Tensor, steps: int) -> Tensor:
-        chance = _bytes(y.shape)
-        ctx.save_for_backward(chance)  # bytes: a quarter of the memory of a mask in floats
+        random_bytes = _bytes(y.shape)
+        ctx.save_for_backward(random_bytes)  # bytes: a quarter of the memory of a mask in floats
         ctx.steps = steps
         # Mask, scale and residual sum in a single pass.
-        return torch.addcmul(x, y, _keep_mask(chance, steps), value=_keep_scale(steps))
+        return torch.addcmul(x, y, _keep_mask(random_bytes, steps), value=_keep_scale(steps))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        (chance,) = ctx.saved_tensors
-        kept = _keep_mask(chance, ctx.steps)  # a new tensor, so it may be overwritten
+        (random_bytes,) = ctx.saved_tensors
+        kept = _keep_mask(random_bytes, ctx.steps)  # a new tensor, so it may be overwritten
         return grad, kept.mul_(grad).mul_(_keep_scale(ctx.steps)), None
 
 
@@ -130,15 +131,19 @@ def _is_active(dropout: nn.Dropout, x: Tensor) -> bool:
 class _SelfAttend(Function):
     @staticmethod
     def forward(
-        ctx: _Reading, joined: Tensor, added: Tensor | None, steps: int, turn: Tensor | None
+        ctx: _AttentionContext,
+        joined: Tensor,
+        added: Tensor | None,
+        steps: int,
+        turn: Tensor | None,
     ) -> Tensor:
         b, s, _, h, d = joined.shape
         ctx.scale, ctx.steps = d**-0.5, steps
         # One copy of the joined tensor instead of one each for queries, keys and values.
-        laid = joined.permute(2, 0, 3, 1, 4).contiguous()  # [3, B, H, S, d]
+        joined_qkv = joined.permute(2, 0, 3, 1, 4).contiguous()  # [3, B, H, S, d]
         if turn is not None:
-            _turn(laid[:2], turn)
-        q, k, v = laid.view(3, b * h, s, d).unbind()  # each [BH, S, d]
+            _turn(joined_qkv[:2], turn)
+        q, k, v = joined_qkv.view(3, b * h, s, d).unbind()  # each [BH, S, d]
         scores = _product(q, k.transpose(1, 2), ctx.scale)  # [BH, S, S]
         if added is not None:
             scores.view(b, h, s, s).add_(added)
@@ -148,40 +153,42 @@ class _SelfAttend(Function):
         if added is not None:
             # A query that may attend to nothing gets zeros. Its softmax is NaN, and zero weights
             # make its gradient zero too.
-            blind = added.amax(dim=-1, keepdim=True) == float("-inf")
-            if bool(blind.any()):
-                weights.view(b, h, s, s).masked_fill_(blind, 0.0)
-        chance = _bytes(weights.shape) if steps else None
+            fully_masked = added.amax(dim=-1, keepdim=True) == float("-inf")
+            if bool(fully_masked.any()):
+                weights.view(b, h, s, s).masked_fill_(fully_masked, 0.0)
+        random_bytes = _bytes(weights.shape) if steps else None
         # Weights as they are before dropout, which the gradient of softmax needs; the bytes give
         # back the dropped ones.
-        ctx.save_for_backward(q, k, v, weights, chance, turn)
+        ctx.save_for_backward(q, k, v, weights, random_bytes, turn)
         # The scale of kept weights is a factor of the whole product, so it costs no pass.
-        used = weights if chance is None else _keep_mask(chance, steps).mul_(weights)
-        mixed = _product(used, v, _keep_scale(steps)).view(b, h, s, d)
-        return mixed.transpose(1, 2).reshape(b, s, h * d)
+        dropped_weights = (
+            weights if random_bytes is None else _keep_mask(random_bytes, steps).mul_(weights)
+        )
+        attended = _product(dropped_weights, v, _keep_scale(steps)).view(b, h, s, d)
+        return attended.transpose(1, 2).reshape(b, s, h * d)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Reading, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        q, k, v, weights, chance, turn = ctx.saved_tensors
+    def backward(ctx: _AttentionContext, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        q, k, v, weights, random_bytes, turn = ctx.saved_tensors
         b, s, d = len(grad), q.shape[1], q.shape[2]
-        grown = _keep_scale(ctx.steps)
-        g = grad.view(b, s, -1, d).transpose(1, 2).reshape(q.shape)
-        kept = None if chance is None else _keep_mask(chance, ctx.steps)
-        used = weights if kept is None else kept * weights
-        to_weights = _product(g, v.transpose(1, 2), grown)
-        if kept is not None:
-            to_weights.mul_(kept)
-        to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
+        keep_scale = _keep_scale(ctx.steps)
+        grad_heads = grad.view(b, s, -1, d).transpose(1, 2).reshape(q.shape)
+        keep_mask = None if random_bytes is None else _keep_mask(random_bytes, ctx.steps)
+        dropped_weights = weights if keep_mask is None else keep_mask * weights
+        grad_weights = _product(grad_heads, v.transpose(1, 2), keep_scale)
+        if keep_mask is not None:
+            grad_weights.mul_(keep_mask)
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
         # Gradients of queries, keys and values, written into one tensor like the joined input.
-        out = torch.empty(3, *q.shape)
-        _product(to_scores, k, ctx.scale, out[0])
-        _product(to_scores.transpose(1, 2), q, ctx.scale, out[1])
-        _product(used.transpose(1, 2), g, grown, out[2])
-        laid = out.view(3, b, -1, s, d)
+        grads = torch.empty(3, *q.shape)
+        _product(grad_scores, k, ctx.scale, grads[0])
+        _product(grad_scores.transpose(1, 2), q, ctx.scale, grads[1])
+        _product(dropped_weights.transpose(1, 2), grad_heads, keep_scale, grads[2])
+        grad_qkv = grads.view(3, b, -1, s, d)
         if turn is not None:
-            _turn(laid[:2], turn.conj())  # back: the inverse of a rotation is its conjugate
-        return laid.permute(1, 3, 0, 2, 4).contiguous(), None, None, None
+            _turn(grad_qkv[:2], turn.conj())  # back: the inverse of a rotation is its conjugate
+        return grad_qkv.permute(1, 3, 0, 2, 4).contiguous(), None, None, None
 
 
 def _turn(x: Tensor, turn: Tensor) -> None:
@@ -217,44 +224,45 @@ class _TokenLoss(Function):
         states: Tensor,
         table: Tensor,
         bias: Tensor,
-        answers: Tensor,
+        labels: Tensor,
         smoothing: float,
     ) -> Tensor:
         scores = torch.addmm(bias, states, table.t())  # [N, V]
         # Softmax will overwrite the scores, so all that is needed of them is read here.
         highest = scores.amax(dim=-1)
-        right = scores.gather(1, answers[:, None])[:, 0]
+        label_scores = scores.gather(1, labels[:, None])[:, 0]
         if smoothing:  # cross-entropy with the smoothed label is linear in the scores
-            right = torch.lerp(right, scores.mean(dim=-1), smoothing)
+            label_scores = torch.lerp(label_scores, scores.mean(dim=-1), smoothing)
         # In place, because [N, V] may be the largest tensor of a step: into new memory, softmax
         # took four times as long.
-        shares = torch.softmax(scores, dim=-1, out=scores)
+        probabilities = torch.softmax(scores, dim=-1, out=scores)
         # log sum exp = highest - log(largest share). The largest share is at least 1 / V, so its
         # logarithm is exact where that of the label's share could be -inf.
-        whole = highest - shares.amax(dim=-1).log()
-        ctx.save_for_backward(states, table, shares, answers)
+        log_sum = highest - probabilities.amax(dim=-1).log()
+        ctx.save_for_backward(states, table, probabilities, labels)
         ctx.smoothing = smoothing
-        return (whole - right).sum()
+        return (log_sum - label_scores).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        states, table, shares, answers = ctx.saved_tensors
-        # The gradient of the scores is `shares` minus the label distribution: `sure` at the label
-        # plus `little` everywhere. Both are subtracted from the small products below, which saves a
-        # pass over [N, V] and leaves the saved tensor as it is. `grad` is also applied there.
-        sure, little = 1.0 - ctx.smoothing, ctx.smoothing / len(table)
-        to_states = (shares @ table).sub_(table[answers], alpha=sure)
+        states, table, probabilities, labels = ctx.saved_tensors
+        # The gradient of the scores is `probabilities` minus the label distribution: `label_share`
+        # at the label plus `other_share` everywhere. Both are subtracted from the small products
+        # below, which saves a pass over [N, V] and leaves the saved tensor as it is. `grad` is also
+        # applied there.
+        label_share, other_share = 1.0 - ctx.smoothing, ctx.smoothing / len(table)
+        grad_states = (probabilities @ table).sub_(table[labels], alpha=label_share)
         scaled = states * grad
-        to_table = shares.t() @ scaled
-        to_table.index_add_(0, answers, scaled, alpha=-sure)
-        to_bias = shares.sum(dim=0).mul_(grad)
-        to_bias.index_add_(0, answers, grad.expand(len(answers)), alpha=-sure)
-        if little:
-            to_states.sub_(table.sum(dim=0), alpha=little)
-            to_table.sub_(scaled.sum(dim=0), alpha=little)
-            to_bias.sub_(grad * (little * len(answers)))
-        return to_states.mul_(grad), to_table, to_bias, None, None
+        grad_table = probabilities.t() @ scaled
+        grad_table.index_add_(0, labels, scaled, alpha=-label_share)
+        grad_bias = probabilities.sum(dim=0).mul_(grad)
+        grad_bias.index_add_(0, labels, grad.expand(len(labels)), alpha=-label_share)
+        if other_share:
+            grad_states.sub_(table.sum(dim=0), alpha=other_share)
+            grad_table.sub_(scaled.sum(dim=0), alpha=other_share)
+            grad_bias.sub_(grad * (other_share * len(labels)))
+        return grad_states.mul_(grad), grad_table, grad_bias, None, None
 
 
 def token_loss(
