@@ -415,7 +415,7 @@ def test_encoder_and_token_head_get_gradient_and_the_pooler_none(scored):
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"mask_share": 0.8, "random_share": 0.3}, "mask_share and random_share are shares of one"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "mask_share and random_share add up to more"),
         ({"rate": 0.0}, "'rate' is 0.0; "),
         ({"rate": 1.0}, "'rate' is 1.0; "),
         ({"whole_word": True}, "unknown key 'whole_word'; did you mean 'whole_words'?"),

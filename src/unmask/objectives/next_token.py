@@ -44,9 +44,12 @@ class NextTokenSettings(Settings):
     smoothing: Share = 0.1  # label smoothing
 
     @model_validator(mode="after")
-    def _ends(self) -> "NextTokenSettings":
+    def _check_forcing(self) -> "NextTokenSettings":
         if self.forcing_by != "step" and self.always:
-            raise ValueError("forcing_by is set, but every word is forced; lower forcing.")
+            raise ValueError(
+                "forcing_by is set, but every token is teacher-forced. Lower forcing, or remove "
+                "forcing_by."
+            )
         return self
 
     @property
@@ -112,13 +115,13 @@ def batch_of_pairs(pairs: Sequence[PairTokens], rows: RowPlan, *, pad_id: int, t
     batch = collate([OneSide(pair.source) for pair in pairs], rows, pad_id=pad_id)
     if not all(len(pair.target) for pair in pairs):
         return batch
-    heard = collate([OneSide(pair.heard) for pair in pairs], rows, pad_id=pad_id)
-    (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
+    inputs = collate([OneSide(pair.heard) for pair in pairs], rows, pad_id=pad_id)
+    (places,) = (inputs.owner >= 0).flatten().nonzero(as_tuple=True)
     # PLACES are in reading order of the rows, so the answers have to be in this order too.
-    order: list[int] = heard.begins.argsort().tolist()
-    answers = torch.from_numpy(np.concatenate([pairs[i].answers for i in order]).astype(np.int64))
-    target = replace(heard, labels={ANSWERS: answers, PLACES: places})
-    return replace(batch, also={TARGET: target}, counts={term: len(answers)})
+    order: list[int] = inputs.begins.argsort().tolist()
+    labels = torch.from_numpy(np.concatenate([pairs[i].answers for i in order]).astype(np.int64))
+    target = replace(inputs, labels={ANSWERS: labels, PLACES: places})
+    return replace(batch, also={TARGET: target}, counts={term: len(labels)})
 
 
 class NextToken(Objective):
@@ -133,27 +136,27 @@ class NextToken(Objective):
 
     def describe(self) -> list[Term]:
         """Describe the single loss term."""
-        return [Term(self.term, "next words")]
+        return [Term(self.term, "next tokens")]
 
     def standard(self) -> Objective:
         """Return the objective for evaluation, with teacher forcing of every token."""
         if self.config.always:
             return self
-        found = copy(self)  # shallow: parameters of a subclass are shared
-        found.config = self.config.model_copy(update={"forcing": 1.0, "forcing_end": None})
-        return found
+        standard = copy(self)  # shallow: parameters of a subclass are shared
+        standard.config = self.config.model_copy(update={"forcing": 1.0, "forcing_end": None})
+        return standard
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Draw which tokens are teacher-forced; without the label FORCED, all of them are."""
         if self.config.always:
             return batch
-        target, share = batch.also[TARGET], self.config.forced(progress)
+        target, ratio = batch.also[TARGET], self.config.forced(progress)
         # A generator of its own: a thread may run this while the step draws dropout.
-        drawn = torch.Generator().manual_seed(batch.seed)
-        chance = torch.rand(target.tokens.shape, generator=drawn)
+        generator = torch.Generator().manual_seed(batch.seed)
+        draws = torch.rand(target.tokens.shape, generator=generator)
         if self.config.forcing_by == "sentence":
-            chance = torch.rand(len(batch.row), generator=drawn)[_numbers(target)]
-        target = replace(target, labels={**target.labels, FORCED: chance < share})
+            draws = torch.rand(len(batch.row), generator=generator)[_text_numbers(target)]
+        target = replace(target, labels={**target.labels, FORCED: draws < ratio})
         return replace(batch, also={**batch.also, TARGET: target})
 
     def forward(
@@ -163,16 +166,16 @@ class NextToken(Objective):
         states, target = decoder_states(network, batch), batch.also[TARGET]
         # Held-out losses are plain cross-entropies, comparable between settings of smoothing.
         smoothing = self.config.smoothing if network.training else 0.0
-        answers = target.labels[ANSWERS]
+        labels = target.labels[ANSWERS]
         if not each:
-            return {self.term: network.token_loss(states, answers, DECODER, smoothing)}
+            return {self.term: network.token_loss(states, labels, DECODER, smoothing)}
         scores = network.token_scores(states, DECODER)
-        losses = F.cross_entropy(scores, answers, reduction="none", label_smoothing=smoothing)
+        losses = F.cross_entropy(scores, labels, reduction="none", label_smoothing=smoothing)
         texts = target.texts().flatten()[target.labels[PLACES]]
         return {self.term: per_record(losses, texts, batch)}
 
 
-def _numbers(target: Batch) -> Tensor:
+def _text_numbers(target: Batch) -> Tensor:
     """Return the number of each token's text, arbitrary for padding.  -> [B, T]"""
     begins = (target.index == 0) & (target.owner >= 0)
     return (begins.flatten().cumsum(0) - 1).clamp(min=0).view(begins.shape)
@@ -184,15 +187,15 @@ def decoder_states(network: Network, batch: Batch) -> Tensor:
     source = network.states_for(DECODER, batch)
     states: Tensor
     if isinstance(decoder, Decoder):
-        heard = target.tokens, target.index, target.owner
-        states = decoder(*heard, source, batch.owner, network.words())
+        inputs = target.tokens, target.index, target.owner
+        states = decoder(*inputs, source, batch.owner, network.words())
     else:
         assert isinstance(decoder, RecurrentDecoder), "this network has no decoder"
         # A recurrent decoder cannot skip to the next text of a packed row: one text per row here.
         sources, targets = texts_of(batch.owner, batch.index), texts_of(target.owner, target.index)
-        spoken = decoder.begin(sources.apart(source), sources)
+        state = decoder.begin(sources.apart(source), sources)
         forced = targets.apart(target.labels[FORCED]) if FORCED in target.labels else None
-        states = decoder(spoken, targets.apart(target.tokens), network.words(), forced)
+        states = decoder(state, targets.apart(target.tokens), network.words(), forced)
         states = targets.together(states)
     return states.flatten(0, 1)[target.labels[PLACES]]
 
@@ -205,18 +208,18 @@ class NetworkDecoder:
         assert isinstance(decoder, Decoder | RecurrentDecoder)
         self.decoder, self.words = decoder, network.words()
 
-    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
+    def step(self, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """Append a token to each sequence and score the next one.  [N] -> [N, V]"""
-        states, then = self.decoder.step(state, words, self.words)
-        return F.linear(states, self.words, self.decoder.bias), then
+        states, next_state = self.decoder.step(state, tokens, self.words)
+        return F.linear(states, self.words, self.decoder.bias), next_state
 
 
-def limits_of(length: Tensor, settings: SearchSettings, most: int) -> Tensor:
+def limits_of(length: Tensor, settings: SearchSettings, max_length: int) -> Tensor:
     """Return how many tokens each text may have: `longest`, or 2 * source + 10.  [N] -> [N]"""
     limits = 2 * length + 10
     if settings.longest is not None:
         limits = torch.full_like(limits, settings.longest)
-    return limits.clamp(max=most)
+    return limits.clamp(max=max_length)
 
 
 class DecodingSession:
@@ -235,19 +238,23 @@ class DecodingSession:
         batch = collate(
             [OneSide(pair.source) for pair in pairs], rows, pad_id=tokens.source.vocabulary.pad
         ).to(network.table().device)
-        texts, speaking = texts_of(batch.owner, batch.index), NetworkDecoder(network)
-        state = speaking.decoder.begin(texts.apart(network.states_for(DECODER, batch)), texts)
+        texts, network_decoder = texts_of(batch.owner, batch.index), NetworkDecoder(network)
+        state = network_decoder.decoder.begin(
+            texts.apart(network.states_for(DECODER, batch)), texts
+        )
         # `texts_of` numbers texts in reading order of the rows: `order` maps back to `pairs`.
         self.order: list[int] = batch.begins.argsort().tolist()
         limits = limits_of(texts.length, settings, config.max_length)
         # Of the special tokens, only [SEP] may be generated: it ends a text.
-        never = [vocabulary.ids[s] for s in SPECIALS if vocabulary.ids[s] != vocabulary.sep]
+        forbidden = [
+            vocabulary.ids[token] for token in SPECIALS if vocabulary.ids[token] != vocabulary.sep
+        ]
         self.search = begin(
-            speaking,
+            network_decoder,
             state,
             torch.full_like(limits, vocabulary.cls),
             limits,
-            SpecialIds(vocabulary.sep, never),
+            SpecialIds(vocabulary.sep, forbidden),
             settings,
             [pairs[i].number for i in self.order],
         )
