@@ -208,7 +208,7 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
 @pytest.mark.parametrize(
     ("recipe", "change", "message"),
     [
-        ("transformer", "task.forcing=0.5", "a Transformer is trained on the truth"),
+        ("transformer", "task.forcing=0.5", "all target tokens at once"),
         ("gru", "model.decoder.vocab_size=7", r"\[decoder\]: unknown key 'vocab_size'"),
         ("transformer", "tokenizer.max_length=4096", "the model holds 128 tokens"),
         (
@@ -236,7 +236,7 @@ def test_settings_that_cannot_be_are_named(tmp_path, recipe, change, message):
 
 
 def test_forcing_below_one_is_for_decoders_that_hear_words(tmp_path):
-    with pytest.raises(SettingsError, match="this decoder is fed no word"):
+    with pytest.raises(SettingsError, match="this decoder reads no tokens"):
         trained(
             tmp_path / "a", "lstm", [*RECURRENT, "model.decoder.feeds=nothing", "task.forcing=0.5"]
         )

@@ -134,7 +134,7 @@ def test_the_surest_mistakes_come_first(task):
     some = [sample("one", "bad"), sample("two", "bad"), sample("three", "good")]
     said = [Labels(("good",), {"good": p}) for p in (0.6, 0.9, 0.99)]
     detail = task.detail(some, said)
-    assert [(m.text, m.truth, m.said) for m in detail.mistakes] == [
+    assert [(m.text, m.truth, m.prediction) for m in detail.mistakes] == [
         ("two", "bad", "good"),
         ("one", "bad", "good"),
     ]
@@ -158,13 +158,15 @@ def test_a_label_seen_only_in_held_out_data_is_named(task):
 
 
 def test_one_label_alone_cannot_be_learned():
-    with pytest.raises(DataError, match="only the label 'bad' in 3 examples; need two at least"):
+    with pytest.raises(
+        DataError, match="only the label 'bad' in 3 examples; expected at least two"
+    ):
         Classify.learn(ClassifySettings(), [sample("x", "bad")] * 3)
 
 
 def test_numbers_with_a_point_are_for_regress():
     some = [sample("x", f"{i / 7:.3f}") for i in range(10)]
-    with pytest.raises(DataError, match="10 different numbers as labels.*use regress"):
+    with pytest.raises(DataError, match="are 10 different numbers.*use regress"):
         Classify.learn(ClassifySettings(), some)
 
 

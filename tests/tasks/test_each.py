@@ -148,5 +148,7 @@ def test_a_task_without_losses_of_records_is_refused_and_named(network_for, word
 
     task = Plain(RegressSettings())
     _, batch, _ = batches(task, CASES["regress"][1], words)
-    with pytest.raises(SettingsError, match="regress: has no loss of a single record.*'losses' of"):
+    with pytest.raises(
+        SettingsError, match="regress: the loss of a single record is not.*'losses' to"
+    ):
         task.objective(network_for(task), batch, {}, each=True)

@@ -153,7 +153,7 @@ def test_the_threshold_that_is_settled_is_the_best_of_all():
     best = settled.score(records, found)["f1"]
     for threshold in np.arange(-5, 5, 0.1):
         other = Qa(QaSettings(unanswerable=True, threshold=float(threshold)))
-        again = [other._decided(answer) for answer in said]
+        again = [other._with_threshold(answer) for answer in said]
         assert other.score(records, again)["f1"] <= best + 1e-9
     assert best == 0.75  # cat, paris and the second; the fourth is answered although it should not
 

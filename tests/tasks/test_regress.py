@@ -51,7 +51,7 @@ def test_what_is_no_number_is_refused_with_its_place(label):
 
 
 def test_numbers_that_are_all_alike_cannot_be_learned():
-    with pytest.raises(DataError, match="the number is 2 in all 3 examples"):
+    with pytest.raises(DataError, match="the score is 2 in all 3 examples"):
         Regress.learn(RegressSettings(), [told(2.0)] * 3)
     assert isinstance(Regress.learn(RegressSettings(), [told(2.0), told(3.0)]), Regress)
 

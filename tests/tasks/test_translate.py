@@ -349,7 +349,7 @@ def test_forcing_moves_evenly_to_its_end():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"forcing_by": "sentence"}, "forcing_by is set, but every word is forced; lower forcing"),
+        ({"forcing_by": "sentence"}, "forcing_by is set, but every token is teacher-forced"),
         ({"forcing": 1.5}, "'forcing' is 1.5; input should be less than or equal to 1"),
         ({"forcing_end": -0.1}, "'forcing_end' is -0.1; input should be greater"),
         ({"smoothing": 1.0}, "'smoothing' is 1.0; input should be less than 1"),
@@ -433,7 +433,7 @@ def test_a_text_that_is_too_long_is_answered_in_parts_and_its_loss_unknown(both)
     assert task.split_texts == 1
     refusing = Translate(TranslateSettings(), split=False)
     with pytest.raises(
-        DataError, match=r"text 2: 12 tokens; the model holds 8.*without --no-split"
+        DataError, match=r"text 2: 12 tokens; the model's maximum is 8.*remove --no-split"
     ):
         list(refusing.windows([Pair("hund", None, "a:1"), long], small))
 
@@ -531,16 +531,17 @@ def test_the_decoder_is_shaped_like_the_encoder_where_nothing_else_is_given(both
 
 
 @pytest.mark.parametrize(
-    ("given", "fed"),
+    ("given", "inputs"),
     [
-        ({}, "all words at once"),
-        ({"cell": "gru", "feeds": "nothing"}, "no word"),
-        ({"cell": "gru", "feeds": "context"}, "no word"),
+        ({}, "all target tokens at once"),
+        ({"cell": "gru", "feeds": "nothing"}, "no tokens"),
+        ({"cell": "gru", "feeds": "context"}, "no tokens"),
     ],
 )
-def test_who_hears_none_of_its_own_words_is_forced_always_or_never(given, fed, both):
+def test_who_hears_none_of_its_own_words_is_forced_always_or_never(given, inputs, both):
     half = Translate(TranslateSettings(forcing=0.5))
-    with pytest.raises(SettingsError, match=f"task.forcing is 0.5, but this decoder is fed {fed}"):
+    says = f"task.forcing is 0.5, but this decoder reads {inputs}"
+    with pytest.raises(SettingsError, match=says):
         half.heads(tiny_config(), both, given)
     assert Translate(TranslateSettings()).heads(tiny_config(), both, given)
     assert half.heads(tiny_config(), both, {"cell": "gru", "feeds": "word"})
@@ -556,7 +557,7 @@ def test_a_network_with_a_decoder_is_a_translator(both):
 def test_every_pair_to_learn_from_has_a_translation():
     task = Translate(TranslateSettings())
     task.check([Pair("hund", "dog", "a:1")])
-    with pytest.raises(DataError, match="a:2: no translation; need it to learn or to score"):
+    with pytest.raises(DataError, match="a:2: no translation; training"):
         task.check([Pair("hund", "dog", "a:1"), Pair("katze", None, "a:2")])
 
 
@@ -570,7 +571,7 @@ def test_translations_are_scored_as_sacrebleu_does():
     said = [Translation(truth[0].upper(), 0.0), Translation("nothing of it", 0.0)]
     detail = task.detail(pairs, said)
     assert [mistake.where for mistake in detail.mistakes] == ["a:2", "a:1"]
-    assert detail.mistakes[1].badness == pytest.approx(0.0)
+    assert detail.mistakes[1].severity == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("fused", [True, False])

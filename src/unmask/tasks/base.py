@@ -105,8 +105,8 @@ class Task(Generic[Record, Answer]):
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Record]:
         """Yield the records of all files: a parallel set together, others one by one."""
-        for some in [paths] if cls.parallel else [[path] for path in paths]:
-            yield from cls.read(some, columns, watcher, config)
+        for group in [paths] if cls.parallel else [[path] for path in paths]:
+            yield from cls.read(group, columns, watcher, config)
 
     @classmethod
     def noted(
@@ -220,18 +220,21 @@ class Task(Generic[Record, Answer]):
         self, forward: Forward, windows: Sequence[Any], tokens: Tokenizers
     ) -> AnswerSession:
         """Start answering windows step by step; only tasks that generate can."""
-        raise SettingsError(f"{self.name}: answers at once, not step by step.")
+        raise SettingsError(f"{self.name}: answers cannot be generated step by step.")
 
     def stream(
         self, forward: Forward, records: Iterable[Record], tokens: Tokenizers
     ) -> GrowingAnswers[Answer]:
         """Start answering records step by step; answers can be read after every step."""
-        found = list(self.windows(records, tokens, numbers=count()))
+        windowed = list(self.windows(records, tokens, numbers=count()))
         # One session for all windows, so that every step is one batched pass of the decoder.
-        windows = [window for _, own in found for window in own]
+        windows = [window for _, record_windows in windowed for window in record_windows]
         # Without a window, as when all texts are blank, there is nothing to decode.
         session = self.session(forward, windows, tokens) if windows else None
-        parts = [(len(own), partial(self.decode, r, own, tokens=tokens)) for r, own in found]
+        parts = [
+            (len(record_windows), partial(self.decode, record, record_windows, tokens=tokens))
+            for record, record_windows in windowed
+        ]
         return GrowingAnswers(session, parts)
 
     def decode(
@@ -304,6 +307,8 @@ def all_scores(
         value = metric(records, answers)
         # A plugin may return anything, and a NaN would make every comparison of steps false.
         if not isinstance(value, int | float) or not isfinite(value):
-            raise SettingsError(f"metric '{name}': returned {value!r:.60}; need a finite number.")
+            raise SettingsError(
+                f"metric '{name}': returned {value!r:.60}; expected a finite number."
+            )
         scores[name] = float(value)
     return scores
