@@ -195,7 +195,8 @@ def test_a_run_says_its_scores_beside_the_baselines(run):
     assert any(
         line.startswith(
             f"step 0: held-out loss {entry['mlm']:.3f} (unigram {entry['unigram_loss']:.3f}, "
-            f"ln V {entry['ln_v']:.3f}); right: hidden tokens {entry['mlm_accuracy']:.1%}, pairs "
+            f"ln V {entry['ln_v']:.3f}); accuracy: masked tokens {entry['mlm_accuracy']:.1%}, "
+            "sentence pairs "
         )
         for line in said
     )
@@ -205,8 +206,8 @@ def test_too_few_held_out_documents_are_refused_with_what_to_do(run, corpus):
     with pytest.raises(ValueError) as error:
         run(data={"held_out": 60})
     assert str(error.value) == (
-        f"{corpus.path}: 80 documents, of which one in 60 is held out: 1; need two. Hold out more "
-        "(--set data.held_out=5), or nothing (0)."
+        f"{corpus.path}: one in 60 of 80 documents is held out: 1; expected at least two. Hold out "
+        "more documents (--set data.held_out=5), or none (=0)."
     )
 
 
@@ -281,13 +282,16 @@ def test_pairs_alone_can_be_learned_beside_chance(run):
     said = []
     folder = run(said=said, objective={"name": "pairs"}, check=True)
     entry = metrics(folder, "eval")[-1]
-    assert entry["asks"] == {"pair": "pairs"}
+    assert entry["asks"] == {"pair": "sentence pairs"}
     assert entry["pair_chance"] == 0.5
     assert entry["ln_v"] == pytest.approx(math.log(2))
     assert not {"mlm", "unigram_loss", "unigram_accuracy"} & set(entry)
     assert any(line.startswith("preflight: loss before training 0.") for line in said)
-    assert any(f"held-out loss {entry['pair']:.3f} (ln V 0.693); right: pairs" in s for s in said)
-    assert "Loss on pairs" in (folder / "report.html").read_text()
+    assert any(
+        f"held-out loss {entry['pair']:.3f} (ln V 0.693); accuracy: sentence pairs" in s
+        for s in said
+    )
+    assert "Loss on sentence pairs" in (folder / "report.html").read_text()
 
 
 def test_pairs_alone_need_pairs(run):
@@ -298,7 +302,7 @@ def test_pairs_alone_need_pairs(run):
 def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch, clock):
     """On a clock that goes on by a second at each look, a pass over the probe takes one second."""
     clock.tick = 1.0
-    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", 2 * LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBE_TOKENS", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 3})
     # 120 s / 10 for four evaluations, one before the first step: 3 s, three probes of two rows
@@ -308,7 +312,7 @@ def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch
 def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatch, clock):
     """12 s for evaluations, and the smallest takes 3 s: one before the first step, three after."""
     clock.tick = 3.0
-    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", 2 * LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBE_TOKENS", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 20})
     found = metrics(folder, "eval")
@@ -318,7 +322,7 @@ def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatc
 
 def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(run, monkeypatch):
     how = {"schedule": {"steps": None, "minutes": 0.01}, "data": {"held_out": 4}}
-    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBE_TOKENS", LENGTH)
     folder = run(**how, evaluate={"times": 1})
     lines = metrics(folder, "eval")
     text = "".join(json.dumps({**e, "evaluated": 3 * LENGTH}) + "\n" for e in lines)

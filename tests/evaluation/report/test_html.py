@@ -27,7 +27,7 @@ def evaluated(step, **changes):
     entry = {"kind": "eval", "step": step, "mlm": 5.0 - step / 100, "mlm_accuracy": 0.125}
     entry |= {"pair": 0.6, "pair_accuracy": 0.625, "ln_v": 8.5, "unigram_loss": 6.25}
     entry |= {"unigram_accuracy": 0.0625, "tokens": 1000 * step, "seconds": 2.0 * step}
-    entry |= {"asks": {"mlm": "hidden tokens", "pair": "pairs"}, "pair_chance": 0.5}
+    entry |= {"asks": {"mlm": "masked tokens", "pair": "sentence pairs"}, "pair_chance": 0.5}
     return {**entry, **changes}
 
 
@@ -144,8 +144,8 @@ def test_a_line_of_nothing_finite_leaves_the_others():
 
 
 def test_a_chart_of_nothing_says_so():
-    assert texts(chart("Loss", [])) == ["Loss: nothing yet"]
-    assert texts(chart("Loss", [Line("a", [], [])])) == ["Loss: nothing yet"]
+    assert texts(chart("Loss", [])) == ["Loss: no data yet"]
+    assert texts(chart("Loss", [Line("a", [], [])])) == ["Loss: no data yet"]
 
 
 def test_a_long_line_is_thinned_to_means():
@@ -170,7 +170,7 @@ def test_charts_below_each_other_are_one_file():
     svg = stacked([Chart("One", [Line("a", [0, 1], [1.0, 2.0])]), Chart("Two", [])])
     root = ElementTree.fromstring(svg)
     assert root.get("height") == str(2 * HEIGHT)
-    assert {"One", "Two: nothing yet"} <= set(texts(svg))
+    assert {"One", "Two: no data yet"} <= set(texts(svg))
 
 
 def test_a_title_and_a_name_are_only_text():
@@ -183,20 +183,20 @@ def test_a_title_and_a_name_are_only_text():
 def test_a_run_has_curves_for_all_that_it_measured():
     titles = {chart.title: chart.lines for chart in charts_of(METRICS)}
     assert list(titles) == [
-        "Loss on hidden tokens",
-        "Hidden tokens right",
-        "Pairs right",
-        "Tokens a second",
+        "Loss on masked tokens",
+        "Accuracy on masked tokens",
+        "Accuracy on sentence pairs",
+        "Tokens per second",
         "Learning rate",
-        "Length of the gradient",
+        "Gradient norm",
     ]
-    training_line, held, unigram, ln_v = titles["Loss on hidden tokens"]
+    training_line, held, unigram, ln_v = titles["Loss on masked tokens"]
     assert list(held.xs) == [0, 50, 100]
     assert list(held.ys) == [5.0, 4.5, 4.0]
     assert set(unigram.ys) == {6.25}
     assert set(ln_v.ys) == {8.5}
     assert len(training_line.xs) == 100
-    assert titles["Pairs right"][1].ys == [0.5] * 3
+    assert titles["Accuracy on sentence pairs"][1].ys == [0.5] * 3
 
 
 def test_the_training_loss_is_a_running_mean_of_twenty_steps_by_hand():
@@ -208,8 +208,8 @@ def test_the_training_loss_is_a_running_mean_of_twenty_steps_by_hand():
 
 
 def test_without_pairs_there_is_no_curve_of_them():
-    entries = [{**e, "asks": {"mlm": "hidden tokens"}} for e in METRICS]
-    assert "Pairs right" not in [chart.title for chart in charts_of(entries)]
+    entries = [{**e, "asks": {"mlm": "masked tokens"}} for e in METRICS]
+    assert "Accuracy on sentence pairs" not in [chart.title for chart in charts_of(entries)]
 
 
 def test_the_report_holds_the_numbers():
@@ -217,7 +217,7 @@ def test_the_report_holds_the_numbers():
     assert "my run" in said
     for number in ("4.000", "unigram 6.250, ln V 8.500", "12.5%", "6.2%", "62.5%", "chance: 50.0%"):
         assert number in said
-    for number in ("100", "100,000 tokens", "3.3 min", "500 tokens a second"):
+    for number in ("100", "100,000 tokens", "3.3 min", "500 tokens per second"):
         assert number in said
     assert 'size = "tiny"' in said
     assert "[[schedule.phases]]" in said
