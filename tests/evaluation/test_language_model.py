@@ -152,7 +152,14 @@ def test_the_examples_are_the_same_for_every_run_on_a_corpus(run):
     short = {"schedule": {"steps": 1}, "evaluate": {"times": 1}}
     plain = first_evaluation(run("a", **short))
     seeded = first_evaluation(run("b", seed=7, **short))
-    masking = {"objective": {"name": "mlm", "rate": 0.4, "whole_words": True, "mask_share": 0.2}}
+    masking = {
+        "objective": {
+            "name": "mlm",
+            "mask_rate": 0.4,
+            "whole_word_masking": True,
+            "mask_share": 0.2,
+        }
+    }
     masked = first_evaluation(run("c", **masking, **short))
     assert plain["mlm"] != seeded["mlm"], "other weights"
     for other in (seeded, masked):
@@ -355,7 +362,7 @@ def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):
 def test_a_network_may_begin_with_the_frequencies_of_words(run):
     """Then its first loss is that of guessing by frequency, not that of knowing nothing."""
     plain, known = (
-        metrics(run(str(begins), objective={"frequencies": begins}), "eval")[0]
+        metrics(run(str(begins), objective={"init_output_bias": begins}), "eval")[0]
         for begins in (False, True)
     )
     assert abs(plain["mlm"] - plain["ln_v"]) < 0.2

@@ -86,7 +86,7 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "a list where one label is due": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n',
-        ":2", "expected one label, got a list.*task.several=true",
+        ":2", "expected one label, got a list.*task.multi_label=true",
     ),
     "a line without its label": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', ":2",

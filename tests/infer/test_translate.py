@@ -61,7 +61,7 @@ def test_order_and_company_never_change_a_translation(model):
     assert [texts_of(model.translate([text]))[0] for text in TEXTS[:10]] == together[:10]
 
 
-@pytest.mark.parametrize("how", [{"beams": 3}, {"sample": True, "seed": 4}])
+@pytest.mark.parametrize("how", [{"beam_size": 3}, {"sample": True, "seed": 4}])
 def test_neither_do_they_with_beams_or_draws(model, how):
     settings = SearchSettings(**how)
     together = texts_of(model.translate(TEXTS[:20], settings))

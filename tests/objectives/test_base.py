@@ -33,7 +33,7 @@ TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15], [16, 
 @pytest.fixture(scope="module")
 def readers():
     words = letters(23)
-    return [MaskedLM(MaskSettings(rate=0.5), words), PairOrder(PairSettings(), words)]
+    return [MaskedLM(MaskSettings(mask_rate=0.5), words), PairOrder(PairSettings(), words)]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_the_main_question_comes_first_and_the_standard_form_is_at_fifteen_perce
     assert isinstance(standard, JointObjective)
     assert standard.readers[0].config == MaskSettings()
     assert standard.readers[1] is readers[1]
-    assert joint.readers[0].config.rate == 0.5, "what is trained stays as it is"
+    assert joint.readers[0].config.mask_rate == 0.5, "what is trained stays as it is"
 
 
 def test_the_heads_are_those_of_all(readers, joint):
@@ -341,7 +341,7 @@ def test_only_who_wants_the_statistics_of_a_text_asks_for_them(network, readers)
     readers[0].joined(readers[1:]).begin(network, known)
     assert known.asked == 0
     assert torch.equal(network.heads["tokens"].bias, before)
-    wants = MaskedLM(MaskSettings(frequencies=True), letters(23))
+    wants = MaskedLM(MaskSettings(init_output_bias=True), letters(23))
     wants.joined(readers[1:]).begin(network, known)
     assert known.asked == 1
     shares = network.heads["tokens"].bias.softmax(dim=0).detach().numpy()
@@ -349,7 +349,7 @@ def test_only_who_wants_the_statistics_of_a_text_asks_for_them(network, readers)
 
 
 def test_without_a_corpus_nothing_is_known_of_words(network):
-    wants = MaskedLM(MaskSettings(frequencies=True), letters(23))
+    wants = MaskedLM(MaskSettings(init_output_bias=True), letters(23))
     with pytest.raises(SettingsError, match="token frequencies are unknown"):
         wants.begin(network, TextStatistics())
 

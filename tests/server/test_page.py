@@ -96,7 +96,7 @@ def test_the_answer_is_marked_in_the_passage(launched, server, served):
 
 def test_a_translation_comes_with_where_its_words_looked(launched, server, served):
     speaker = served["translator"].translator
-    (truth,) = speaker.translate(["the cat sat"], SearchSettings(beams=4), alignment=True)
+    (truth,) = speaker.translate(["the cat sat"], SearchSettings(beam_size=4), alignment=True)
     with page_of(launched) as page:
         panel = tab(page, server.url, "Translate")
         panel.get_by_label("Text").fill("the cat sat")

@@ -28,7 +28,7 @@ def test_the_order_of_several_labels_makes_no_other_answer(tmp_path):
     path = tmp_path / "data.jsonl"
     labels = ('["a", "b"]', '["b", "a"]', '["b"]')
     path.write_text("".join(f'{{"text": "the same", "label": {own}}}\n' for own in labels))
-    found = examine(path, task="classify", settings={"several": True})
+    found = examine(path, task="classify", settings={"multi_label": True})
     torn = [line for line in found.warnings if "a different label" in line]
     assert torn == [
         f"{path}:3: the same text as {path}:1, with a different label: ['a', 'b'] there, ['b'] here"

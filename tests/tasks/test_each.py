@@ -49,11 +49,11 @@ SEVERAL = texts(("bad", "good"), ("good",), (), ("very", "bad"), ("good",))
 CASES = {
     "classify": (Classify(ClassifySettings(), NAMES), ONE),
     "weighted and smoothed": (
-        Classify(ClassifySettings(smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
+        Classify(ClassifySettings(label_smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
         ONE,
     ),
     "several labels": (
-        Classify(ClassifySettings(several=True, smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
+        Classify(ClassifySettings(multi_label=True, label_smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
         SEVERAL,
     ),
     "regress": (Regress(RegressSettings()), texts(1.0, -2.0, 0.5, 3.0, 0.0)),

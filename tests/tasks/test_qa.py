@@ -113,7 +113,7 @@ def test_an_answer_does_not_end_before_it_begins_nor_in_the_question(task, words
 
 
 def test_an_answer_is_no_longer_than_allowed(words):
-    task = Qa(QaSettings(longest_answer=2))
+    task = Qa(QaSettings(max_answer_length=2))
     record = question("october 1973")
     ((window,),) = windows_of(task, [record], words)
     found = task.decode(record, [window], [scored(window, 0, 5)], Tokenizers(words, 64))

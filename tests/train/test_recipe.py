@@ -71,7 +71,11 @@ def test_bert_is_the_objective_of_the_paper(paper):
     mlm, pairs = objective.readers
     assert isinstance(mlm, MaskedLM)
     assert isinstance(pairs, PairOrder)
-    assert (mlm.config.rate, mlm.config.mask_share, mlm.config.random_share) == (0.15, 0.8, 0.1)
+    assert (mlm.config.mask_rate, mlm.config.mask_share, mlm.config.random_share) == (
+        0.15,
+        0.8,
+        0.1,
+    )
     assert not mlm.config.whole_words
     assert (paper.data.pairs, paper.data.short_share) == ("nsp", 0.1)
     assert heads.keys() == {"tokens", "pooler", "pair"}

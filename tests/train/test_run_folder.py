@@ -163,8 +163,8 @@ OTHER = {
     "pairs": ({"data": {"pairs": "off"}}, r"data.pairs \('nsp' then, 'off' now\)"),
     "held out": ({"data": {"held_out": 5}}, r"data.held_out \(10 then, 5 now\)"),
     "masking": (
-        {"objective": {"name": "mlm", "rate": 0.2}},
-        r"objective.rate \(0.15 then, 0.2 now\)",
+        {"objective": {"name": "mlm", "mask_rate": 0.2}},
+        r"objective.mask_rate \(0.15 then, 0.2 now\)",
     ),
     "rate": (
         {"optimizer": {"learning_rate": 0.5}},
@@ -193,7 +193,7 @@ def test_another_setting_is_refused_by_name(run, finished, what):
 
 def test_a_setting_spelled_out_is_the_one_left_out(run, finished):
     said = []
-    spelled = {"model": {"dropout": 0.1, "norm": "post"}, "objective": {"rate": 0.15}}
+    spelled = {"model": {"dropout": 0.1, "norm": "post"}, "objective": {"mask_rate": 0.15}}
     run(resume=True, said=said, **SHORT, **spelled)
     assert "resuming from step 2" in said
 

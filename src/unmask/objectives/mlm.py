@@ -8,7 +8,8 @@ these, 80 % are replaced by [MASK], 10 % by a random token of the whole vocabula
 they are. With whole-word masking, all tokens of a word are selected and replaced together.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -36,12 +37,19 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 class MaskSettings(Settings):
     """Settings of masking."""
 
-    rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # part of ordinary tokens to predict
-    last_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # rate at the end of the run
+    mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # part of ordinary tokens to predict
+    final_mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # at the end of the run
     mask_share: Share = 0.8  # part of the selected tokens that is replaced by [MASK] ...
     random_share: Share = 0.1  # ... or by a random token; the others stay as they are
-    whole_words: bool = False
-    frequencies: bool = False  # initial output biases predict token frequencies
+    whole_word_masking: bool = False
+    init_output_bias: bool = False  # initial output biases are log token frequencies
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "rate": "mask_rate",
+        "last_rate": "final_mask_rate",
+        "whole_words": "whole_word_masking",
+        "frequencies": "init_output_bias",
+    }
 
     @model_validator(mode="after")
     def _check_shares(self) -> "MaskSettings":
@@ -81,16 +89,16 @@ class MaskedLM(PlaceObjective):
         """Return the objective for evaluation: BERT's masking, at 15 % and by single tokens."""
         return MaskedLM(MaskSettings(), self.vocabulary)
 
-    def rate(self, progress: float) -> float:
-        """Return the masking rate, which changes linearly from `rate` to `last_rate`."""
-        first, last = self.config.rate, self.config.last_rate
+    def mask_rate(self, progress: float) -> float:
+        """Return the masking rate, which changes linearly from `mask_rate` to `final_mask_rate`."""
+        first, last = self.config.mask_rate, self.config.final_mask_rate
         return first if last is None else first + progress * (last - first)
 
     def begin(self, network: Network, statistics: TextStatistics) -> None:
         """Set the output biases to log frequencies, if the settings ask for it."""
         # Otherwise a short run spends its first tenth on learning the frequencies. None of them is
         # zero (`Corpus.frequencies`), so the logarithms are finite.
-        if self.config.frequencies:
+        if self.config.init_output_bias:
             with torch.no_grad():
                 bias = network.head(TOKENS, TokenHead).bias
                 bias.copy_(torch.from_numpy(np.log(statistics.frequencies)))
@@ -118,7 +126,7 @@ class MaskedLM(PlaceObjective):
         # 64 random bits, so different examples practically never share a sum.
         counters = example_numbers + positions  # one counter for each token of each example
         selected = self._select(
-            text_numbers.ravel()[ordinary], first_of_word, counters, root, self.rate(progress)
+            text_numbers.ravel()[ordinary], first_of_word, counters, root, self.mask_rate(progress)
         )
 
         # Drawn by the first token of a word, so that all its tokens are replaced in the same way.
@@ -158,7 +166,7 @@ class MaskedLM(PlaceObjective):
         Without whole-word masking, each token is a word of its own.
         """
         positions = np.arange(len(ordinary))
-        if not self.config.whole_words:
+        if not self.config.whole_word_masking:
             return positions
         assert batch.continues is not None, "whole-word masking needs `Batch.continues`"
         begins_word = ~batch.continues.numpy().ravel()[ordinary]

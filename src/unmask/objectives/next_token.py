@@ -5,10 +5,10 @@ source. The inputs of the target batch are the decoder's inputs; its labels are 
 predict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -38,29 +38,36 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 class NextTokenSettings(Settings):
     """Settings of teacher forcing and label smoothing."""
 
-    forcing: Fraction = 1.0  # teacher-forcing ratio; other inputs are the decoder's predictions
-    forcing_end: Fraction | None = None  # ratio at the end of the run, reached linearly
-    forcing_by: Literal["step", "sentence"] = "step"  # one draw per token, or per text
-    smoothing: Share = 0.1  # label smoothing
+    teacher_forcing: Fraction = 1.0  # ratio; other inputs are the decoder's predictions
+    final_teacher_forcing: Fraction | None = None  # at the end of the run, reached linearly
+    teacher_forcing_by: Literal["step", "sentence"] = "step"  # one draw per token, or per text
+    label_smoothing: Share = 0.1
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "forcing": "teacher_forcing",
+        "forcing_end": "final_teacher_forcing",
+        "forcing_by": "teacher_forcing_by",
+        "smoothing": "label_smoothing",
+    }
 
     @model_validator(mode="after")
     def _check_forcing(self) -> "NextTokenSettings":
-        if self.forcing_by != "step" and self.always:
+        if self.teacher_forcing_by != "step" and self.always:
             raise ValueError(
-                "forcing_by is set, but every token is teacher-forced. Lower forcing, or remove "
-                "forcing_by."
+                "teacher_forcing_by is set, but every token is teacher-forced. Lower "
+                "teacher_forcing, or remove teacher_forcing_by."
             )
         return self
 
     @property
     def always(self) -> bool:
         """Whether every token of the whole run is teacher-forced."""
-        return self.forcing == 1.0 and self.forcing_end in (None, 1.0)
+        return self.teacher_forcing == 1.0 and self.final_teacher_forcing in (None, 1.0)
 
     def forced(self, progress: float) -> float:
         """Return the teacher-forcing ratio at a point of the run, from 0 to 1."""
-        end = self.forcing if self.forcing_end is None else self.forcing_end
-        return self.forcing + (end - self.forcing) * progress
+        first, last = self.teacher_forcing, self.final_teacher_forcing
+        return first if last is None else first + (last - first) * progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +150,8 @@ class NextToken(Objective):
         if self.config.always:
             return self
         standard = copy(self)  # shallow: parameters of a subclass are shared
-        standard.config = self.config.model_copy(update={"forcing": 1.0, "forcing_end": None})
+        always = {"teacher_forcing": 1.0, "final_teacher_forcing": None}
+        standard.config = self.config.model_copy(update=always)
         return standard
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
@@ -154,7 +162,7 @@ class NextToken(Objective):
         # A generator of its own: a thread may run this while the step draws dropout.
         generator = torch.Generator().manual_seed(batch.seed)
         draws = torch.rand(target.tokens.shape, generator=generator)
-        if self.config.forcing_by == "sentence":
+        if self.config.teacher_forcing_by == "sentence":
             draws = torch.rand(len(batch.row), generator=generator)[_text_numbers(target)]
         target = replace(target, labels={**target.labels, FORCED: draws < ratio})
         return replace(batch, also={**batch.also, TARGET: target})
@@ -165,7 +173,7 @@ class NextToken(Objective):
         """Run encoder and decoder and compute the loss."""
         states, target = decoder_states(network, batch), batch.also[TARGET]
         # Held-out losses are plain cross-entropies, comparable between settings of smoothing.
-        smoothing = self.config.smoothing if network.training else 0.0
+        smoothing = self.config.label_smoothing if network.training else 0.0
         labels = target.labels[ANSWERS]
         if not each:
             return {self.term: network.token_loss(states, labels, DECODER, smoothing)}
@@ -215,10 +223,10 @@ class NetworkDecoder:
 
 
 def limits_of(length: Tensor, settings: SearchSettings, max_length: int) -> Tensor:
-    """Return how many tokens each text may have: `longest`, or 2 * source + 10.  [N] -> [N]"""
+    """Return how many tokens each text may have, by default 2 * source + 10.  [N] -> [N]"""
     limits = 2 * length + 10
-    if settings.longest is not None:
-        limits = torch.full_like(limits, settings.longest)
+    if settings.max_length is not None:
+        limits = torch.full_like(limits, settings.max_length)
     return limits.clamp(max=max_length)
 
 

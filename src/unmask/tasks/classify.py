@@ -1,15 +1,15 @@
 """Classification: a text or a pair -> one label, or any number of labels.
 
-one        softmax over the labels; the answer is the most probable label
-several    one sigmoid per label; the answer is every label above the threshold
+single label softmax over the labels; the answer is the most probable label
+multi-label  one sigmoid per label; the answer is every label above the threshold
 """
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,11 +39,16 @@ MAX_CONFUSION_LABELS = 30  # with more labels no confusion matrix is drawn
 class ClassifySettings(Settings):
     """How labels are read from the file, learned and chosen."""
 
-    several: bool = False  # a text may have any number of labels
+    multi_label: bool = False  # a text may have any number of labels
     separator: str = ","  # between several labels in a CSV or TSV cell
-    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of `several`: chosen above it
+    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of `multi_label`: chosen above it
     balance: Literal["none", "labels"] = "none"  # labels: rare ones weigh as much
-    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "several": "multi_label",
+        "smoothing": "label_smoothing",
+    }
 
 
 @dataclass(frozen=True)
@@ -75,19 +80,19 @@ class Classify(TextTask[Labels]):
         self.names = tuple(names)
         self.number = {name: i for i, name in enumerate(self.names)}
         self.weights = torch.ones(len(names)) if weights is None else torch.tensor(weights)
-        self.metric = "micro_f1" if config.several else "accuracy"
+        self.metric = "micro_f1" if config.multi_label else "accuracy"
 
     @classmethod
     def understand(cls, config: ClassifySettings, sample: Sample) -> tuple[str, ...]:
         """Parse the label of a sample: a text, a whole number, or a list of labels."""
         value: object = sample.label
         place = sample.where
-        if isinstance(value, list) and not config.several:
+        if isinstance(value, list) and not config.multi_label:
             raise DataError(
                 f"{place}: expected one label, got a list. To learn several labels per text, "
-                "use --set task.several=true."
+                "use --set task.multi_label=true."
             )
-        if isinstance(value, str) and config.several:
+        if isinstance(value, str) and config.multi_label:
             value = [part for part in value.split(config.separator) if part.strip()]
         # A sample always has a tuple of labels, so that the rest need not tell the two modes apart.
         names: list[str] = []
@@ -115,7 +120,7 @@ class Classify(TextTask[Labels]):
     def learn(cls, config: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """Make the task with the labels that occur; whole numbers are sorted as numbers."""
         counts: Counter[str] = Counter(name for record in records for name in _labels_of(record))
-        if len(counts) < (1 if config.several else 2):
+        if len(counts) < (1 if config.multi_label else 2):
             problem = f"only the label '{next(iter(counts))}'" if counts else "no label"
             raise DataError(
                 f"{records[0].where}: {problem} in {len(records):,} examples; expected at least "
@@ -141,12 +146,12 @@ class Classify(TextTask[Labels]):
         if labels is None or labels.answer == "number":
             return None
         multi_label = labels.answer == "several"
-        return cls(config.model_copy(update={"several": multi_label}), labels.names)
+        return cls(config.model_copy(update={"multi_label": multi_label}), labels.names)
 
     @property
     def head(self) -> LabelsConfig:
         """A label head on the pooler, with one output per label."""
-        answer: LabelAnswer = "several" if self.config.several else "one"
+        answer: LabelAnswer = "several" if self.config.multi_label else "one"
         return LabelsConfig(on="text", names=self.names, answer=answer)
 
     def check(self, records: Sequence[Sample]) -> None:
@@ -163,7 +168,7 @@ class Classify(TextTask[Labels]):
     def truths(self, windows: LabelWindows) -> Tensor:
         """Return the label index of each text, or a row of 0 and 1.  -> [N] or [N, C]"""
         label_indices: list[list[int]] = [window.truth for window in windows]
-        if not self.config.several:
+        if not self.config.multi_label:
             return torch.tensor([indices[0] for indices in label_indices])
         table = torch.zeros(len(windows), len(self.names))
         for row, indices in enumerate(label_indices):
@@ -173,17 +178,17 @@ class Classify(TextTask[Labels]):
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Return the summed cross-entropy; of several labels, the mean over the labels."""
         loss = self._cross_entropy(scores, batch, "sum")
-        return loss / len(self.names) if self.config.several else loss
+        return loss / len(self.names) if self.config.multi_label else loss
 
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
         """Return the cross-entropy of each text."""
         losses = self._cross_entropy(scores, batch, "none")  # [N]; several labels: [N, C]
-        return losses.sum(dim=1) / len(self.names) if self.config.several else losses
+        return losses.sum(dim=1) / len(self.names) if self.config.multi_label else losses
 
     def _cross_entropy(self, scores: Tensor, batch: Batch, reduction: str) -> Tensor:
         truth, weights = batch.labels[TRUTH], self.weights.to(scores.device)
-        smoothing = self.config.smoothing
-        if not self.config.several:
+        smoothing = self.config.label_smoothing
+        if not self.config.multi_label:
             return F.cross_entropy(
                 scores, truth, weights, reduction=reduction, label_smoothing=smoothing
             )
@@ -196,11 +201,11 @@ class Classify(TextTask[Labels]):
     ) -> Labels:
         """Choose the most probable label, or every label above the threshold."""
         logits: Scores = values[0][0]
-        probabilities = 1 / (1 + np.exp(-logits)) if self.config.several else softmax(logits)
+        probabilities = 1 / (1 + np.exp(-logits)) if self.config.multi_label else softmax(logits)
         # A stable sort breaks ties by label order, on every machine alike.
         order: list[int] = np.argsort(-probabilities, kind="stable").tolist()
         chosen = order[:1]
-        if self.config.several:
+        if self.config.multi_label:
             chosen = [i for i in order if probabilities[i] > self.config.threshold]
         shown = order[: max(LISTED_LABELS, len(chosen))]
         return Labels(
@@ -228,7 +233,7 @@ class Classify(TextTask[Labels]):
         macro_f1 = float(np.mean([counts.get(name, LabelCounts()).f1 for name in self.names]))
         accuracy = float(np.mean([a == b for a, b in zip(truth, predicted, strict=True)]))
         scores = {"accuracy": accuracy, "macro_f1": macro_f1}
-        if self.config.several:
+        if self.config.multi_label:
             return {**scores, "micro_f1": sum(counts.values(), LabelCounts()).f1}
         return {**scores, "matthews": matthews(self._confusion(records, answers))}
 
@@ -246,7 +251,7 @@ class Classify(TextTask[Labels]):
             count_labels(*_label_sets(records, answers)),
         )
         detail.table = [counts.get(name, LabelCounts()).row(name) for name in self.names]
-        if not self.config.several and len(self.names) <= MAX_CONFUSION_LABELS:
+        if not self.config.multi_label and len(self.names) <= MAX_CONFUSION_LABELS:
             matrix = self._confusion(records, answers).tolist()
             detail.confusion = {"names": list(self.names), "counts": matrix}
         return detail

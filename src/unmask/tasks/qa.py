@@ -5,10 +5,10 @@ token gets a score as the first and as the last token of the answer. The answer 
 over all windows, copied verbatim from the passage. [CLS] as both ends stands for "no answer".
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -43,11 +43,17 @@ class QaSettings(Settings):
     """How passages are windowed, and which spans may be answers."""
 
     stride: Annotated[int, Field(ge=0)] = 128  # tokens shared by two windows
-    longest_question: Count = 64  # tokens; the rest is truncated
-    longest_answer: Count = 30  # tokens
-    best: Count = 20  # start and end tokens that are combined; also the most candidates returned
+    max_question_length: Count = 64  # tokens; the rest is truncated
+    max_answer_length: Count = 30  # tokens
+    n_best: Count = 20  # start and end tokens that are combined; also the most candidates returned
     unanswerable: bool = False  # a passage may hold no answer
     threshold: float = 0.0  # margin over the best span above which there is no answer
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "longest_question": "max_question_length",
+        "longest_answer": "max_answer_length",
+        "best": "n_best",
+    }
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,7 @@ class Qa(LabelTask[Question, QaAnswer]):
     ) -> Iterator[tuple[Question, list[LabelWindow]]]:
         """Yield as many windows as each passage needs."""
         limit = tokens.max_length
-        first = min(self.config.longest_question, limit // 2)  # leave half for the passage
+        first = min(self.config.max_question_length, limit // 2)  # leave half for the passage
         room = limit - first - 3
         stride = min(self.config.stride, max(room // 2, 0))  # a window must be able to advance
         for record in records:
@@ -195,7 +201,9 @@ class Qa(LabelTask[Question, QaAnswer]):
                 # Overlapping windows may score a span twice; the higher score counts.
                 span_scores[span] = max(score, span_scores.get(span, score))
         # Ties are broken by position, so the answer does not depend on the order of the windows.
-        best = sorted(span_scores.items(), key=lambda item: (-item[1], item[0]))[: self.config.best]
+        best = sorted(span_scores.items(), key=lambda item: (-item[1], item[0]))[
+            : self.config.n_best
+        ]
         # The window with the answer must be able to overrule all windows without it, hence the
         # minimum, as in BERT's SQuAD 2.0 script.
         null_score = min(float(logits[0].sum()) for logits in values)
@@ -282,10 +290,10 @@ class Qa(LabelTask[Question, QaAnswer]):
         logits = scores[list(window.segments).index(1) :][: len(offsets)]
         # Only the best starts and ends are combined: trying all pairs is quadratic in the length.
         ranked: list[list[int]] = np.argsort(-logits, axis=0, kind="stable").T.tolist()
-        starts, ends = (places[: self.config.best] for places in ranked)
+        starts, ends = (places[: self.config.n_best] for places in ranked)
         for start in starts:
             for end in ends:
-                if start <= end < start + self.config.longest_answer:
+                if start <= end < start + self.config.max_answer_length:
                     span = offsets[start][0], offsets[end][1]
                     yield span, float(logits[start, 0] + logits[end, 1])
 

@@ -153,7 +153,7 @@ class Translate(Task[Pair, Translation]):
 
     def asked(self, ask: AskTranslation) -> Self:
         """Return the task with the search options of a question."""
-        search = ask.model_dump(include={"beams", "penalty"})
+        search = {"beam_size": ask.beams, "length_penalty": ask.penalty}
         settings = validate(SearchSettings, search, where=self.name)
         return self.searching(settings, alignment=ask.alignment)
 
@@ -181,8 +181,8 @@ class Translate(Task[Pair, Translation]):
             inputs = "all target tokens at once"
         if inputs and not self.config.always:
             raise SettingsError(
-                f"task.forcing is {self.config.forcing}, but this decoder reads {inputs}. Set "
-                "task.forcing to 1."
+                f"task.teacher_forcing is {self.config.teacher_forcing}, but this decoder reads "
+                f"{inputs}. Set task.teacher_forcing to 1."
             )
 
     @property
