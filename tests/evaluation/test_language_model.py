@@ -164,7 +164,9 @@ def test_the_examples_are_the_same_for_every_run_on_a_corpus(run):
     assert plain["mlm"] != seeded["mlm"], "other weights"
     for other in (seeded, masked):
         assert other["unigram_loss"] == plain["unigram_loss"]
-        assert [case["text"] for case in other["blanks"]] == [c["text"] for c in plain["blanks"]]
+        assert [case["text"] for case in other["masked_predictions"]] == [
+            c["text"] for c in plain["masked_predictions"]
+        ]
     assert masked["mlm"] == pytest.approx(plain["mlm"], rel=1e-6), "the same weights and examples"
 
 
@@ -255,8 +257,8 @@ def test_blanks_are_filled_with_the_three_best_guesses(speaking):
             hidden = network.encoder(row, row * 0, index, row * 0)
             shares = network.token_scores(hidden)[0, place].softmax(-1)
         best = sorted(range(len(names)), key=lambda i: -shares[i])[:3]
-        assert [token for token, _ in case["guesses"]] == [names[i] for i in best]
-        for i, (_, share) in zip(best, case["guesses"], strict=True):
+        assert [token for token, _ in case["predictions"]] == [names[i] for i in best]
+        for i, (_, share) in zip(best, case["predictions"], strict=True):
             assert share == pytest.approx(shares[i].item(), abs=1e-4)
 
 
@@ -289,7 +291,7 @@ def test_pairs_alone_can_be_learned_beside_chance(run):
     said = []
     folder = run(said=said, objective={"name": "pairs"}, check=True)
     entry = metrics(folder, "eval")[-1]
-    assert entry["asks"] == {"pair": "sentence pairs"}
+    assert entry["targets"] == {"pair": "sentence pairs"}
     assert entry["pair_chance"] == 0.5
     assert entry["ln_v"] == pytest.approx(math.log(2))
     assert not {"mlm", "unigram_loss", "unigram_accuracy"} & set(entry)
@@ -313,7 +315,7 @@ def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 3})
     # 120 s / 10 for four evaluations, one before the first step: 3 s, three probes of two rows
-    assert {e["evaluated"] for e in metrics(folder, "eval")} == {6 * LENGTH}
+    assert {e["evaluated_tokens"] for e in metrics(folder, "eval")} == {6 * LENGTH}
 
 
 def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatch, clock):
@@ -323,7 +325,7 @@ def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatc
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 20})
     found = metrics(folder, "eval")
-    assert {(e["evaluated"], e["evaluations"]) for e in found} == {(2 * LENGTH, 3)}
+    assert {(e["evaluated_tokens"], e["evaluations"]) for e in found} == {(2 * LENGTH, 3)}
     assert len(found) == 4
 
 
@@ -332,13 +334,13 @@ def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(ru
     monkeypatch.setattr("unmask.evaluation.held_out.PROBE_TOKENS", LENGTH)
     folder = run(**how, evaluate={"times": 1})
     lines = metrics(folder, "eval")
-    text = "".join(json.dumps({**e, "evaluated": 3 * LENGTH}) + "\n" for e in lines)
+    text = "".join(json.dumps({**e, "evaluated_tokens": 3 * LENGTH}) + "\n" for e in lines)
     (folder / "metrics.jsonl").write_text(text)
     for place in [*(folder / "checkpoints").glob("step-*")]:
         shutil.rmtree(place)
     shutil.rmtree(folder / "model")
     run(**how, evaluate={"times": 1}, resume=True)
-    assert {e["evaluated"] for e in metrics(folder, "eval")} == {3 * LENGTH}
+    assert {e["evaluated_tokens"] for e in metrics(folder, "eval")} == {3 * LENGTH}
 
 
 def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):

@@ -110,7 +110,7 @@ def test_a_batch_is_prepared_by_each_in_turn(readers, joint, batch):
 
 def test_the_main_question_comes_first_and_the_standard_form_is_at_fifteen_percent(readers, joint):
     terms = joint.describe()
-    assert [(t.name, t.asks) for t in terms] == [
+    assert [(t.name, t.target) for t in terms] == [
         ("mlm", "masked tokens"),
         ("pair", "sentence pairs"),
     ]

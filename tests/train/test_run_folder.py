@@ -32,6 +32,7 @@ from unmask.train.run_folder import (
     begin,
     environment,
     open_run,
+    read_metrics,
     stored_recipe,
 )
 
@@ -416,3 +417,42 @@ def test_a_run_that_cannot_be_begins_no_run(run, tmp_path, how, says):
     with pytest.raises(ValueError, match=says):
         run(schedule={"steps": 2}, **how)
     assert steps_saved(run(**SHORT)) == [2]
+
+
+def test_the_metrics_of_the_first_version_are_read_under_the_present_keys(tmp_path):
+    entries = [
+        {"kind": "train", "step": 1, "rate": 0.1, "norm": 2.0, "tokens_a_second": 5.0},
+        {
+            "kind": "eval",
+            "step": 1,
+            "how": {"": {"name": "qa"}},
+            "asks": {"mlm": "hidden tokens"},
+            "evaluated": 64,
+            "blanks": [{"text": "a [MASK]", "truth": "b", "guesses": [["b", 0.5]]}],
+        },
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert read_metrics(tmp_path) == [
+        {
+            "kind": "train",
+            "step": 1,
+            "learning_rate": 0.1,
+            "grad_norm": 2.0,
+            "tokens_per_second": 5.0,
+        },
+        {
+            "kind": "eval",
+            "step": 1,
+            "task_settings": {"": {"name": "qa"}},
+            "targets": {"mlm": "hidden tokens"},
+            "evaluated_tokens": 64,
+            "masked_predictions": [{"text": "a [MASK]", "truth": "b", "predictions": [["b", 0.5]]}],
+        },
+    ]
+
+
+def test_a_term_with_a_former_key_as_its_name_keeps_it(tmp_path):
+    entry = {"kind": "train", "step": 1, "rate": 3.0, "learning_rate": 0.1, "grad_norm": 2.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(entry))
+    assert read_metrics(tmp_path) == [entry]

@@ -69,7 +69,7 @@ class BestStep(Evaluator):
         entry[METRIC] = mean(
             task_scores.scores[task_scores.metric] for task_scores in measured.values()
         )
-        entry["how"] = {
+        entry["task_settings"] = {
             name: self._settings_of(task_scores) for name, task_scores in measured.items()
         }
         self.history.append({"step": position.step, **entry})
@@ -88,7 +88,9 @@ class BestStep(Evaluator):
         """Return the step with the highest main metric, with its model folder and scores."""
         entry = self._best()
         scores = {name: value for name, value in entry.items() if isinstance(value, float)}
-        return Best(entry["step"], self._model_folder(entry["step"]), scores, entry["how"])
+        return Best(
+            entry["step"], self._model_folder(entry["step"]), scores, entry["task_settings"]
+        )
 
     def stop(self) -> bool:
         """Whether the last `patience` evaluations have brought no improvement."""
@@ -166,7 +168,7 @@ class BestStep(Evaluator):
                 network,
                 self.tokens.source,
                 target=self.tokens.target,
-                task=entry["how"].get(""),
+                task=entry["task_settings"].get(""),
                 provenance={**self.provenance, "step": step, "scores": scores},
             )
             self.saved()

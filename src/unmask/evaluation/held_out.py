@@ -37,8 +37,8 @@ class HeldOutText(Evaluator):
         self.folder, self.group, self.recipe = site.folder, site.processes, recipe
         self.objective, self.companions = objective.standard(), companions
         self.terms = self.objective.describe()
-        self.asks = {term.name: term.asks for term in self.terms}
-        self.diagnostics = Diagnostics(self.folder.say, self.asks)
+        self.targets = {term.name: term.target for term in self.terms}
+        self.diagnostics = Diagnostics(self.folder.say, self.targets)
         if not recipe.data.held_out or not recipe.evaluate.times:
             return
         _, held = split_documents(len(corpus.documents) - 1, recipe.data.held_out)
@@ -96,7 +96,7 @@ class HeldOutText(Evaluator):
             return max_tokens, count
         recorded = [entry for entry in self.folder.metrics() if "evaluations" in entry]
         if recorded:
-            measured = [recorded[0]["evaluated"], recorded[0]["evaluations"]]
+            measured = [recorded[0]["evaluated_tokens"], recorded[0]["evaluations"]]
         else:
             probe = self._evaluation_of(PROBE_TOKENS)
             network.to(self.group.device).eval()
@@ -117,13 +117,14 @@ class HeldOutText(Evaluator):
     def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
         """Score the network on the held-out documents, and log and watch the scores."""
         standard = objective.standard().to(self.group.device).eval()
-        scores, asks = self.evaluation(network, standard, self.companions), self.asks
+        scores, targets = self.evaluation(network, standard, self.companions), self.targets
         entry: Entry = {**scores, **self.baselines, "tokens": position.tokens}
         entry |= {f"{term.name}_chance": 1 / term.choices for term in self.terms if term.choices}
-        entry |= {"evaluated": self.evaluation.tokens, "evaluations": self.times, "asks": asks}
+        entry |= {"evaluated_tokens": self.evaluation.tokens, "evaluations": self.times}
+        entry["targets"] = targets
         entry["seconds"] = round(position.seconds, 3)
         if self.group.first:  # a handful of sentences, and only the first process records them
-            entry["blanks"] = self.masked_tokens(network, self.group.device)
+            entry["masked_predictions"] = self.masked_tokens(network, self.group.device)
         self.folder.say(f"step {position.step}: {self._summary(scores)}")
         self.diagnostics.evaluated(position.step, scores, self.plain_loss)
         return entry
@@ -139,7 +140,7 @@ class HeldOutText(Evaluator):
         compared = f" ({', '.join(references)})" if references else ""
         with_accuracy = [term for term in self.terms if f"{term.name}_accuracy" in scores]
         accuracies = [
-            f"{term.asks} {scores[f'{term.name}_accuracy']:.1%}" for term in with_accuracy
+            f"{term.target} {scores[f'{term.name}_accuracy']:.1%}" for term in with_accuracy
         ]
         shown = f"; accuracy: {', '.join(accuracies)}" if accuracies else ""
         return f"held-out loss {scores[self.terms[0].name]:.3f}{compared}{shown}"

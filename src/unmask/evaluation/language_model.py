@@ -31,7 +31,7 @@ class MaskedToken(TypedDict):
 
     text: str
     truth: str
-    guesses: list[tuple[str, float]]  # pairs are lists in JSON
+    predictions: list[tuple[str, float]]  # pairs are lists in JSON
 
 
 class Evaluation:
@@ -130,7 +130,9 @@ class MaskedTokens:
                 (vocabulary[int(id)], round(float(probability), 4)) for id, probability in pairs
             ]
             shown = self.tokenizer.decode(ids[1:-1], keep_special=True)
-            predictions.append({"text": shown, "truth": vocabulary[truth], "guesses": best_tokens})
+            predictions.append(
+                {"text": shown, "truth": vocabulary[truth], "predictions": best_tokens}
+            )
         return predictions
 
     def _case(self, batch: Batch) -> tuple[list[int], int, int] | None:

@@ -37,7 +37,7 @@ class Term:
     """Description of a loss term, for evaluation, checks and reports."""
 
     name: str
-    asks: str  # what is predicted, as reports name it
+    target: str  # what is predicted, as reports name it
     choices: int | None = None  # number of classes, if the term has an accuracy
     tokens: str | None = None  # if tokens are predicted: name of the label that has them
     places: str | None = None  # ... and of the label with their flat indices in the batch

@@ -45,13 +45,13 @@ export function chart(title, lines) {
 export function chartsOf(entries) {
   const of = (kind, name) => entries.filter((entry) => entry.kind === kind && Number.isFinite(entry[name])).map((entry) => [entry.step, entry[name]]);
   const trained = (name) => smooth(of("train", name));
-  const asks = Object.keys(entries.findLast((entry) => entry.asks)?.asks ?? {});
-  const main = asks[0] ?? "loss";
+  const terms = Object.keys(entries.findLast((entry) => entry.targets)?.targets ?? {});
+  const main = terms[0] ?? "loss";
   const first = (kind) => (of(kind, main).length ? main : "loss");
   const charts = [chart("Loss", [{ name: "training", points: trained(first("train")) }, { name: "held out", points: of("eval", first("eval")) }])];
   const scores = [...new Set(entries.filter((entry) => entry.kind === "eval").flatMap((entry) => Object.keys(entry)))].filter((name) => /accuracy|f1|exact|spearman|matthews/.test(name) && !name.startsWith("unigram"));
   for (const name of scores) charts.push(chart(name.replaceAll("_", " "), [{ name: "held out", points: of("eval", name) }]));
-  charts.push(chart("Tokens a second", [{ name: "training", points: trained("tokens_a_second") }]));
+  charts.push(chart("Tokens per second", [{ name: "training", points: trained("tokens_per_second") }]));
   return charts;
 }
 

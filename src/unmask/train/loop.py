@@ -190,17 +190,17 @@ class Loop:
     def _log(self, report: StepResult, seconds: float) -> None:
         position = self.position
         if position.step % self.settings.log_steps == 0 or self.progress >= 1.0:
-            measured = {**report.losses, "loss": report.loss, "norm": report.norm}
+            measured = {**report.losses, "loss": report.loss, "grad_norm": report.norm}
             self.folder.record(
                 {
                     "kind": "train",
                     "step": position.step,
                     # JSON has neither NaN nor infinity.
                     **{name: v if math.isfinite(v) else None for name, v in measured.items()},
-                    "rate": self.optimizer.param_groups[0]["lr"],
+                    "learning_rate": self.optimizer.param_groups[0]["lr"],
                     "tokens": position.tokens,
                     "seconds": round(position.seconds, 3),
-                    "tokens_a_second": round(report.tokens / max(seconds, 1e-9), 1),
+                    "tokens_per_second": round(report.tokens / max(seconds, 1e-9), 1),
                 }
             )
         self.evaluator.stepped(position, report)

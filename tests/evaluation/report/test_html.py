@@ -19,20 +19,20 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 def training(step, **changes):
     entry = {"kind": "train", "step": step, "loss": 6.0 - step / 100, "mlm": 5.5 - step / 100}
-    entry |= {"pair": 0.5, "norm": 1.5, "rate": 1e-4 * step, "tokens": 1000 * step}
-    return {**entry, "seconds": 2.0 * step, "tokens_a_second": 500.0, **changes}
+    entry |= {"pair": 0.5, "grad_norm": 1.5, "learning_rate": 1e-4 * step, "tokens": 1000 * step}
+    return {**entry, "seconds": 2.0 * step, "tokens_per_second": 500.0, **changes}
 
 
 def evaluated(step, **changes):
     entry = {"kind": "eval", "step": step, "mlm": 5.0 - step / 100, "mlm_accuracy": 0.125}
     entry |= {"pair": 0.6, "pair_accuracy": 0.625, "ln_v": 8.5, "unigram_loss": 6.25}
     entry |= {"unigram_accuracy": 0.0625, "tokens": 1000 * step, "seconds": 2.0 * step}
-    entry |= {"asks": {"mlm": "masked tokens", "pair": "sentence pairs"}, "pair_chance": 0.5}
+    entry |= {"targets": {"mlm": "masked tokens", "pair": "sentence pairs"}, "pair_chance": 0.5}
     return {**entry, **changes}
 
 
 def blank(truth="river", text="the old [MASK] carried trees", guesses=(("river", 0.75),)):
-    return {"text": text, "truth": truth, "guesses": [list(guess) for guess in guesses]}
+    return {"text": text, "truth": truth, "predictions": [list(guess) for guess in guesses]}
 
 
 METRICS = [evaluated(0), *(training(i) for i in range(1, 101)), evaluated(50), evaluated(100)]
@@ -208,7 +208,7 @@ def test_the_training_loss_is_a_running_mean_of_twenty_steps_by_hand():
 
 
 def test_without_pairs_there_is_no_curve_of_them():
-    entries = [{**e, "asks": {"mlm": "masked tokens"}} for e in METRICS]
+    entries = [{**e, "targets": {"mlm": "masked tokens"}} for e in METRICS]
     assert "Accuracy on sentence pairs" not in [chart.title for chart in charts_of(entries)]
 
 
@@ -230,7 +230,9 @@ def test_the_report_shows_warnings():
 
 def test_the_report_shows_how_blanks_were_filled_over_the_run():
     held = [
-        evaluated(step, blanks=[blank(guesses=[(f"guess{step}", 0.5), ("river", 0.25)])])
+        evaluated(
+            step, masked_predictions=[blank(guesses=[(f"guess{step}", 0.5), ("river", 0.25)])]
+        )
         for step in range(0, 90, 10)
     ]
     html = report_page("r", [training(1), training(2), *held], table(), [])
@@ -245,13 +247,17 @@ def test_the_report_shows_how_blanks_were_filled_over_the_run():
 
 
 def test_a_report_without_blanks_or_evaluations_is_whole():
-    for entries in ([training(1), training(2)], [evaluated(0)], [evaluated(0, blanks=[])]):
+    for entries in (
+        [training(1), training(2)],
+        [evaluated(0)],
+        [evaluated(0, masked_predictions=[])],
+    ):
         read(report_page("r", entries, table(), []))
 
 
 def test_nothing_that_a_text_says_is_markup():
     cases = [blank(HOSTILE, f"{HOSTILE} [MASK]", [(HOSTILE, 0.5)])]
-    entries = [*METRICS, evaluated(101, blanks=cases)]
+    entries = [*METRICS, evaluated(101, masked_predictions=cases)]
     html = report_page(HOSTILE, entries, table(model={"size": HOSTILE}), [HOSTILE])
     reader = read(html)
     assert "script" not in reader.tags

@@ -18,11 +18,11 @@ WARNED = re.compile(r"step \d+: warning \[(.+?)\]: .*")  # as a line of the log
 class Diagnostics:
     """Watches every training step and every evaluation for signs of failure."""
 
-    def __init__(self, say: Callable[[str], None], asks: Mapping[str, str]) -> None:
-        """`asks` describes what each loss term predicts, the main term first."""
+    def __init__(self, say: Callable[[str], None], targets: Mapping[str, str]) -> None:
+        """`targets` describes what each loss term predicts, the main term first."""
         self.say = say
-        self.term, *others = asks  # the main loss, and terms that are learned beside it
-        self.other_terms = {f"{term}_accuracy": asks[term] for term in others}
+        self.term, *others = targets  # the main loss, and terms that are learned beside it
+        self.other_terms = {f"{term}_accuracy": targets[term] for term in others}
         self.warnings: list[str] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.best = float("inf")

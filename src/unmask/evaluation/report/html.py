@@ -73,9 +73,9 @@ def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
         elif term != main:  # a term without an accuracy
             charts.append(Chart(f"Loss on {description}", [_line("held out", held, term)]))
     charts += [
-        Chart("Tokens per second", [_line("tokens", train, "tokens_a_second")]),
-        Chart("Learning rate", [_line("learning rate", train, "rate")]),
-        Chart("Gradient norm", [_line("norm", train, "norm")]),
+        Chart("Tokens per second", [_line("tokens", train, "tokens_per_second")]),
+        Chart("Learning rate", [_line("learning rate", train, "learning_rate")]),
+        Chart("Gradient norm", [_line("gradient norm", train, "grad_norm")]),
     ]
     return [chart for chart in charts if any(line.xs for line in chart.lines)]
 
@@ -120,13 +120,13 @@ def _progress_rows(entry: Numbers) -> Iterator[Row]:
     yield "time", f"{entry['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens per second"
 
 
-def _score_rows(entry: Numbers, asks: Mapping[str, str]) -> Iterator[Row]:
-    main = next(iter(asks), "loss")
+def _score_rows(entry: Numbers, targets: Mapping[str, str]) -> Iterator[Row]:
+    main = next(iter(targets), "loss")
     if main in entry:
         baselines = {"unigram": "unigram_loss", "ln V": "ln_v"}
         compared = [f"{name} {entry[key]:.3f}" for name, key in baselines.items() if key in entry]
         yield "held-out loss", f"{entry[main]:.3f}", ", ".join(compared)
-    for term, description in asks.items():
+    for term, description in targets.items():
         if f"{term}_accuracy" in entry:
             name, baseline = _baseline(term, main, entry)
             accuracy = f"{entry[f'{term}_accuracy']:.1%}"
@@ -137,8 +137,8 @@ def _score_rows(entry: Numbers, asks: Mapping[str, str]) -> Iterator[Row]:
 
 def _term_names(held: list[dict[str, Any]]) -> dict[str, str]:
     """Return what each loss term predicts, the main term first."""
-    asks: dict[str, str] = held[-1].get("asks", {}) if held else {}
-    return asks
+    targets: dict[str, str] = held[-1].get("targets", {}) if held else {}
+    return targets
 
 
 def _baseline(term: str, main: str, entry: Mapping[str, object]) -> tuple[str, str]:
@@ -150,13 +150,13 @@ def _baseline(term: str, main: str, entry: Mapping[str, object]) -> tuple[str, s
 
 def _predictions_section(metrics: list[dict[str, Any]]) -> str:
     """Render how the predictions for the same masked tokens changed over the run."""
-    held = [entry for entry in of_kind(metrics, "eval") if entry.get("blanks")]
+    held = [entry for entry in of_kind(metrics, "eval") if entry.get("masked_predictions")]
     if not held:
         return ""
     # Five columns fit the page: first, last and three evaluations between, fewer if they coincide.
     columns = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
     rows = [head_cells(["", *(f"step {held[i]['step']:,}" for i in columns)])]
-    moments: list[list[MaskedToken]] = [held[i]["blanks"] for i in columns]
+    moments: list[list[MaskedToken]] = [held[i]["masked_predictions"] for i in columns]
     for case in moments[-1]:
         passage = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
         predictions = [
@@ -173,7 +173,7 @@ def _predictions_section(metrics: list[dict[str, Any]]) -> str:
 
 def _prediction_cell(case: MaskedToken) -> str:
     lines = []
-    for token, probability in case["guesses"]:
+    for token, probability in case["predictions"]:
         attribute = ' class="right"' if token == case["truth"] else ""
         lines.append(f"<span{attribute}>{escape(token)} {probability:.0%}</span>")
     return "<br>".join(lines)
