@@ -157,7 +157,7 @@ class Ours:
         self.threads = setting.threads
         self.network, self.words = transformer(setting)
         self.tokens = sources(setting, self.words)
-        self.task = TASK.searching(SearchSettings(beam_size=beams))
+        self.task = TASK.with_search(SearchSettings(beam_size=beams))
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:

@@ -255,7 +255,7 @@ def read_all(task: str, path: Path) -> None:
     """As a run does: read everything, learn what it poses, check it."""
     kind = find_class("task", TASKS, task)
     config = validate(kind.Config, {}, where="task")
-    columns, _ = kind.noted([path], Columns())
+    columns, _ = kind.resolve_columns([path], Columns())
     records = list(kind.read([path], columns, REFUSE, config))
     if not records:
         raise DataError(f"{path}: no examples found.")

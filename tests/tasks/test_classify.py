@@ -189,7 +189,7 @@ def test_labels_are_read_from_a_table(tmp_path, text, how, labels):
 def test_a_label_that_is_given_twice_is_named():
     how = ClassifySettings(multi_label=True)
     with pytest.raises(DataError, match="here:1: the label 'good' is given twice"):
-        Classify.understand(how, Sample("x", None, ["bad", "good", "good"], "here:1"))
+        Classify.parse_label(how, Sample("x", None, ["bad", "good", "good"], "here:1"))
 
 
 def test_a_model_that_was_saved_is_the_same_task_again(task, tokens):

@@ -119,7 +119,7 @@ def texts_heard(batch):
 
 def searching(network, both, settings, some):
     """A search for what a network says to texts, which has not begun."""
-    task = Translate(TranslateSettings()).searching(settings)
+    task = Translate(TranslateSettings()).with_search(settings)
     return task.session(LiveForward(network), some, both)
 
 
@@ -139,7 +139,7 @@ def translator(kind, both, **changes):
 
 def test_a_target_is_heard_from_its_beginning_and_answered_to_its_end(both, tokens):
     said = both.target.vocabulary
-    heard = [said.tokens[i] for i in tokens[0].heard]
+    heard = [said.tokens[i] for i in tokens[0].decoder_inputs]
     answers = [said.tokens[i] for i in tokens[0].answers]
     assert heard == ["[CLS]", "a", "man", "sits", "."]
     assert answers == ["a", "man", "sits", ".", "[SEP]"]
@@ -160,7 +160,7 @@ def test_a_source_without_a_target_is_only_read(both):
 
 def test_the_longer_side_decides_the_room(tokens):
     assert [len(own.ids) for own in tokens] == [6, 9, 5, 9, 5]
-    assert len(tokens[4].ids) == len(tokens[4].heard)
+    assert len(tokens[4].ids) == len(tokens[4].decoder_inputs)
 
 
 def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(both, tokens, rows):
@@ -169,7 +169,7 @@ def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(both, toke
     heard = batch.also[TARGET]
     sources, targets = texts_of(batch.owner, batch.index), texts_of(heard.owner, heard.index)
     for number, pair in enumerate([1, 4, 3, 0, 2]):
-        source, target = tokens[pair].source, tokens[pair].heard
+        source, target = tokens[pair].source, tokens[pair].decoder_inputs
         assert sources.apart(batch.tokens)[number, : len(source)].tolist() == source
         assert targets.apart(heard.tokens)[number, : len(target)].tolist() == target
     owners = [sorted(set(owner.tolist()) - {-1}) for owner in batch.owner]
@@ -185,7 +185,7 @@ def test_answers_are_in_the_order_of_their_places(both, tokens, rows):
     assert heard.labels[ANSWERS].tolist() == expected
     assert batch.counts == {NAME: len(expected)}
     words = heard.tokens.flatten()[heard.labels[PLACES]].tolist()
-    assert words == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].heard]
+    assert words == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].decoder_inputs]
 
 
 def test_what_training_keeps_is_laid_out_as_before(both, tokens):
@@ -220,7 +220,7 @@ def test_the_loss_is_cross_entropy_smoothed_in_training_only(kind, both, tokens)
 
 def test_the_loss_is_summed_over_all_words_whatever_the_batches(both, tokens, monkeypatch):
     network = translator("gru both", both)
-    task = Translate(TranslateSettings()).searching(SearchSettings(max_length=2))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=2))
     pairs = [Pair(source, target, "here") for source, target in PAIRS]
 
     def measured(some):
@@ -260,7 +260,7 @@ def test_a_loss_is_measured_with_every_word_heard_as_it_should_be(both, tokens):
 
 def test_the_loss_of_a_text_without_a_translation_is_unknown_and_that_of_others_as_ever(both):
     network = translator("gru both", both)
-    task = Translate(TranslateSettings()).searching(SearchSettings(max_length=2))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=2))
     known, unknown = Pair(*PAIRS[0], "here"), Pair("der hund", None, "here")
     tallies, criterion = [], Criterion(network, task.objective)
     for some in ([known], [known, unknown]):
@@ -502,7 +502,7 @@ def test_the_score_of_parts_is_that_of_all_their_words_and_only_a_whole_has_word
 @pytest.mark.parametrize("how", [{}, {"beam_size": 3}, {"sample": True, "seed": 2}])
 def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
     network = translator("gru attention", both, init_std=0.5)
-    task = Translate(TranslateSettings()).searching(SearchSettings(max_length=5, **how))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=5, **how))
     pairs = [Pair(source, None, "here") for source, _ in PAIRS] + [Pair("", None, "here")]
     whole = [answer for _, answer in answer_records(LiveForward(network), both, task, pairs)]
     growing, steps = task.stream(LiveForward(network), pairs, both), 0
@@ -519,7 +519,7 @@ def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
 
 def test_greedy_words_only_ever_grow(both):
     network = translator("gru attention", both, init_std=0.5)
-    task = Translate(TranslateSettings()).searching(SearchSettings(max_length=6))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=6))
     asked = [Pair(PAIRS[1][0], None, "here")]
     growing, seen = task.stream(LiveForward(network), asked, both), []
     while not growing.done:
@@ -532,7 +532,7 @@ def test_greedy_words_only_ever_grow(both):
 
 def test_a_question_brings_its_own_search(both):
     task = Translate(TranslateSettings(search=SearchSettings(beam_size=2)), split=False)
-    asked = task.asked(AskTranslation(text="hund", beams=5, penalty=0.5))
+    asked = task.with_options(AskTranslation(text="hund", beams=5, penalty=0.5))
     assert asked.config.search == SearchSettings(beam_size=5, length_penalty=0.5)
     assert not asked.split
     assert task.config.search.beams == 2

@@ -81,7 +81,7 @@ class HeldOutRecords:
         answers = gathered([answer for _, answer in own_answers], part.task.answers, self.processes)
         total, label_count = self.processes.total([fsum(counts.losses), float(sum(counts.counts))])
         # Thresholds and the like are fitted here, so scores are those of the best choice.
-        task, settled_answers = part.task.settle(records, answers)
+        task, settled_answers = part.task.choose_thresholds(records, answers)
         loss = total / max(label_count, 1)
         scores, detail = (
             all_scores(task, records, settled_answers, loss),

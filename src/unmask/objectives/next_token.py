@@ -90,7 +90,7 @@ class PairTokens:
         return len(self.target) > 0
 
     @property
-    def heard(self) -> Numbers:
+    def decoder_inputs(self) -> Numbers:
         """Inputs of the decoder: the target without its last token."""
         return self.target[:-1]
 
@@ -102,7 +102,7 @@ class PairTokens:
     @property
     def ids(self) -> Numbers:
         """Tokens of the longer side, which determines the room of the pair in packed rows."""
-        return max(self.source, self.heard, key=len)
+        return max(self.source, self.decoder_inputs, key=len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def batch_of_pairs(pairs: Sequence[PairTokens], rows: RowPlan, *, pad_id: int, t
     batch = collate([OneSide(pair.source) for pair in pairs], rows, pad_id=pad_id)
     if not all(len(pair.target) for pair in pairs):
         return batch
-    inputs = collate([OneSide(pair.heard) for pair in pairs], rows, pad_id=pad_id)
+    inputs = collate([OneSide(pair.decoder_inputs) for pair in pairs], rows, pad_id=pad_id)
     (places,) = (inputs.owner >= 0).flatten().nonzero(as_tuple=True)
     # PLACES are in reading order of the rows, so the answers have to be in this order too.
     order: list[int] = inputs.begins.argsort().tolist()

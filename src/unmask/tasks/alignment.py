@@ -26,7 +26,7 @@ Table = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Aligned(Hypothesis):
+class AlignedHypothesis(Hypothesis):
     """A finished hypothesis with its alignment."""
 
     alignment: AlignmentView | None = None
@@ -53,7 +53,7 @@ class AligningSession(DecodingSession):
         if not self.done:
             return hypotheses
         return [
-            Aligned(
+            AlignedHypothesis(
                 hypothesis.words,
                 hypothesis.score,
                 alignment_of(self.network, self.tokens, pair.source, hypothesis.words),

@@ -109,7 +109,7 @@ class Task(Generic[Record, Answer]):
             yield from cls.read(group, columns, watcher, config)
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Infer the columns of a data set; also return lines to print about the choice."""
@@ -191,7 +191,7 @@ class Task(Generic[Record, Answer]):
 
     # Answers
 
-    def asked(self, ask: Any) -> Self:
+    def with_options(self, ask: Any) -> Self:
         """Return the task with the options of a question applied, such as the beam width."""
         return self
 
@@ -273,7 +273,7 @@ class Task(Generic[Record, Answer]):
                 wrong.append(Mistake(record.where, " | ".join(record.key), *mistake))
         return Detail(mistakes=wrong)
 
-    def settle(
+    def choose_thresholds(
         self, records: Sequence[Record], answers: Sequence[Answer]
     ) -> tuple[Self, Sequence[Answer]]:
         """Choose decision values, such as a threshold, on held-out records.
@@ -282,7 +282,7 @@ class Task(Generic[Record, Answer]):
         """
         return self, answers
 
-    def alike(self, answers: Sequence[Answer]) -> bool:
+    def all_equal(self, answers: Sequence[Answer]) -> bool:
         """Whether all answers are equal, so that comparing two models on them shows little."""
         return False
 

@@ -58,7 +58,7 @@ def examine(
     task_class.Ask.check_columns(columns, labelled=True)
     report = FileCheck(name)
     config = validate(task_class.Config, settings or {}, where="task")
-    columns, notes = task_class.noted([path], columns)
+    columns, notes = task_class.resolve_columns([path], columns)
     report.facts += notes
     records = list(task_class.read([path], columns, report, config))
     report.facts.append(f"{len(records):,} examples for {name}")

@@ -83,7 +83,7 @@ class Classify(TextTask[Labels]):
         self.metric = "micro_f1" if config.multi_label else "accuracy"
 
     @classmethod
-    def understand(cls, config: ClassifySettings, sample: Sample) -> tuple[str, ...]:
+    def parse_label(cls, config: ClassifySettings, sample: Sample) -> tuple[str, ...]:
         """Parse the label of a sample: a text, a whole number, or a list of labels."""
         value: object = sample.label
         place = sample.where
@@ -217,7 +217,7 @@ class Classify(TextTask[Labels]):
         """Return the labels and their probabilities for display."""
         return LabelsView(chosen=list(answer.labels), shares=answer.probabilities)
 
-    def alike(self, answers: Sequence[Labels]) -> bool:
+    def all_equal(self, answers: Sequence[Labels]) -> bool:
         """Whether every text got the same labels."""
         return len({answer.labels for answer in answers}) == 1
 

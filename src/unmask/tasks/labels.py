@@ -46,7 +46,7 @@ class LabelWindow:
     segments: Numbers
     places: Sequence[int]
     truth: Any = None  # the label, in the form that `truths` collects; None: unknown
-    about: Any = None  # what `decode` needs, such as offsets in the text
+    metadata: Any = None  # what `decode` needs, such as offsets in the text
     cut: int = 0  # tokens truncated at the end
 
     @property
@@ -55,11 +55,11 @@ class LabelWindow:
         return self.truth is not None
 
     def compact(self) -> "LabelWindow":
-        """Return a smaller copy without `about`, which only answers need."""
+        """Return a smaller copy without `metadata`, which only answers need."""
         # Training holds the windows of all examples in memory, and a list costs eight bytes or more
         # per token.
         ids, segments = np.asarray(self.ids, np.int32), np.asarray(self.segments, np.int8)
-        return replace(self, about=None, ids=ids, segments=segments)
+        return replace(self, metadata=None, ids=ids, segments=segments)
 
 
 class LabelTask(Task[Record, Answer]):
@@ -202,10 +202,10 @@ class TextTask(LabelTask[Sample, Answer]):
     ) -> Iterator[Sample]:
         """Yield texts or pairs, with their labels where the table has them."""
         (path,) = paths
-        return read_samples(path, columns, watcher, partial(cls.understand, config))
+        return read_samples(path, columns, watcher, partial(cls.parse_label, config))
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Infer the columns from the first file; also return a line that names them."""
@@ -227,7 +227,7 @@ class TextTask(LabelTask[Sample, Answer]):
         return [str(sample.label) for sample in samples]
 
     @classmethod
-    def understand(cls, config: Any, sample: Sample) -> Any:
+    def parse_label(cls, config: Any, sample: Sample) -> Any:
         """Parse a label from the file; refuse one that is invalid for the task."""
         raise NotImplementedError
 

@@ -133,7 +133,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
                 yield replace(sentence, document=sentence.document * len(paths) + file_number)
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Return the columns unchanged, and a line that names the tagging scheme."""
@@ -235,8 +235,8 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> FoundEntities:
         """Take the best tag of each word and join tags into entities."""
-        # Scores come window by window; `about` puts them back into the order of the words.
-        word_indices: list[list[int]] = [window.about for window in windows]
+        # Scores come window by window; `metadata` puts them back into the order of the words.
+        word_indices: list[list[int]] = [window.metadata for window in windows]
         order = np.argsort(list(chain.from_iterable(word_indices)), kind="stable")
         scores = np.concatenate(values)[order]
         best: list[int] = scores.argmax(axis=1).tolist()

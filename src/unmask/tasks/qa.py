@@ -253,7 +253,7 @@ class Qa(LabelTask[Question, QaAnswer]):
         truth = " | ".join(dict.fromkeys(span.text for span in spans))
         return truth or "(none)", answer.text or "(none)", answer.probability
 
-    def settle(
+    def choose_thresholds(
         self, records: Sequence[Question], answers: Sequence[QaAnswer]
     ) -> "tuple[Qa, Sequence[QaAnswer]]":
         """Choose the no-answer threshold with the highest F1 on these questions."""
@@ -286,7 +286,7 @@ class Qa(LabelTask[Question, QaAnswer]):
 
     def _scored_spans(self, window: LabelWindow, scores: Scores) -> Iterator[tuple[Offsets, float]]:
         """Yield spans of the passage between likely start and end tokens, with scores."""
-        offsets: Sequence[Offsets] = window.about
+        offsets: Sequence[Offsets] = window.metadata
         logits = scores[list(window.segments).index(1) :][: len(offsets)]
         # Only the best starts and ends are combined: trying all pairs is quadratic in the length.
         ranked: list[list[int]] = np.argsort(-logits, axis=0, kind="stable").T.tolist()
@@ -315,7 +315,7 @@ def _loss(scores: Tensor, batch: Batch, reduction: str) -> Tensor:
 
 
 def _window(part: Encoded, record: Question) -> LabelWindow:
-    """Make a window; `about` holds the character offsets of its passage tokens."""
+    """Make a window; `metadata` holds the character offsets of its passage tokens."""
     begin = part.segments.index(1)
     offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)

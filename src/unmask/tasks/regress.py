@@ -47,7 +47,7 @@ class Regress(TextTask[Number]):
         self.label = label
 
     @classmethod
-    def understand(cls, config: RegressSettings, sample: Sample) -> float:
+    def parse_label(cls, config: RegressSettings, sample: Sample) -> float:
         """Parse the score of a sample; refuse what is not a finite number."""
         value: object = sample.label
         problem = f"{sample.where}: the score is {value!r:.60}; expected a"

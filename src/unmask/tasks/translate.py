@@ -35,7 +35,7 @@ from unmask.objectives.next_token import (
 )
 from unmask.system.errors import DataError, SettingsError, require
 from unmask.system.settings import validate
-from unmask.tasks.alignment import Aligned, AligningSession
+from unmask.tasks.alignment import AlignedHypothesis, AligningSession
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward, network_of
@@ -124,7 +124,7 @@ class Translate(Task[Pair, Translation]):
         return read_pairs(paths, columns, watcher)
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Return the columns unchanged, and a line about which file or column is which side."""
@@ -151,13 +151,13 @@ class Translate(Task[Pair, Translation]):
         """Return a text without a translation."""
         return Pair(ask.text, None, where)
 
-    def asked(self, ask: AskTranslation) -> Self:
+    def with_options(self, ask: AskTranslation) -> Self:
         """Return the task with the search options of a question."""
         search = {"beam_size": ask.beams, "length_penalty": ask.penalty}
         settings = validate(SearchSettings, search, where=self.name)
-        return self.searching(settings, alignment=ask.alignment)
+        return self.with_search(settings, alignment=ask.alignment)
 
-    def searching(self, settings: SearchSettings, *, alignment: bool = False) -> Self:
+    def with_search(self, settings: SearchSettings, *, alignment: bool = False) -> Self:
         """Return a copy of the task with other search settings."""
         config = self.config.model_copy(update={"search": settings})
         return type(self)(config, split=self.split, alignment=alignment)
@@ -278,7 +278,7 @@ class Translate(Task[Pair, Translation]):
         if len(values) > 1:
             return Translation(text, score)
         (best,) = values
-        alignment = best.alignment if isinstance(best, Aligned) else None
+        alignment = best.alignment if isinstance(best, AlignedHypothesis) else None
         return Translation(text, score, tuple(best.words), alignment)
 
     def plain(self, answer: Translation) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _compared(
         mean, least = float(cosines.mean()), float(cosines.min())
         text = f"vectors of {count:,} texts: cosine to full precision {mean:.4f} on average, "
         return Agreements(least, MIN_COSINE, count, f"{text}{least:.4f} at least")
-    if model.task.alike(truth):
+    if model.task.all_equal(truth):
         say("warning: the model says the same of all these texts; give some that differ (--texts)")
     agreement = model.task.agreement(truth, found)
     text = agreement.text.format(share=agreement.share, texts=count)

@@ -43,7 +43,7 @@ class LabelledFiles:
         with ExitStack() as later:
             train = later.enter_context(_files(self.train, "train"))
             dev = later.enter_context(_files(self.dev, "dev"))
-            columns, said = kind.noted(train, self.columns)
+            columns, said = kind.resolve_columns(train, self.columns)
             notes = [f"{train[0]}: {line}" for line in said]
             found = []
             for paths in (train, dev):
