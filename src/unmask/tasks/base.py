@@ -157,8 +157,8 @@ class Task(Generic[Record, Answer]):
 
     # The network
 
-    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
-        """Return the heads to put on the encoder; `given` is the recipe's decoder table."""
+    def heads(self, config: ModelConfig, tokens: Tokenizers, decoder: Mapping[str, Any]) -> Heads:
+        """Return the heads to put on the encoder; `decoder` is the recipe's decoder table."""
         raise NotImplementedError
 
     @property
@@ -286,9 +286,9 @@ class Task(Generic[Record, Answer]):
         """Whether all answers are equal, so that comparing two models on them shows little."""
         return False
 
-    def agreement(self, truth: Sequence[Answer], found: Sequence[Answer]) -> Agreement:
+    def agreement(self, reference: Sequence[Answer], answers: Sequence[Answer]) -> Agreement:
         """Measure how well the answers of two models to the same records agree."""
-        return Agreement.of([one == two for one, two in zip(truth, found, strict=True)])
+        return Agreement.of([a == b for a, b in zip(reference, answers, strict=True)])
 
 
 def all_scores(

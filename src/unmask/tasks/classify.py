@@ -1,7 +1,7 @@
 """Classification: a text or a pair -> one label, or any number of labels.
 
-single label softmax over the labels; the answer is the most probable label
-multi-label  one sigmoid per label; the answer is every label above the threshold
+single label  softmax over the labels; the answer is the most probable label
+multi-label   one sigmoid per label; the answer is every label above the threshold
 """
 
 import re
@@ -221,9 +221,9 @@ class Classify(TextTask[Labels]):
         """Whether every text got the same labels."""
         return len({answer.labels for answer in answers}) == 1
 
-    def agreement(self, truth: Sequence[Labels], found: Sequence[Labels]) -> Agreement:
+    def agreement(self, reference: Sequence[Labels], answers: Sequence[Labels]) -> Agreement:
         """Return the share of texts with the same labels, whatever their probabilities."""
-        return Agreement.of([a.labels == b.labels for a, b in zip(truth, found, strict=True)])
+        return Agreement.of([a.labels == b.labels for a, b in zip(reference, answers, strict=True)])
 
     def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
         """Return accuracy and macro F1, with Matthews correlation or micro F1."""

@@ -70,7 +70,7 @@ class LabelTask(Task[Record, Answer]):
         """The configuration of the label head."""
         raise NotImplementedError
 
-    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, decoder: Mapping[str, Any]) -> Heads:
         """Return the label head, and the pooler if the label head reads it."""
         return heads_of({LABELS: self})
 

@@ -258,15 +258,15 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         return SpansView(text=record.text, spans=spans)
 
     def agreement(
-        self, truth: Sequence[FoundEntities], found: Sequence[FoundEntities]
+        self, reference: Sequence[FoundEntities], answers: Sequence[FoundEntities]
     ) -> Agreement:
         """Return the share of equal tags, of words that either model puts into an entity."""
-        texts = zip(truth, found, strict=True)
+        texts = zip(reference, answers, strict=True)
         words = [pair for a, b in texts for pair in zip(a.tags, b.tags, strict=True)]
         equal = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]  # most words are O
         if not equal:
             raise DataError(
-                f"the model finds no entity in {len(truth):,} texts, so there is nothing to "
+                f"the model finds no entity in {len(reference):,} texts, so there is nothing to "
                 "compare. Use texts with entities (--texts)."
             )
         text = "{share:.2%} of the entity words in {texts:,} texts have the same tag"

@@ -228,9 +228,9 @@ class Qa(LabelTask[Question, QaAnswer]):
         )
         return SpansView(text=record.context, spans=[span])
 
-    def agreement(self, truth: Sequence[QaAnswer], found: Sequence[QaAnswer]) -> Agreement:
+    def agreement(self, reference: Sequence[QaAnswer], answers: Sequence[QaAnswer]) -> Agreement:
         """Return the share of questions with the same answer, whatever the probabilities."""
-        return Agreement.of([a.text == b.text for a, b in zip(truth, found, strict=True)])
+        return Agreement.of([a.text == b.text for a, b in zip(reference, answers, strict=True)])
 
     def score(self, records: Sequence[Question], answers: Sequence[QaAnswer]) -> dict[str, float]:
         """Return SQuAD's exact match and F1; also F1 of each kind if some are unanswerable."""

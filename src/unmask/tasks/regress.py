@@ -118,11 +118,11 @@ class Regress(TextTask[Number]):
         """Return the score for display."""
         return NumberView(value=answer.score)
 
-    def agreement(self, truth: Sequence[Number], found: Sequence[Number]) -> Agreement:
+    def agreement(self, reference: Sequence[Number], answers: Sequence[Number]) -> Agreement:
         """Return the share of variance that the second model preserves (R squared)."""
-        one, two = (np.array([number.score for number in answers]) for answers in (truth, found))
+        first, second = (np.array([n.score for n in numbers]) for numbers in (reference, answers))
         # The floor avoids a division by zero where a model gives all texts the same score.
-        share = 1.0 - float(np.square(two - one).mean()) / max(float(one.var()), 1e-12)
+        share = 1.0 - float(np.square(second - first).mean()) / max(float(first.var()), 1e-12)
         return Agreement(
             share, 0.98, "{share:.2%} of the variance of the scores of {texts:,} texts is preserved"
         )

@@ -162,15 +162,15 @@ class Translate(Task[Pair, Translation]):
         config = self.config.model_copy(update={"search": settings})
         return type(self)(config, split=self.split, alignment=alignment)
 
-    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, decoder: Mapping[str, Any]) -> Heads:
         """Return a decoder; settings that are not given are the encoder's."""
         target = tokens.target or tokens.source
         from_encoder = config.model_dump(include={"layers", "max_length", "cell"})
         fixed = {"vocab_size": len(target.vocabulary), "shared": target is tokens.source}
-        table = {**from_encoder, **given, **fixed}
-        decoder = validate(DecoderConfig, table, where="recipe [model.decoder]")
-        self._refuse_forcing(decoder)
-        return {DECODER: decoder}
+        table = {**from_encoder, **decoder, **fixed}
+        decoder_config = validate(DecoderConfig, table, where="recipe [model.decoder]")
+        self._refuse_forcing(decoder_config)
+        return {DECODER: decoder_config}
 
     def _refuse_forcing(self, decoder: DecoderConfig) -> None:
         """Refuse a teacher-forcing ratio below 1 for a decoder that never reads its own output."""
