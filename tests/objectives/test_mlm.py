@@ -420,7 +420,7 @@ def test_encoder_and_token_head_get_gradient_and_the_pooler_none(scored):
         ({"mask_share": 0.8, "random_share": 0.3}, "mask_share and random_share add up to more"),
         ({"mask_rate": 0.0}, "'mask_rate' is 0.0; "),
         ({"mask_rate": 1.0}, "'mask_rate' is 1.0; "),
-        ({"whole_word": True}, "unknown key 'whole_word'; did you mean 'whole_words'?"),
+        ({"whole_word": True}, "unknown key 'whole_word'; did you mean 'whole_word_masking'?"),
     ],
 )
 def test_a_wrong_setting_is_named(table, says):
@@ -431,8 +431,8 @@ def test_a_wrong_setting_is_named(table, says):
 
 def test_the_paper_is_the_default():
     how = MaskSettings()
-    assert (how.rate, how.mask_share, how.random_share) == (0.15, 0.8, 0.1)
-    assert not how.whole_words
+    assert (how.mask_rate, how.mask_share, how.random_share) == (0.15, 0.8, 0.1)
+    assert not how.whole_word_masking
 
 
 def test_padding_is_nobodys_text():

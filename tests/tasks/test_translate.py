@@ -375,7 +375,7 @@ def test_forcing_moves_evenly_to_its_end():
             {"teacher_forcing_by": "word"},
             "'teacher_forcing_by' is 'word'; input should be 'step' or 'sentence'",
         ),
-        ({"search": {"beam": 2}}, r"\[search\]: unknown key 'beam'; did you mean 'beams'"),
+        ({"search": {"beam": 2}}, r"\[search\]: unknown key 'beam'; did you mean 'beam_size'"),
         ({"search": {"seed": 2}}, "seed is set, but nothing is drawn"),
     ],
 )
@@ -535,7 +535,7 @@ def test_a_question_brings_its_own_search(both):
     asked = task.with_options(AskTranslation(text="hund", beams=5, penalty=0.5))
     assert asked.config.search == SearchSettings(beam_size=5, length_penalty=0.5)
     assert not asked.split
-    assert task.config.search.beams == 2
+    assert task.config.search.beam_size == 2
 
 
 def test_the_decoder_is_shaped_like_the_encoder_where_nothing_else_is_given(both):

@@ -135,7 +135,7 @@ def test_the_vocabulary_is_the_corpuss():
     ("objective", "says"),
     [
         ({"name": "mlmm"}, "unknown objective 'mlmm'; did you mean 'mlm'?"),
-        ({"name": "mlm", "rat": 0.2}, "unknown key 'rat'; did you mean 'rate'?"),
+        ({"name": "mlm", "rat": 0.2}, "unknown key 'rat'; did you mean 'mask_rate'?"),
         ({"name": "mlm", "mask_rate": 2.0}, "'mask_rate' is 2.0; "),
     ],
     ids=str,

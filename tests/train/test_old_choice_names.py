@@ -73,11 +73,35 @@ def test_a_former_name_in_set_means_the_present_one_and_is_reported(case):
     assert heard.said == notice(old, new)
 
 
-def test_every_former_name_is_tried_or_of_the_search():
-    tried = {old.partition(".")[2] for _, _, old, _, _ in CASES.values()}
+TOGETHER = {  # settings that are only read beside others
+    "forcing": ("teacher_forcing", 0.5),
+    "forcing_by": ("teacher_forcing_by", "sentence"),
+    "search.beams": ("search.beam_size", 3),
+    "search.penalty": ("search.length_penalty", 0.5),
+}
+
+
+def test_former_names_of_settings_that_need_each_other_are_accepted_together():
+    old = new = SHAPE
+    for name, (now, value) in TOGETHER.items():
+        old = with_setting(old, f"task.{name}", value)
+        new = with_setting(new, f"task.{now}", value)
+    heard = Heard()
+    assert compose(TRANSLATE, old, console=heard) == compose(TRANSLATE, new)
+    expected = [
+        line
+        for name, (now, _) in TOGETHER.items()
+        for line in notice(f"task.{name}", f"task.{now}")
+    ]
+    assert sorted(heard.said) == sorted(expected)
+
+
+def test_every_former_name_is_tried():
+    tried = {old.partition(".")[2] for _, _, old, _, _ in CASES.values()} | TOGETHER.keys()
     for kind in (MaskSettings, ClassifySettings, QaSettings, TranslateSettings):
         named = old_names_within(kind)
-        assert set(named) - tried <= {"search.penalty", "forcing_by"}
+        assert named
+        assert set(named) <= tried
         assert not set(named.values()) & set(named)
 
 

@@ -76,7 +76,7 @@ def test_bert_is_the_objective_of_the_paper(paper):
         0.8,
         0.1,
     )
-    assert not mlm.config.whole_words
+    assert not mlm.config.whole_word_masking
     assert (paper.data.pairs, paper.data.short_share) == ("nsp", 0.1)
     assert heads.keys() == {"tokens", "pooler", "pair"}
 

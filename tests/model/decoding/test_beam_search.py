@@ -409,7 +409,7 @@ def test_the_beams_of_a_text_are_the_same_whoever_is_searched_beside_it(kind):
         ({"sample": True, "top_p": 0.0}, "'top_p' is 0.0; input should be greater than 0"),
         ({"sample": True, "top_p": 1.5}, "'top_p' is 1.5; input should be less than or equal"),
         ({"sample": True, "top_k": -1}, "'top_k' is -1; input should be greater than"),
-        ({"beam": 4}, "unknown key 'beam'; did you mean 'beams'"),
+        ({"beam": 4}, "unknown key 'beam'; did you mean 'beam_size'"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):
