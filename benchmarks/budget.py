@@ -164,7 +164,7 @@ def summarise(path: Path, minutes: float) -> None:
         for name, curve in curves.items()
         for faint in [name not in ("unmask", best)]
     ]
-    figure = Chart("Loss on hidden tokens, held-out text", lines, across="minutes")
+    figure = Chart("Loss on masked tokens, held-out text", lines, across="minutes")
     (path / "curves.svg").write_text(stacked([figure]))
     for name, curve in curves.items():
         last = curve[-1]

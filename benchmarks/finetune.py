@@ -197,7 +197,7 @@ def _theirs(data: Labelled, model: Path, recipe: Recipe) -> dict[str, float]:
     said = [
         task.decode(record, some, [next(tables) for _ in some], tokens) for record, some in pairs
     ]
-    task, settled = task.settle(data.dev, said)
+    task, settled = task.choose_thresholds(data.dev, said)
     return {**task.score(data.dev, settled), "seconds": seconds}
 
 

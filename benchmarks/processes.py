@@ -58,7 +58,7 @@ def speed(corpus: Path, work: Work, side: str, folder: Path) -> float:
     ended = subprocess.run(command, env=env, capture_output=True, text=True)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)}\n{ended.stderr[-2000:]}")
-    steps = [e["tokens_a_second"] for e in read_metrics(out) if e["kind"] == "train"]
+    steps = [e["tokens_per_second"] for e in read_metrics(out) if e["kind"] == "train"]
     return statistics.median(steps[FIRST:])
 
 

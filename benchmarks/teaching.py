@@ -26,7 +26,7 @@ from unmask.train.steps.base import MicroBatch, TrainingModule
 
 BATCH, STEPS = 128, 4  # pairs per step, steps per round
 WIDTH, LONGEST = 384, 512
-TASK = Translate(TranslateSettings(smoothing=0.0))
+TASK = Translate(TranslateSettings(label_smoothing=0.0))
 
 
 @dataclass(frozen=True)

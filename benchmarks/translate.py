@@ -140,7 +140,7 @@ class Greedy:
                 nothing = torch.zeros(len(states), 0, dtype=torch.long)
                 state = _SoFar(states, texts.real(), nothing)
             begun, limits = (torch.full_like(texts.length, n) for n in (vocabulary.cls, WORDS))
-            settings = SearchSettings(longest=WORDS)
+            settings = SearchSettings(max_length=WORDS)
             found = search(speaker, state, begun, limits, SpecialIds(vocabulary.sep), settings)
         return [own.words for own in found]
 
@@ -157,7 +157,7 @@ class Ours:
         self.threads = setting.threads
         self.network, self.words = transformer(setting)
         self.tokens = sources(setting, self.words)
-        self.task = TASK.searching(SearchSettings(beams=beams))
+        self.task = TASK.with_search(SearchSettings(beam_size=beams))
         self.about = {"said": self.say()}
 
     def say(self) -> list[list[int]]:

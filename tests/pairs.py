@@ -47,7 +47,7 @@ SMALL = [  # a recipe's settings for a model that learns them in seconds
     "schedule.epochs=2.0",
     "evaluate.times=2",
     "optimizer.learning_rate=5e-3",
-    "task.smoothing=0.0",
+    "task.label_smoothing=0.0",
 ]
 SHAPE = ["model.width=32", "model.layers=1", "model.init_std=0.1", "model.dropout=0.0"]
 TRANSFORMER = [*SMALL, *SHAPE, "model.heads=2", "model.inner_width=64"]

@@ -67,7 +67,7 @@ def test_lines_of_standard_input_are_answered_in_their_order(unmask, trained):
 
 def test_a_bad_line_of_standard_input_is_named(unmask, trained):
     _, out = trained
-    assert "standard input:2: 'text' is 7; need a text" in said(
+    assert "standard input:2: 'text' is 7; expected a text" in said(
         unmask("predict", out / "model", stdin='the cat\n{"text": 7}\n')
     )
 
@@ -160,7 +160,7 @@ def test_info_says_that_the_task_of_a_plugin_is_not_known(unmask, trained, tmp_p
     save_folder(tmp_path / "m", model.network, model.tokenizer, task={"name": "highlight"})
     done = unmask("info", tmp_path / "m")
     assert done.returncode == 0, done.stderr
-    assert "the task 'highlight', which is not known here" in done.stdout
+    assert "an unknown task, 'highlight'" in done.stdout
     assert "--plugin FILE.py" in done.stdout
 
 

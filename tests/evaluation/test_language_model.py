@@ -152,12 +152,21 @@ def test_the_examples_are_the_same_for_every_run_on_a_corpus(run):
     short = {"schedule": {"steps": 1}, "evaluate": {"times": 1}}
     plain = first_evaluation(run("a", **short))
     seeded = first_evaluation(run("b", seed=7, **short))
-    masking = {"objective": {"name": "mlm", "rate": 0.4, "whole_words": True, "mask_share": 0.2}}
+    masking = {
+        "objective": {
+            "name": "mlm",
+            "mask_rate": 0.4,
+            "whole_word_masking": True,
+            "mask_share": 0.2,
+        }
+    }
     masked = first_evaluation(run("c", **masking, **short))
     assert plain["mlm"] != seeded["mlm"], "other weights"
     for other in (seeded, masked):
         assert other["unigram_loss"] == plain["unigram_loss"]
-        assert [case["text"] for case in other["blanks"]] == [c["text"] for c in plain["blanks"]]
+        assert [case["text"] for case in other["masked_predictions"]] == [
+            c["text"] for c in plain["masked_predictions"]
+        ]
     assert masked["mlm"] == pytest.approx(plain["mlm"], rel=1e-6), "the same weights and examples"
 
 
@@ -195,7 +204,8 @@ def test_a_run_says_its_scores_beside_the_baselines(run):
     assert any(
         line.startswith(
             f"step 0: held-out loss {entry['mlm']:.3f} (unigram {entry['unigram_loss']:.3f}, "
-            f"ln V {entry['ln_v']:.3f}); right: hidden tokens {entry['mlm_accuracy']:.1%}, pairs "
+            f"ln V {entry['ln_v']:.3f}); accuracy: masked tokens {entry['mlm_accuracy']:.1%}, "
+            "sentence pairs "
         )
         for line in said
     )
@@ -205,8 +215,8 @@ def test_too_few_held_out_documents_are_refused_with_what_to_do(run, corpus):
     with pytest.raises(ValueError) as error:
         run(data={"held_out": 60})
     assert str(error.value) == (
-        f"{corpus.path}: 80 documents, of which one in 60 is held out: 1; need two. Hold out more "
-        "(--set data.held_out=5), or nothing (0)."
+        f"{corpus.path}: one in 60 of 80 documents is held out: 1; expected at least two. Hold out "
+        "more documents (--set data.held_out=5), or none (=0)."
     )
 
 
@@ -247,8 +257,8 @@ def test_blanks_are_filled_with_the_three_best_guesses(speaking):
             hidden = network.encoder(row, row * 0, index, row * 0)
             shares = network.token_scores(hidden)[0, place].softmax(-1)
         best = sorted(range(len(names)), key=lambda i: -shares[i])[:3]
-        assert [token for token, _ in case["guesses"]] == [names[i] for i in best]
-        for i, (_, share) in zip(best, case["guesses"], strict=True):
+        assert [token for token, _ in case["predictions"]] == [names[i] for i in best]
+        for i, (_, share) in zip(best, case["predictions"], strict=True):
             assert share == pytest.approx(shares[i].item(), abs=1e-4)
 
 
@@ -281,13 +291,16 @@ def test_pairs_alone_can_be_learned_beside_chance(run):
     said = []
     folder = run(said=said, objective={"name": "pairs"}, check=True)
     entry = metrics(folder, "eval")[-1]
-    assert entry["asks"] == {"pair": "pairs"}
+    assert entry["targets"] == {"pair": "sentence pairs"}
     assert entry["pair_chance"] == 0.5
     assert entry["ln_v"] == pytest.approx(math.log(2))
     assert not {"mlm", "unigram_loss", "unigram_accuracy"} & set(entry)
     assert any(line.startswith("preflight: loss before training 0.") for line in said)
-    assert any(f"held-out loss {entry['pair']:.3f} (ln V 0.693); right: pairs" in s for s in said)
-    assert "Loss on pairs" in (folder / "report.html").read_text()
+    assert any(
+        f"held-out loss {entry['pair']:.3f} (ln V 0.693); accuracy: sentence pairs" in s
+        for s in said
+    )
+    assert "Loss on sentence pairs" in (folder / "report.html").read_text()
 
 
 def test_pairs_alone_need_pairs(run):
@@ -298,36 +311,36 @@ def test_pairs_alone_need_pairs(run):
 def test_a_run_by_the_clock_spends_a_tenth_of_it_on_evaluations(run, monkeypatch, clock):
     """On a clock that goes on by a second at each look, a pass over the probe takes one second."""
     clock.tick = 1.0
-    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", 2 * LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBE_TOKENS", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 3})
     # 120 s / 10 for four evaluations, one before the first step: 3 s, three probes of two rows
-    assert {e["evaluated"] for e in metrics(folder, "eval")} == {6 * LENGTH}
+    assert {e["evaluated_tokens"] for e in metrics(folder, "eval")} == {6 * LENGTH}
 
 
 def test_where_a_tenth_is_not_enough_there_are_fewer_evaluations(run, monkeypatch, clock):
     """12 s for evaluations, and the smallest takes 3 s: one before the first step, three after."""
     clock.tick = 3.0
-    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", 2 * LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBE_TOKENS", 2 * LENGTH)
     how = {"schedule": {"steps": None, "minutes": 2.0}, "data": {"held_out": 4}}
     folder = run(**how, evaluate={"times": 20})
     found = metrics(folder, "eval")
-    assert {(e["evaluated"], e["evaluations"]) for e in found} == {(2 * LENGTH, 3)}
+    assert {(e["evaluated_tokens"], e["evaluations"]) for e in found} == {(2 * LENGTH, 3)}
     assert len(found) == 4
 
 
 def test_a_run_by_the_clock_that_is_resumed_is_evaluated_on_as_much_as_before(run, monkeypatch):
     how = {"schedule": {"steps": None, "minutes": 0.01}, "data": {"held_out": 4}}
-    monkeypatch.setattr("unmask.evaluation.held_out.PROBED", LENGTH)
+    monkeypatch.setattr("unmask.evaluation.held_out.PROBE_TOKENS", LENGTH)
     folder = run(**how, evaluate={"times": 1})
     lines = metrics(folder, "eval")
-    text = "".join(json.dumps({**e, "evaluated": 3 * LENGTH}) + "\n" for e in lines)
+    text = "".join(json.dumps({**e, "evaluated_tokens": 3 * LENGTH}) + "\n" for e in lines)
     (folder / "metrics.jsonl").write_text(text)
     for place in [*(folder / "checkpoints").glob("step-*")]:
         shutil.rmtree(place)
     shutil.rmtree(folder / "model")
     run(**how, evaluate={"times": 1}, resume=True)
-    assert {e["evaluated"] for e in metrics(folder, "eval")} == {3 * LENGTH}
+    assert {e["evaluated_tokens"] for e in metrics(folder, "eval")} == {3 * LENGTH}
 
 
 def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):
@@ -351,7 +364,7 @@ def test_a_run_whose_rows_grow_is_evaluated_on_the_last_ones(run, monkeypatch):
 def test_a_network_may_begin_with_the_frequencies_of_words(run):
     """Then its first loss is that of guessing by frequency, not that of knowing nothing."""
     plain, known = (
-        metrics(run(str(begins), objective={"frequencies": begins}), "eval")[0]
+        metrics(run(str(begins), objective={"init_output_bias": begins}), "eval")[0]
         for begins in (False, True)
     )
     assert abs(plain["mlm"] - plain["ln_v"]) < 0.2

@@ -81,7 +81,7 @@ def questions() -> tuple[str, str]:
 CASES = {
     "classify": ([], table(lambda i: ("six", "seven", "ångström")[i % 3])),
     "classify several": (
-        ["task.several=true"],
+        ["task.multi_label=true"],
         table(lambda i: ("six", "six,seven", "seven,red")[i % 3]),
     ),
     "regress": ([], table(lambda i: i / 7, "score")),

@@ -93,13 +93,13 @@ def test_a_question_that_lacks_a_field_is_refused_by_its_name(trained):
     printed = command(
         trained, "predict", "highlight/model", "bad.jsonl", *plugin("highlight"), code=2
     ).stderr
-    assert "bad.jsonl:1: 'topic' is None; need a text. Add it. The fields are text, to" in printed
+    assert "bad.jsonl:1: 'topic' is None; expected a text. The fields are text, to" in printed
 
 
 @pytest.mark.slow
 def test_a_model_of_a_task_that_is_not_known_says_what_is_missing(trained):
     printed = command(trained, "predict", "highlight/model", "asked.jsonl", code=2).stderr
-    assert "trained for the task 'highlight', which is not known here" in printed
+    assert "trained for an unknown task, 'highlight'" in printed
     assert "--plugin FILE.py" in printed
     assert "Traceback" not in printed
 

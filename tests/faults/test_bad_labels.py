@@ -57,11 +57,11 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "fractions as labels": (
         "classify", "a.tsv", "text\tlabel\n" + "".join(f"t{i}\t0.{i}5\n" for i in range(9)), ":2",
-        "different numbers as labels.*use regress",
+        "different numbers.*use regress",
     ),
     "not UTF-8": ("classify", "a.tsv", "text\tlabel\n\udce9t\u00e9\tpos\n", ":2", "not UTF-8"),
-    "nothing in it": ("classify", "a.tsv", "", "", "file is empty; need a header and a row"),
-    "only a header": ("classify", "a.tsv", "text\tlabel\n", "", "nothing to learn from"),
+    "nothing in it": ("classify", "a.tsv", "", "", "empty; need a header and a row"),
+    "only a header": ("classify", "a.tsv", "text\tlabel\n", "", "no examples found"),
     "not JSON": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{oops\n', ":2", "not valid JSON"
     ),
@@ -82,11 +82,11 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "a label that is a fraction": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": 0.5}\n', ":2",
-        "the label is 0.5; need a name or a whole number",
+        "the label is 0.5; expected a name or a whole number",
     ),
     "a list where one label is due": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n',
-        ":2", "a list of labels; need one.*task.several=true",
+        ":2", "expected one label, got a list.*task.multi_label=true",
     ),
     "a line without its label": (
         "classify", "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', ":2",
@@ -108,11 +108,11 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     # regression
     "a name where a number is due": (
         "regress", "a.tsv", "text\tscore\na\t1.5\nb\thigh\n", ":3",
-        "the score is 'high'; need a number"
+        "the score is 'high'; expected a number"
     ),
-    "NaN": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\tnan\n", ":3", "need a finite number"),
+    "NaN": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\tnan\n", ":3", "expected a finite number"),
     "infinity": (
-        "regress", "a.tsv", "text\tscore\na\t1.5\nb\t-inf\n", ":3", "need a finite number"
+        "regress", "a.tsv", "text\tscore\na\t1.5\nb\t-inf\n", ":3", "expected a finite number"
     ),
     "a comma for a point": ("regress", "a.tsv", "text\tscore\na\t1.5\nb\t2,5\n", ":3", "'2,5'"),
     "true for a number": (
@@ -255,10 +255,10 @@ def read_all(task: str, path: Path) -> None:
     """As a run does: read everything, learn what it poses, check it."""
     kind = find_class("task", TASKS, task)
     config = validate(kind.Config, {}, where="task")
-    columns, _ = kind.noted([path], Columns())
+    columns, _ = kind.resolve_columns([path], Columns())
     records = list(kind.read([path], columns, REFUSE, config))
     if not records:
-        raise DataError(f"{path}: nothing to learn from in it.")
+        raise DataError(f"{path}: no examples found.")
     kind.learn(config, records).check(records)
 
 

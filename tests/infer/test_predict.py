@@ -143,7 +143,7 @@ def test_every_line_of_plain_text_has_an_answer_also_a_blank_one(model, tmp_path
 def test_a_blank_line_asks_no_question(model, tmp_path):
     own, path, line = model("qa"), tmp_path / "lines.txt", json.dumps(LINES["qa"][0])
     path.write_text(f"{line}\n\n{line}\n")
-    place = rf"{path}:2: the line is blank; need a JSON object with question and context\."
+    place = rf"{path}:2: the line is blank; expected a JSON object with question and context\."
     with pytest.raises(DataError, match=f"{place} .*--on-bad skip"):
         list(predict_lines(own, str(path), Columns(), StopOrSkip(False, print)))
     said = []

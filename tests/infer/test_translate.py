@@ -61,7 +61,7 @@ def test_order_and_company_never_change_a_translation(model):
     assert [texts_of(model.translate([text]))[0] for text in TEXTS[:10]] == together[:10]
 
 
-@pytest.mark.parametrize("how", [{"beams": 3}, {"sample": True, "seed": 4}])
+@pytest.mark.parametrize("how", [{"beam_size": 3}, {"sample": True, "seed": 4}])
 def test_neither_do_they_with_beams_or_draws(model, how):
     settings = SearchSettings(**how)
     together = texts_of(model.translate(TEXTS[:20], settings))
@@ -92,7 +92,9 @@ def test_a_text_that_is_too_long_is_translated_in_parts_or_refused(model):
     (found,) = model.translate([long])
     assert model.split_texts == 1
     assert found.text
-    with pytest.raises(DataError, match=r"text 1: 62 tokens; the model holds 24.*--no-split"):
+    with pytest.raises(
+        DataError, match=r"text 1: 62 tokens; the model's maximum is 24.*--no-split"
+    ):
         list(model.translate([long], split=False))
 
 
@@ -108,7 +110,9 @@ def test_python_says_it_in_one_line(folders):
     assert model.translate(TEXTS[:3]) == expected
     with pytest.raises(SettingsError, match="texts is one string"):
         model.translate("hund")
-    with pytest.raises(SettingsError, match="translate: unknown key 'beam'; did you mean 'beams'"):
+    with pytest.raises(
+        SettingsError, match="translate: unknown key 'beam'; did you mean 'beam_size'"
+    ):
         model.translate(["hund"], beam=3)
 
 

@@ -153,5 +153,5 @@ class Examined(Finetune):
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         given = super().build(recipe, site)
         assert isinstance(given.evaluator, BestStep)
-        given.evaluator.exam = self.exam
+        given.evaluator.scorer = self.exam
         return given

@@ -77,7 +77,20 @@ def test_stopped_it_goes_on_to_the_same_bits(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["loss", "tokens", "training", "kind", "metric", "Names", "a b", "labels", "pooler"]
+    "name",
+    [
+        "loss",
+        "tokens",
+        "rate",
+        "grad_norm",
+        "training",
+        "kind",
+        "metric",
+        "Names",
+        "a b",
+        "labels",
+        "pooler",
+    ],
 )
 def test_a_name_that_means_something_else_is_refused(model, tmp_path, name):
     """Of an entry in the metrics, of another head, or of a member of the module that has them."""

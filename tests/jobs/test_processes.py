@@ -80,7 +80,7 @@ def jobs(tmp_path_factory) -> dict[str, list[object]]:
         ],
         "translate": [
             *("translate", "train", pairs, "--from", "xx", "--to", "yy"),
-            *_set([*TUNED, *SHAPE, "tokenizer.size=60", "task.search.longest=8"]),
+            *_set([*TUNED, *SHAPE, "tokenizer.size=60", "task.search.max_length=8"]),
             *_set(["model.dropout={dropout}", "model.attention_dropout={dropout}"]),
         ],
     }

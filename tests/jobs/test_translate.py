@@ -206,7 +206,7 @@ def test_processes_compute_as_many_parts_and_none_is_empty():
 @pytest.mark.parametrize(
     ("recipe", "change", "message"),
     [
-        ("transformer", "task.forcing=0.5", "a Transformer is trained on the truth"),
+        ("transformer", "task.teacher_forcing=0.5", "all target tokens at once"),
         ("gru", "model.decoder.vocab_size=7", r"\[decoder\]: unknown key 'vocab_size'"),
         ("transformer", "tokenizer.max_length=4096", "the model reads at most 128 tokens"),
         (
@@ -234,11 +234,17 @@ def test_settings_that_cannot_be_are_named(tmp_path, recipe, change, message):
 
 
 def test_forcing_below_one_is_for_decoders_that_hear_words(tmp_path):
-    with pytest.raises(SettingsError, match="this decoder is fed no word"):
+    with pytest.raises(SettingsError, match="this decoder reads no tokens"):
         trained(
-            tmp_path / "a", "lstm", [*RECURRENT, "model.decoder.feeds=nothing", "task.forcing=0.5"]
+            tmp_path / "a",
+            "lstm",
+            [*RECURRENT, "model.decoder.feeds=nothing", "task.teacher_forcing=0.5"],
         )
-    trained(tmp_path / "b", "lstm", [*RECURRENT, "task.forcing=1.0", "task.forcing_end=0.0"])
+    trained(
+        tmp_path / "b",
+        "lstm",
+        [*RECURRENT, "task.teacher_forcing=1.0", "task.final_teacher_forcing=0.0"],
+    )
 
 
 def test_files_come_as_a_folder_or_by_name(tmp_path):
@@ -275,9 +281,10 @@ def test_variants_are_compared_in_one_figure_and_finished_ones_stay(tmp_path):
     recipe = tmp_path / "compare.toml"
     recipe.write_text(
         f'out = "{tmp_path / "out"}"\nfolder = "{folder}"\nsource = "xx"\ntarget = "yy"\n'
-        f"set = {json.dumps([*RECURRENT, 'task.forcing=0.9'])}\n"
+        f"set = {json.dumps([*RECURRENT, 'task.teacher_forcing=0.9'])}\n"
         + "".join(
-            f'[[variants]]\nname = "{name}"\nrecipe = "gru"\nset = ["task.forcing={name}"]\n'
+            f'[[variants]]\nname = "{name}"\nrecipe = "gru"\n'
+            f'set = ["task.teacher_forcing={name}"]\n'
             for name in ("1.0", "0.5")
         )
     )

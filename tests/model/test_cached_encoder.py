@@ -227,7 +227,7 @@ PROMPTS = [[5, 9, 7, 12], [6], [8, 20], [21, 5, 5, 14, 9, 10]]
 MARKS = SpecialIds(end=3, never=(0, 1, 2))
 SEARCHES = {
     "greedy": {},
-    "beams": {"beams": 3},
+    "beams": {"beam_size": 3},
     "drawn": {"sample": True, "temperature": 2.0, "seed": 4},
 }
 
@@ -299,7 +299,7 @@ def test_greedy_search_by_hand():
 
 @pytest.mark.parametrize("mix", ["weighted", (0, 1)], ids=str)
 def test_the_head_reads_the_layers_that_it_mixes(mix):
-    agree(causal(heads={"tokens": TokensConfig(mix=mix)}), {"beams": 2})
+    agree(causal(heads={"tokens": TokensConfig(mix=mix)}), {"beam_size": 2})
 
 
 def test_another_encoder_generates_with_the_tokens_that_it_borrows():
@@ -308,7 +308,7 @@ def test_another_encoder_generates_with_the_tokens_that_it_borrows():
     heads = {"next": TokensConfig(encoder="small")}
     torch.manual_seed(0)
     network = Network(Shape(encoders={"main": main, "small": other}, heads=heads)).eval()
-    agree(network, {"beams": 2}, head="next")
+    agree(network, {"beam_size": 2}, head="next")
 
 
 # Where it ends

@@ -38,7 +38,7 @@ STILL = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
 def masked_lm():
-    return MaskedLM(MaskSettings(rate=0.5), letters(23))
+    return MaskedLM(MaskSettings(mask_rate=0.5), letters(23))
 
 
 def batch_for(objective):

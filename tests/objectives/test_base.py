@@ -33,7 +33,7 @@ TEXTS = [around([7, 8], [9]), around([10], [11, 12, 13]), around([14, 15], [16, 
 @pytest.fixture(scope="module")
 def readers():
     words = letters(23)
-    return [MaskedLM(MaskSettings(rate=0.5), words), PairOrder(PairSettings(), words)]
+    return [MaskedLM(MaskSettings(mask_rate=0.5), words), PairOrder(PairSettings(), words)]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,10 @@ def test_a_batch_is_prepared_by_each_in_turn(readers, joint, batch):
 
 def test_the_main_question_comes_first_and_the_standard_form_is_at_fifteen_percent(readers, joint):
     terms = joint.describe()
-    assert [(t.name, t.asks) for t in terms] == [("mlm", "hidden tokens"), ("pair", "pairs")]
+    assert [(t.name, t.target) for t in terms] == [
+        ("mlm", "masked tokens"),
+        ("pair", "sentence pairs"),
+    ]
     assert [term.choices for term in terms] == [len(letters(23)), 2]
     assert joint.terms == ["mlm", "pair"]
     assert joint.chance == pytest.approx(math.log(23))
@@ -118,7 +121,7 @@ def test_the_main_question_comes_first_and_the_standard_form_is_at_fifteen_perce
     assert isinstance(standard, JointObjective)
     assert standard.readers[0].config == MaskSettings()
     assert standard.readers[1] is readers[1]
-    assert joint.readers[0].config.rate == 0.5, "what is trained stays as it is"
+    assert joint.readers[0].config.mask_rate == 0.5, "what is trained stays as it is"
 
 
 def test_the_heads_are_those_of_all(readers, joint):
@@ -172,7 +175,7 @@ def test_what_runs_the_network_in_its_own_way_has_no_pairs_beside_it(readers):
         pass
 
     for objective in (OwnPass(MaskSettings(), letters(23)), NoReader(Settings())):
-        says = f'{type(objective).__name__} runs the encoder in its own way.*data.pairs="off"'
+        says = f'{type(objective).__name__} overrides the encoder pass.*data.pairs="off"'
         with pytest.raises(SettingsError, match=says):
             objective.joined(readers[1:])
 
@@ -209,7 +212,7 @@ def test_what_cannot_share_the_pass_of_a_reader_is_refused_and_named(readers):
 
     others = OwnPass(PairSettings(), letters(23)), NoReader(Settings()), readers[0].joined([])
     for other in others:
-        says = f"{type(other).__name__} runs the encoder in its own way.* beside MaskedLM.*own"
+        says = f"{type(other).__name__} overrides the encoder pass.* with MaskedLM.*separate"
         with pytest.raises(SettingsError, match=says):
             readers[0].joined([readers[1], other])
 
@@ -286,7 +289,7 @@ def test_what_is_coupled_is_evaluated_batch_by_batch_and_has_no_loss_of_a_single
     vectors = network.encode(batch, places=batch.begins)
     found = objective(network, batch, {})
     torch.testing.assert_close(found["pull"], vectors.sum(dim=0).square().sum())
-    with pytest.raises(SettingsError, match="Coupled: its loss couples texts, and is not a sum"):
+    with pytest.raises(SettingsError, match="Coupled: the loss compares texts, so no record"):
         objective(network, batch, {}, each=True)
 
 
@@ -338,7 +341,7 @@ def test_only_who_wants_the_statistics_of_a_text_asks_for_them(network, readers)
     readers[0].joined(readers[1:]).begin(network, known)
     assert known.asked == 0
     assert torch.equal(network.heads["tokens"].bias, before)
-    wants = MaskedLM(MaskSettings(frequencies=True), letters(23))
+    wants = MaskedLM(MaskSettings(init_output_bias=True), letters(23))
     wants.joined(readers[1:]).begin(network, known)
     assert known.asked == 1
     shares = network.heads["tokens"].bias.softmax(dim=0).detach().numpy()
@@ -346,8 +349,8 @@ def test_only_who_wants_the_statistics_of_a_text_asks_for_them(network, readers)
 
 
 def test_without_a_corpus_nothing_is_known_of_words(network):
-    wants = MaskedLM(MaskSettings(frequencies=True), letters(23))
-    with pytest.raises(SettingsError, match="learns from no corpus, whose word frequencies"):
+    wants = MaskedLM(MaskSettings(init_output_bias=True), letters(23))
+    with pytest.raises(SettingsError, match="token frequencies are unknown"):
         wants.begin(network, TextStatistics())
 
 

@@ -122,7 +122,7 @@ def test_special_tokens_are_never_hidden_even_where_a_text_has_them():
     texts = [around(draw.integers(0, 12, 50).tolist()) for _ in range(400)]
     before = batch_of(texts)
     assert all((before.tokens == special).sum() > 400 for special in (UNKNOWN, MASK, SEP, CLS))
-    after = masked(rate=0.9).prepare(before, 1, 0.0)
+    after = masked(mask_rate=0.9).prepare(before, 1, 0.0)
     assert (after.labels["mlm_tokens"] >= 5).all()
     special = before.tokens < 5
     assert torch.equal(after.tokens[special], before.tokens[special])
@@ -137,7 +137,7 @@ def test_special_tokens_do_not_count_when_the_rate_is_reckoned():
 
 def test_special_tokens_are_known_wherever_they_stand_in_the_vocabulary():
     vocabulary = Vocabulary(["a", "b", "[MASK]", "c", "[SEP]", "[CLS]", "d", "[PAD]", "[UNK]"])
-    objective = MaskedLM(MaskSettings(rate=0.9), vocabulary)
+    objective = MaskedLM(MaskSettings(mask_rate=0.9), vocabulary)
     before = batch_of([around([0, 1, 3, 6, 2, 4, 5, 7, 8])] * 50)
     after = objective.prepare(before, 1, 0.0)
     assert set(after.labels["mlm_tokens"].tolist()) <= {0, 1, 3, 6}
@@ -195,7 +195,7 @@ def worded(count, *, seed=0):
 def words():
     """A hundred and twenty thousand tokens in words: before, after, and each word's places."""
     before = worded(2000)
-    after = masked(WIDE, whole_words=True).prepare(before, 1, 0.0)
+    after = masked(WIDE, whole_word_masking=True).prepare(before, 1, 0.0)
     tokens, glued = before.tokens.flatten().tolist(), before.continues.flatten().tolist()
     groups = []
     for at, (token, continues) in enumerate(zip(tokens, glued, strict=True)):
@@ -235,7 +235,9 @@ def test_a_hidden_word_is_treated_by_one_rule(words):
 
 def test_the_tokens_of_a_random_word_are_drawn_apart(words):
     before = words[0]
-    after = masked(WIDE, whole_words=True, mask_share=0.0, random_share=1.0).prepare(before, 1, 0.0)
+    after = masked(WIDE, whole_word_masking=True, mask_share=0.0, random_share=1.0).prepare(
+        before, 1, 0.0
+    )
     seen = after.tokens[asked(after)]
     assert len(seen.unique()) > 0.5 * len(seen)
 
@@ -264,7 +266,7 @@ def test_without_whole_words_words_are_torn(words):
 
 def test_words_of_one_token_are_hidden_as_tokens_are():
     batch = batch_of(random_texts(50, 60))
-    one, other = (masked(whole_words=w).prepare(batch, 1, 0.0) for w in (True, False))
+    one, other = (masked(whole_word_masking=w).prepare(batch, 1, 0.0) for w in (True, False))
     assert torch.equal(one.tokens, other.tokens)
 
 
@@ -272,7 +274,7 @@ def test_a_word_does_not_reach_over_an_unknown_token():
     """a [UNK] ##b: what continues after something that cannot be hidden is a word of its own."""
     text, flags = around([7, UNKNOWN, 8]), [False, False, True, True, False]
     batch = batch_of([text] * 2000, continues=[flags] * 2000)
-    found = asked(masked(rate=0.5, whole_words=True).prepare(batch, 1, 0.0))
+    found = asked(masked(mask_rate=0.5, whole_word_masking=True).prepare(batch, 1, 0.0))
     alone = sum(
         bool(found[row, start + 1]) != bool(found[row, start + 3])
         for row, start in zip(batch.row, batch.start, strict=True)
@@ -294,7 +296,7 @@ def test_words_of_chinese_that_were_given_by_spaces_are_hidden_whole(tmp_path):
     corpus = corpus_of(tmp_path, documents, tokenizer, words="spaces")
     stream = Stream(corpus, np.arange(60), ExampleSettings(pairs="off", short_share=0.0), 0, 128)
     batch = stream.batch([Cursor(0, row) for row in range(len(stream.epoch(0)))])
-    how = MaskSettings(whole_words=True)
+    how = MaskSettings(whole_word_masking=True)
     found = asked(MaskedLM(how, tokenizer.vocabulary).prepare(batch, 1, 0.0)).flatten()
     said = {word for sentences in documents for s in sentences for word in s.split()}
     ids, glued = batch.tokens.flatten().tolist(), batch.continues.flatten().tolist()
@@ -343,7 +345,7 @@ def scored():
     """A small network and a batch with two texts in a row."""
     network = tiny_network(bert_heads(tokens=True), vocab_size=SIZE, max_length=64)
     texts = [*random_texts(3, 25), *random_texts(2, 12)]
-    return network, masked(rate=0.3).prepare(batch_of(texts, row_length=45), 1, 0.0)
+    return network, masked(mask_rate=0.3).prepare(batch_of(texts, row_length=45), 1, 0.0)
 
 
 def states(network, batch):
@@ -415,10 +417,10 @@ def test_encoder_and_token_head_get_gradient_and_the_pooler_none(scored):
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"mask_share": 0.8, "random_share": 0.3}, "mask_share and random_share are shares of one"),
-        ({"rate": 0.0}, "'rate' is 0.0; "),
-        ({"rate": 1.0}, "'rate' is 1.0; "),
-        ({"whole_word": True}, "unknown key 'whole_word'; did you mean 'whole_words'?"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "mask_share and random_share add up to more"),
+        ({"mask_rate": 0.0}, "'mask_rate' is 0.0; "),
+        ({"mask_rate": 1.0}, "'mask_rate' is 1.0; "),
+        ({"whole_word": True}, "unknown key 'whole_word'; did you mean 'whole_word_masking'?"),
     ],
 )
 def test_a_wrong_setting_is_named(table, says):
@@ -429,23 +431,23 @@ def test_a_wrong_setting_is_named(table, says):
 
 def test_the_paper_is_the_default():
     how = MaskSettings()
-    assert (how.rate, how.mask_share, how.random_share) == (0.15, 0.8, 0.1)
-    assert not how.whole_words
+    assert (how.mask_rate, how.mask_share, how.random_share) == (0.15, 0.8, 0.1)
+    assert not how.whole_word_masking
 
 
 def test_padding_is_nobodys_text():
     texts = batch_of([around([7] * 3), around([8] * 9)], row_length=11)
-    batch = masked(rate=0.9).prepare(texts, 1, 0.0)
+    batch = masked(mask_rate=0.9).prepare(texts, 1, 0.0)
     assert (batch.tokens[batch.owner < 0] == PAD).all()
 
 
 def test_the_rate_may_change_over_the_run():
-    how = masked(rate=0.4, last_rate=0.2)
-    assert [how.rate(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.3, 0.2])
+    how = masked(mask_rate=0.4, final_mask_rate=0.2)
+    assert [how.mask_rate(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.3, 0.2])
     batch = batch_of(random_texts(40, 100))
     shares = [how.prepare(batch, 1, p).counts["mlm"] / (40 * 100) for p in (0.0, 1.0)]
     assert shares == pytest.approx([0.4, 0.2], abs=0.01)
-    assert how.config.rate == 0.4  # the objective itself stays as it is
-    assert masked(rate=0.4).rate(0.7) == 0.4
-    begun, ended = (masked(rate=0.4).prepare(batch, 1, p) for p in (0.0, 0.7))
+    assert how.config.mask_rate == 0.4  # the objective itself stays as it is
+    assert masked(mask_rate=0.4).mask_rate(0.7) == 0.4
+    begun, ended = (masked(mask_rate=0.4).prepare(batch, 1, p) for p in (0.0, 0.7))
     assert torch.equal(begun.tokens, ended.tokens)

@@ -36,12 +36,12 @@ def said(network, tokenizer, lengths, settings, numbers=None):
     [
         ([1, 2, 5], 32, {}, [12, 14, 20]),
         ([1, 2, 5], 13, {}, [12, 13, 13]),
-        ([1, 2, 5], 13, {"longest": 4}, [4, 4, 4]),
-        ([1, 2, 5], 13, {"longest": 40}, [13, 13, 13]),
+        ([1, 2, 5], 13, {"max_length": 4}, [4, 4, 4]),
+        ([1, 2, 5], 13, {"max_length": 40}, [13, 13, 13]),
         ([1, 2, 5], 1, {}, [1, 1, 1]),
     ],
 )
-@pytest.mark.parametrize("how", [{}, {"beams": 3}, {"sample": True}])
+@pytest.mark.parametrize("how", [{}, {"beam_size": 3}, {"sample": True}])
 def test_a_text_is_twice_as_long_as_its_source_and_ten_or_as_asked_or_what_the_decoder_holds(
     tokenizer, lengths, most, settings, limits, how
 ):
@@ -50,7 +50,7 @@ def test_a_text_is_twice_as_long_as_its_source_and_ten_or_as_asked_or_what_the_d
 
 
 def test_draws_go_by_the_number_of_a_text(tokenizer):
-    network, how = endless(32), SearchSettings(sample=True, longest=8)
+    network, how = endless(32), SearchSettings(sample=True, max_length=8)
     first, second, third = said(network, tokenizer, [4, 4, 4], how, [0, 1, 7])
     assert first != second, "alike, and drawn apart"
     assert said(network, tokenizer, [4, 4], how, [7, 0]) == [third, first]

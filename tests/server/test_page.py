@@ -10,7 +10,15 @@ from unmask.inspect.attribution import answer
 from unmask.model.config import SearchSettings
 from unmask.server.limits import Limits
 
-TABS = ["Fill", "Next sentence", "Classify", "Score", "Names", "Answer", "Translate"]
+TABS = [
+    "Fill",
+    "Next sentence",
+    "Classify",
+    "Score",
+    "Named entities",
+    "Question answering",
+    "Translate",
+]
 TABS += ["Similarity", "Attention", "Training", "Models"]
 
 
@@ -79,7 +87,7 @@ def test_the_answer_is_marked_in_the_passage(launched, server, served):
     passage = "𝒜 dog sat on the mat"
     truth = served["answers"].answer("the cat", passage)
     with page_of(launched) as page:
-        panel = tab(page, server.url, "Answer")
+        panel = tab(page, server.url, "Question answering")
         panel.get_by_label("Question").fill("the cat")
         panel.get_by_label("Passage").fill(passage)
         panel.get_by_role("button", name="Ask").click()
@@ -88,7 +96,7 @@ def test_the_answer_is_marked_in_the_passage(launched, server, served):
 
 def test_a_translation_comes_with_where_its_words_looked(launched, server, served):
     speaker = served["translator"].translator
-    (truth,) = speaker.translate(["the cat sat"], SearchSettings(beams=4), alignment=True)
+    (truth,) = speaker.translate(["the cat sat"], SearchSettings(beam_size=4), alignment=True)
     with page_of(launched) as page:
         panel = tab(page, server.url, "Translate")
         panel.get_by_label("Text").fill("the cat sat")
@@ -143,7 +151,7 @@ def test_names_are_marked_where_they_stand(launched, server, served):
     text = "the cat sat on the mat"
     truth = served["names"].entities(text).entities
     with page_of(launched) as page:
-        panel = tab(page, server.url, "Names")
+        panel = tab(page, server.url, "Named entities")
         panel.get_by_label("Text").fill(text)
         panel.get_by_role("button", name="Ask").click()
         wait_for_texts(panel.locator("mark"), [f"{name.text} {name.label}" for name in truth])
@@ -235,7 +243,7 @@ def test_names_are_marked_in_the_text_that_was_sent_whatever_is_typed_since(
 ):
     truth = served["names"].entities("the cat sat on the mat").entities
     with page_of(launched) as page:
-        panel = tab(page, server.url, "Names")
+        panel = tab(page, server.url, "Named entities")
         release = hold_first(page, "**/ask/ner")
         panel.get_by_label("Text").fill("the cat sat on the mat")
         panel.get_by_role("button", name="Ask").click()

@@ -228,7 +228,7 @@ def test_translations_are_those_of_python_with_where_their_words_looked(client, 
     texts = ["the cat sat", "", "a dog"]
     found = ask(client, "/translate", texts=texts, beams=2, alignment=True)
     speaker = served["translator"].translator
-    truth = list(speaker.translate(texts, SearchSettings(beams=2), alignment=True))
+    truth = list(speaker.translate(texts, SearchSettings(beam_size=2), alignment=True))
     assert [own["text"] for own in found] == [own.text for own in truth]
     assert [own["score"] for own in found] == pytest.approx([own.score for own in truth], abs=1e-5)
     assert found[1]["alignment"] is None

@@ -268,5 +268,5 @@ def test_a_metric_is_given_records_and_answers_and_stands_beside_the_tasks_own()
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.9", None])
 def test_a_metric_that_is_no_finite_number_is_refused(value):
     unmask.register("metric", "odd", lambda some, answers: value)
-    with pytest.raises(SettingsError, match="metric 'odd': returned .*; need a finite number"):
+    with pytest.raises(SettingsError, match="metric 'odd': returned .*; expected a finite number"):
         all_scores(TASK, records(), SAID, 0.5)

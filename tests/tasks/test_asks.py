@@ -62,16 +62,20 @@ def test_a_blank_line_is_an_empty_text_where_a_text_is_all_there_is():
 @pytest.mark.parametrize(
     ("kind", "line", "message"),
     [
-        (AskPassage, "who?", "'who?' is no JSON object; need a JSON object with question and con"),
-        (AskPassage, "  ", "the line is blank; need a JSON object with question and context."),
-        (AskPassage, '{"question": "who?"}', "'context' is None; need a text. Add it."),
-        (AskPassage, '{"question": " ", "context": "a"}', "'question' is ' '; need a text. Add it"),
+        (
+            AskPassage,
+            "who?",
+            "'who?' is not a JSON object; expected a JSON object with question and con",
+        ),
+        (AskPassage, "  ", "the line is blank; expected a JSON object with question and context."),
+        (AskPassage, '{"question": "who?"}', "'context' is None; expected a text."),
+        (AskPassage, '{"question": " ", "context": "a"}', "'question' is ' '; expected a text"),
         (AskPassage, '{"question": "a", "context": "b", "id": [4]}', "'id"),
-        (AskText, '{"text": 5}', "'text' is 5; need a text. Add it."),
-        (AskText, '{"text": ["a"]}', "'text' is ['a']; need a text. Add it."),
-        (AskText, '{"text": "a", "second": {}}', "'second' is {}; need a text. Add it."),
-        (AskText, '{"second": "b"}', "'text' is None; need a text. Add it."),
-        (AskText, "{}", "'text' is None; need a text. Add it."),
+        (AskText, '{"text": 5}', "'text' is 5; expected a text."),
+        (AskText, '{"text": ["a"]}', "'text' is ['a']; expected a text."),
+        (AskText, '{"text": "a", "second": {}}', "'second' is {}; expected a text."),
+        (AskText, '{"second": "b"}', "'text' is None; expected a text."),
+        (AskText, "{}", "'text' is None; expected a text."),
         (AskText, "{a brace", "double quotes (column 2). Fix it."),
         (AskText, '{"text": "a", "text": "b"}', "not valid JSON: the key 'text' is given twice"),
         (AskText, '{"text": "a\\ud800"}', "half a surrogate pair (\\ud800 to \\udfff); need"),
@@ -117,9 +121,9 @@ def test_columns_of_other_names_are_read_by_these():
     columns = Columns(text="review", second="answer")
     table = {"review": "x", "text": "not this", "answer": "y"}
     assert AskText.of_table(table, "here:1", columns) == AskText(text="x", second="y")
-    with pytest.raises(DataError, match="here:1: 'review' is None; need a text"):
+    with pytest.raises(DataError, match="here:1: 'review' is None; expected a text"):
         AskText.of_table({"text": "x"}, "here:1", columns)
-    with pytest.raises(DataError, match="here:1: 'review' is 3; need a text. Add it"):
+    with pytest.raises(DataError, match="here:1: 'review' is 3; expected a text"):
         AskText.of_table({"review": 3}, "here:1", columns)
 
 
@@ -166,7 +170,7 @@ def test_a_field_that_is_missing_is_named_with_those_that_exist():
     with pytest.raises(DataError) as error:
         AskTopic.of_line('{"text": "a cat"}', "here:1")
     assert str(error.value) == (
-        "here:1: 'topic' is None; need a text. Add it. The fields are text, topic, most (optional),"
+        "here:1: 'topic' is None; expected a text. The fields are text, topic, most (optional),"
         " style (optional), since (optional), exact; --column FIELD=COLUMN renames one."
     )
 
@@ -288,14 +292,14 @@ def test_a_bad_row_goes_to_the_watcher_and_the_others_are_asked(tmp_path):
     found = [(ask.text, where) for ask, where in rows(AskText, path, Columns(), watcher)]
     assert found == [("one", f"{path}:1"), ("four", f"{path}:4")]
     assert watcher.found == [
-        (f"{path}:2: 'text' is 2; need a text. Add it.", lines[1]),
+        (f"{path}:2: 'text' is 2; expected a text.", lines[1]),
         (
-            f"{path}:3: 'text' is None; need a text. Add it. The fields are text, second "
+            f"{path}:3: 'text' is None; expected a text. The fields are text, second "
             "(optional); --column FIELD=COLUMN renames one.",
             lines[2],
         ),
     ]
-    with pytest.raises(DataError, match=r":2: 'text' is 2; need a text. Add it"):
+    with pytest.raises(DataError, match=r":2: 'text' is 2; expected a text"):
         list(rows(AskText, path, Columns(), REFUSE))
 
 

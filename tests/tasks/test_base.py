@@ -73,7 +73,7 @@ def test_a_loss_is_asked_for_or_not_there(forward, task, words):
 
 
 def test_what_answers_at_once_has_no_session(forward, task, words):
-    with pytest.raises(SettingsError, match="classify: answers at once, not step by step"):
+    with pytest.raises(SettingsError, match="classify: answers cannot be generated step by step"):
         task.session(forward, [], Tokenizers(words, 8))
 
 
@@ -95,8 +95,10 @@ def test_only_the_worst_mistakes_are_kept_worst_first():
     wrong = [Mistake("here", str(i), "a", "b", float(i % 50)) for i in range(100)]
     kept = Detail(mistakes=wrong).mistakes
     assert len(kept) == 20
-    assert [mistake.badness for mistake in kept] == sorted((m.badness for m in kept), reverse=True)
-    assert kept[0].badness == 49.0
+    assert [mistake.severity for mistake in kept] == sorted(
+        (m.severity for m in kept), reverse=True
+    )
+    assert kept[0].severity == 49.0
 
 
 def test_agreement_is_the_share_of_answers_that_are_the_same(task):

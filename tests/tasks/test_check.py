@@ -21,15 +21,15 @@ def test_training_data_with_nothing_in_it_is_a_fault(task, tmp_path):
     for place, text in zip((path, train), FILES[task], strict=True):
         place.write_text(text)
     (fault,) = examine(path, task=task, train=train).faults
-    assert fault.startswith(f"{train}: nothing to learn from")
+    assert fault.startswith(f"{train}: no examples found")
 
 
 def test_the_order_of_several_labels_makes_no_other_answer(tmp_path):
     path = tmp_path / "data.jsonl"
     labels = ('["a", "b"]', '["b", "a"]', '["b"]')
     path.write_text("".join(f'{{"text": "the same", "label": {own}}}\n' for own in labels))
-    found = examine(path, task="classify", settings={"several": True})
-    torn = [line for line in found.warnings if "another answer" in line]
+    found = examine(path, task="classify", settings={"multi_label": True})
+    torn = [line for line in found.warnings if "a different label" in line]
     assert torn == [
-        f"{path}:3: the same text as {path}:1 with another answer: ['a', 'b'] there, ['b'] here"
+        f"{path}:3: the same text as {path}:1, with a different label: ['a', 'b'] there, ['b'] here"
     ]

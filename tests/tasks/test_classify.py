@@ -92,7 +92,7 @@ def test_the_loss_of_answers_is_the_loss_of_training(task, network_for, words, t
 
 
 def test_several_labels_are_those_above_the_threshold(tokens):
-    task = Classify(ClassifySettings(several=True, threshold=0.4), NAMES)
+    task = Classify(ClassifySettings(multi_label=True, threshold=0.4), NAMES)
     answer = task.decode(sample("x"), [], [np.array([[2.0, -0.3, -2.0]], np.float32)], tokens)
     assert answer.labels == ("bad", "good")  # sigmoid 0.88, 0.43, 0.12
     nothing = task.decode(sample("x"), [], [np.array([[-2.0, -3.0, -2.0]], np.float32)], tokens)
@@ -100,7 +100,7 @@ def test_several_labels_are_those_above_the_threshold(tokens):
 
 
 def test_the_loss_of_several_labels_by_hand(words, tokens):
-    task = Classify(ClassifySettings(several=True), NAMES)
+    task = Classify(ClassifySettings(multi_label=True), NAMES)
     some = [sample("good film", "good", "very"), Sample("bad", None, (), "here:2")]
     batch = task.batch(windows_of(task, some, words), tokens)
     scores = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, -0.5]])
@@ -134,7 +134,7 @@ def test_the_surest_mistakes_come_first(task):
     some = [sample("one", "bad"), sample("two", "bad"), sample("three", "good")]
     said = [Labels(("good",), {"good": p}) for p in (0.6, 0.9, 0.99)]
     detail = task.detail(some, said)
-    assert [(m.text, m.truth, m.said) for m in detail.mistakes] == [
+    assert [(m.text, m.truth, m.prediction) for m in detail.mistakes] == [
         ("two", "bad", "good"),
         ("one", "bad", "good"),
     ]
@@ -158,13 +158,15 @@ def test_a_label_seen_only_in_held_out_data_is_named(task):
 
 
 def test_one_label_alone_cannot_be_learned():
-    with pytest.raises(DataError, match="only the label 'bad' in 3 examples; need two at least"):
+    with pytest.raises(
+        DataError, match="only the label 'bad' in 3 examples; expected at least two"
+    ):
         Classify.learn(ClassifySettings(), [sample("x", "bad")] * 3)
 
 
 def test_numbers_with_a_point_are_for_regress():
     some = [sample("x", f"{i / 7:.3f}") for i in range(10)]
-    with pytest.raises(DataError, match="10 different numbers as labels.*use regress"):
+    with pytest.raises(DataError, match="are 10 different numbers.*use regress"):
         Classify.learn(ClassifySettings(), some)
 
 
@@ -172,8 +174,8 @@ def test_numbers_with_a_point_are_for_regress():
     ("text", "how", "labels"),
     [
         ("text,label\ncat,good\n", {}, [("good",)]),
-        ('text,label\ncat,"good, bad"\n', {"several": True}, [("good", "bad")]),
-        ("text,label\ncat,\n", {"several": True}, [()]),
+        ('text,label\ncat,"good, bad"\n', {"multi_label": True}, [("good", "bad")]),
+        ("text,label\ncat,\n", {"multi_label": True}, [()]),
     ],
 )
 def test_labels_are_read_from_a_table(tmp_path, text, how, labels):
@@ -185,9 +187,9 @@ def test_labels_are_read_from_a_table(tmp_path, text, how, labels):
 
 
 def test_a_label_that_is_given_twice_is_named():
-    how = ClassifySettings(several=True)
+    how = ClassifySettings(multi_label=True)
     with pytest.raises(DataError, match="here:1: the label 'good' is given twice"):
-        Classify.understand(how, Sample("x", None, ["bad", "good", "good"], "here:1"))
+        Classify.parse_label(how, Sample("x", None, ["bad", "good", "good"], "here:1"))
 
 
 def test_a_model_that_was_saved_is_the_same_task_again(task, tokens):
@@ -197,5 +199,5 @@ def test_a_model_that_was_saved_is_the_same_task_again(task, tokens):
 
     again = Classify.restore(shape_of(task), ClassifySettings())
     assert again.names == task.names
-    several = Classify(ClassifySettings(several=True), NAMES)
-    assert Classify.restore(shape_of(several), ClassifySettings()).config.several
+    several = Classify(ClassifySettings(multi_label=True), NAMES)
+    assert Classify.restore(shape_of(several), ClassifySettings()).config.multi_label

@@ -49,11 +49,11 @@ SEVERAL = texts(("bad", "good"), ("good",), (), ("very", "bad"), ("good",))
 CASES = {
     "classify": (Classify(ClassifySettings(), NAMES), ONE),
     "weighted and smoothed": (
-        Classify(ClassifySettings(smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
+        Classify(ClassifySettings(label_smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
         ONE,
     ),
     "several labels": (
-        Classify(ClassifySettings(several=True, smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
+        Classify(ClassifySettings(multi_label=True, label_smoothing=0.1), NAMES, [0.5, 1.0, 3.0]),
         SEVERAL,
     ),
     "regress": (Regress(RegressSettings()), texts(1.0, -2.0, 0.5, 3.0, 0.0)),
@@ -148,5 +148,7 @@ def test_a_task_without_losses_of_records_is_refused_and_named(network_for, word
 
     task = Plain(RegressSettings())
     _, batch, _ = batches(task, CASES["regress"][1], words)
-    with pytest.raises(SettingsError, match="regress: has no loss of a single record.*'losses' of"):
+    with pytest.raises(
+        SettingsError, match="regress: the loss of a single record is not.*'losses' to"
+    ):
         task.objective(network_for(task), batch, {}, each=True)

@@ -65,10 +65,10 @@ def test_of_a_long_sentence_every_word_is_judged_once(words, length, stride):
     task = Ner(NerSettings(stride=stride), TAGS)
     long = sentence(" ".join(["john", "unaffable", "cat"][i % 3] for i in range(length)))
     (windows,) = windows_of(task, [long], words, limit=12)
-    assert sorted(word for window in windows for word in window.about) == list(range(length))
+    assert sorted(word for window in windows for word in window.metadata) == list(range(length))
     for window in windows:
         assert len(window.ids) <= 12
-        for place, word in zip(window.places, window.about, strict=True):
+        for place, word in zip(window.places, window.metadata, strict=True):
             first = ["john", "un", "cat"][word % 3]
             assert words.vocabulary.tokens[window.ids[place]] == first
 
@@ -116,7 +116,7 @@ def test_names_are_stretches_of_the_text(task, words):
     for word, tag in enumerate([3, 4, 0, 0, 1, 0]):
         scores[word, tag] = 5.0
     answer = task.decode(
-        JOHN, [type("W", (), {"about": range(6)})], [scores], Tokenizers(words, 32)
+        JOHN, [type("W", (), {"metadata": range(6)})], [scores], Tokenizers(words, 32)
     )
     assert [(e.label, e.text, e.start, e.end) for e in answer.entities] == [
         ("PER", "john smith", 0, 10),

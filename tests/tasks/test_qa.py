@@ -60,14 +60,14 @@ def test_windows_of_a_long_passage_share_tokens_and_lose_none(task, words):
     seen = set()
     for window in windows:
         assert len(window.ids) <= 20
-        seen |= {tuple(stretch) for stretch in window.about}
+        seen |= {tuple(stretch) for stretch in window.metadata}
     assert len(seen) == 96
 
 
 def test_a_long_question_leaves_room_for_the_passage(task, words):
     (windows,) = windows_of(task, [question(text="when " * 100)], words, limit=20)
     assert all(len(w.ids) <= 20 for w in windows)
-    assert all(len(w.about) >= 1 for w in windows)
+    assert all(len(w.metadata) >= 1 for w in windows)
 
 
 def test_the_loss_is_over_the_tokens_of_each_window(task, network_for, words):
@@ -113,7 +113,7 @@ def test_an_answer_does_not_end_before_it_begins_nor_in_the_question(task, words
 
 
 def test_an_answer_is_no_longer_than_allowed(words):
-    task = Qa(QaSettings(longest_answer=2))
+    task = Qa(QaSettings(max_answer_length=2))
     record = question("october 1973")
     ((window,),) = windows_of(task, [record], words)
     found = task.decode(record, [window], [scored(window, 0, 5)], Tokenizers(words, 64))
@@ -124,7 +124,7 @@ def test_the_best_stretch_over_all_windows_wins(task, words):
     record = question("paris")
     (windows,) = windows_of(task, [record], words, limit=16)
     tables = [scored(w, 0, 0, value=1.0 + i) for i, w in enumerate(windows)]
-    best = windows[-1].about[0]
+    best = windows[-1].metadata[0]
     found = task.decode(record, windows, tables, Tokenizers(words, 64))
     assert (found.start, found.end) == best
 
@@ -149,11 +149,11 @@ def test_the_threshold_that_is_settled_is_the_best_of_all():
     records = [question("cat"), question(number=2), question("paris", number=3), question(number=4)]
     said = [made("cat", -3.0), made("dog", 2.0), made("paris", 1.0), made("mat", -1.0)]
     task = Qa(QaSettings(unanswerable=True))
-    settled, found = task.settle(records, said)
+    settled, found = task.choose_thresholds(records, said)
     best = settled.score(records, found)["f1"]
     for threshold in np.arange(-5, 5, 0.1):
         other = Qa(QaSettings(unanswerable=True, threshold=float(threshold)))
-        again = [other._decided(answer) for answer in said]
+        again = [other._with_threshold(answer) for answer in said]
         assert other.score(records, again)["f1"] <= best + 1e-9
     assert best == 0.75  # cat, paris and the second; the fourth is answered although it should not
 

@@ -41,17 +41,17 @@ def test_the_answer_is_the_number_as_it_is(tokens):
 
 @pytest.mark.parametrize(("label", "number"), [("1.5", 1.5), (3, 3.0), (-0.25, -0.25)])
 def test_numbers_are_understood_as_texts_and_as_numbers(label, number):
-    assert TASK.understand(TASK.config, told(label)) == number
+    assert TASK.parse_label(TASK.config, told(label)) == number
 
 
 @pytest.mark.parametrize("label", ["good", True, None, [1.0], "nan", "inf"])
 def test_what_is_no_number_is_refused_with_its_place(label):
     with pytest.raises(DataError, match="here:3: the score is"):
-        TASK.understand(TASK.config, told(label))
+        TASK.parse_label(TASK.config, told(label))
 
 
 def test_numbers_that_are_all_alike_cannot_be_learned():
-    with pytest.raises(DataError, match="the number is 2 in all 3 examples"):
+    with pytest.raises(DataError, match="the score is 2 in all 3 examples"):
         Regress.learn(RegressSettings(), [told(2.0)] * 3)
     assert isinstance(Regress.learn(RegressSettings(), [told(2.0), told(3.0)]), Regress)
 

@@ -63,8 +63,8 @@ def test_a_task_of_somebodys_own_is_found_where_its_plugin_is_given_and_else_nam
     with pytest.raises(SettingsError) as error:
         task_of(shape_of(heads), table, "here")
     assert str(error.value) == (
-        "here: the model was trained for the task 'mine', which is not known here. If it is one of "
-        "your own, give its file: --plugin FILE.py."
+        "here: the model was trained for an unknown task, 'mine'. If a plugin defines the task, "
+        "load it with --plugin FILE.py."
     )
     plugins.register("task", "mine", Mine)
     monkeypatch.setattr(Mine, "restore", classmethod(lambda cls, shape, config: cls(config)))
@@ -82,5 +82,5 @@ def test_a_model_of_several_tasks_is_none_of_one_and_says_where_those_are():
 
 @pytest.mark.parametrize("heads", [{}, bert_heads(tokens=True, pair=True)], ids=["none", "BERT's"])
 def test_a_model_that_was_not_fine_tuned_has_no_task(heads):
-    with pytest.raises(SettingsError, match="here: the model has no head of a task; it was not"):
+    with pytest.raises(SettingsError, match="here: the model has no task head: it is not"):
         task_of(shape_of(heads), None, "here")

@@ -31,7 +31,7 @@ from unmask.train.steps.base import MicroBatch, TrainingModule
 
 WORDS = Tokenizer(Vocabulary([*SPECIALS, *"abcde"]))
 BOTH = Tokenizers(WORDS, 16, WORDS)
-TASK = Translate(TranslateSettings(smoothing=0.0))
+TASK = Translate(TranslateSettings(label_smoothing=0.0))
 WIDTH, BATCH, UNSEEN = 64, 128, 400
 RATE = 2e-2
 

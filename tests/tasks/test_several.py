@@ -127,5 +127,5 @@ def test_steps_in_turn_are_those_of_adding_zero_times_every_head(made):
 
 
 def test_a_task_without_labels_is_not_one_of_several(made):
-    with pytest.raises(SettingsError, match=r"\[\[tasks\]\]: translate cannot be one of several"):
+    with pytest.raises(SettingsError, match=r"\[\[tasks\]\]: translate cannot share an encoder"):
         label_tasks({**made[0], "german": Translate(TranslateSettings())})

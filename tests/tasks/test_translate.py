@@ -119,7 +119,7 @@ def texts_heard(batch):
 
 def searching(network, both, settings, some):
     """A search for what a network says to texts, which has not begun."""
-    task = Translate(TranslateSettings()).searching(settings)
+    task = Translate(TranslateSettings()).with_search(settings)
     return task.session(LiveForward(network), some, both)
 
 
@@ -139,7 +139,7 @@ def translator(kind, both, **changes):
 
 def test_a_target_is_heard_from_its_beginning_and_answered_to_its_end(both, tokens):
     said = both.target.vocabulary
-    heard = [said.tokens[i] for i in tokens[0].heard]
+    heard = [said.tokens[i] for i in tokens[0].decoder_inputs]
     answers = [said.tokens[i] for i in tokens[0].answers]
     assert heard == ["[CLS]", "a", "man", "sits", "."]
     assert answers == ["a", "man", "sits", ".", "[SEP]"]
@@ -160,7 +160,7 @@ def test_a_source_without_a_target_is_only_read(both):
 
 def test_the_longer_side_decides_the_room(tokens):
     assert [len(own.ids) for own in tokens] == [6, 9, 5, 9, 5]
-    assert len(tokens[4].ids) == len(tokens[4].heard)
+    assert len(tokens[4].ids) == len(tokens[4].decoder_inputs)
 
 
 def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(both, tokens, rows):
@@ -169,7 +169,7 @@ def test_both_sides_of_a_pair_lie_in_the_same_row_with_the_same_owner(both, toke
     heard = batch.also[TARGET]
     sources, targets = texts_of(batch.owner, batch.index), texts_of(heard.owner, heard.index)
     for number, pair in enumerate([1, 4, 3, 0, 2]):
-        source, target = tokens[pair].source, tokens[pair].heard
+        source, target = tokens[pair].source, tokens[pair].decoder_inputs
         assert sources.apart(batch.tokens)[number, : len(source)].tolist() == source
         assert targets.apart(heard.tokens)[number, : len(target)].tolist() == target
     owners = [sorted(set(owner.tolist()) - {-1}) for owner in batch.owner]
@@ -185,7 +185,7 @@ def test_answers_are_in_the_order_of_their_places(both, tokens, rows):
     assert heard.labels[ANSWERS].tolist() == expected
     assert batch.counts == {NAME: len(expected)}
     words = heard.tokens.flatten()[heard.labels[PLACES]].tolist()
-    assert words == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].heard]
+    assert words == [word for pair in (1, 4, 3, 0, 2) for word in tokens[pair].decoder_inputs]
 
 
 def test_what_training_keeps_is_laid_out_as_before(both, tokens):
@@ -208,7 +208,7 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_pairs(kind, both, tokens, rows):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_cross_entropy_smoothed_in_training_only(kind, both, tokens):
     network = translator(kind, both, dropout=0.0, attention_dropout=0.0)
-    task, batch = Translate(TranslateSettings(smoothing=0.2)), batch_of(both, tokens)
+    task, batch = Translate(TranslateSettings(label_smoothing=0.2)), batch_of(both, tokens)
     scores = network.token_scores(decoder_states(network, batch), "decoder")
     answers = batch.also[TARGET].labels[ANSWERS]
     for training, smoothing in ((False, 0.0), (True, 0.2)):
@@ -220,7 +220,7 @@ def test_the_loss_is_cross_entropy_smoothed_in_training_only(kind, both, tokens)
 
 def test_the_loss_is_summed_over_all_words_whatever_the_batches(both, tokens, monkeypatch):
     network = translator("gru both", both)
-    task = Translate(TranslateSettings()).searching(SearchSettings(longest=2))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=2))
     pairs = [Pair(source, target, "here") for source, target in PAIRS]
 
     def measured(some):
@@ -247,7 +247,10 @@ def test_the_loss_is_summed_over_all_words_whatever_the_batches(both, tokens, mo
 def test_a_loss_is_measured_with_every_word_heard_as_it_should_be(both, tokens):
     network = translator("gru both", both)
     found = []
-    for settings in ({}, {"forcing": 0.3, "forcing_end": 0.0, "forcing_by": "sentence"}):
+    for settings in (
+        {},
+        {"teacher_forcing": 0.3, "final_teacher_forcing": 0.0, "teacher_forcing_by": "sentence"},
+    ):
         objective = NextToken(TranslateSettings(**settings), term=NAME)
         with torch.no_grad():
             found.append(Criterion(network, objective.standard())(batch_of(both, tokens)))
@@ -257,7 +260,7 @@ def test_a_loss_is_measured_with_every_word_heard_as_it_should_be(both, tokens):
 
 def test_the_loss_of_a_text_without_a_translation_is_unknown_and_that_of_others_as_ever(both):
     network = translator("gru both", both)
-    task = Translate(TranslateSettings()).searching(SearchSettings(longest=2))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=2))
     known, unknown = Pair(*PAIRS[0], "here"), Pair("der hund", None, "here")
     tallies, criterion = [], Criterion(network, task.objective)
     for some in ([known], [known, unknown]):
@@ -279,7 +282,7 @@ def test_forcing_every_word_step_by_step_is_forcing_all_at_once(kind, both, toke
     network = translator(kind, both)
     batch = batch_of(both, tokens)
     assert NextToken(TranslateSettings(), term=NAME).prepare(batch, 1, 0.5) is batch
-    how = TranslateSettings(forcing=1.0, forcing_end=0.0)
+    how = TranslateSettings(teacher_forcing=1.0, final_teacher_forcing=0.0)
     forced = with_forcing(batch, how, 0.0, seed=1)
     assert forced_of(forced).all()
     torch.testing.assert_close(
@@ -289,7 +292,7 @@ def test_forcing_every_word_step_by_step_is_forcing_all_at_once(kind, both, toke
 
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_who_is_never_forced_hears_only_its_own_words(kind, both, tokens):
-    network, how = translator(kind, both), TranslateSettings(forcing=0.0)
+    network, how = translator(kind, both), TranslateSettings(teacher_forcing=0.0)
     batch = with_forcing(batch_of(both, tokens), how, 0.0, seed=1)
     assert not forced_of(batch).any()
     free = decoder_states(network, batch)
@@ -299,7 +302,7 @@ def test_who_is_never_forced_hears_only_its_own_words(kind, both, tokens):
 
 
 def test_one_draw_for_each_sentence_forces_all_of_it_or_nothing(both, tokens):
-    how = TranslateSettings(forcing=0.5, forcing_by="sentence")
+    how = TranslateSettings(teacher_forcing=0.5, teacher_forcing_by="sentence")
     seen = set()
     for seed in range(20):
         batch = with_forcing(batch_of(both, tokens), how, 0.0, seed)
@@ -312,7 +315,7 @@ def test_one_draw_for_each_sentence_forces_all_of_it_or_nothing(both, tokens):
 
 
 def test_words_are_forced_by_themselves_as_often_as_wanted(both, tokens):
-    batch, how = batch_of(both, tokens * 100), TranslateSettings(forcing=0.3)
+    batch, how = batch_of(both, tokens * 100), TranslateSettings(teacher_forcing=0.3)
     batch = with_forcing(batch, how, 0.0, seed=5)
     assert float(forced_of(batch).float().mean()) == pytest.approx(0.3, abs=0.02)
     apart = texts_heard(batch).apart(forced_of(batch))
@@ -321,7 +324,10 @@ def test_words_are_forced_by_themselves_as_often_as_wanted(both, tokens):
 
 @pytest.mark.parametrize("by", ["step", "sentence"])
 def test_the_seed_of_the_batch_alone_decides_who_is_forced(by, both, tokens):
-    batch, how = batch_of(both, tokens), TranslateSettings(forcing=0.5, forcing_by=by)
+    batch, how = (
+        batch_of(both, tokens),
+        TranslateSettings(teacher_forcing=0.5, teacher_forcing_by=by),
+    )
 
     def drawn(seed):
         torch.rand(3)  # the generator that all share
@@ -332,29 +338,44 @@ def test_the_seed_of_the_batch_alone_decides_who_is_forced(by, both, tokens):
 
 
 def test_what_is_forced_follows_the_progress_of_the_run(both, tokens):
-    batch, how = batch_of(both, tokens * 100), TranslateSettings(forcing=0.9, forcing_end=0.1)
+    batch, how = (
+        batch_of(both, tokens * 100),
+        TranslateSettings(teacher_forcing=0.9, final_teacher_forcing=0.1),
+    )
     shares = [float(forced_of(with_forcing(batch, how, p, 3)).float().mean()) for p in (0.0, 1.0)]
     assert shares == pytest.approx([0.9, 0.1], abs=0.02)
 
 
 def test_forcing_moves_evenly_to_its_end():
-    how = TranslateSettings(forcing=1.0, forcing_end=0.2)
+    how = TranslateSettings(teacher_forcing=1.0, final_teacher_forcing=0.2)
     assert [how.forced(p) for p in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([1.0, 0.8, 0.6, 0.2])
-    assert TranslateSettings(forcing=0.4).forced(0.9) == pytest.approx(0.4)
+    assert TranslateSettings(teacher_forcing=0.4).forced(0.9) == pytest.approx(0.4)
     assert TranslateSettings().always
-    assert TranslateSettings(forcing_end=1.0).always
+    assert TranslateSettings(final_teacher_forcing=1.0).always
     assert not how.always
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"forcing_by": "sentence"}, "forcing_by is set, but every word is forced; lower forcing"),
-        ({"forcing": 1.5}, "'forcing' is 1.5; input should be less than or equal to 1"),
-        ({"forcing_end": -0.1}, "'forcing_end' is -0.1; input should be greater"),
-        ({"smoothing": 1.0}, "'smoothing' is 1.0; input should be less than 1"),
-        ({"forcing_by": "word"}, "'forcing_by' is 'word'; input should be 'step' or 'sentence'"),
-        ({"search": {"beam": 2}}, r"\[search\]: unknown key 'beam'; did you mean 'beams'"),
+        (
+            {"teacher_forcing_by": "sentence"},
+            "teacher_forcing_by is set, but every token is teacher-forced",
+        ),
+        (
+            {"teacher_forcing": 1.5},
+            "'teacher_forcing' is 1.5; input should be less than or equal to 1",
+        ),
+        (
+            {"final_teacher_forcing": -0.1},
+            "'final_teacher_forcing' is -0.1; input should be greater",
+        ),
+        ({"label_smoothing": 1.0}, "'label_smoothing' is 1.0; input should be less than 1"),
+        (
+            {"teacher_forcing_by": "word"},
+            "'teacher_forcing_by' is 'word'; input should be 'step' or 'sentence'",
+        ),
+        ({"search": {"beam": 2}}, r"\[search\]: unknown key 'beam'; did you mean 'beam_size'"),
         ({"search": {"seed": 2}}, "seed is set, but it only applies to sampling"),
     ],
 )
@@ -393,7 +414,7 @@ def test_no_special_token_but_the_end_is_ever_said(both, tokens):
 def test_texts_are_answered_in_their_order_whatever_their_rows(kind, both, tokens, rows):
     network = translator(kind, both, init_std=0.5)
     numbered = [replace(own, number=n) for n, own in enumerate(tokens)]
-    for how in (SearchSettings(longest=6), SearchSettings(longest=6, sample=True)):
+    for how in (SearchSettings(max_length=6), SearchSettings(max_length=6, sample=True)):
         rows()
         alone = [said_of(network, both, how, [own])[0] for own in numbered]
         for plan in ([[4, 3], [1], [0, 2]], [[3, 0, 4, 1, 2]]):
@@ -433,7 +454,7 @@ def test_a_text_that_is_too_long_is_answered_in_parts_and_its_loss_unknown(both)
     assert task.split_texts == 1
     refusing = Translate(TranslateSettings(), split=False)
     with pytest.raises(
-        DataError, match=r"text 2: 12 tokens; the model holds 8.*without --no-split"
+        DataError, match=r"text 2: 12 tokens; the model's maximum is 8.*remove --no-split"
     ):
         list(refusing.windows([Pair("hund", None, "a:1"), long], small))
 
@@ -478,10 +499,10 @@ def test_the_score_of_parts_is_that_of_all_their_words_and_only_a_whole_has_word
     assert task.decode(record, [], [], both) == EMPTY
 
 
-@pytest.mark.parametrize("how", [{}, {"beams": 3}, {"sample": True, "seed": 2}])
+@pytest.mark.parametrize("how", [{}, {"beam_size": 3}, {"sample": True, "seed": 2}])
 def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
     network = translator("gru attention", both, init_std=0.5)
-    task = Translate(TranslateSettings()).searching(SearchSettings(longest=5, **how))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=5, **how))
     pairs = [Pair(source, None, "here") for source, _ in PAIRS] + [Pair("", None, "here")]
     whole = [answer for _, answer in answer_records(LiveForward(network), both, task, pairs)]
     growing, steps = task.stream(LiveForward(network), pairs, both), 0
@@ -498,7 +519,7 @@ def test_an_answer_that_grows_ends_as_the_whole_one(how, both):
 
 def test_greedy_words_only_ever_grow(both):
     network = translator("gru attention", both, init_std=0.5)
-    task = Translate(TranslateSettings()).searching(SearchSettings(longest=6))
+    task = Translate(TranslateSettings()).with_search(SearchSettings(max_length=6))
     asked = [Pair(PAIRS[1][0], None, "here")]
     growing, seen = task.stream(LiveForward(network), asked, both), []
     while not growing.done:
@@ -510,11 +531,11 @@ def test_greedy_words_only_ever_grow(both):
 
 
 def test_a_question_brings_its_own_search(both):
-    task = Translate(TranslateSettings(search=SearchSettings(beams=2)), split=False)
-    asked = task.asked(AskTranslation(text="hund", beams=5, penalty=0.5))
-    assert asked.config.search == SearchSettings(beams=5, penalty=0.5)
+    task = Translate(TranslateSettings(search=SearchSettings(beam_size=2)), split=False)
+    asked = task.with_options(AskTranslation(text="hund", beams=5, penalty=0.5))
+    assert asked.config.search == SearchSettings(beam_size=5, length_penalty=0.5)
     assert not asked.split
-    assert task.config.search.beams == 2
+    assert task.config.search.beam_size == 2
 
 
 def test_the_decoder_is_shaped_like_the_encoder_where_nothing_else_is_given(both):
@@ -531,16 +552,17 @@ def test_the_decoder_is_shaped_like_the_encoder_where_nothing_else_is_given(both
 
 
 @pytest.mark.parametrize(
-    ("given", "fed"),
+    ("given", "inputs"),
     [
-        ({}, "all words at once"),
-        ({"cell": "gru", "feeds": "nothing"}, "no word"),
-        ({"cell": "gru", "feeds": "context"}, "no word"),
+        ({}, "all target tokens at once"),
+        ({"cell": "gru", "feeds": "nothing"}, "no tokens"),
+        ({"cell": "gru", "feeds": "context"}, "no tokens"),
     ],
 )
-def test_who_hears_none_of_its_own_words_is_forced_always_or_never(given, fed, both):
-    half = Translate(TranslateSettings(forcing=0.5))
-    with pytest.raises(SettingsError, match=f"task.forcing is 0.5, but this decoder is fed {fed}"):
+def test_who_hears_none_of_its_own_words_is_forced_always_or_never(given, inputs, both):
+    half = Translate(TranslateSettings(teacher_forcing=0.5))
+    says = f"task.teacher_forcing is 0.5, but this decoder reads {inputs}"
+    with pytest.raises(SettingsError, match=says):
         half.heads(tiny_config(), both, given)
     assert Translate(TranslateSettings()).heads(tiny_config(), both, given)
     assert half.heads(tiny_config(), both, {"cell": "gru", "feeds": "word"})
@@ -556,7 +578,7 @@ def test_a_network_with_a_decoder_is_a_translator(both):
 def test_every_pair_to_learn_from_has_a_translation():
     task = Translate(TranslateSettings())
     task.check([Pair("hund", "dog", "a:1")])
-    with pytest.raises(DataError, match="a:2: no translation; need it to learn or to score"):
+    with pytest.raises(DataError, match="a:2: no translation; training"):
         task.check([Pair("hund", "dog", "a:1"), Pair("katze", None, "a:2")])
 
 
@@ -570,7 +592,7 @@ def test_translations_are_scored_as_sacrebleu_does():
     said = [Translation(truth[0].upper(), 0.0), Translation("nothing of it", 0.0)]
     detail = task.detail(pairs, said)
     assert [mistake.where for mistake in detail.mistakes] == ["a:2", "a:1"]
-    assert detail.mistakes[1].badness == pytest.approx(0.0)
+    assert detail.mistakes[1].severity == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -610,7 +632,7 @@ def test_four_pairs_are_learned_by_heart(kind, both, tokens):
     sizes = {"vocab_size": len(both.source.vocabulary), "dropout": 0.0, "attention_dropout": 0.0}
     own = {"vocab_size": len(both.target.vocabulary), "layers": 1, **own}
     network = tiny_translator(own, layers=1, **encoder, **sizes)
-    task = Translate(TranslateSettings(smoothing=0.0))
+    task = Translate(TranslateSettings(label_smoothing=0.0))
     learner = TrainingModule(network, task.objective).train()
     optimizer = make_optimizer(learner, OptimizerSettings(learning_rate=2e-2, weight_decay=0.0))
     batch = batch_of(both, tokens[:4])
@@ -621,6 +643,6 @@ def test_four_pairs_are_learned_by_heart(kind, both, tokens):
         if result.loss < 0.05:
             break
     network.eval()
-    for how in (SearchSettings(), SearchSettings(beams=3)):
+    for how in (SearchSettings(), SearchSettings(beam_size=3)):
         said = [detokenized(one.words, both) for one in said_of(network, both, how, tokens[:4])]
         assert said == [detokenized(own.answers[:-1], both) for own in tokens[:4]]

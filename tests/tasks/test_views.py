@@ -41,13 +41,13 @@ CASES = {
         LabelsView(chosen=["good"], shares={"good": 0.9, "bad": 0.1}),
     ),
     "several labels": (
-        Classify(ClassifySettings(several=True), ["bad", "good"]),
+        Classify(ClassifySettings(multi_label=True), ["bad", "good"]),
         TEXT,
         Labels(("good", "bad"), {"good": 0.9, "bad": 0.6}),
         LabelsView(chosen=["good", "bad"], shares={"good": 0.9, "bad": 0.6}),
     ),
     "no label": (
-        Classify(ClassifySettings(several=True), ["bad", "good"]),
+        Classify(ClassifySettings(multi_label=True), ["bad", "good"]),
         TEXT,
         Labels((), {"good": 0.4, "bad": 0.1}),
         LabelsView(chosen=[], shares={"good": 0.4, "bad": 0.1}),

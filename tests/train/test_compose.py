@@ -135,8 +135,8 @@ def test_the_vocabulary_is_the_corpuss():
     ("objective", "says"),
     [
         ({"name": "mlmm"}, "unknown objective 'mlmm'; did you mean 'mlm'?"),
-        ({"name": "mlm", "rat": 0.2}, "unknown key 'rat'; did you mean 'rate'?"),
-        ({"name": "mlm", "rate": 2.0}, "'rate' is 2.0; "),
+        ({"name": "mlm", "rat": 0.2}, "unknown key 'rat'; did you mean 'mask_rate'?"),
+        ({"name": "mlm", "mask_rate": 2.0}, "'mask_rate' is 2.0; "),
     ],
     ids=str,
 )
@@ -238,7 +238,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, says):
         ),
         ({"model": {"layers": 2}}, "model.layers (was 1, is now 2)"),
         ({"model": {"norm": "pre"}}, "model.norm (was None, is now 'pre')"),
-        ({"objective": {"name": "mlm", "rate": 0.2}}, "objective.rate (was 0.15, is now 0.2)"),
+        (
+            {"objective": {"name": "mlm", "mask_rate": 0.2}},
+            "objective.mask_rate (was 0.15, is now 0.2)",
+        ),
         (
             {"schedule": {"phases": [{"length": 16, "batch_tokens": 512}]}},
             "schedule.phases.0.batch_tokens (was 256, is now 512)",
@@ -374,9 +377,19 @@ def _has(table, name) -> bool:
 
 # The settings of the first version
 
+CORPUS = {"examples": "data", "phases": "schedule.phases"}
 FILES = {  # a file of the first version, whose it is, the same file now, and the names that moved
-    "bert": (PRETRAIN, BERT, "bert", {"examples": "data", "phases": "schedule.phases"}),
-    "budget": (PRETRAIN, BUDGET, "budget", {"examples": "data", "phases": "schedule.phases"}),
+    "bert": (PRETRAIN, BERT, "bert", {**CORPUS, "objective.rate": "objective.mask_rate"}),
+    "budget": (
+        PRETRAIN,
+        BUDGET,
+        "budget",
+        {
+            **CORPUS,
+            "objective.rate": "objective.mask_rate",
+            "objective.frequencies": "objective.init_output_bias",
+        },
+    ),
     "qa": (
         FINETUNE,
         QA,
@@ -393,6 +406,7 @@ FILES = {  # a file of the first version, whose it is, the same file now, and th
         GRU,
         "gru",
         {
+            "task.smoothing": "task.label_smoothing",
             "decoder": "model.decoder",
             "vocabulary": "tokenizer",
             "tune.batch": "loop.batch_size",
@@ -567,7 +581,7 @@ FULL = {  # recipes with objective and task settings of their own
             "seed": 5,
             "model": {"size": "tiny", "positions": "t5", "reach": 64, "window": 9},
             "data": {"pairs": "sop", "copies": 2},
-            "objective": {"name": "mlm", "rate": 0.3, "last_rate": 0.1, "whole_words": True},
+            "objective": {"name": "mlm", "mask_rate": 0.3, "final_mask_rate": 0.1},
             "optimizer": {"kind": "muon", "momentum": 0.9, "muon_factor": 2.0, "epsilon": 1e-9},
             "schedule": {
                 "minutes": 1.5,
@@ -604,7 +618,11 @@ FULL = {  # recipes with objective and task settings of their own
         TRANSLATE,
         {
             "model": {"width": 32, "layers": 1, "heads": 1, "inner_width": 32, "cell": "gru"},
-            "task": {"smoothing": 0.2, "forcing": 0.5, "search": {"beams": 3, "penalty": 0.5}},
+            "task": {
+                "label_smoothing": 0.2,
+                "teacher_forcing": 0.5,
+                "search": {"beam_size": 3, "length_penalty": 0.5},
+            },
             "tokenizer": {"size": 60, "joint": False, "cased": True},
             "schedule": {"epochs": 0.5},
         },
@@ -632,20 +650,20 @@ def test_the_settings_of_objectives_and_tasks_are_stored_whole():
     pre, tuned, several, translated = (
         scope.table(compose(scope, given)) for scope, given in FULL.values()
     )
-    assert pre["objective"]["last_rate"] == 0.1
+    assert pre["objective"]["final_mask_rate"] == 0.1
     assert set(pre["objective"]) == {"name", *MaskSettings.model_fields}
     assert tuned["task"]["stride"] == 17
     assert set(tuned["task"]) >= {"name"} | {
         name for name, field in QaSettings.model_fields.items() if field.default is not None
     }
     assert several["tasks"][0]["task"]["balance"] == "labels"
-    assert translated["task"]["search"]["beams"] == 3
-    assert translated["task"]["forcing"] == 0.5
+    assert translated["task"]["search"]["beam_size"] == 3
+    assert translated["task"]["teacher_forcing"] == 0.5
 
 
 def test_the_settings_of_objectives_and_tasks_are_typed():
     pre, tuned, several, translated = (compose(scope, given) for scope, given in FULL.values())
-    assert pre.objective.settings == MaskSettings(rate=0.3, last_rate=0.1, whole_words=True)
+    assert pre.objective.settings == MaskSettings(mask_rate=0.3, final_mask_rate=0.1)
     assert tuned.task.settings == QaSettings(stride=17)
     assert several.tasks[0].task.settings == ClassifySettings(balance="labels")
     assert isinstance(translated.task.settings, TranslateSettings)

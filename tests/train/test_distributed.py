@@ -93,7 +93,7 @@ def close(one: Path, other: Path, kind: str, names: list[str]) -> None:
 
 def test_two_processes_find_the_losses_of_one(one, two):
     assert len(metrics(two)) == 50
-    close(one, two, "train", ["mlm", "pair", "norm", "rate", "tokens"])
+    close(one, two, "train", ["mlm", "pair", "grad_norm", "learning_rate", "tokens"])
     close(one, two, "eval", ["mlm", "mlm_accuracy", "pair", "unigram_loss", "unigram_accuracy"])
 
 
@@ -125,7 +125,7 @@ def test_shared_weights_learn_what_whole_ones_do(corpus, one, tmp_path):
     with single_threaded():
         alone = runner(corpus, tmp_path)("alone", **short)
     finished(started(corpus, tmp_path, "shard", "--shard", **short))
-    close(alone, tmp_path / "shard", "train", ["mlm", "pair", "norm"])
+    close(alone, tmp_path / "shard", "train", ["mlm", "pair", "grad_norm"])
     close(alone, tmp_path / "shard", "eval", ["mlm", "pair"])
     whole, shared = (
         load_state(tmp_path / n / "checkpoints" / "step-10") for n in ("alone", "shard")
@@ -174,7 +174,7 @@ def test_sequences_that_two_cannot_share_evenly_are_learned_as_by_one(corpus, tm
     said = finished(started(corpus, tmp_path, "two", **odd))
     assert "loop.micro_batches is raised from 1 to 2" in said
     assert len(metrics(tmp_path / "two")) == 5
-    close(alone, tmp_path / "two", "train", ["mlm", "pair", "norm", "tokens"])
+    close(alone, tmp_path / "two", "train", ["mlm", "pair", "grad_norm", "tokens"])
 
 
 def test_unequal_numbers_of_micro_batches_are_learned_as_by_one(corpus, tmp_path):
@@ -183,7 +183,7 @@ def test_unequal_numbers_of_micro_batches_are_learned_as_by_one(corpus, tmp_path
     with single_threaded():
         alone = runner(corpus, tmp_path)("alone", **odd, loop={"micro_batches": 3})
     finished(started(corpus, tmp_path, "two", **odd, loop={"micro_batches": 3}))
-    close(alone, tmp_path / "two", "train", ["mlm", "pair", "norm", "tokens"])
+    close(alone, tmp_path / "two", "train", ["mlm", "pair", "grad_norm", "tokens"])
 
 
 def test_fewer_sequences_than_processes_are_refused(corpus, tmp_path):

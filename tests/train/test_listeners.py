@@ -20,7 +20,7 @@ def callback(monkeypatch):
 
 
 def test_a_callback_gets_each_entry_as_it_is():
-    seen, entry = [], {"step": 1, "blanks": [{"guesses": ["a"]}]}
+    seen, entry = [], {"step": 1, "masked_predictions": [{"predictions": ["a"]}]}
     observer = CallbackListener("mine", seen.append, print)
     observer(entry)
     assert dict(seen[0]) == entry
@@ -28,12 +28,12 @@ def test_a_callback_gets_each_entry_as_it_is():
 
 
 def test_it_cannot_change_what_is_recorded():
-    entry = {"step": 1, "blanks": [{"guesses": ["a"]}]}
+    entry = {"step": 1, "masked_predictions": [{"predictions": ["a"]}]}
     told = json.dumps(entry)
 
     def meddle(given):
-        given["blanks"][0]["guesses"].append("b")
-        given["blanks"].clear()
+        given["masked_predictions"][0]["predictions"].append("b")
+        given["masked_predictions"].clear()
 
     said = []
     CallbackListener("meddle", meddle, said.append)(entry)

@@ -164,7 +164,7 @@ def test_each_step_is_in_the_metrics_once_after_a_resumption(run, whole):
     folder = run("again", resume=True)
     assert [entry["step"] for entry in metrics(folder)] == list(range(1, STEPS + 1))
     assert [entry["step"] for entry in metrics(folder, "eval")] == [0, 4, 8]
-    timed = {"seconds", "tokens_a_second"}
+    timed = {"seconds", "tokens_per_second"}
     for kind in ("train", "eval"):
         for one, other in zip(metrics(folder, kind), metrics(whole, kind), strict=True):
             assert {k: v for k, v in one.items() if k not in timed} == {
@@ -343,7 +343,7 @@ def test_a_run_saves_when_the_time_has_come(run):
 
 def test_the_rate_of_every_step_is_the_schedules(run):
     folder = run(schedule={"steps": 10, "warmup": 0.2}, optimizer={"learning_rate": 0.01})
-    rates = [entry["rate"] for entry in metrics(folder)]
+    rates = [entry["learning_rate"] for entry in metrics(folder)]
     expected = [0.0025, 0.0075, *(0.01 * (1 - (i + 0.5 - 2) / 8) for i in range(2, 10))]
     assert rates == pytest.approx(expected)  # at the middle of each step
     assert rates == pytest.approx(
@@ -387,8 +387,8 @@ def test_a_run_of_minutes_ends_in_time_with_its_rate_at_the_end(run, clock):
     folder = run(schedule={"steps": None, "minutes": 0.05}, evaluate={"times": 2})
     entries = metrics(folder)
     assert 3.0 <= entries[-1]["seconds"] < 3.1
-    assert entries[-1]["rate"] < 0.2 * max(entry["rate"] for entry in entries)
-    assert entries[0]["rate"] > 0.0
+    assert entries[-1]["learning_rate"] < 0.2 * max(entry["learning_rate"] for entry in entries)
+    assert entries[0]["learning_rate"] > 0.0
     assert (folder / "model").exists()
 
 
@@ -407,7 +407,7 @@ def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatc
         folder = run(str(minutes), said=said, schedule=timed)
         first = metrics(folder, "eval")[0]["seconds"]
         assert least <= first < least + 0.2
-        rates = [entry["rate"] for entry in metrics(folder, "train")]
+        rates = [entry["learning_rate"] for entry in metrics(folder, "train")]
         assert rates[0] < 0.01 * max(rates), "and the rate still rises from the first step on"
         told = [line for line in said if line.startswith("set-up took 0.0 of 0.01 minutes")]
         assert len(told) == (minutes == 0.01)

@@ -71,8 +71,12 @@ def test_bert_is_the_objective_of_the_paper(paper):
     mlm, pairs = objective.readers
     assert isinstance(mlm, MaskedLM)
     assert isinstance(pairs, PairOrder)
-    assert (mlm.config.rate, mlm.config.mask_share, mlm.config.random_share) == (0.15, 0.8, 0.1)
-    assert not mlm.config.whole_words
+    assert (mlm.config.mask_rate, mlm.config.mask_share, mlm.config.random_share) == (
+        0.15,
+        0.8,
+        0.1,
+    )
+    assert not mlm.config.whole_word_masking
     assert (paper.data.pairs, paper.data.short_share) == ("nsp", 0.1)
     assert heads.keys() == {"tokens", "pooler", "pair"}
 
@@ -214,14 +218,14 @@ def test_an_evaluation_of_a_short_run_is_short_by_hand():
         return held_out(recipe(schedule=schedule, evaluate={"times": times, "tokens": tokens}))
 
     # 2,000 steps of 3,200 tokens, at a third of the cost, a tenth of them in 20 parts.
-    assert held(2000, 20, 10**6)._most() == 96_000
-    assert held(2000, 20, 50_000)._most() == 50_000, "no more than was asked"
-    assert held(10, 20, 10**6)._most() == 8192, "but enough to tell anything"
+    assert held(2000, 20, 10**6)._max_tokens() == 96_000
+    assert held(2000, 20, 50_000)._max_tokens() == 50_000, "no more than was asked"
+    assert held(10, 20, 10**6)._max_tokens() == 8192, "but enough to tell anything"
 
 
 def test_an_evaluation_of_a_timed_run_is_as_long_as_was_asked():
     schedule = {"steps": None, "minutes": 1.0}
-    assert held_out(recipe(schedule=schedule, evaluate={"tokens": 777}))._most() == 777
+    assert held_out(recipe(schedule=schedule, evaluate={"tokens": 777}))._max_tokens() == 777
 
 
 def test_two_phases_count_by_their_shares():
@@ -232,7 +236,7 @@ def test_two_phases_count_by_their_shares():
     made = recipe(
         schedule={"steps": 2000, "phases": phases}, evaluate={"times": 20, "tokens": 10**6}
     )
-    assert held_out(made)._most() == round(0.3 * (1000 * 3200 + 1000 * 6400) / 20)
+    assert held_out(made)._max_tokens() == round(0.3 * (1000 * 3200 + 1000 * 6400) / 20)
 
 
 def settings_in(hint: object) -> type[Settings] | None:

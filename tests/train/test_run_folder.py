@@ -32,6 +32,7 @@ from unmask.train.run_folder import (
     begin,
     environment,
     open_run,
+    read_metrics,
     stored_recipe,
 )
 
@@ -165,8 +166,8 @@ OTHER = {
     "pairs": ({"data": {"pairs": "off"}}, r"data.pairs \(was 'nsp', is now 'off'\)"),
     "held out": ({"data": {"held_out": 5}}, r"data.held_out \(was 10, is now 5\)"),
     "masking": (
-        {"objective": {"name": "mlm", "rate": 0.2}},
-        r"objective.rate \(was 0.15, is now 0.2\)",
+        {"objective": {"name": "mlm", "mask_rate": 0.2}},
+        r"objective.mask_rate \(was 0.15, is now 0.2\)",
     ),
     "rate": (
         {"optimizer": {"learning_rate": 0.5}},
@@ -195,7 +196,7 @@ def test_another_setting_is_refused_by_name(run, finished, what):
 
 def test_a_setting_spelled_out_is_the_one_left_out(run, finished):
     said = []
-    spelled = {"model": {"dropout": 0.1, "norm": "post"}, "objective": {"rate": 0.15}}
+    spelled = {"model": {"dropout": 0.1, "norm": "post"}, "objective": {"mask_rate": 0.15}}
     run(resume=True, said=said, **SHORT, **spelled)
     assert "resuming from step 2" in said
 
@@ -405,7 +406,7 @@ def test_a_wrong_recipe_begins_no_run(run, corpus, tmp_path):
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"data": {"held_out": 60}}, "documents, of which one in 60 is held out"),
+        ({"data": {"held_out": 60}}, "one in 60 of [0-9]+ documents is held out"),
         ({"shard": True}, "--shard: needs more than one process"),
         ({"data": {"held_out": 0}, "pairs from one": True}, "needs at least two"),
     ],
@@ -418,3 +419,42 @@ def test_a_run_that_cannot_be_begins_no_run(run, tmp_path, how, says):
     with pytest.raises(ValueError, match=says):
         run(schedule={"steps": 2}, **how)
     assert steps_saved(run(**SHORT)) == [2]
+
+
+def test_the_metrics_of_the_first_version_are_read_under_the_present_keys(tmp_path):
+    entries = [
+        {"kind": "train", "step": 1, "rate": 0.1, "norm": 2.0, "tokens_a_second": 5.0},
+        {
+            "kind": "eval",
+            "step": 1,
+            "how": {"": {"name": "qa"}},
+            "asks": {"mlm": "hidden tokens"},
+            "evaluated": 64,
+            "blanks": [{"text": "a [MASK]", "truth": "b", "guesses": [["b", 0.5]]}],
+        },
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert read_metrics(tmp_path) == [
+        {
+            "kind": "train",
+            "step": 1,
+            "learning_rate": 0.1,
+            "grad_norm": 2.0,
+            "tokens_per_second": 5.0,
+        },
+        {
+            "kind": "eval",
+            "step": 1,
+            "task_settings": {"": {"name": "qa"}},
+            "targets": {"mlm": "hidden tokens"},
+            "evaluated_tokens": 64,
+            "masked_predictions": [{"text": "a [MASK]", "truth": "b", "predictions": [["b", 0.5]]}],
+        },
+    ]
+
+
+def test_a_term_with_a_former_key_as_its_name_keeps_it(tmp_path):
+    entry = {"kind": "train", "step": 1, "rate": 3.0, "learning_rate": 0.1, "grad_norm": 2.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(entry))
+    assert read_metrics(tmp_path) == [entry]

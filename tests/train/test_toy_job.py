@@ -196,7 +196,7 @@ def test_two_processes_agree_with_one(whole, tmp_path, flags):
     assert '"processes": 2' in facts
     assert f'"shard": {"true" if flags else "false"}' in facts
     for alone, shared in zip(metrics(whole), metrics(tmp_path / "two"), strict=True):
-        for name in ("next", "norm", "tokens"):
+        for name in ("next", "grad_norm", "tokens"):
             assert shared[name] == pytest.approx(alone[name], abs=CLOSE)
     one, two = (load_state(f / "checkpoints" / f"step-{STEPS}") for f in (whole, tmp_path / "two"))
     found = two.network.state_dict()

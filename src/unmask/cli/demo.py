@@ -105,7 +105,7 @@ def run_demo(
     last = of_kind(metrics, "eval")[-1]
     result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
     done("pre-train", result)
-    show_predictions(last["blanks"], say)
+    show_predictions(last["masked_predictions"], say)
 
     step("What pre-training buys: which library does a sentence document?")
     accuracies = compare(model, label(seen, unseen, size), size, out, say)
@@ -251,7 +251,7 @@ def show_predictions(blanks: Sequence[dict[str, Any]], say: Say) -> None:
     """Print predictions for masked tokens of held-out sentences."""
     say("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
     for case in blanks:
-        guesses = ", ".join(f"{token} {share:.0%}" for token, share in case["guesses"])
+        guesses = ", ".join(f"{token} {share:.0%}" for token, share in case["predictions"])
         say(f"   {case['text'].replace('[MASK]', '____')}\n      {case['truth']}:  {guesses}")
 
 

@@ -44,47 +44,53 @@ class BestStep(Evaluator):
 
     def __init__(
         self,
-        exam: TaskScorer,
+        scorer: TaskScorer,
         recipe: Recipe,
         site: Site,
         tokens: Tokenizers,
         provenance: dict[str, Any],
     ) -> None:
-        self.exam, self.site, self.tokens, self.provenance = exam, site, tokens, provenance
+        self.scorer, self.site, self.tokens, self.provenance = scorer, site, tokens, provenance
         self.folder, self.group = site.folder, site.processes
         self.times, self.patience = recipe.evaluate.times, recipe.evaluate.patience
         self.history: list[Entry] = []  # all evaluations, as recorded in the metrics
-        self.shown: dict[str, TaskScores] | None = None  # of the best step, to report
+        self.best_scores: dict[str, TaskScores] | None = None  # of the best step, to report
 
     def evaluate(self, network: Network, objective: Objective, position: Position) -> Entry:
         """Score the network, log the scores, and save the model if it is the best so far."""
         standard = objective.standard().to(self.group.device).eval()
-        measured, losses = self.exam.measure(network, standard)
+        measured, losses = self.scorer.measure(network, standard)
         scores = {
-            metric_name(name, what): value
-            for name, scored in measured.items()
-            for what, value in scored.scores.items()
+            metric_name(name, metric): value
+            for name, task_scores in measured.items()
+            for metric, value in task_scores.scores.items()
         }
         entry: Entry = {"tokens": position.tokens, **scores, "loss": mean(losses)}
-        entry[METRIC] = mean(scored.scores[scored.metric] for scored in measured.values())
-        entry["how"] = {name: self._settings_of(scored) for name, scored in measured.items()}
+        entry[METRIC] = mean(
+            task_scores.scores[task_scores.metric] for task_scores in measured.values()
+        )
+        entry["task_settings"] = {
+            name: self._settings_of(task_scores) for name, task_scores in measured.items()
+        }
         self.history.append({"step": position.step, **entry})
         # Saving ends in a barrier, so the first process decides for all of them.
         better = self.group.agree(self._best() is self.history[-1])
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        mark = " (the best so far)" if better and position.step else ""
-        said = f"held-out loss {entry['loss']:.4f}, {shown}{mark}"
-        self.folder.say(f"step {position.step}: {said}")
+        listed = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        suffix = " (the best so far)" if better and position.step else ""
+        message = f"held-out loss {entry['loss']:.4f}, {listed}{suffix}"
+        self.folder.say(f"step {position.step}: {message}")
         if better:
-            self._keep(position.step, network, entry)
-            self.shown = measured
+            self._save_best(position.step, network, entry)
+            self.best_scores = measured
         return entry
 
     def best(self, position: Position) -> Best:
         """Return the step with the highest main metric, with its model folder and scores."""
         entry = self._best()
-        scores = {k: v for k, v in entry.items() if isinstance(v, float)}
-        return Best(entry["step"], self._place(entry["step"]), scores, entry["how"])
+        scores = {name: value for name, value in entry.items() if isinstance(value, float)}
+        return Best(
+            entry["step"], self._model_folder(entry["step"]), scores, entry["task_settings"]
+        )
 
     def stop(self) -> bool:
         """Whether the last `patience` evaluations have brought no improvement."""
@@ -96,12 +102,15 @@ class BestStep(Evaluator):
     def report(self) -> None:
         """Write the report of the run so far, with the answers of its best step."""
         # After a resume the answers are gone, since metrics hold only scores: compute them again.
-        if self.shown is None and self.history:
+        if self.best_scores is None and self.history:
             best = self._best()
-            network = load_folder(self._place(best["step"])).network
-            measured, _ = self.exam.measure(network.to(self.group.device), None)
-            self.shown = {name: _stored(name, scored, best) for name, scored in measured.items()}
-        write_report(self.folder, scored=self.shown or {})
+            network = load_folder(self._model_folder(best["step"])).network
+            measured, _ = self.scorer.measure(network.to(self.group.device), None)
+            self.best_scores = {
+                name: _with_recorded_scores(name, task_scores, best)
+                for name, task_scores in measured.items()
+            }
+        write_report(self.folder, scored=self.best_scores or {})
 
     def restore(self, entries: Sequence[Entry]) -> None:
         """Take over the evaluations of a resumed run, and remove models that it does not need."""
@@ -123,47 +132,57 @@ class BestStep(Evaluator):
 
     def _remove_others(self) -> None:
         # The run itself, at its present step, and each checkpoint that it may resume from.
-        ends = [math.inf, *map(_step, self.folder.checkpoints.glob("step-*"))]
-        before = [[entry for entry in self.history if entry["step"] <= end] for end in ends]
-        needed = {self._best(entries)["step"] for entries in before if entries}
+        last_steps = [math.inf, *map(_step_of, self.folder.checkpoints.glob("step-*"))]
+        histories = [
+            [entry for entry in self.history if entry["step"] <= last_step]
+            for last_step in last_steps
+        ]
+        needed = {self._best(entries)["step"] for entries in histories if entries}
         for path in [*(self.folder.path / BEST).glob("step-*")]:
-            if _step(path) not in needed:
+            if _step_of(path) not in needed:
                 shutil.rmtree(path)
 
-    def _place(self, step: int) -> Path:
+    def _model_folder(self, step: int) -> Path:
         return self.folder.path / BEST / f"step-{step}"
 
-    def _best(self, among: Sequence[Entry] = ()) -> Entry:
+    def _best(self, entries: Sequence[Entry] = ()) -> Entry:
         """Return the first evaluation with the highest metric; step 0 only if there is no other."""
-        return max(among or self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
+        return max(entries or self.history, key=lambda entry: (entry["step"] > 0, entry[METRIC]))
 
-    def _settings_of(self, scored: TaskScores) -> dict[str, Any]:
+    def _settings_of(self, task_scores: TaskScores) -> dict[str, Any]:
         """Return the task table that a model folder stores."""
-        settings = scored.settings.model_dump()
-        return {"name": scored.name, "length": self.tokens.max_length, **settings}
+        settings = task_scores.settings.model_dump()
+        return {"name": task_scores.name, "length": self.tokens.max_length, **settings}
 
-    def _keep(self, step: int, network: Network, entry: Entry) -> None:
-        target = self._place(step)
+    def _save_best(self, step: int, network: Network, entry: Entry) -> None:
+        target = self._model_folder(step)
         if self.folder.writes and not target.exists():
             self.folder.claim(f"{BEST}/{target.name}")
-            scores = {k: v for k, v in entry.items() if isinstance(v, float) and k != METRIC}
+            scores = {
+                name: value
+                for name, value in entry.items()
+                if isinstance(value, float) and name != METRIC
+            }
             save_folder(
                 target,
                 network,
                 self.tokens.source,
                 target=self.tokens.target,
-                task=entry["how"].get(""),
+                task=entry["task_settings"].get(""),
                 provenance={**self.provenance, "step": step, "scores": scores},
             )
             self.saved()
         self.group.wait()
 
 
-def _stored(name: str, scored: TaskScores, entry: Entry) -> TaskScores:
+def _with_recorded_scores(name: str, scored: TaskScores, entry: Entry) -> TaskScores:
     """Replace scores by the recorded ones, some of which only the objective can compute."""
-    found = {what: entry.get(metric_name(name, what), v) for what, v in scored.scores.items()}
-    return replace(scored, scores=found)
+    scores = {
+        metric: entry.get(metric_name(name, metric), value)
+        for metric, value in scored.scores.items()
+    }
+    return replace(scored, scores=scores)
 
 
-def _step(path: Path) -> int:
+def _step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))

@@ -31,7 +31,7 @@ class MaskedToken(TypedDict):
 
     text: str
     truth: str
-    guesses: list[tuple[str, float]]  # pairs are lists in JSON
+    predictions: list[tuple[str, float]]  # pairs are lists in JSON
 
 
 class Evaluation:
@@ -49,11 +49,12 @@ class Evaluation:
         self.terms, self.processes = objective.describe(), processes
         # Always the first rows of epoch 0: the same examples in every evaluation.
         rows = min(max(tokens // stream.length, 1), len(stream.epoch(0)))
-        taken = [Cursor(0, row) for row in range(rows)]
-        groups = [taken[i : i + micro_rows] for i in range(0, rows, micro_rows)]
-        mine = groups[processes.rank :: processes.world]
+        cursors = [Cursor(0, row) for row in range(rows)]
+        groups = [cursors[i : i + micro_rows] for i in range(0, rows, micro_rows)]
+        own_groups = groups[processes.rank :: processes.world]
         self.batches = [
-            objective.prepare(stream.batch(g), counter_rng.key(SEED), 0.0) for g in mine
+            objective.prepare(stream.batch(group), counter_rng.key(SEED), 0.0)
+            for group in own_groups
         ]
         self.tokens = rows * stream.length
 
@@ -64,25 +65,25 @@ class Evaluation:
         sums: Counter[str] = Counter()
         with torch.no_grad():
             for batch in self.batches:
-                found: Sums = objective(network, batch.to(self.processes.device), companions)
-                sums.update({name: float(value) for name, value in found.items()})
+                batch_sums: Sums = objective(network, batch.to(self.processes.device), companions)
+                sums.update({name: float(value) for name, value in batch_sums.items()})
                 sums.update({f"count {name}": count for name, count in batch.counts.items()})
         scores: dict[str, float] = {}
         for term in self.terms:
             # A process without batches has no sums of its own, but takes part in each total.
             names = (term.name, term.name + CORRECT, f"count {term.name}")
-            own = [*(sums[name] for name in names), float(names[1] in sums)]
-            loss, right, count, judged = self.processes.total(own)
+            values = [*(sums[name] for name in names), float(names[1] in sums)]
+            loss, correct, count, has_accuracy = self.processes.total(values)
             scores[term.name] = loss / max(count, 1.0)
-            if judged:
-                scores[f"{term.name}_accuracy"] = right / max(count, 1.0)
+            if has_accuracy:
+                scores[f"{term.name}_accuracy"] = correct / max(count, 1.0)
         return scores
 
     def answers(self) -> NDArray[np.int64]:
         """Return the labels of the masked tokens in this process's batches."""
         name = self.terms[0].tokens
-        found = [] if name is None else [batch.labels[name].numpy() for batch in self.batches]
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+        labels = [] if name is None else [batch.labels[name].numpy() for batch in self.batches]
+        return np.concatenate(labels) if labels else np.zeros(0, dtype=np.int64)
 
 
 def baselines(
@@ -93,15 +94,15 @@ def baselines(
     The second only where tokens are predicted. Its frequencies are counted on the whole corpus,
     held-out text included.
     """
-    found = {"ln_v": math.log(choices)} if choices else {}
+    scores = {"ln_v": math.log(choices)} if choices else {}
     # Summed first: a process without labels must still take part in the total below.
     if not processes.total([len(answers)])[0]:
-        return found
-    shares = corpus.frequencies
-    loss = float(-np.log(shares[answers]).sum())
-    right = float((answers == shares.argmax()).sum())
-    loss, right, count = processes.total([loss, right, len(answers)])
-    return {**found, "unigram_loss": loss / count, "unigram_accuracy": right / count}
+        return scores
+    frequencies = corpus.frequencies
+    loss = float(-np.log(frequencies[answers]).sum())
+    correct = float((answers == frequencies.argmax()).sum())
+    loss, correct, count = processes.total([loss, correct, len(answers)])
+    return {**scores, "unigram_loss": loss / count, "unigram_accuracy": correct / count}
 
 
 class MaskedTokens:
@@ -114,21 +115,25 @@ class MaskedTokens:
 
     def __call__(self, network: Network, device: torch.device) -> list[MaskedToken]:
         """Return the three best predictions for each masked token."""
-        found: list[MaskedToken] = []
-        names = self.tokenizer.vocabulary.tokens
+        predictions: list[MaskedToken] = []
+        vocabulary = self.tokenizer.vocabulary.tokens
         for ids, place, truth in self.cases:
             tokens = torch.tensor([ids], device=device)
             index = torch.arange(len(ids), device=device)[None]
-            nothing = torch.zeros_like(tokens)
+            zeros = torch.zeros_like(tokens)
             with torch.no_grad():
-                hidden = network.states_for(TOKENS, PlainRows(tokens, nothing, index, nothing))
-                shares = network.token_scores(hidden[:, place]).softmax(dim=-1)[0]
-            best = shares.topk(3)
-            pairs = zip(best.indices, best.values, strict=True)
-            guesses = [(names[int(i)], round(float(p), 4)) for i, p in pairs]
+                hidden = network.states_for(TOKENS, PlainRows(tokens, zeros, index, zeros))
+                probabilities = network.token_scores(hidden[:, place]).softmax(dim=-1)[0]
+            top = probabilities.topk(3)
+            pairs = zip(top.indices, top.values, strict=True)
+            best_tokens = [
+                (vocabulary[int(id)], round(float(probability), 4)) for id, probability in pairs
+            ]
             shown = self.tokenizer.decode(ids[1:-1], keep_special=True)
-            found.append({"text": shown, "truth": names[truth], "guesses": guesses})
-        return found
+            predictions.append(
+                {"text": shown, "truth": vocabulary[truth], "predictions": best_tokens}
+            )
+        return predictions
 
     def _case(self, batch: Batch) -> tuple[list[int], int, int] | None:
         """Cut out a passage around the first suitable masked token of a batch; None without one.
@@ -142,19 +147,22 @@ class MaskedTokens:
             return None
         places: list[int] = batch.labels[self.term.places].tolist()
         answers: list[int] = batch.labels[self.term.tokens].tolist()
-        hidden = dict(zip(places, answers, strict=True))
+        originals = dict(zip(places, answers, strict=True))
         tokens: list[int] = batch.tokens.flatten().tolist()
-        for at, truth in hidden.items():
+        for place, truth in originals.items():
             word = vocabulary.tokens[truth]
-            row = at // width * width  # first token of the row: the passage must not leave it
-            begin, end = at - 12, at + 10
-            if tokens[at] != vocabulary.mask or begin <= row or end >= row + width:
+            row = place // width * width  # first token of the row: the passage must not leave it
+            begin, end = place - 12, place + 10
+            if tokens[place] != vocabulary.mask or begin <= row or end >= row + width:
                 continue
-            around = [hidden.get(i, tokens[i]) for i in range(begin, end)]
-            around[at - begin] = vocabulary.mask
-            whole = word.isalpha() and not any(
-                vocabulary.tokens[around[i]].startswith(CONTINUATION) for i in (0, at - begin + 1)
+            passage = [originals.get(i, tokens[i]) for i in range(begin, end)]
+            passage[place - begin] = vocabulary.mask
+            is_whole_word = word.isalpha() and not any(
+                vocabulary.tokens[passage[i]].startswith(CONTINUATION)
+                for i in (0, place - begin + 1)
             )
-            if whole and not {vocabulary.cls, vocabulary.sep, vocabulary.pad} & set(around):
-                return [vocabulary.cls, *around, vocabulary.sep], at - begin + 1, truth
+            if is_whole_word and not {vocabulary.cls, vocabulary.sep, vocabulary.pad} & set(
+                passage
+            ):
+                return [vocabulary.cls, *passage, vocabulary.sep], place - begin + 1, truth
         return None

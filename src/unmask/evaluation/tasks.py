@@ -59,31 +59,34 @@ class HeldOutRecords:
         """Score the network on every task; see `TaskScorer`."""
         measured, losses = {}, []
         for name, part in self.parts.items():
-            own = part_of(network, [name]) if name else network
-            known = Criterion(own, objective, self.companions) if objective else None
-            measured[name], loss = self._scored(part, self.records[name], own, known)
+            part_network = part_of(network, [name]) if name else network
+            criterion = Criterion(part_network, objective, self.companions) if objective else None
+            measured[name], loss = self._scored(part, self.records[name], part_network, criterion)
             losses.append(loss)
         return measured, losses
 
     def _scored(
-        self, part: Labelled, records: Sequence[Any], network: Network, known: Criterion | None
+        self, part: Labelled, records: Sequence[Any], network: Network, criterion: Criterion | None
     ) -> tuple[TaskScores, float]:
-        tally, rank, world = AnswerCounts(), self.processes.rank, self.processes.world
-        own = answer_records(
+        counts, rank, world = AnswerCounts(), self.processes.rank, self.processes.world
+        own_answers = answer_records(
             LiveForward(network),
             self.tokens,
             part.task,
             records[rank::world],
-            known=known,
-            tally=tally,
+            known=criterion,
+            tally=counts,
             numbers=count(rank, world),  # the numbers that one process would count
         )
-        given = gathered([answer for _, answer in own], part.task.answers, self.processes)
-        total, number = self.processes.total([fsum(tally.losses), float(sum(tally.counts))])
+        answers = gathered([answer for _, answer in own_answers], part.task.answers, self.processes)
+        total, label_count = self.processes.total([fsum(counts.losses), float(sum(counts.counts))])
         # Thresholds and the like are fitted here, so scores are those of the best choice.
-        task, said = part.task.settle(records, given)
-        loss = total / max(number, 1)
-        scores, detail = all_scores(task, records, said, loss), task.detail(records, said)
+        task, settled_answers = part.task.choose_thresholds(records, answers)
+        loss = total / max(label_count, 1)
+        scores, detail = (
+            all_scores(task, records, settled_answers, loss),
+            task.detail(records, settled_answers),
+        )
         return TaskScores(task.name, task.metric, task.config, scores, detail), loss
 
 
@@ -91,28 +94,30 @@ def chosen(part: Labelled, tokens: Tokenizers, most: int) -> Sequence[Any]:
     """Select the held-out records to answer: all, or the first ones if answers are generated."""
     if not part.task.generates:
         return part.dev
-    records, total = [], 0
+    records, total_tokens = [], 0
     for record, windows in part.task.windows(part.dev, tokens, learn=True):
-        size = sum(len(window.ids) for window in windows)
-        total += size
+        record_tokens = sum(len(window.ids) for window in windows)
+        total_tokens += record_tokens
         # At least the first record counts, however long it is.
-        if windows and total <= max(most, size):
+        if windows and total_tokens <= max(most, record_tokens):
             records.append(record)
     if not records:
-        raise DataError(f"no example of the held-out ones has at most {tokens.max_length} tokens.")
+        raise DataError(f"no held-out example has at most {tokens.max_length} tokens.")
     return records
 
 
-def gathered(own: Sequence[Any], kind: type, processes: Processes) -> list[Any]:
+def gathered(own_answers: Sequence[Any], answer_class: type, processes: Processes) -> list[Any]:
     """Gather the answers of all processes, which have every n-th record each, in record order."""
     if processes.world == 1:
-        return list(own)
-    adapter: TypeAdapter[object] = TypeAdapter(kind)
+        return list(own_answers)
+    adapter: TypeAdapter[object] = TypeAdapter(answer_class)
     shares = [
         [adapter.validate_python(answer) for answer in json.loads(payload)]
-        for payload in processes.gather(json.dumps(list(own), default=asdict).encode("utf-8"))
+        for payload in processes.gather(
+            json.dumps(list(own_answers), default=asdict).encode("utf-8")
+        )
     ]
-    found: list[object] = [None] * sum(map(len, shares))
+    answers: list[object] = [None] * sum(map(len, shares))
     for rank, share in enumerate(shares):
-        found[rank :: processes.world] = share
-    return found
+        answers[rank :: processes.world] = share
+    return answers

@@ -42,7 +42,7 @@ def read_records(
     task.Ask.check_columns(columns, labelled=False)
     if file_format(source, None) == ".txt":  # standard input, too
         return _from_lines(task, str(source), columns, watcher)
-    columns, notes = task.noted([source], columns, labelled=False)
+    columns, notes = task.resolve_columns([source], columns, labelled=False)
     for note in notes:
         say(f"{source}: {note}")
     return task.questions(source, columns, watcher)
@@ -78,7 +78,7 @@ def evaluate_file(
     """
     task = task or model.task
     task.Ask.check_columns(columns, labelled=True)
-    columns, notes = task.noted(sources, columns)
+    columns, notes = task.resolve_columns(sources, columns)
     for note in notes:
         say(f"{sources[0]}: {note}")
     # Metrics such as F1 and BLEU need all records and answers at once.

@@ -19,15 +19,16 @@ from unmask.system.errors import SettingsError
 from unmask.tasks.labels import LabelTask, SupervisedObjective, heads_of, label_tasks
 from unmask.text.tokens import Tokenizers
 from unmask.train.compose import Scope
-from unmask.train.evaluator import METRIC
+from unmask.train.evaluator import METRIC, OLD_KEYS
 from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
 from unmask.train.site import Site
 
 # A task's name is also a key in the metrics and the name of a module: these are taken by entries
 # of the metrics, and `training` by torch.nn.Module.
-TAKEN = {"kind", "step", "loss", "norm", "rate", "tokens", "seconds", "tokens_a_second", METRIC}
-TAKEN.add("training")
+TAKEN = {"kind", "step", "loss", "tokens", "seconds", METRIC, "training"}
+# Former keys are refused too, because readers of the metrics take them for the present ones.
+TAKEN |= {key for keys in OLD_KEYS.values() for names in keys.items() for key in names}
 
 
 class MultiTask:

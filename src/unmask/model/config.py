@@ -4,8 +4,8 @@ The upper limits are far above any published BERT. They keep a hostile or mistyp
 allocating more memory than a machine has.
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -254,25 +254,33 @@ class ModelConfig(Settings):
 class SearchSettings(Settings):
     """Settings of text generation: greedy, beam search or sampling."""
 
-    beams: Annotated[int, Field(ge=1, le=64)] = 1  # beam size; 1 is greedy
-    # Divide log-probabilities by length^penalty: 0 favours short texts, 1 compares means per token.
-    penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
-    longest: Count | None = None  # tokens; None: 10 more than twice the source
+    beam_size: Annotated[int, Field(ge=1, le=64)] = 1  # 1 is greedy
+    # Log-probabilities are divided by length^length_penalty: 0 favours short texts, 1 compares
+    # means per token.
+    length_penalty: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
+    max_length: Count | None = None  # tokens; None: 10 more than twice the source
     sample: bool = False  # draw tokens by their probability
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # below 1 favours likely tokens
     top_k: Annotated[int, Field(ge=0)] = 0  # draw among the k most likely tokens; 0: all
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # fewest tokens with this probability
     seed: Annotated[int, Field(ge=0)] = 0
 
+    old_names: ClassVar[Mapping[str, str]] = {
+        "beams": "beam_size",
+        "penalty": "length_penalty",
+        "longest": "max_length",
+    }
+
     @model_validator(mode="after")
     def _sampling_fits(self) -> Self:
         if not self.sample:
             why = "it only applies to sampling; set sample = true."
             refuse_unread(self, "temperature", "top_k", "top_p", "seed", why=why)
-        if self.beams == 1:
-            refuse_unread(self, "penalty", why="it only applies to beam search; set beams above 1.")
-        if self.sample and self.beams > 1:
-            raise ValueError("sample cannot be combined with beams above 1. Set only one of them.")
+        if self.beam_size == 1:
+            why = "greedy search compares nothing; use a beam size above 1."
+            refuse_unread(self, "length_penalty", why=why)
+        if self.sample and self.beam_size > 1:
+            raise ValueError("sampling and beam search exclude each other. Use one of them.")
         return self
 
 

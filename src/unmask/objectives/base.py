@@ -37,7 +37,7 @@ class Term:
     """Description of a loss term, for evaluation, checks and reports."""
 
     name: str
-    asks: str  # what is predicted, in words for reports
+    target: str  # what is predicted, as reports name it
     choices: int | None = None  # number of classes, if the term has an accuracy
     tokens: str | None = None  # if tokens are predicted: name of the label that has them
     places: str | None = None  # ... and of the label with their flat indices in the batch
@@ -49,7 +49,7 @@ class TextStatistics:
     @property
     def frequencies(self) -> NDArray[np.float64]:
         """Relative frequency of each token of the vocabulary.  [V]"""
-        raise SettingsError("this run learns from no corpus, whose word frequencies are unknown.")
+        raise SettingsError("token frequencies are unknown: this run does not train on a corpus.")
 
 
 class Objective(nn.Module):
@@ -129,7 +129,7 @@ class Objective(nn.Module):
             raise NotImplementedError
         if each:
             raise SettingsError(
-                f"{type(self).__name__}: its loss couples texts, and is not a sum over records."
+                f"{type(self).__name__}: the loss compares texts, so no record has its own loss."
             )
         return self.couple(self.encode(network, batch), batch)
 
@@ -163,8 +163,8 @@ class Objective(nn.Module):
     def joined(self, others: "Sequence[Objective]") -> "Objective":
         """Join this and other objectives into one that runs the encoder once."""
         raise SettingsError(
-            f"{type(self).__name__} runs the encoder in its own way, so that the order of pairs "
-            'cannot be learned beside it. Set data.pairs="off".'
+            f"{type(self).__name__} overrides the encoder pass, so it cannot be combined with "
+            'sentence-pair prediction. Set data.pairs="off".'
         )
 
 
@@ -201,8 +201,8 @@ class PlaceObjective(Objective):
                 or type(other).forward is not PlaceObjective.forward
             ):
                 raise SettingsError(
-                    f"{type(other).__name__} runs the encoder in its own way, so that it cannot be "
-                    f"learned beside {type(self).__name__}. Train it in a run of its own."
+                    f"{type(other).__name__} overrides the encoder pass, so it cannot be combined "
+                    f"with {type(self).__name__}. Train it in a separate run."
                 )
             readers.append(other)
         return JointObjective(readers)
@@ -215,20 +215,26 @@ class JointObjective(Objective):
         super().__init__(readers[0].config, readers[0].vocabulary)
         self.readers = nn.ModuleList(readers)
 
-    def _each(self) -> list[PlaceObjective]:
+    def _readers(self) -> list[PlaceObjective]:
         return [reader for reader in self.readers if isinstance(reader, PlaceObjective)]
 
     def describe(self) -> list[Term]:
         """Return the terms of all objectives, those of the first one first."""
-        return [term for reader in self._each() for term in reader.describe()]
+        return [term for reader in self._readers() for term in reader.describe()]
 
     def heads(self, shape: Shape) -> Heads:
         """Return the heads of all objectives."""
-        return {name: own for reader in self._each() for name, own in reader.heads(shape).items()}
+        return {
+            name: head for reader in self._readers() for name, head in reader.heads(shape).items()
+        }
 
     def encoders(self, shape: Shape) -> dict[str, ModelConfig]:
         """Return the additional encoders of all objectives."""
-        return {n: own for reader in self._each() for n, own in reader.encoders(shape).items()}
+        return {
+            name: config
+            for reader in self._readers()
+            for name, config in reader.encoders(shape).items()
+        }
 
     def publish(self) -> dict[str, Sequence[str]]:
         """Return the folders of all objectives; one of the same name has the parts of each.
@@ -236,54 +242,62 @@ class JointObjective(Objective):
         An empty list of parts means the whole network, and stays empty.
         """
         folders: dict[str, Sequence[str]] = {}
-        for reader in self._each():
-            for folder, names in reader.publish().items():
-                before = folders.get(folder, names)
-                some = bool(before and names)
-                folders[folder] = tuple(dict.fromkeys([*before, *names])) if some else ()
+        for reader in self._readers():
+            for folder, parts in reader.publish().items():
+                earlier = folders.get(folder, parts)
+                partial = bool(earlier and parts)
+                folders[folder] = tuple(dict.fromkeys([*earlier, *parts])) if partial else ()
         return folders
 
     def build(self, shape: Shape, companions: Companions) -> None:
         """Create the parameters of all objectives."""
-        for reader in self._each():
+        for reader in self._readers():
             reader.build(shape, companions)
 
     def companions(self) -> dict[str, str]:
         """Return the companions of all objectives."""
-        return {name: path for reader in self._each() for name, path in reader.companions().items()}
+        return {
+            name: path for reader in self._readers() for name, path in reader.companions().items()
+        }
 
     def begin(self, network: Network, statistics: TextStatistics) -> None:
         """Let each objective adjust the newly initialised network."""
-        for reader in self._each():
+        for reader in self._readers():
             reader.begin(network, statistics)
 
     def standard(self) -> Self:
         """Join the objectives as they are evaluated."""
         return type(self)(
-            [r for each in self._each() if isinstance(r := each.standard(), PlaceObjective)]
+            [
+                part
+                for reader in self._readers()
+                if isinstance(part := reader.standard(), PlaceObjective)
+            ]
         )
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Let each objective mask and label the batch in turn."""
-        for reader in self._each():
+        for reader in self._readers():
             batch = reader.prepare(batch, key, progress)
         return batch
 
     @property
     def weights(self) -> dict[str, float]:
         """Weights of the terms of all objectives."""
-        return {name: own for reader in self._each() for name, own in reader.weights.items()}
+        return {
+            name: weight for reader in self._readers() for name, weight in reader.weights.items()
+        }
 
     def forward(
         self, network: Network, batch: Batch, companions: Companions, each: bool = False
     ) -> Sums:
         """Run each encoder once and compute the losses of all objectives."""
-        readers = self._each()
-        where = [reader.places(batch) for reader in readers]
-        states = network.states_for_each([r.reads_head for r in readers], batch, where)
+        readers = self._readers()
+        places = [reader.places(batch) for reader in readers]
+        states = network.states_for_each([r.reads_head for r in readers], batch, places)
         sums: Sums = {}
-        for reader, own in zip(readers, states, strict=True):
-            sums |= reader.read(network, own, batch, each=each)
+        for reader, reader_states in zip(readers, states, strict=True):
+            sums |= reader.read(network, reader_states, batch, each=each)
         return sums
 
 
@@ -295,7 +309,7 @@ def per_record(losses: Tensor, texts: Tensor, batch: Batch) -> Tensor:
     return losses.new_zeros(count).index_add(0, records, losses)
 
 
-class _Idle(FunctionCtx):
+class _IdleShapes(FunctionCtx):
     """Context of `ZeroGradients`: shapes are enough to make zeros."""
 
     shapes: list[tuple[torch.Size, torch.dtype, torch.device]]
@@ -311,15 +325,17 @@ class ZeroGradients(torch.autograd.Function):
     # Not `loss + 0 * parameter.sum()`: a NaN in an unused parameter would make the loss NaN.
 
     @staticmethod
-    def forward(ctx: _Idle, loss: Tensor, *idle: Tensor) -> Tensor:
+    def forward(ctx: _IdleShapes, loss: Tensor, *idle: Tensor) -> Tensor:
         """Return the loss as it is.  [] -> []"""
         ctx.shapes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in idle]
         return loss.view_as(loss)
 
     @staticmethod
-    def backward(ctx: _Idle, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: _IdleShapes, *gradients: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient as it is, and zeros for the other parameters."""
-        return gradients[0], *(torch.zeros(s, dtype=d, device=c) for s, d, c in ctx.shapes)
+        return gradients[0], *(
+            torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.shapes
+        )
 
 
 def with_zero_gradients(loss: Tensor, idle: Sequence[Tensor]) -> Tensor:

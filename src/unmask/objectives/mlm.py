@@ -8,7 +8,8 @@ these, 80 % are replaced by [MASK], 10 % by a random token of the whole vocabula
 they are. With whole-word masking, all tokens of a word are selected and replaced together.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from unmask.text.vocabulary import SPECIALS, Vocabulary
 
 TERM, PLACES, ANSWERS = "mlm", "mlm_places", "mlm_tokens"
 # One key per kind of draw; with a common one, all draws for a token would be equal.
-_CHOOSE, _EDGE, _DICE, _NOISE = range(100, 104)
+_SELECT, _EDGE, _REPLACE, _NOISE = range(100, 104)
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -36,17 +37,26 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 class MaskSettings(Settings):
     """Settings of masking."""
 
-    rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # part of ordinary tokens to predict
-    last_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # rate at the end of the run
+    mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # part of ordinary tokens to predict
+    final_mask_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # at the end of the run
     mask_share: Share = 0.8  # part of the selected tokens that is replaced by [MASK] ...
     random_share: Share = 0.1  # ... or by a random token; the others stay as they are
-    whole_words: bool = False
-    frequencies: bool = False  # initial output biases predict token frequencies
+    whole_word_masking: bool = False
+    init_output_bias: bool = False  # initial output biases are log token frequencies
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "rate": "mask_rate",
+        "last_rate": "final_mask_rate",
+        "whole_words": "whole_word_masking",
+        "frequencies": "init_output_bias",
+    }
 
     @model_validator(mode="after")
-    def _shares_fit(self) -> "MaskSettings":
+    def _check_shares(self) -> "MaskSettings":
         if self.mask_share + self.random_share > 1.0:
-            raise ValueError("mask_share and random_share are shares of one whole; lower one.")
+            raise ValueError(
+                "mask_share and random_share add up to more than 1; lower one of them."
+            )
         return self
 
 
@@ -69,7 +79,7 @@ class MaskedLM(PlaceObjective):
 
     def describe(self) -> list[Term]:
         """Describe the single loss term."""
-        return [Term(TERM, "hidden tokens", self.choices, tokens=ANSWERS, places=PLACES)]
+        return [Term(TERM, "masked tokens", self.choices, tokens=ANSWERS, places=PLACES)]
 
     def heads(self, shape: Shape) -> Heads:
         """Return the masked-token head."""
@@ -79,56 +89,60 @@ class MaskedLM(PlaceObjective):
         """Return the objective for evaluation: BERT's masking, at 15 % and by single tokens."""
         return MaskedLM(MaskSettings(), self.vocabulary)
 
-    def rate(self, progress: float) -> float:
-        """Return the masking rate, which changes linearly from `rate` to `last_rate`."""
-        first, last = self.config.rate, self.config.last_rate
+    def mask_rate(self, progress: float) -> float:
+        """Return the masking rate, which changes linearly from `mask_rate` to `final_mask_rate`."""
+        first, last = self.config.mask_rate, self.config.final_mask_rate
         return first if last is None else first + progress * (last - first)
 
     def begin(self, network: Network, statistics: TextStatistics) -> None:
         """Set the output biases to log frequencies, if the settings ask for it."""
         # Otherwise a short run spends its first tenth on learning the frequencies. None of them is
         # zero (`Corpus.frequencies`), so the logarithms are finite.
-        if self.config.frequencies:
+        if self.config.init_output_bias:
             with torch.no_grad():
                 bias = network.head(TOKENS, TokenHead).bias
                 bias.copy_(torch.from_numpy(np.log(statistics.frequencies)))
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Mask tokens, selected by the number of the example and the key alone."""
-        seen, places = self.corrupt(batch, key, progress)
-        masked = torch.from_numpy(batch.tokens.numpy().ravel()[places])
-        return batch.with_inputs(tokens=torch.from_numpy(seen)).with_labels(
-            len(places), TERM, **{PLACES: torch.from_numpy(places), ANSWERS: masked}
+        inputs, places = self.corrupt(batch, key, progress)
+        answers = torch.from_numpy(batch.tokens.numpy().ravel()[places])
+        return batch.with_inputs(tokens=torch.from_numpy(inputs)).with_labels(
+            len(places), TERM, **{PLACES: torch.from_numpy(places), ANSWERS: answers}
         )
 
     def corrupt(
         self, batch: Batch, root: int, progress: float = 0.0
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return masked inputs, and the flat indices of tokens to predict.  -> [B, S], [N]"""
-        tokens, text = batch.tokens.numpy(), batch.texts().numpy()
-        ordinary = np.flatnonzero((text >= 0) & ~self.special[tokens])
-        assert batch.number is not None, "a batch to hide tokens in has numbers"
-        number = batch.number.numpy().view(np.uint64)[text.ravel()[ordinary]]
-        place = batch.index.numpy().ravel()[ordinary].astype(np.uint64)
-        word = self._words(batch, ordinary)
+        tokens, text_numbers = batch.tokens.numpy(), batch.texts().numpy()
+        ordinary = np.flatnonzero((text_numbers >= 0) & ~self.special[tokens])
+        assert batch.number is not None, "masking needs the example numbers of the batch"
+        example_numbers = batch.number.numpy().view(np.uint64)[text_numbers.ravel()[ordinary]]
+        positions = batch.index.numpy().ravel()[ordinary].astype(np.uint64)
+        first_of_word = self._word_starts(batch, ordinary)
         # Draws are by example and position in the text, never by row or batch: packing, resuming
         # and the number of processes cannot change a mask. The number of an example of a corpus is
         # 64 random bits, so different examples practically never share a sum.
-        where = number + place  # one counter for each token of each example
-        chosen = self._chosen(text.ravel()[ordinary], word, where, root, self.rate(progress))
+        counters = example_numbers + positions  # one counter for each token of each example
+        selected = self._select(
+            text_numbers.ravel()[ordinary], first_of_word, counters, root, self.mask_rate(progress)
+        )
 
         # Drawn by the first token of a word, so that all its tokens are replaced in the same way.
-        dice = counter_rng.uniform(counter_rng.key(root, _DICE), where[word])
-        hide = chosen & (dice < self.config.mask_share)
-        swap = chosen & ~hide & (dice < self.config.mask_share + self.config.random_share)
-        # Random tokens are drawn by token: those of one word differ.
-        noise = counter_rng.below(
-            self.choices, counter_rng.uniform(counter_rng.key(root, _NOISE), where)
+        draws = counter_rng.uniform(counter_rng.key(root, _REPLACE), counters[first_of_word])
+        to_mask = selected & (draws < self.config.mask_share)
+        to_replace = (
+            selected & ~to_mask & (draws < self.config.mask_share + self.config.random_share)
         )
-        seen = tokens.copy()
-        seen.ravel()[ordinary[hide]] = self.vocabulary.mask
-        seen.ravel()[ordinary[swap]] = noise[swap]
-        return seen, ordinary[chosen]
+        # Random tokens are drawn by token: those of one word differ.
+        random_tokens = counter_rng.below(
+            self.choices, counter_rng.uniform(counter_rng.key(root, _NOISE), counters)
+        )
+        inputs = tokens.copy()
+        inputs.ravel()[ordinary[to_mask]] = self.vocabulary.mask
+        inputs.ravel()[ordinary[to_replace]] = random_tokens[to_replace]
+        return inputs, ordinary[selected]
 
     def places(self, batch: Batch) -> Tensor:
         """Return the flat indices of masked tokens.  -> [N]"""
@@ -146,46 +160,55 @@ class MaskedLM(PlaceObjective):
             return {TERM: per_record(losses, batch.texts().flatten()[self.places(batch)], batch)}
         return {TERM: losses, TERM + CORRECT: (scores.argmax(dim=-1) == answers).sum()}
 
-    def _words(self, batch: Batch, ordinary: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _word_starts(self, batch: Batch, ordinary: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first token of each ordinary token's word, as an index into `ordinary`.
 
         Without whole-word masking, each token is a word of its own.
         """
-        itself = np.arange(len(ordinary))
-        if not self.config.whole_words:
-            return itself
-        assert batch.continues is not None, "a batch for whole words says which tokens continue"
-        begins = ~batch.continues.numpy().ravel()[ordinary]
+        positions = np.arange(len(ordinary))
+        if not self.config.whole_word_masking:
+            return positions
+        assert batch.continues is not None, "whole-word masking needs `Batch.continues`"
+        begins_word = ~batch.continues.numpy().ravel()[ordinary]
         # A word ends at a token that cannot be masked, such as [UNK]; what follows begins another.
-        begins |= np.diff(ordinary, prepend=-2) > 1
+        begins_word |= np.diff(ordinary, prepend=-2) > 1
         # A running maximum carries the index of the last beginning on to the tokens after it.
-        return np.maximum.accumulate(np.where(begins, itself, 0))
+        return np.maximum.accumulate(np.where(begins_word, positions, 0))
 
-    def _chosen(
+    def _select(
         self,
-        text: NDArray[np.int64],  # [N] text of each ordinary token
-        word: NDArray[np.int64],  # [N] first token of its word
-        where: NDArray[np.uint64],  # [N] its counter for random draws
+        text_numbers: NDArray[np.int64],  # [N] text of each ordinary token
+        first_of_word: NDArray[np.int64],  # [N] first token of its word
+        counters: NDArray[np.uint64],  # [N] its counter for random draws
         root: int,
         rate: float,
     ) -> NDArray[np.bool_]:  # [N]
         """Select words of each text in random order until `rate` of its tokens are selected."""
         # A word has one score, so sorting keeps its tokens together; equal scores of two words are
         # told apart by `word`.
-        score = counter_rng.uniform(counter_rng.key(root, _CHOOSE), where)[word]
-        order = np.lexsort((word, score, text))
-        texts = text[order]
-        place = np.arange(len(order))
-        begin = np.searchsorted(texts, texts)  # where the text begins in this order
-        rank = place - begin
-        words = word[order]
-        first = np.maximum.accumulate(np.where(np.diff(words, prepend=-1) != 0, place, 0))
-        size = np.bincount(word, minlength=len(word))[words]
-        wanted = rate * np.bincount(text, minlength=int(text.max(initial=0)) + 1)[texts]
+        scores = counter_rng.uniform(counter_rng.key(root, _SELECT), counters)[first_of_word]
+        order = np.lexsort((first_of_word, scores, text_numbers))
+        texts_in_order = text_numbers[order]
+        ranks_in_batch = np.arange(len(order))
+        text_begins = np.searchsorted(
+            texts_in_order, texts_in_order
+        )  # where the text begins in this order
+        ranks = ranks_in_batch - text_begins
+        words_in_order = first_of_word[order]
+        word_begins = np.maximum.accumulate(
+            np.where(np.diff(words_in_order, prepend=-1) != 0, ranks_in_batch, 0)
+        )
+        word_sizes = np.bincount(first_of_word, minlength=len(first_of_word))[words_in_order]
+        targets = (
+            rate
+            * np.bincount(text_numbers, minlength=int(text_numbers.max(initial=0)) + 1)[
+                texts_in_order
+            ]
+        )
         # `wanted` is rarely a whole number of tokens, or where a word ends. The last word, of
         # `size` tokens, is taken with probability (wanted - rank) / size: the expected number of
         # selected tokens is then exactly `wanted`, however short the text and long the words.
-        edge = counter_rng.uniform(counter_rng.key(root, _EDGE), where[order][begin])
-        chosen = np.zeros(len(order), dtype=bool)
-        chosen[order] = rank[first] + edge * size < wanted
-        return chosen
+        edges = counter_rng.uniform(counter_rng.key(root, _EDGE), counters[order][text_begins])
+        selected = np.zeros(len(order), dtype=bool)
+        selected[order] = ranks[word_begins] + edges * word_sizes < targets
+        return selected

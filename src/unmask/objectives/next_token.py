@@ -5,10 +5,10 @@ source. The inputs of the target batch are the decoder's inputs; its labels are 
 predict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -38,26 +38,36 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 class NextTokenSettings(Settings):
     """Settings of teacher forcing and label smoothing."""
 
-    forcing: Fraction = 1.0  # teacher-forcing ratio; other inputs are the decoder's predictions
-    forcing_end: Fraction | None = None  # ratio at the end of the run, reached linearly
-    forcing_by: Literal["step", "sentence"] = "step"  # one draw per token, or per text
-    smoothing: Share = 0.1  # label smoothing
+    teacher_forcing: Fraction = 1.0  # ratio; other inputs are the decoder's predictions
+    final_teacher_forcing: Fraction | None = None  # at the end of the run, reached linearly
+    teacher_forcing_by: Literal["step", "sentence"] = "step"  # one draw per token, or per text
+    label_smoothing: Share = 0.1
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "forcing": "teacher_forcing",
+        "forcing_end": "final_teacher_forcing",
+        "forcing_by": "teacher_forcing_by",
+        "smoothing": "label_smoothing",
+    }
 
     @model_validator(mode="after")
-    def _ends(self) -> "NextTokenSettings":
-        if self.forcing_by != "step" and self.always:
-            raise ValueError("forcing_by is set, but every word is forced; lower forcing.")
+    def _check_forcing(self) -> "NextTokenSettings":
+        if self.teacher_forcing_by != "step" and self.always:
+            raise ValueError(
+                "teacher_forcing_by is set, but every token is teacher-forced. Lower "
+                "teacher_forcing, or remove teacher_forcing_by."
+            )
         return self
 
     @property
     def always(self) -> bool:
         """Whether every token of the whole run is teacher-forced."""
-        return self.forcing == 1.0 and self.forcing_end in (None, 1.0)
+        return self.teacher_forcing == 1.0 and self.final_teacher_forcing in (None, 1.0)
 
     def forced(self, progress: float) -> float:
         """Return the teacher-forcing ratio at a point of the run, from 0 to 1."""
-        end = self.forcing if self.forcing_end is None else self.forcing_end
-        return self.forcing + (end - self.forcing) * progress
+        first, last = self.teacher_forcing, self.final_teacher_forcing
+        return first if last is None else first + (last - first) * progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +90,7 @@ class PairTokens:
         return len(self.target) > 0
 
     @property
-    def heard(self) -> Numbers:
+    def decoder_inputs(self) -> Numbers:
         """Inputs of the decoder: the target without its last token."""
         return self.target[:-1]
 
@@ -92,7 +102,7 @@ class PairTokens:
     @property
     def ids(self) -> Numbers:
         """Tokens of the longer side, which determines the room of the pair in packed rows."""
-        return max(self.source, self.heard, key=len)
+        return max(self.source, self.decoder_inputs, key=len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +122,13 @@ def batch_of_pairs(pairs: Sequence[PairTokens], rows: RowPlan, *, pad_id: int, t
     batch = collate([OneSide(pair.source) for pair in pairs], rows, pad_id=pad_id)
     if not all(len(pair.target) for pair in pairs):
         return batch
-    heard = collate([OneSide(pair.heard) for pair in pairs], rows, pad_id=pad_id)
-    (places,) = (heard.owner >= 0).flatten().nonzero(as_tuple=True)
+    inputs = collate([OneSide(pair.decoder_inputs) for pair in pairs], rows, pad_id=pad_id)
+    (places,) = (inputs.owner >= 0).flatten().nonzero(as_tuple=True)
     # PLACES are in reading order of the rows, so the answers have to be in this order too.
-    order: list[int] = heard.begins.argsort().tolist()
-    answers = torch.from_numpy(np.concatenate([pairs[i].answers for i in order]).astype(np.int64))
-    target = replace(heard, labels={ANSWERS: answers, PLACES: places})
-    return replace(batch, also={TARGET: target}, counts={term: len(answers)})
+    order: list[int] = inputs.begins.argsort().tolist()
+    labels = torch.from_numpy(np.concatenate([pairs[i].answers for i in order]).astype(np.int64))
+    target = replace(inputs, labels={ANSWERS: labels, PLACES: places})
+    return replace(batch, also={TARGET: target}, counts={term: len(labels)})
 
 
 class NextToken(Objective):
@@ -133,27 +143,28 @@ class NextToken(Objective):
 
     def describe(self) -> list[Term]:
         """Describe the single loss term."""
-        return [Term(self.term, "next words")]
+        return [Term(self.term, "next tokens")]
 
     def standard(self) -> Objective:
         """Return the objective for evaluation, with teacher forcing of every token."""
         if self.config.always:
             return self
-        found = copy(self)  # shallow: parameters of a subclass are shared
-        found.config = self.config.model_copy(update={"forcing": 1.0, "forcing_end": None})
-        return found
+        standard = copy(self)  # shallow: parameters of a subclass are shared
+        always = {"teacher_forcing": 1.0, "final_teacher_forcing": None}
+        standard.config = self.config.model_copy(update=always)
+        return standard
 
     def prepare(self, batch: Batch, key: int, progress: float) -> Batch:
         """Draw which tokens are teacher-forced; without the label FORCED, all of them are."""
         if self.config.always:
             return batch
-        target, share = batch.also[TARGET], self.config.forced(progress)
+        target, ratio = batch.also[TARGET], self.config.forced(progress)
         # A generator of its own: a thread may run this while the step draws dropout.
-        drawn = torch.Generator().manual_seed(batch.seed)
-        chance = torch.rand(target.tokens.shape, generator=drawn)
-        if self.config.forcing_by == "sentence":
-            chance = torch.rand(len(batch.row), generator=drawn)[_numbers(target)]
-        target = replace(target, labels={**target.labels, FORCED: chance < share})
+        generator = torch.Generator().manual_seed(batch.seed)
+        draws = torch.rand(target.tokens.shape, generator=generator)
+        if self.config.teacher_forcing_by == "sentence":
+            draws = torch.rand(len(batch.row), generator=generator)[_text_numbers(target)]
+        target = replace(target, labels={**target.labels, FORCED: draws < ratio})
         return replace(batch, also={**batch.also, TARGET: target})
 
     def forward(
@@ -162,17 +173,17 @@ class NextToken(Objective):
         """Run encoder and decoder and compute the loss."""
         states, target = decoder_states(network, batch), batch.also[TARGET]
         # Held-out losses are plain cross-entropies, comparable between settings of smoothing.
-        smoothing = self.config.smoothing if network.training else 0.0
-        answers = target.labels[ANSWERS]
+        smoothing = self.config.label_smoothing if network.training else 0.0
+        labels = target.labels[ANSWERS]
         if not each:
-            return {self.term: network.token_loss(states, answers, DECODER, smoothing)}
+            return {self.term: network.token_loss(states, labels, DECODER, smoothing)}
         scores = network.token_scores(states, DECODER)
-        losses = F.cross_entropy(scores, answers, reduction="none", label_smoothing=smoothing)
+        losses = F.cross_entropy(scores, labels, reduction="none", label_smoothing=smoothing)
         texts = target.texts().flatten()[target.labels[PLACES]]
         return {self.term: per_record(losses, texts, batch)}
 
 
-def _numbers(target: Batch) -> Tensor:
+def _text_numbers(target: Batch) -> Tensor:
     """Return the number of each token's text, arbitrary for padding.  -> [B, T]"""
     begins = (target.index == 0) & (target.owner >= 0)
     return (begins.flatten().cumsum(0) - 1).clamp(min=0).view(begins.shape)
@@ -184,15 +195,15 @@ def decoder_states(network: Network, batch: Batch) -> Tensor:
     source = network.states_for(DECODER, batch)
     states: Tensor
     if isinstance(decoder, Decoder):
-        heard = target.tokens, target.index, target.owner
-        states = decoder(*heard, source, batch.owner, network.words())
+        inputs = target.tokens, target.index, target.owner
+        states = decoder(*inputs, source, batch.owner, network.words())
     else:
         assert isinstance(decoder, RecurrentDecoder), "this network has no decoder"
         # A recurrent decoder cannot skip to the next text of a packed row: one text per row here.
         sources, targets = texts_of(batch.owner, batch.index), texts_of(target.owner, target.index)
-        spoken = decoder.begin(sources.apart(source), sources)
+        state = decoder.begin(sources.apart(source), sources)
         forced = targets.apart(target.labels[FORCED]) if FORCED in target.labels else None
-        states = decoder(spoken, targets.apart(target.tokens), network.words(), forced)
+        states = decoder(state, targets.apart(target.tokens), network.words(), forced)
         states = targets.together(states)
     return states.flatten(0, 1)[target.labels[PLACES]]
 
@@ -205,18 +216,18 @@ class NetworkDecoder:
         assert isinstance(decoder, Decoder | RecurrentDecoder)
         self.decoder, self.words = decoder, network.words()
 
-    def step(self, state: Any, words: Tensor) -> tuple[Tensor, Any]:
+    def step(self, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """Append a token to each sequence and score the next one.  [N] -> [N, V]"""
-        states, then = self.decoder.step(state, words, self.words)
-        return F.linear(states, self.words, self.decoder.bias), then
+        states, next_state = self.decoder.step(state, tokens, self.words)
+        return F.linear(states, self.words, self.decoder.bias), next_state
 
 
-def limits_of(length: Tensor, settings: SearchSettings, most: int) -> Tensor:
-    """Return how many tokens each text may have: `longest`, or 2 * source + 10.  [N] -> [N]"""
+def limits_of(length: Tensor, settings: SearchSettings, max_length: int) -> Tensor:
+    """Return how many tokens each text may have, by default 2 * source + 10.  [N] -> [N]"""
     limits = 2 * length + 10
-    if settings.longest is not None:
-        limits = torch.full_like(limits, settings.longest)
-    return limits.clamp(max=most)
+    if settings.max_length is not None:
+        limits = torch.full_like(limits, settings.max_length)
+    return limits.clamp(max=max_length)
 
 
 class DecodingSession:
@@ -235,19 +246,23 @@ class DecodingSession:
         batch = collate(
             [OneSide(pair.source) for pair in pairs], rows, pad_id=tokens.source.vocabulary.pad
         ).to(network.table().device)
-        texts, speaking = texts_of(batch.owner, batch.index), NetworkDecoder(network)
-        state = speaking.decoder.begin(texts.apart(network.states_for(DECODER, batch)), texts)
+        texts, network_decoder = texts_of(batch.owner, batch.index), NetworkDecoder(network)
+        state = network_decoder.decoder.begin(
+            texts.apart(network.states_for(DECODER, batch)), texts
+        )
         # `texts_of` numbers texts in reading order of the rows: `order` maps back to `pairs`.
         self.order: list[int] = batch.begins.argsort().tolist()
         limits = limits_of(texts.length, settings, config.max_length)
         # Of the special tokens, only [SEP] may be generated: it ends a text.
-        never = [vocabulary.ids[s] for s in SPECIALS if vocabulary.ids[s] != vocabulary.sep]
+        forbidden = [
+            vocabulary.ids[token] for token in SPECIALS if vocabulary.ids[token] != vocabulary.sep
+        ]
         self.search = begin(
-            speaking,
+            network_decoder,
             state,
             torch.full_like(limits, vocabulary.cls),
             limits,
-            SpecialIds(vocabulary.sep, never),
+            SpecialIds(vocabulary.sep, forbidden),
             settings,
             [pairs[i].number for i in self.order],
         )

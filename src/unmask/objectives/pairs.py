@@ -35,7 +35,7 @@ class PairOrder(PlaceObjective):
 
     def describe(self) -> list[Term]:
         """Describe the single loss term."""
-        return [Term(TERM, "pairs", choices=2)]
+        return [Term(TERM, "sentence pairs", choices=2)]
 
     def heads(self, shape: Shape) -> Heads:
         """Return the pooler and the next-sentence head."""
@@ -51,15 +51,15 @@ class PairOrder(PlaceObjective):
 
     def read(self, network: Network, states: Tensor, batch: Batch, *, each: bool = False) -> Sums:
         """Compute the loss of classifying the pairs.  states [N, D]"""
-        scores = network.pair_scores(states)  # [N, 2]
-        answers = batch.labels[LABEL]  # [N]
+        logits = network.pair_scores(states)  # [N, 2]
+        labels = batch.labels[LABEL]  # [N]
         if each:
-            losses = F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="none")
-            texts = torch.arange(len(answers), device=answers.device)
+            losses = F.cross_entropy(logits, labels, ignore_index=NO_PAIR, reduction="none")
+            texts = torch.arange(len(labels), device=labels.device)
             return {TERM: per_record(losses, texts, batch)}
         # Packed rows have examples of one segment too. Where no pair has a label, the sum is 0; a
         # mean would be NaN.
-        sums = {TERM: F.cross_entropy(scores, answers, ignore_index=NO_PAIR, reduction="sum")}
+        sums = {TERM: F.cross_entropy(logits, labels, ignore_index=NO_PAIR, reduction="sum")}
         if not network.training:
-            sums[TERM + CORRECT] = ((scores.argmax(dim=-1) == answers) & (answers != NO_PAIR)).sum()
+            sums[TERM + CORRECT] = ((logits.argmax(dim=-1) == labels) & (labels != NO_PAIR)).sum()
         return sums

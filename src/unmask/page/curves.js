@@ -45,13 +45,13 @@ export function chart(title, lines) {
 export function chartsOf(entries) {
   const series = (kind, name) => entries.filter((entry) => entry.kind === kind && Number.isFinite(entry[name])).map((entry) => [entry.step, entry[name]]);
   const trained = (name) => smooth(series("train", name));
-  const asks = Object.keys(entries.findLast((entry) => entry.asks)?.asks ?? {});
-  const main = asks[0] ?? "loss";
+  const terms = Object.keys(entries.findLast((entry) => entry.targets)?.targets ?? {});
+  const main = terms[0] ?? "loss";
   const lossKey = (kind) => (series(kind, main).length ? main : "loss");
   const charts = [chart("Loss", [{ name: "training", points: trained(lossKey("train")) }, { name: "held out", points: series("eval", lossKey("eval")) }])];
   const scores = [...new Set(entries.filter((entry) => entry.kind === "eval").flatMap((entry) => Object.keys(entry)))].filter((name) => /accuracy|f1|exact|spearman|matthews/.test(name) && !name.startsWith("unigram"));
   for (const name of scores) charts.push(chart(name.replaceAll("_", " "), [{ name: "held out", points: series("eval", name) }]));
-  charts.push(chart("Tokens per second", [{ name: "training", points: trained("tokens_a_second") }]));
+  charts.push(chart("Tokens per second", [{ name: "training", points: trained("tokens_per_second") }]));
   return charts;
 }
 

@@ -120,7 +120,7 @@ def _records(model: Model, asks: Sequence[Ask]) -> list[object]:
 
 def _answers(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> list[object]:
     """Return the task's answers to questions that share their options."""
-    task = model.task.asked(asks[0])  # any of them will do: only the options are read
+    task = model.task.with_options(asks[0])  # any of them will do: only the options are read
     return list(model.predict(_records(model, asks), task=task, truncate=truncate))
 
 
@@ -139,7 +139,7 @@ class _TaskSession:
 
     def __init__(self, model: Model, asks: list[Ask], *, truncate: bool = True) -> None:
         self.model, self.records = model, _records(model, asks)
-        task = model.task.asked(asks[0])
+        task = model.task.with_options(asks[0])
         self.session = task.stream(model.forward, self.records, model.tokens)
 
     @property

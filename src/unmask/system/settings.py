@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, TypeGuard, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from unmask.system.errors import FolderError, SettingsError, UserError, unknown_name
@@ -34,6 +34,20 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    # Former name of a setting -> its present name. Recipes, stored models and Python callers may
+    # still use former names.
+    old_names: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _to_present_names(cls, table: object) -> object:
+        if not isinstance(table, Mapping):
+            return table
+        for old, new in cls.old_names.items():
+            if old in table and new in table:
+                raise ValueError(f"{old} and {new} are two names of one setting. Remove {old}.")
+        return {cls.old_names.get(name, name): value for name, value in table.items()}
+
 
 S = TypeVar("S", bound=Settings)
 
@@ -47,12 +61,24 @@ def validate(kind: type[S], table: Mapping[str, object], *, where: str) -> S:
         inner: object = error.errors(include_url=False)[0].get("ctx", {}).get("error")
         if isinstance(inner, SettingsError):  # raised by a nested table; complete
             raise inner from None
-        raise SettingsError(_first_error(error, table, where)) from None
+        present = {kind.old_names.get(name, name): value for name, value in table.items()}
+        raise SettingsError(_first_error(error, present, where)) from None
+
+
+def old_names_within(kind: type[Settings]) -> dict[str, str]:
+    """Return the former names of settings and of those in nested tables, as `table.name`."""
+    names = dict(kind.old_names)
+    for key, field in kind.model_fields.items():
+        for inner in filter(_has_tables, _types_in(field.annotation)):
+            nested = old_names_within(inner).items()
+            names |= {f"{key}.{old}": f"{key}.{new}" for old, new in nested}
+    return names
 
 
 def refuse_unknown(kind: type[Settings], table: Mapping[str, object], where: str) -> None:
     """Raise an error for a key that is not declared, in this table or in a nested one."""
-    for key, value in table.items():
+    for given, value in table.items():
+        key = kind.old_names.get(given, given)
         # Checked before pydantic, whose message for an unknown key names no similar one.
         if key not in kind.model_fields:
             raise SettingsError(f"{where}: {unknown_name('key', key, kind.model_fields)}")

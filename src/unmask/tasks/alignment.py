@@ -26,10 +26,10 @@ Table = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Aligned(Hypothesis):
+class AlignedHypothesis(Hypothesis):
     """A finished hypothesis with its alignment."""
 
-    looked: AlignmentView | None = None
+    alignment: AlignmentView | None = None
 
 
 class AligningSession(DecodingSession):
@@ -48,22 +48,22 @@ class AligningSession(DecodingSession):
 
     def values(self) -> list[Hypothesis]:
         """Return the hypotheses so far; each has its alignment when the session is done."""
-        found = super().values()
+        hypotheses = super().values()
         # A stream calls this after every step. The extra pass per text is worth it only at the end.
         if not self.done:
-            return found
+            return hypotheses
         return [
-            Aligned(
-                own.words,
-                own.score,
-                alignment_of(self.network, self.tokens, pair.source, own.words),
+            AlignedHypothesis(
+                hypothesis.words,
+                hypothesis.score,
+                alignment_of(self.network, self.tokens, pair.source, hypothesis.words),
             )
-            for pair, own in zip(self.pairs, found, strict=True)
+            for pair, hypothesis in zip(self.pairs, hypotheses, strict=True)
         ]
 
 
 def alignment_of(
-    network: Network, tokens: Tokenizers, source: Numbers, words: Sequence[int]
+    network: Network, tokens: Tokenizers, source: Numbers, translation: Sequence[int]
 ) -> AlignmentView | None:
     """Compute the alignment of a translation; None if the decoder has no attention over the source.
 
@@ -72,10 +72,12 @@ def alignment_of(
     readers, config = attention_modules(network), network.shape.decoder
     if not readers or config is None:
         return None
-    said = tokens.target or tokens.source
+    target_tokenizer = tokens.target or tokens.source
     # A translation that was stopped at the limit has no [SEP], so the slice drops it. The decoder
     # reads all tokens but the last, hence the + 1.
-    target = [said.vocabulary.cls, *words, said.vocabulary.sep][: config.max_length + 1]
+    target = [target_tokenizer.vocabulary.cls, *translation, target_tokenizer.vocabulary.sep][
+        : config.max_length + 1
+    ]
     pair = PairTokens(source, target)
     rows, pad_id = cheapest_rows([len(pair.ids)]), tokens.source.vocabulary.pad
     batch = batch_of_pairs([pair], rows, pad_id=pad_id, term=DECODER)
@@ -83,16 +85,16 @@ def alignment_of(
     # beams are reordered and dropped on the way.
     with torch.inference_mode(), recording(readers) as weights:
         decoder_states(network, batch.to(network.table().device))
-    seen = [found[0].mean(dim=0) for found in weights]  # over heads
+    by_layer = [layer_weights[0].mean(dim=0) for layer_weights in weights]  # over heads
     # If one call covers all target tokens, there is one tensor per layer, to average. A decoder
     # that feeds its context back runs token by token: one tensor per token, to concatenate.
-    at_once = len(seen[0]) == len(pair.answers)
-    mean = torch.stack(seen).mean(dim=0) if at_once else torch.cat(seen)
-    across, columns = _words(tokens.source, source)
+    single_call = len(by_layer[0]) == len(pair.answers)
+    mean = torch.stack(by_layer).mean(dim=0) if single_call else torch.cat(by_layer)
+    source_words, word_of_column = _merged_words(tokens.source, source)
     # Row t predicts token t + 1: the weights belong to the predicted token, so [CLS] has no row.
-    down, rows_of_words = _words(said, target[1:])
-    shares = merged_weights(mean.float().cpu().numpy(), rows_of_words, columns)
-    return AlignmentView(source=across, target=down, weights=shares.tolist())
+    target_words, word_of_row = _merged_words(target_tokenizer, target[1:])
+    merged = merged_weights(mean.float().cpu().numpy(), word_of_row, word_of_column)
+    return AlignmentView(source=source_words, target=target_words, weights=merged.tolist())
 
 
 def attention_modules(network: Network) -> torch.nn.ModuleList:
@@ -111,9 +113,11 @@ def merged_weights(weights: Table, rows: Sequence[int], columns: Sequence[int]) 
     Rows of a word are averaged and columns summed, so the weights of a row still sum to 1.
     [..., T, S] -> [..., words of T, words of S]
     """
-    looking, seen = _members(rows), _members(columns)
-    out: Table = looking / looking.sum(axis=1, keepdims=True) @ weights @ seen.T
-    return out
+    target_members, source_members = _members(rows), _members(columns)
+    merged: Table = (
+        target_members / target_members.sum(axis=1, keepdims=True) @ weights @ source_members.T
+    )
+    return merged
 
 
 def _members(words: Sequence[int]) -> Table:
@@ -122,6 +126,6 @@ def _members(words: Sequence[int]) -> Table:
     return np.eye(count, dtype=np.float32)[:, words]
 
 
-def _words(tokenizer: Tokenizer, ids: Numbers) -> tuple[list[str], list[int]]:
+def _merged_words(tokenizer: Tokenizer, ids: Numbers) -> tuple[list[str], list[int]]:
     """Merge tokens into words; also return the word index of each token."""
     return merge_word_pieces([tokenizer.vocabulary.tokens[id] for id in ids])

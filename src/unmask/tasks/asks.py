@@ -18,7 +18,7 @@ from unmask.system.settings import parse_json
 from unmask.text.tokenizer import replace_surrogates
 
 TEXT = "A warm, funny and moving film."  # the example on the page and in `unmask info`
-NEEDED = {"string_type": "need a text. Add it"}  # instead of pydantic's message
+NEEDED = {"string_type": "expected a text"}  # instead of pydantic's message
 TYPES = {  # types of JSON Schema, in words
     "string": "text",
     "integer": "whole number",
@@ -67,26 +67,26 @@ class Ask(BaseModel):
     def described(cls) -> dict[str, str]:
         """Describe each field in words: type, default and meaning."""
         schemas: dict[str, dict[str, object]] = cls.model_json_schema()["properties"]
-        found: dict[str, str] = {}
+        descriptions: dict[str, str] = {}
         for name, field in cls.model_fields.items():
             value: object = field.default
             default = "required" if field.is_required() else f"default {value}"
             default = "optional" if value is None else default
-            words = f"{_type_of(schemas[name])}, {default}. {field.description or ''}"
-            found[name] = words.strip()
-        return found
+            description = f"{_type_of(schemas[name])}, {default}. {field.description or ''}"
+            descriptions[name] = description.strip()
+        return descriptions
 
     @classmethod
     def example(cls) -> dict[str, object]:
         """Return an example question with the required fields and those that have an example."""
         schemas: dict[str, dict[str, object]] = cls.model_json_schema()["properties"]
-        found: dict[str, object] = {}
+        question: dict[str, object] = {}
         for name, field in cls.model_fields.items():
             if field.examples:
-                found[name] = field.examples[0]
+                question[name] = field.examples[0]
             elif field.is_required():
-                found[name] = EXAMPLES.get(str(schemas[name].get("type")), "...")
-        return found
+                question[name] = EXAMPLES.get(str(schemas[name].get("type")), "...")
+        return question
 
     @classmethod
     def of_line(cls, line: str, where: str, columns: Columns = Columns()) -> Self:
@@ -97,40 +97,42 @@ class Ask(BaseModel):
             return cls.of_table(parse_json(line, where=where, kind=DataError), where, columns)
         if len(needed) == 1:  # also a blank line, so that answer n belongs to line n
             return cls.model_validate({needed[0]: require_unicode(line, where)})
-        found = f"'{line:.40}' is no JSON object" if line.strip() else "the line is blank"
-        raise DataError(f"{where}: {found}; need a JSON object with {' and '.join(needed)}.")
+        problem = f"'{line:.40}' is not a JSON object" if line.strip() else "the line is blank"
+        raise DataError(f"{where}: {problem}; expected a JSON object with {' and '.join(needed)}.")
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str, columns: Columns = Columns()) -> Self:
         """Make a question from a JSON object or a table row; other keys are ignored."""
         keys = {name: columns.by_field().get(name, name) for name in cls.model_fields}
         # A null counts as a missing field, so that the default applies.
-        given: dict[str, object] = {
+        values: dict[str, object] = {
             name: table[key] for name, key in keys.items() if table.get(key) is not None
         }
         for name in cls.needed():
-            value = given.get(name)
-            if name not in given or (isinstance(value, str) and not value.strip()):
-                shown = table.get(keys[name])
-                found = f"'{keys[name]}' is {shown!r:.60}"
-                fields = "" if shown is not None else f" {cls._fields()}"
-                raise DataError(f"{where}: {found}; need a text. Add it.{fields}")
-        for name, value in given.items():
+            value = values.get(name)
+            if name not in values or (isinstance(value, str) and not value.strip()):
+                cell = table.get(keys[name])
+                problem = f"'{keys[name]}' is {cell!r:.60}"
+                fields = "" if cell is not None else f" {cls._list_fields()}"
+                raise DataError(f"{where}: {problem}; expected a text.{fields}")
+        for name, value in values.items():
             if isinstance(value, str):
-                given[name] = require_unicode(value, where)
+                values[name] = require_unicode(value, where)
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(values)
         except ValidationError as error:
             # Pydantic reports several errors and its own names; users know the name of the column.
             first = error.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            need = NEEDED.get(first["type"]) or str(first["msg"])
-            need = need[0].lower() + need[1:].removesuffix(".")
-            got = repr(first.get("input"))
-            raise DataError(f"{where}: '{keys.get(name, name)}' is {got[:60]}; {need}.") from None
+            expected = NEEDED.get(first["type"]) or str(first["msg"])
+            expected = expected[0].lower() + expected[1:].removesuffix(".")
+            shown = repr(first.get("input"))
+            raise DataError(
+                f"{where}: '{keys.get(name, name)}' is {shown[:60]}; {expected}."
+            ) from None
 
     @classmethod
-    def _fields(cls) -> str:
+    def _list_fields(cls) -> str:
         """List the fields of the question, for error messages."""
         needed = cls.needed()
         names = [name if name in needed else f"{name} (optional)" for name in cls.model_fields]

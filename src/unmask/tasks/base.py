@@ -105,11 +105,11 @@ class Task(Generic[Record, Answer]):
         cls, paths: Sequence[str | Path], columns: Columns, watcher: ErrorPolicy, config: Any
     ) -> Iterator[Record]:
         """Yield the records of all files: a parallel set together, others one by one."""
-        for some in [paths] if cls.parallel else [[path] for path in paths]:
-            yield from cls.read(some, columns, watcher, config)
+        for group in [paths] if cls.parallel else [[path] for path in paths]:
+            yield from cls.read(group, columns, watcher, config)
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Infer the columns of a data set; also return lines to print about the choice."""
@@ -157,8 +157,8 @@ class Task(Generic[Record, Answer]):
 
     # The network
 
-    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
-        """Return the heads to put on the encoder; `given` is the recipe's decoder table."""
+    def heads(self, config: ModelConfig, tokens: Tokenizers, decoder: Mapping[str, Any]) -> Heads:
+        """Return the heads to put on the encoder; `decoder` is the recipe's decoder table."""
         raise NotImplementedError
 
     @property
@@ -191,7 +191,7 @@ class Task(Generic[Record, Answer]):
 
     # Answers
 
-    def asked(self, ask: Any) -> Self:
+    def with_options(self, ask: Any) -> Self:
         """Return the task with the options of a question applied, such as the beam width."""
         return self
 
@@ -220,18 +220,21 @@ class Task(Generic[Record, Answer]):
         self, forward: Forward, windows: Sequence[Any], tokens: Tokenizers
     ) -> AnswerSession:
         """Start answering windows step by step; only tasks that generate can."""
-        raise SettingsError(f"{self.name}: answers at once, not step by step.")
+        raise SettingsError(f"{self.name}: answers cannot be generated step by step.")
 
     def stream(
         self, forward: Forward, records: Iterable[Record], tokens: Tokenizers
     ) -> GrowingAnswers[Answer]:
         """Start answering records step by step; answers can be read after every step."""
-        found = list(self.windows(records, tokens, numbers=count()))
+        windowed = list(self.windows(records, tokens, numbers=count()))
         # One session for all windows, so that every step is one batched pass of the decoder.
-        windows = [window for _, own in found for window in own]
+        windows = [window for _, record_windows in windowed for window in record_windows]
         # Without a window, as when all texts are blank, there is nothing to decode.
         session = self.session(forward, windows, tokens) if windows else None
-        parts = [(len(own), partial(self.decode, r, own, tokens=tokens)) for r, own in found]
+        parts = [
+            (len(record_windows), partial(self.decode, record, record_windows, tokens=tokens))
+            for record, record_windows in windowed
+        ]
         return GrowingAnswers(session, parts)
 
     def decode(
@@ -270,7 +273,7 @@ class Task(Generic[Record, Answer]):
                 wrong.append(Mistake(record.where, " | ".join(record.key), *mistake))
         return Detail(mistakes=wrong)
 
-    def settle(
+    def choose_thresholds(
         self, records: Sequence[Record], answers: Sequence[Answer]
     ) -> tuple[Self, Sequence[Answer]]:
         """Choose decision values, such as a threshold, on held-out records.
@@ -279,13 +282,13 @@ class Task(Generic[Record, Answer]):
         """
         return self, answers
 
-    def alike(self, answers: Sequence[Answer]) -> bool:
+    def all_equal(self, answers: Sequence[Answer]) -> bool:
         """Whether all answers are equal, so that comparing two models on them shows little."""
         return False
 
-    def agreement(self, truth: Sequence[Answer], found: Sequence[Answer]) -> Agreement:
+    def agreement(self, reference: Sequence[Answer], answers: Sequence[Answer]) -> Agreement:
         """Measure how well the answers of two models to the same records agree."""
-        return Agreement.of([one == two for one, two in zip(truth, found, strict=True)])
+        return Agreement.of([a == b for a, b in zip(reference, answers, strict=True)])
 
 
 def all_scores(
@@ -304,6 +307,8 @@ def all_scores(
         value = metric(records, answers)
         # A plugin may return anything, and a NaN would make every comparison of steps false.
         if not isinstance(value, int | float) or not isfinite(value):
-            raise SettingsError(f"metric '{name}': returned {value!r:.60}; need a finite number.")
+            raise SettingsError(
+                f"metric '{name}': returned {value!r:.60}; expected a finite number."
+            )
         scores[name] = float(value)
     return scores

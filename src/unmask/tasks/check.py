@@ -54,32 +54,34 @@ def examine(
     both files are counted. `settings` are the recipe's `[task]` settings.
     """
     name = task or guess_task(path)
-    kind: type[Task[RecordLike, Any]] = find_class("task", TASKS, name)
-    kind.Ask.check_columns(columns, labelled=True)
-    found = FileCheck(name)
-    config = validate(kind.Config, settings or {}, where="task")
-    columns, notes = kind.noted([path], columns)
-    found.facts += notes
-    records = list(kind.read([path], columns, found, config))
-    found.facts.append(f"{len(records):,} examples for {name}")
+    task_class: type[Task[RecordLike, Any]] = find_class("task", TASKS, name)
+    task_class.Ask.check_columns(columns, labelled=True)
+    report = FileCheck(name)
+    config = validate(task_class.Config, settings or {}, where="task")
+    columns, notes = task_class.resolve_columns([path], columns)
+    report.facts += notes
+    records = list(task_class.read([path], columns, report, config))
+    report.facts.append(f"{len(records):,} examples for {name}")
     if not records:
-        found.faults.append(f"{path}: nothing to learn from in it. Is it the right file?")
-        return found
+        report.faults.append(f"{path}: no examples found. Is it the right file?")
+        return report
     # An error in the training file is one more fault: the report on `path` must still be printed.
     try:
-        examples = records if train is None else list(kind.read([train], columns, REFUSE, config))
+        examples = (
+            records if train is None else list(task_class.read([train], columns, REFUSE, config))
+        )
         if not examples:
-            raise DataError(f"{train}: nothing to learn from in it. Is it the right file?")
-        _check(kind.learn(config, examples), records, found)
+            raise DataError(f"{train}: no examples found. Is it the right file?")
+        _note_refused(task_class.learn(config, examples), records, report)
     except DataError as error:
-        found.bad(error)
+        report.bad(error)
     else:
         seen = set() if train is None else {record.key for record in examples}
-        if both := sum(record.key in seen for record in records):
-            found.warnings.append(f"{both:,} of {len(records):,} examples are in {train} too")
-    _labels(records, found)
-    _repeated(records, found)
-    return found
+        if shared := sum(record.key in seen for record in records):
+            report.warnings.append(f"{shared:,} of {len(records):,} examples are also in {train}")
+    _note_labels(records, report)
+    _note_repeated(records, report)
+    return report
 
 
 def guess_task(path: Path) -> str:
@@ -92,67 +94,69 @@ def guess_task(path: Path) -> str:
     # `classify` stands first in TASKS and accepts any table, so it must be asked last, and plugins
     # first.
     for name in reversed(known_names("task", TASKS)):
-        kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
-        if kind.recognises(path, ending, lines):
+        task_class: type[Task[Any, Any]] = find_class("task", TASKS, name)
+        if task_class.recognises(path, ending, lines):
             return name
-    raise DataError(f"{path}: cannot tell what it is for. Give --task.")
+    raise DataError(f"{path}: cannot tell which task the file is for. Set --task.")
 
 
-def _check(task: Task[RecordLike, Any], records: Sequence[RecordLike], found: FileCheck) -> None:
+def _note_refused(
+    task: Task[RecordLike, Any], records: Sequence[RecordLike], report: FileCheck
+) -> None:
     """Note the records that the task refuses; it may have learned its labels from another file."""
     # One record at a time: `check` raises at the first bad record, and all are to be listed.
     for record in records:
         try:
             task.check([record])
         except DataError as error:
-            found.bad(error)
+            report.bad(error)
 
 
-def _labels(records: Sequence[RecordLike], found: FileCheck) -> None:
+def _note_labels(records: Sequence[RecordLike], report: FileCheck) -> None:
     counts = Counter(label for record in records for label in _labels_of(record))
     if not counts:
         return
     shown = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(SHOWN))
     more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
-    found.facts.append(f"labels: {shown}{more}")
+    report.facts.append(f"labels: {shown}{more}")
     rare = [name for name, count in counts.items() if count < RARE]
     if rare:
-        few = ", ".join(rare[:SHOWN])
-        found.warnings.append(f"fewer than {RARE} examples: {few}")
+        listed = ", ".join(rare[:SHOWN])
+        report.warnings.append(f"labels with fewer than {RARE} examples: {listed}")
 
 
 def _labels_of(record: RecordLike) -> list[str]:
-    labels = _answer_of(record)
+    labels = _label_of(record)
     if isinstance(labels, list):
         return labels
     entities: Sequence[Entity] = getattr(record, "entities", None) or ()
     return [entity.label for entity in entities]
 
 
-def _answer_of(record: RecordLike) -> object:
+def _label_of(record: RecordLike) -> object:
     """Return the label of a record; several labels are sorted, because their order is free."""
     label: object = getattr(record, "label", None)
     return sorted(map(str, label)) if isinstance(label, tuple) else label
 
 
-def _repeated(records: Sequence[RecordLike], found: FileCheck) -> None:
+def _note_repeated(records: Sequence[RecordLike], report: FileCheck) -> None:
     """Warn about texts that occur more than once.
 
     A repeated text counts twice in training; with different labels it cannot be learned.
     """
     first: dict[tuple[str, ...], RecordLike] = {}
-    torn: list[str] = []
+    conflicts: list[str] = []
     for record in records:
-        before = first.setdefault(record.key, record)
-        there, here = _answer_of(before), _answer_of(record)
-        if there != here:
-            torn.append(
-                f"{record.where}: the same text as {before.where} with another answer: "
-                f"{there} there, {here} here"
+        earlier = first.setdefault(record.key, record)
+        earlier_label, label = _label_of(earlier), _label_of(record)
+        if earlier_label != label:
+            conflicts.append(
+                f"{record.where}: the same text as {earlier.where}, with a different label: "
+                f"{earlier_label} there, {label} here"
             )
-    found.warnings += torn[:SHOWN]
-    if len(torn) > SHOWN:
-        found.warnings.append(f"{len(torn) - SHOWN:,} more such texts with two answers")
+    report.warnings += conflicts[:SHOWN]
+    if len(conflicts) > SHOWN:
+        report.warnings.append(f"{len(conflicts) - SHOWN:,} more texts with two different labels")
     repeated = len(records) - len(first)
     if repeated:
-        found.warnings.append(f"{repeated:,} examples have occurred before")
+        report.warnings.append(f"{repeated:,} examples are duplicates")

@@ -1,15 +1,15 @@
 """Classification: a text or a pair -> one label, or any number of labels.
 
-one        softmax over the labels; the answer is the most probable label
-several    one sigmoid per label; the answer is every label above the threshold
+single label  softmax over the labels; the answer is the most probable label
+multi-label   one sigmoid per label; the answer is every label above the threshold
 """
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,11 +39,16 @@ MAX_CONFUSION_LABELS = 30  # with more labels no confusion matrix is drawn
 class ClassifySettings(Settings):
     """How labels are read from the file, learned and chosen."""
 
-    several: bool = False  # a text may have any number of labels
+    multi_label: bool = False  # a text may have any number of labels
     separator: str = ","  # between several labels in a CSV or TSV cell
-    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of `several`: chosen above it
+    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # of `multi_label`: chosen above it
     balance: Literal["none", "labels"] = "none"  # labels: rare ones weigh as much
-    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "several": "multi_label",
+        "smoothing": "label_smoothing",
+    }
 
 
 @dataclass(frozen=True)
@@ -75,19 +80,19 @@ class Classify(TextTask[Labels]):
         self.names = tuple(names)
         self.number = {name: i for i, name in enumerate(self.names)}
         self.weights = torch.ones(len(names)) if weights is None else torch.tensor(weights)
-        self.metric = "micro_f1" if config.several else "accuracy"
+        self.metric = "micro_f1" if config.multi_label else "accuracy"
 
     @classmethod
-    def understand(cls, config: ClassifySettings, sample: Sample) -> tuple[str, ...]:
+    def parse_label(cls, config: ClassifySettings, sample: Sample) -> tuple[str, ...]:
         """Parse the label of a sample: a text, a whole number, or a list of labels."""
         value: object = sample.label
-        where = sample.where
-        if isinstance(value, list) and not config.several:
+        place = sample.where
+        if isinstance(value, list) and not config.multi_label:
             raise DataError(
-                f"{where}: a list of labels; need one. Learn several at once with "
-                "--set task.several=true."
+                f"{place}: expected one label, got a list. To learn several labels per text, "
+                "use --set task.multi_label=true."
             )
-        if isinstance(value, str) and config.several:
+        if isinstance(value, str) and config.multi_label:
             value = [part for part in value.split(config.separator) if part.strip()]
         # A sample always has a tuple of labels, so that the rest need not tell the two modes apart.
         names: list[str] = []
@@ -96,15 +101,13 @@ class Classify(TextTask[Labels]):
                 part = str(part).lower()
             if not isinstance(part, str | int):
                 raise DataError(
-                    f"{where}: the label is {part!r:.60}; need a name or a whole number."
+                    f"{place}: the label is {part!r:.60}; expected a name or a whole number."
                 )
-            name = require_unicode(str(part).strip(), where)
+            name = require_unicode(str(part).strip(), place)
             if not name:
-                raise DataError(
-                    f"{where}: the label is empty; need one. Fill it or remove the row."
-                )
+                raise DataError(f"{place}: the label is empty. Add a label, or remove the row.")
             if name in names:
-                raise DataError(f"{where}: the label '{name}' is given twice. Remove one of them.")
+                raise DataError(f"{place}: the label '{name}' is given twice. Remove one of them.")
             names.append(name)
         return tuple(names)
 
@@ -116,25 +119,25 @@ class Classify(TextTask[Labels]):
     @classmethod
     def learn(cls, config: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """Make the task with the labels that occur; whole numbers are sorted as numbers."""
-        seen: Counter[str] = Counter(name for record in records for name in _labels_of(record))
-        if len(seen) < (1 if config.several else 2):
-            only = f"only the label '{next(iter(seen))}'" if seen else "no label"
+        counts: Counter[str] = Counter(name for record in records for name in _labels_of(record))
+        if len(counts) < (1 if config.multi_label else 2):
+            problem = f"only the label '{next(iter(counts))}'" if counts else "no label"
             raise DataError(
-                f"{records[0].where}: {only} in {len(records):,} examples; need two at least. "
-                "Add examples with another label, or check --label."
+                f"{records[0].where}: {problem} in {len(records):,} examples; expected at least "
+                "two labels. Add examples with another label, or check --label."
             )
-        numbers = all(NUMBER.fullmatch(name) for name in seen)
-        names = sorted(seen, key=int) if numbers else sorted(seen)
+        numbers = all(NUMBER.fullmatch(name) for name in counts)
+        names = sorted(counts, key=int) if numbers else sorted(counts)
         # Scores read as class names would give a useless model with a label per example.
         if len(names) > len(records) / 2 and all(map(is_fraction, names)):
             raise DataError(
-                f"{records[0].where}: {len(names):,} different numbers as labels of "
-                f"{len(records):,} examples. To learn a number use regress."
+                f"{records[0].where}: the labels of {len(records):,} examples are "
+                f"{len(names):,} different numbers. To predict a number, use regress."
             )
         if config.balance == "none":
             return cls(config, names)
         # n / (C * count), the "balanced" weights of scikit-learn: every label has the same total.
-        return cls(config, names, [len(records) / (len(names) * seen[name]) for name in names])
+        return cls(config, names, [len(records) / (len(names) * counts[name]) for name in names])
 
     @classmethod
     def restore(cls, shape: Shape, config: ClassifySettings) -> "Classify | None":
@@ -142,13 +145,13 @@ class Classify(TextTask[Labels]):
         labels = text_labels(shape)
         if labels is None or labels.answer == "number":
             return None
-        several = labels.answer == "several"
-        return cls(config.model_copy(update={"several": several}), labels.names)
+        multi_label = labels.answer == "several"
+        return cls(config.model_copy(update={"multi_label": multi_label}), labels.names)
 
     @property
     def head(self) -> LabelsConfig:
         """A label head on the pooler, with one output per label."""
-        answer: LabelAnswer = "several" if self.config.several else "one"
+        answer: LabelAnswer = "several" if self.config.multi_label else "one"
         return LabelsConfig(on="text", names=self.names, answer=answer)
 
     def check(self, records: Sequence[Sample]) -> None:
@@ -164,88 +167,93 @@ class Classify(TextTask[Labels]):
 
     def truths(self, windows: LabelWindows) -> Tensor:
         """Return the label index of each text, or a row of 0 and 1.  -> [N] or [N, C]"""
-        numbers: list[list[int]] = [window.truth for window in windows]
-        if not self.config.several:
-            return torch.tensor([own[0] for own in numbers])
+        label_indices: list[list[int]] = [window.truth for window in windows]
+        if not self.config.multi_label:
+            return torch.tensor([indices[0] for indices in label_indices])
         table = torch.zeros(len(windows), len(self.names))
-        for row, own in enumerate(numbers):
-            table[row, own] = 1.0
+        for row, indices in enumerate(label_indices):
+            table[row, indices] = 1.0
         return table
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
         """Return the summed cross-entropy; of several labels, the mean over the labels."""
-        found = self._entropy(scores, batch, "sum")
-        return found / len(self.names) if self.config.several else found
+        loss = self._cross_entropy(scores, batch, "sum")
+        return loss / len(self.names) if self.config.multi_label else loss
 
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
         """Return the cross-entropy of each text."""
-        found = self._entropy(scores, batch, "none")  # [N]; several labels: [N, C]
-        return found.sum(dim=1) / len(self.names) if self.config.several else found
+        losses = self._cross_entropy(scores, batch, "none")  # [N]; several labels: [N, C]
+        return losses.sum(dim=1) / len(self.names) if self.config.multi_label else losses
 
-    def _entropy(self, scores: Tensor, batch: Batch, how: str) -> Tensor:
+    def _cross_entropy(self, scores: Tensor, batch: Batch, reduction: str) -> Tensor:
         truth, weights = batch.labels[TRUTH], self.weights.to(scores.device)
-        smooth = self.config.smoothing
-        if not self.config.several:
-            return F.cross_entropy(scores, truth, weights, reduction=how, label_smoothing=smooth)
+        smoothing = self.config.label_smoothing
+        if not self.config.multi_label:
+            return F.cross_entropy(
+                scores, truth, weights, reduction=reduction, label_smoothing=smoothing
+            )
         # Each label is a choice of two, so smoothing moves a target towards 1/2.
-        target = truth * (1 - smooth) + smooth / 2
-        return F.binary_cross_entropy_with_logits(scores, target, weights, reduction=how)
+        target = truth * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(scores, target, weights, reduction=reduction)
 
     def decode(
         self, record: Sample, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> Labels:
         """Choose the most probable label, or every label above the threshold."""
-        own: Scores = values[0][0]
-        shares = 1 / (1 + np.exp(-own)) if self.config.several else softmax(own)
+        logits: Scores = values[0][0]
+        probabilities = 1 / (1 + np.exp(-logits)) if self.config.multi_label else softmax(logits)
         # A stable sort breaks ties by label order, on every machine alike.
-        order: list[int] = np.argsort(-shares, kind="stable").tolist()
+        order: list[int] = np.argsort(-probabilities, kind="stable").tolist()
         chosen = order[:1]
-        if self.config.several:
-            chosen = [i for i in order if shares[i] > self.config.threshold]
+        if self.config.multi_label:
+            chosen = [i for i in order if probabilities[i] > self.config.threshold]
         shown = order[: max(LISTED_LABELS, len(chosen))]
         return Labels(
             tuple(self.names[i] for i in chosen),
-            {self.names[i]: round(float(shares[i]), 6) for i in shown},
+            {self.names[i]: round(float(probabilities[i]), 6) for i in shown},
         )
 
     def view(self, record: Sample, answer: Labels) -> LabelsView:
         """Return the labels and their probabilities for display."""
         return LabelsView(chosen=list(answer.labels), shares=answer.probabilities)
 
-    def alike(self, answers: Sequence[Labels]) -> bool:
+    def all_equal(self, answers: Sequence[Labels]) -> bool:
         """Whether every text got the same labels."""
         return len({answer.labels for answer in answers}) == 1
 
-    def agreement(self, truth: Sequence[Labels], found: Sequence[Labels]) -> Agreement:
+    def agreement(self, reference: Sequence[Labels], answers: Sequence[Labels]) -> Agreement:
         """Return the share of texts with the same labels, whatever their probabilities."""
-        return Agreement.of([a.labels == b.labels for a, b in zip(truth, found, strict=True)])
+        return Agreement.of([a.labels == b.labels for a, b in zip(reference, answers, strict=True)])
 
     def score(self, records: Sequence[Sample], answers: Sequence[Labels]) -> dict[str, float]:
         """Return accuracy and macro F1, with Matthews correlation or micro F1."""
-        truth, said = _sets(records, answers)
-        found = count_labels(truth, said)
+        truth, predicted = _label_sets(records, answers)
+        counts = count_labels(truth, predicted)
         # The mean over all known labels: one that is neither predicted nor true counts as 0.
-        macro = float(np.mean([found.get(name, LabelCounts()).f1 for name in self.names]))
-        right = float(np.mean([a == b for a, b in zip(truth, said, strict=True)]))
-        scores = {"accuracy": right, "macro_f1": macro}
-        if self.config.several:
-            return {**scores, "micro_f1": sum(found.values(), LabelCounts()).f1}
+        macro_f1 = float(np.mean([counts.get(name, LabelCounts()).f1 for name in self.names]))
+        accuracy = float(np.mean([a == b for a, b in zip(truth, predicted, strict=True)]))
+        scores = {"accuracy": accuracy, "macro_f1": macro_f1}
+        if self.config.multi_label:
+            return {**scores, "micro_f1": sum(counts.values(), LabelCounts()).f1}
         return {**scores, "matthews": matthews(self._confusion(records, answers))}
 
     def mistake(self, record: Sample, answer: Labels) -> tuple[str, str, float] | None:
         """Return labels, predictions and confidence of a wrong answer."""
-        truth, said = sorted(_labels_of(record)), sorted(answer.labels)
-        if truth == said:
+        truth, predicted = sorted(_labels_of(record)), sorted(answer.labels)
+        if truth == predicted:
             return None
-        return ", ".join(truth), ", ".join(said), max(answer.probabilities.values())
+        return ", ".join(truth), ", ".join(predicted), max(answer.probabilities.values())
 
     def detail(self, records: Sequence[Sample], answers: Sequence[Labels]) -> Detail:
         """Return a table by label, the confusion matrix and the most confident mistakes."""
-        detail, found = super().detail(records, answers), count_labels(*_sets(records, answers))
-        detail.table = [found.get(name, LabelCounts()).row(name) for name in self.names]
-        if not self.config.several and len(self.names) <= MAX_CONFUSION_LABELS:
-            counts = self._confusion(records, answers).tolist()
-            detail.confusion = {"names": list(self.names), "counts": counts}
+        detail, counts = (
+            super().detail(records, answers),
+            count_labels(*_label_sets(records, answers)),
+        )
+        detail.table = [counts.get(name, LabelCounts()).row(name) for name in self.names]
+        if not self.config.multi_label and len(self.names) <= MAX_CONFUSION_LABELS:
+            matrix = self._confusion(records, answers).tolist()
+            detail.confusion = {"names": list(self.names), "counts": matrix}
         return detail
 
     def _confusion(self, records: Sequence[Sample], answers: Sequence[Labels]) -> NDArray[np.int64]:
@@ -258,7 +266,7 @@ def _labels_of(record: Sample) -> tuple[str, ...]:
     return labels
 
 
-def _sets(
+def _label_sets(
     records: Sequence[Sample], answers: Sequence[Labels]
 ) -> tuple[list[set[str]], list[set[str]]]:
     return [set(_labels_of(record)) for record in records], [set(a.labels) for a in answers]

@@ -64,7 +64,7 @@ class LiveForward:
 
 def network_of(forward: Forward) -> Network:
     """Return the network of a live model; compiled models cannot generate text."""
-    assert isinstance(forward, LiveForward), "a compiled model says no texts"
+    assert isinstance(forward, LiveForward), "a compiled model cannot generate text"
     return forward.network
 
 

@@ -46,7 +46,7 @@ class LabelWindow:
     segments: Numbers
     places: Sequence[int]
     truth: Any = None  # the label, in the form that `truths` collects; None: unknown
-    about: Any = None  # what `decode` needs, such as offsets in the text
+    metadata: Any = None  # what `decode` needs, such as offsets in the text
     cut: int = 0  # tokens truncated at the end
 
     @property
@@ -55,11 +55,11 @@ class LabelWindow:
         return self.truth is not None
 
     def compact(self) -> "LabelWindow":
-        """Return a smaller copy without `about`, which only answers need."""
+        """Return a smaller copy without `metadata`, which only answers need."""
         # Training holds the windows of all examples in memory, and a list costs eight bytes or more
         # per token.
         ids, segments = np.asarray(self.ids, np.int32), np.asarray(self.segments, np.int8)
-        return replace(self, about=None, ids=ids, segments=segments)
+        return replace(self, metadata=None, ids=ids, segments=segments)
 
 
 class LabelTask(Task[Record, Answer]):
@@ -70,7 +70,7 @@ class LabelTask(Task[Record, Answer]):
         """The configuration of the label head."""
         raise NotImplementedError
 
-    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, decoder: Mapping[str, Any]) -> Heads:
         """Return the label head, and the pooler if the label head reads it."""
         return heads_of({LABELS: self})
 
@@ -90,7 +90,7 @@ class LabelTask(Task[Record, Answer]):
     def losses(self, scores: Tensor, batch: Batch) -> Tensor:
         """Return the loss of each scored place or of each window.  [P, C] -> [P] or [N]"""
         raise SettingsError(
-            f"{self.name}: has no loss of a single record. Define the method 'losses' of "
+            f"{self.name}: the loss of a single record is not defined. Add the method 'losses' to "
             f"{type(self).__name__}."
         )
 
@@ -129,7 +129,11 @@ def batch_with_places(windows: LabelWindows, tokens: Tokenizers) -> Batch:
     """Pack windows into a batch with the flat indices of the scored places."""
     batch = pack_and_collate(windows, pad_id=tokens.source.vocabulary.pad)
     begins: list[int] = batch.begins.tolist()
-    places = [begin + at for begin, w in zip(begins, windows, strict=True) for at in w.places]
+    places = [
+        begin + place
+        for begin, window in zip(begins, windows, strict=True)
+        for place in window.places
+    ]
     return replace(batch, labels={READ_PLACES: torch.tensor(places, dtype=torch.long)})
 
 
@@ -167,21 +171,23 @@ class SupervisedObjective(Objective):
 
 def label_tasks(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, LabelTask[Any, Any]]:
     """Return tasks that can share an encoder; refuse those that are not label tasks."""
-    found = {name: task for name, task in tasks.items() if isinstance(task, LabelTask)}
+    accepted = {name: task for name, task in tasks.items() if isinstance(task, LabelTask)}
     for name, task in tasks.items():
-        if name not in found:
+        if name not in accepted:
             raise SettingsError(
-                f"recipe [[tasks]]: {task.name} cannot be one of several tasks; need tasks that "
-                "are learned from labels."
+                f"recipe [[tasks]]: {task.name} cannot share an encoder with other tasks; only "
+                "classification, regression, tagging and span tasks can."
             )
-    return found
+    return accepted
 
 
 def heads_of(tasks: Mapping[str, LabelTask[Any, Any]]) -> Heads:
     """Return the label head of each task, and one pooler if any of them reads it."""
-    several = {name: task.head for name, task in tasks.items()}
-    pooler: Heads = {POOLER: PoolerConfig()} if any(h.pooled for h in several.values()) else {}
-    return {**pooler, **several}
+    label_heads = {name: task.head for name, task in tasks.items()}
+    pooler: Heads = (
+        {POOLER: PoolerConfig()} if any(head.pooled for head in label_heads.values()) else {}
+    )
+    return {**pooler, **label_heads}
 
 
 class TextTask(LabelTask[Sample, Answer]):
@@ -196,10 +202,10 @@ class TextTask(LabelTask[Sample, Answer]):
     ) -> Iterator[Sample]:
         """Yield texts or pairs, with their labels where the table has them."""
         (path,) = paths
-        return read_samples(path, columns, watcher, partial(cls.understand, config))
+        return read_samples(path, columns, watcher, partial(cls.parse_label, config))
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Infer the columns from the first file; also return a line that names them."""
@@ -221,7 +227,7 @@ class TextTask(LabelTask[Sample, Answer]):
         return [str(sample.label) for sample in samples]
 
     @classmethod
-    def understand(cls, config: Any, sample: Sample) -> Any:
+    def parse_label(cls, config: Any, sample: Sample) -> Any:
         """Parse a label from the file; refuse one that is invalid for the task."""
         raise NotImplementedError
 
@@ -243,13 +249,20 @@ class TextTask(LabelTask[Sample, Answer]):
     ) -> Iterator[tuple[Sample, list[LabelWindow]]]:
         """Yield one window per record; a text that is too long is truncated at its end."""
         # The tokenizer takes groups of texts ahead and runs in parallel; `tee` keeps just these.
-        records, again = tee(records)
-        texts = (record.texts for record in again)
+        records, copies = tee(records)
+        texts = (record.texts for record in copies)
         encoded = tokens.source.encode_many(texts, limit=tokens.max_length)
-        for record, found in zip(records, encoded, strict=True):
+        for record, encoded_text in zip(records, encoded, strict=True):
             truth = None if record.label is None else self.truth(record)
             # Place 0 is [CLS].
-            yield record, [LabelWindow(found.ids, found.segments, [0], truth, cut=found.cut)]
+            yield (
+                record,
+                [
+                    LabelWindow(
+                        encoded_text.ids, encoded_text.segments, [0], truth, cut=encoded_text.cut
+                    )
+                ],
+            )
 
 
 def text_labels(shape: Shape) -> LabelsConfig | None:
@@ -261,7 +274,7 @@ def unknown_label(where: str, label: str, known: Sequence[str]) -> DataError:
     """Return the error for a label that does not occur in the training data."""
     return DataError(
         f"{where}: {unknown_name('label', label, known)} It does not occur in the training data. "
-        "Mend it, or add examples of it there."
+        "Correct the label, or add training examples of it."
     )
 
 
@@ -278,10 +291,14 @@ def best_context_windows(places: Sequence[int], size: int, room: int, stride: in
     step = max(room - stride, 1)
     # The last window is moved back to be full: a short one would show less context than fits.
     begins = list(range(0, size - room, step)) + [size - room]
-    found = []
+    starts = []
     for place in places:
         # The most context is in the window whose middle is nearest. Distances are doubled to stay
         # integers; of two equal ones the earlier window wins.
-        middles = [(abs(2 * (place - b) - room), b) for b in begins if b <= place < b + room]
-        found.append(min(middles)[1])
-    return found
+        middles = [
+            (abs(2 * (place - begin) - room), begin)
+            for begin in begins
+            if begin <= place < begin + room
+        ]
+        starts.append(min(middles)[1])
+    return starts

@@ -24,26 +24,28 @@ def softmax(scores: NDArray[F]) -> NDArray[F]:
     """Return the softmax of scores over the last axis."""
     # Subtracting the maximum avoids overflow. `initial` allows an empty axis, which a question
     # without a candidate answer has.
-    grown = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-    shares: NDArray[F] = grown / grown.sum(axis=-1, keepdims=True)
-    return shares
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+    probabilities: NDArray[F] = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return probabilities
 
 
 @dataclass(frozen=True)
 class LabelCounts:
     """How often a label was predicted, was true, and was both (a true positive)."""
 
-    said: int = 0
+    predicted: int = 0
     true: int = 0
     both: int = 0
 
     def __add__(self, other: "LabelCounts") -> "LabelCounts":
-        return LabelCounts(self.said + other.said, self.true + other.true, self.both + other.both)
+        return LabelCounts(
+            self.predicted + other.predicted, self.true + other.true, self.both + other.both
+        )
 
     @property
     def precision(self) -> float:
         """The share of predictions that are true; 0 without predictions."""
-        return self.both / self.said if self.said else 0.0
+        return self.both / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
@@ -53,35 +55,41 @@ class LabelCounts:
     @property
     def f1(self) -> float:
         """The harmonic mean of precision and recall."""
-        return 2 * self.both / (self.said + self.true) if self.said + self.true else 0.0
+        return 2 * self.both / (self.predicted + self.true) if self.predicted + self.true else 0.0
 
     def row(self, name: str) -> dict[str, str | float]:
         """Return the scores of a label as a table row."""
-        shares = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
-        return {"label": name, **shares, "count": self.true}
+        scores = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        return {"label": name, **scores, "count": self.true}
 
 
 def count_labels(
-    truth: Sequence[Set[T]], said: Sequence[Set[T]], label: Callable[[T], str] = str
+    truth: Sequence[Set[T]], predicted: Sequence[Set[T]], label: Callable[[T], str] = str
 ) -> dict[str, LabelCounts]:
     """Count predicted, true and correct items by label, over all records.
 
     Items may be labels or, with a function for their label, other things such as entity spans.
     """
     # Both arguments hold sets: a label that is predicted twice for one record counts once.
-    shared = [right & found for right, found in zip(truth, said, strict=True)]
+    correct = [
+        true_items & predicted_items
+        for true_items, predicted_items in zip(truth, predicted, strict=True)
+    ]
     counts = [
-        Counter(label(t) for things in each for t in things) for each in (said, truth, shared)
+        Counter(label(item) for items in sets for item in items)
+        for sets in (predicted, truth, correct)
     ]
     return {name: LabelCounts(*(count[name] for count in counts)) for name in counts[0] | counts[1]}
 
 
-def confusion(truth: Sequence[str], said: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
+def confusion(
+    truth: Sequence[str], predicted: Sequence[str], names: Sequence[str]
+) -> NDArray[np.int64]:
     """Count how often each true label was predicted as each label: [true, predicted]."""
     number = {name: i for i, name in enumerate(names)}
     table = np.zeros((len(names), len(names)), dtype=np.int64)
-    for right, found in zip(truth, said, strict=True):
-        table[number[right], number[found]] += 1
+    for true_label, predicted_label in zip(truth, predicted, strict=True):
+        table[number[true_label], number[predicted_label]] += 1
     return table
 
 
@@ -89,10 +97,10 @@ def matthews(table: NDArray[np.int64]) -> float:
     """Return the Matthews correlation of a confusion matrix of any size (Gorodkin 2004)."""
     counts = table.astype(np.float64)  # fourth powers below overflow int64 from 55,000 records on
     true: Numbers = counts.sum(axis=1)
-    said: Numbers = counts.sum(axis=0)
-    all_, right = float(counts.sum()), float(np.trace(counts))
-    apart = sqrt((all_**2 - dot(said, said)) * (all_**2 - dot(true, true)))
-    return (right * all_ - dot(true, said)) / apart if apart else 0.0
+    predicted: Numbers = counts.sum(axis=0)
+    total, correct = float(counts.sum()), float(np.trace(counts))
+    denominator = sqrt((total**2 - dot(predicted, predicted)) * (total**2 - dot(true, true)))
+    return (correct * total - dot(true, predicted)) / denominator if denominator else 0.0
 
 
 def dot(one: Numbers, other: Numbers) -> float:
@@ -102,9 +110,9 @@ def dot(one: Numbers, other: Numbers) -> float:
 
 def pearson(first: ArrayLike, second: ArrayLike) -> float:
     """Return Pearson's correlation; 0 if one side is constant."""
-    a, b = _centred(first), _centred(second)
-    size = sqrt(dot(a, a) * dot(b, b))
-    return dot(a, b) / size if size else 0.0
+    first_centred, second_centred = _centred(first), _centred(second)
+    scale = sqrt(dot(first_centred, first_centred) * dot(second_centred, second_centred))
+    return dot(first_centred, second_centred) / scale if scale else 0.0
 
 
 def _centred(values: ArrayLike) -> Numbers:
@@ -124,23 +132,23 @@ def ranks(values: ArrayLike) -> Numbers:
     array([1. , 4. , 2.5, 2.5])
     """
     numbers = np.asarray(values, dtype=np.float64)
-    _, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    last = counts.cumsum()  # the highest rank within each group of equal values
-    mean: Numbers = (last - (counts - 1) / 2)[which]
-    return mean
+    _, group_of_value, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    last_ranks = counts.cumsum()  # the highest rank within each group of equal values
+    mean_ranks: Numbers = (last_ranks - (counts - 1) / 2)[group_of_value]
+    return mean_ranks
 
 
-def word_f1(said: str, truth: str) -> float:
+def word_f1(predicted: str, truth: str) -> float:
     """Return the F1 of two answers as bags of words, as the SQuAD script counts it.
 
     >>> word_f1("the Eiffel Tower in Paris", "Eiffel Tower")
     0.6666666666666666
     """
-    ours, theirs = normalized(said).split(), normalized(truth).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
-    same = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * same / (len(ours) + len(theirs)) if same else 0.0
+    predicted_words, true_words = normalized(predicted).split(), normalized(truth).split()
+    if not predicted_words or not true_words:
+        return float(predicted_words == true_words)
+    shared = sum((Counter(predicted_words) & Counter(true_words)).values())
+    return 2 * shared / (len(predicted_words) + len(true_words)) if shared else 0.0
 
 
 def normalized(text: str) -> str:
@@ -149,5 +157,5 @@ def normalized(text: str) -> str:
     >>> normalized("The  Eiffel-Tower!")
     'eiffeltower'
     """
-    letters = "".join(c for c in text.lower() if c not in string.punctuation)
+    letters = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", letters).split())

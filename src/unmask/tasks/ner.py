@@ -85,7 +85,7 @@ class FoundEntities:
 class AskSentence(Ask):
     """A text with named entities in it."""
 
-    text: Annotated[Text, Field(description="The text to find names in.", examples=[TEXT])]
+    text: Annotated[Text, Field(description="The text to find entities in.", examples=[TEXT])]
 
     truths = ("tokens", "tags", "entities")
 
@@ -94,7 +94,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     """A linear layer on the first token of each word."""
 
     name = "ner"
-    title = "Names"
+    title = "Named entities"
     Config = NerSettings
     Ask = AskSentence
     answers = FoundEntities
@@ -127,13 +127,13 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         config: NerSettings,
     ) -> Iterator[Sentence]:
         """Yield the sentences of several files; no document continues in the next file."""
-        for which, path in enumerate(paths):
+        for file_number, path in enumerate(paths):
             for sentence in cls.read([path], columns, watcher, config):
                 # Interleaved, the numbers of two files never meet.
-                yield replace(sentence, document=sentence.document * len(paths) + which)
+                yield replace(sentence, document=sentence.document * len(paths) + file_number)
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Return the columns unchanged, and a line that names the tagging scheme."""
@@ -154,18 +154,18 @@ class Ner(LabelTask[Sentence, FoundEntities]):
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
         """Whether the file has columns of words and tags, or JSON lines with entities."""
         if ending == ".jsonl":
-            found = any(mark in line for line in lines for mark in JSON_KEYS)
-            return found and not any('"question"' in line for line in lines)
+            has_entities = any(key in line for line in lines for key in JSON_KEYS)
+            return has_entities and not any('"question"' in line for line in lines)
         return ending != ".json" and ending not in TABLES
 
     @classmethod
     def learn(cls, config: NerSettings, records: Sequence[Sentence]) -> "Ner":
         """Make the task with the labels that occur."""
-        labels = sorted({e.label for record in records for e in record.entities or ()})
+        labels = sorted({entity.label for record in records for entity in record.entities or ()})
         if not labels:
             raise DataError(
-                f"{records[0].where}: no entity in {len(records):,} sentences; need some to learn "
-                "from. Is the tag in the last column?"
+                f"{records[0].where}: no entity in {len(records):,} sentences, so there is "
+                "nothing to learn. Is the tag in the last column?"
             )
         return cls(config, [OUTSIDE, *(f"{letter}-{label}" for label in labels for letter in "BI")])
 
@@ -185,7 +185,7 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         known = sorted({tag[2:] for tag in self.tags if tag != OUTSIDE})
         for record in records:
             if record.entities is None:
-                raise DataError(f"{record.where}: no entities are given; need them to learn.")
+                raise DataError(f"{record.where}: entities are missing; training needs them.")
             for entity in record.entities:
                 if entity.label not in known:
                     raise unknown_label(record.where, entity.label, known)
@@ -207,16 +207,16 @@ class Ner(LabelTask[Sentence, FoundEntities]):
             return record.document if self.config.context else number // TOKENIZE_AT_ONCE
 
         for _, numbered in groupby(enumerate(records), group):
-            some = [record for _, record in numbered]
-            pieces = self._pieces(some, tokenizer)
-            every = list(chain.from_iterable(chain.from_iterable(pieces)))
+            group_records = [record for _, record in numbered]
+            token_ids = self._token_ids(group_records, tokenizer)
+            all_ids = list(chain.from_iterable(chain.from_iterable(token_ids)))
             end = 0
-            for record, words in zip(some, pieces, strict=True):
-                begin, end = end, end + sum(map(len, words))
-                before, after = self._around(begin, len(every) - end, room - (end - begin))
-                shown = every[begin - before : end + after]
-                starts = list(accumulate(map(len, words), initial=before))
-                yield record, self._windows(record, shown, starts, tokenizer.vocabulary, room)
+            for record, word_ids in zip(group_records, token_ids, strict=True):
+                begin, end = end, end + sum(map(len, word_ids))
+                before, after = self._context_sizes(begin, len(all_ids) - end, room - (end - begin))
+                visible = all_ids[begin - before : end + after]
+                starts = list(accumulate(map(len, word_ids), initial=before))
+                yield record, self._windows(record, visible, starts, tokenizer.vocabulary, room)
 
     def truths(self, windows: LabelWindows) -> Tensor:
         """Return the tag index of each word.  -> [N]"""
@@ -235,19 +235,19 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         self, record: Sentence, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> FoundEntities:
         """Take the best tag of each word and join tags into entities."""
-        # Scores come window by window; `about` puts them back into the order of the words.
-        words: list[list[int]] = [window.about for window in windows]
-        order = np.argsort(list(chain.from_iterable(words)), kind="stable")
-        every = np.concatenate(values)[order]
-        best: list[int] = every.argmax(axis=1).tolist()
-        shares: Scores = softmax(every)[np.arange(len(best)), best]
+        # Scores come window by window; `metadata` puts them back into the order of the words.
+        word_indices: list[list[int]] = [window.metadata for window in windows]
+        order = np.argsort(list(chain.from_iterable(word_indices)), kind="stable")
+        scores = np.concatenate(values)[order]
+        best: list[int] = scores.argmax(axis=1).tolist()
+        probabilities: Scores = softmax(scores)[np.arange(len(best)), best]
         tags = tuple(self.tags[i] for i in best)
-        found = []
+        entities = []
         for first, last, label in entities_of_tags(tags):
             start, end = record.words[first][0], record.words[last - 1][1]
-            share = float(shares[first:last].mean())
-            found.append(FoundEntity(label, record.text[start:end], start, end, share))
-        return FoundEntities(tuple(found), tags)
+            probability = float(probabilities[first:last].mean())
+            entities.append(FoundEntity(label, record.text[start:end], start, end, probability))
+        return FoundEntities(tuple(entities), tags)
 
     def view(self, record: Sentence, answer: FoundEntities) -> SpansView:
         """Return the text with its entities marked."""
@@ -258,52 +258,52 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         return SpansView(text=record.text, spans=spans)
 
     def agreement(
-        self, truth: Sequence[FoundEntities], found: Sequence[FoundEntities]
+        self, reference: Sequence[FoundEntities], answers: Sequence[FoundEntities]
     ) -> Agreement:
         """Return the share of equal tags, of words that either model puts into an entity."""
-        texts = zip(truth, found, strict=True)
+        texts = zip(reference, answers, strict=True)
         words = [pair for a, b in texts for pair in zip(a.tags, b.tags, strict=True)]
-        same = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]  # most words are O
-        if not same:
+        equal = [a == b for a, b in words if (a, b) != (OUTSIDE, OUTSIDE)]  # most words are O
+        if not equal:
             raise DataError(
-                f"the model sees no name in {len(truth):,} texts, so that nothing can be compared. "
-                "Give texts with names in them (--texts)."
+                f"the model finds no entity in {len(reference):,} texts, so there is nothing to "
+                "compare. Use texts with entities (--texts)."
             )
-        said = "{share:.2%} of the words in names of {texts:,} texts are tagged alike"
-        return Agreement(sum(same) / len(same), 0.9, said)
+        text = "{share:.2%} of the entity words in {texts:,} texts have the same tag"
+        return Agreement(sum(equal) / len(equal), 0.9, text)
 
     def score(
         self, records: Sequence[Sentence], answers: Sequence[FoundEntities]
     ) -> dict[str, float]:
         """Return precision, recall and F1 of whole entities, as the CoNLL script counts them."""
-        total = sum(_hits(records, answers).values(), LabelCounts())
+        total = sum(_counts(records, answers).values(), LabelCounts())
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
     def mistake(self, record: Sentence, answer: FoundEntities) -> tuple[str, str, float] | None:
         """Return the missed and the invented entities; severity is their number."""
-        truth, said = _spans(record.entities or ()), _spans(answer.entities)
-        if truth == said:
+        truth, predicted = _spans(record.entities or ()), _spans(answer.entities)
+        if truth == predicted:
             return None
         missed, invented = (
             ", ".join(f"{label} {record.text[a:b]}" for label, a, b in sorted(spans)) or "-"
-            for spans in (truth - said, said - truth)
+            for spans in (truth - predicted, predicted - truth)
         )
-        return missed, invented, float(len(truth ^ said))
+        return missed, invented, float(len(truth ^ predicted))
 
     def detail(self, records: Sequence[Sentence], answers: Sequence[FoundEntities]) -> Detail:
         """Return scores by label and the sentences with the most mistakes."""
-        detail, found = super().detail(records, answers), _hits(records, answers)
-        detail.table = [found[label].row(label) for label in sorted(found)]
+        detail, counts = super().detail(records, answers), _counts(records, answers)
+        detail.table = [counts[label].row(label) for label in sorted(counts)]
         return detail
 
-    def _pieces(self, some: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
+    def _token_ids(self, texts: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
         """Tokenize each word of each sentence: [sentence][word] -> token ids."""
-        found = iter(tokenizer.ids([own.text[a:b] for own in some for a, b in own.words]))
+        ids_of_words = iter(tokenizer.ids([s.text[a:b] for s in texts for a, b in s.words]))
         # A word may lose all its characters, such as a zero-width space; it still needs a token.
         unknown_id = [tokenizer.vocabulary.unknown]
-        return [[next(found) or unknown_id for _ in record.words] for record in some]
+        return [[next(ids_of_words) or unknown_id for _ in text.words] for text in texts]
 
-    def _around(self, before: int, after: int, spare: int) -> tuple[int, int]:
+    def _context_sizes(self, before: int, after: int, spare: int) -> tuple[int, int]:
         """Return how many context tokens fit before and after a sentence, in `spare` tokens."""
         before, after = min(before, self.config.context), min(after, self.config.context)
         if before + after > spare:  # half each; what `before` leaves goes to `after`
@@ -312,20 +312,20 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         return before, after
 
     def _windows(
-        self, record: Sentence, shown: list[int], starts: list[int], words: Vocabulary, room: int
+        self, record: Sentence, ids: list[int], starts: list[int], words: Vocabulary, room: int
     ) -> list[LabelWindow]:
         """Cut the visible tokens into windows; each word is tagged in exactly one."""
         truth = None if record.entities is None else self._truth(record)
-        owners = best_context_windows(starts[:-1], len(shown), room, self.config.stride)
-        found = []
+        owners = best_context_windows(starts[:-1], len(ids), room, self.config.stride)
+        windows = []
         for begin in sorted(set(owners)) or [0]:  # a text without words still needs a window
-            own = [i for i, owner in enumerate(owners) if owner == begin]
-            part = [words.cls, *shown[begin : begin + room], words.sep]
+            word_indices = [i for i, owner in enumerate(owners) if owner == begin]
+            part = [words.cls, *ids[begin : begin + room], words.sep]
             # + 1 for [CLS], which stands before the visible tokens
-            places = [starts[i] - begin + 1 for i in own]
-            tags = None if truth is None else [truth[i] for i in own]
-            found.append(LabelWindow(part, [0] * len(part), places, tags, own))
-        return found
+            places = [starts[i] - begin + 1 for i in word_indices]
+            tags = None if truth is None else [truth[i] for i in word_indices]
+            windows.append(LabelWindow(part, [0] * len(part), places, tags, word_indices))
+        return windows
 
     def _truth(self, record: Sentence) -> list[int]:
         """Return the tag index of each word."""
@@ -339,11 +339,11 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         return [self.number[tag] for tag in tags]
 
 
-def _hits(records: Sequence[Sentence], answers: Sequence[FoundEntities]) -> dict[str, LabelCounts]:
+def _counts(texts: Sequence[Sentence], answers: Sequence[FoundEntities]) -> dict[str, LabelCounts]:
     """Count predicted, true and correct entities by label."""
-    truth = [_spans(record.entities or ()) for record in records]
-    said = [_spans(answer.entities) for answer in answers]
-    return count_labels(truth, said, lambda span: span[0])
+    truth = [_spans(record.entities or ()) for record in texts]
+    predicted = [_spans(answer.entities) for answer in answers]
+    return count_labels(truth, predicted, lambda span: span[0])
 
 
 def _spans(entities: Iterable[Entity | FoundEntity]) -> set[_Span]:

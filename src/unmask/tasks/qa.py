@@ -5,10 +5,10 @@ token gets a score as the first and as the last token of the answer. The answer 
 over all windows, copied verbatim from the passage. [CLS] as both ends stands for "no answer".
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -43,11 +43,17 @@ class QaSettings(Settings):
     """How passages are windowed, and which spans may be answers."""
 
     stride: Annotated[int, Field(ge=0)] = 128  # tokens shared by two windows
-    longest_question: Count = 64  # tokens; the rest is truncated
-    longest_answer: Count = 30  # tokens
-    best: Count = 20  # start and end tokens that are combined; also the most candidates returned
+    max_question_length: Count = 64  # tokens; the rest is truncated
+    max_answer_length: Count = 30  # tokens
+    n_best: Count = 20  # start and end tokens that are combined; also the most candidates returned
     unanswerable: bool = False  # a passage may hold no answer
     threshold: float = 0.0  # margin over the best span above which there is no answer
+
+    old_names: ClassVar[Mapping[str, str]] = {
+        "longest_question": "max_question_length",
+        "longest_answer": "max_answer_length",
+        "best": "n_best",
+    }
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class AskPassage(Ask):
         Text,
         Field(title="Passage", description="The passage that may answer it.", examples=[PASSAGE]),
     ]
-    id: Annotated[str | int | None, Field(description="The name of the question.")] = None
+    id: Annotated[str | int | None, Field(description="An identifier of the question.")] = None
 
     truths = ("answers", "is_impossible")
 
@@ -90,7 +96,7 @@ class Qa(LabelTask[Question, QaAnswer]):
     """Two scores per token: it starts the answer, it ends the answer."""
 
     name = "qa"
-    title = "Answer"
+    title = "Question answering"
     Config = QaSettings
     Ask = AskPassage
     answers = QaAnswer
@@ -128,11 +134,13 @@ class Qa(LabelTask[Question, QaAnswer]):
         """Make the task; it allows "no answer" if the training data has such questions."""
         if not any(record.answers for record in records):
             raise DataError(
-                f"{records[0].where}: none of {len(records):,} questions has an answer; need some "
-                "to learn from. Is it the right file?"
+                f"{records[0].where}: none of {len(records):,} questions has an answer, so there "
+                "is nothing to learn. Is it the right file?"
             )
-        nothing = any(record.answers == () for record in records)
-        return cls(config.model_copy(update={"unanswerable": config.unanswerable or nothing}))
+        has_unanswerable = any(record.answers == () for record in records)
+        return cls(
+            config.model_copy(update={"unanswerable": config.unanswerable or has_unanswerable})
+        )
 
     @classmethod
     def restore(cls, shape: Shape, config: QaSettings) -> "Qa | None":
@@ -149,7 +157,7 @@ class Qa(LabelTask[Question, QaAnswer]):
         for record in records:
             if record.answers is None:
                 raise DataError(
-                    f"{record.where}: 'answers' is missing; need it to learn or to score. Add it."
+                    f"{record.where}: 'answers' is missing; training and scoring need it. Add it."
                 )
 
     def windows(
@@ -162,7 +170,7 @@ class Qa(LabelTask[Question, QaAnswer]):
     ) -> Iterator[tuple[Question, list[LabelWindow]]]:
         """Yield as many windows as each passage needs."""
         limit = tokens.max_length
-        first = min(self.config.longest_question, limit // 2)  # leave half for the passage
+        first = min(self.config.max_question_length, limit // 2)  # leave half for the passage
         room = limit - first - 3
         stride = min(self.config.stride, max(room // 2, 0))  # a window must be able to advance
         for record in records:
@@ -187,25 +195,29 @@ class Qa(LabelTask[Question, QaAnswer]):
         self, record: Question, windows: LabelWindows, values: Sequence[Scores], tokens: Tokenizers
     ) -> QaAnswer:
         """Choose the best span over all windows, or no answer."""
-        found: dict[Offsets, float] = {}
-        for window, table in zip(windows, values, strict=True):
-            for stretch, score in self._stretches(window, table):
+        span_scores: dict[Offsets, float] = {}
+        for window, logits in zip(windows, values, strict=True):
+            for span, score in self._scored_spans(window, logits):
                 # Overlapping windows may score a span twice; the higher score counts.
-                found[stretch] = max(score, found.get(stretch, score))
+                span_scores[span] = max(score, span_scores.get(span, score))
         # Ties are broken by position, so the answer does not depend on the order of the windows.
-        best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: self.config.best]
+        best = sorted(span_scores.items(), key=lambda item: (-item[1], item[0]))[
+            : self.config.n_best
+        ]
         # The window with the answer must be able to overrule all windows without it, hence the
         # minimum, as in BERT's SQuAD 2.0 script.
-        nothing = min(float(table[0].sum()) for table in values)
-        totals = [score for _, score in best] + [nothing] * self.config.unanswerable
-        shares: list[float] = softmax(np.array(totals)).tolist()
+        null_score = min(float(logits[0].sum()) for logits in values)
+        scores = [score for _, score in best] + [null_score] * self.config.unanswerable
+        probabilities: list[float] = softmax(np.array(scores)).tolist()
         candidates = tuple(
-            Candidate(record.context[a:b], a, b, score, share)
-            for ((a, b), score), share in zip(best, shares, strict=False)
+            Candidate(record.context[a:b], a, b, score, probability)
+            for ((a, b), score), probability in zip(best, probabilities, strict=False)
         )
-        margin = nothing - best[0][1] if best else NO_CANDIDATE_MARGIN
-        answer = QaAnswer("", -1, -1, shares[-1] if shares else 1.0, margin, candidates)
-        return self._decided(answer)
+        margin = null_score - best[0][1] if best else NO_CANDIDATE_MARGIN
+        answer = QaAnswer(
+            "", -1, -1, probabilities[-1] if probabilities else 1.0, margin, candidates
+        )
+        return self._with_threshold(answer)
 
     def view(self, record: Question, answer: QaAnswer) -> SpansView:
         """Return the passage with the answer marked."""
@@ -216,22 +228,22 @@ class Qa(LabelTask[Question, QaAnswer]):
         )
         return SpansView(text=record.context, spans=[span])
 
-    def agreement(self, truth: Sequence[QaAnswer], found: Sequence[QaAnswer]) -> Agreement:
+    def agreement(self, reference: Sequence[QaAnswer], answers: Sequence[QaAnswer]) -> Agreement:
         """Return the share of questions with the same answer, whatever the probabilities."""
-        return Agreement.of([a.text == b.text for a, b in zip(truth, found, strict=True)])
+        return Agreement.of([a.text == b.text for a, b in zip(reference, answers, strict=True)])
 
     def score(self, records: Sequence[Question], answers: Sequence[QaAnswer]) -> dict[str, float]:
         """Return SQuAD's exact match and F1; also F1 of each kind if some are unanswerable."""
-        each = np.array(
+        matches = np.array(
             [best_match(a.text, r.answers or ()) for r, a in zip(records, answers, strict=True)]
         )
-        means: list[float] = each.mean(axis=0).tolist()
-        found = dict(zip(("exact", "f1"), means, strict=True))
-        has = np.array([bool(record.answers) for record in records])
-        if not has.all():
-            for name, chosen in (("answerable", has), ("unanswerable", ~has)):
-                found[f"f1_{name}"] = float(each[chosen, 1].mean()) if chosen.any() else 0.0
-        return found
+        means: list[float] = matches.mean(axis=0).tolist()
+        scores = dict(zip(("exact", "f1"), means, strict=True))
+        answerable = np.array([bool(record.answers) for record in records])
+        if not answerable.all():
+            for name, chosen in (("answerable", answerable), ("unanswerable", ~answerable)):
+                scores[f"f1_{name}"] = float(matches[chosen, 1].mean()) if chosen.any() else 0.0
+        return scores
 
     def mistake(self, record: Question, answer: QaAnswer) -> tuple[str, str, float] | None:
         """Return labels, answer and confidence if the answer shares no word with any label."""
@@ -241,49 +253,49 @@ class Qa(LabelTask[Question, QaAnswer]):
         truth = " | ".join(dict.fromkeys(span.text for span in spans))
         return truth or "(none)", answer.text or "(none)", answer.probability
 
-    def settle(
+    def choose_thresholds(
         self, records: Sequence[Question], answers: Sequence[QaAnswer]
     ) -> "tuple[Qa, Sequence[QaAnswer]]":
         """Choose the no-answer threshold with the highest F1 on these questions."""
         if not self.config.unanswerable:
             return self, answers
-        spoken = [
+        answer_f1 = [
             best_match(a.candidates[0].text, r.answers or ())[1] if a.candidates else 0.0
             for r, a in zip(records, answers, strict=True)
         ]
-        silent = [float(not record.answers) for record in records]
+        null_f1 = [float(not record.answers) for record in records]
         margins = np.array([answer.nothing for answer in answers])
         order = margins.argsort(kind="stable")
         # With a threshold after the k-th margin, k questions are answered. Each gains its F1 and
         # loses the 1.0 that an unanswerable question would have scored: one pass finds the best k.
-        gains = np.cumsum(np.array(spoken)[order] - np.array(silent)[order])
+        gains = np.cumsum(np.array(answer_f1)[order] - np.array(null_f1)[order])
         count = int(np.insert(gains, 0, 0.0).argmax())
         threshold = margins[order[count - 1]] if count else margins[order[0]] - 1.0
         settled = Qa(self.config.model_copy(update={"threshold": float(threshold)}))
-        return settled, [settled._decided(answer) for answer in answers]
+        return settled, [settled._with_threshold(answer) for answer in answers]
 
-    def _decided(self, answer: QaAnswer) -> QaAnswer:
+    def _with_threshold(self, answer: QaAnswer) -> QaAnswer:
         """Apply the threshold: fill in the best candidate, or no answer."""
-        none = self.config.unanswerable and answer.nothing > self.config.threshold
-        if none or not answer.candidates:
+        no_answer = self.config.unanswerable and answer.nothing > self.config.threshold
+        if no_answer or not answer.candidates:
             return replace(answer, text="", start=-1, end=-1)
         best = answer.candidates[0]
         return replace(
             answer, text=best.text, start=best.start, end=best.end, probability=best.probability
         )
 
-    def _stretches(self, window: LabelWindow, scores: Scores) -> Iterator[tuple[Offsets, float]]:
+    def _scored_spans(self, window: LabelWindow, scores: Scores) -> Iterator[tuple[Offsets, float]]:
         """Yield spans of the passage between likely start and end tokens, with scores."""
-        offsets: Sequence[Offsets] = window.about
-        own = scores[list(window.segments).index(1) :][: len(offsets)]
+        offsets: Sequence[Offsets] = window.metadata
+        logits = scores[list(window.segments).index(1) :][: len(offsets)]
         # Only the best starts and ends are combined: trying all pairs is quadratic in the length.
-        likeliest: list[list[int]] = np.argsort(-own, axis=0, kind="stable").T.tolist()
-        firsts, lasts = (places[: self.config.best] for places in likeliest)
-        for a in firsts:
-            for b in lasts:
-                if a <= b < a + self.config.longest_answer:
-                    stretch = offsets[a][0], offsets[b][1]
-                    yield stretch, float(own[a, 0] + own[b, 1])
+        ranked: list[list[int]] = np.argsort(-logits, axis=0, kind="stable").T.tolist()
+        starts, ends = (places[: self.config.n_best] for places in ranked)
+        for start in starts:
+            for end in ends:
+                if start <= end < start + self.config.max_answer_length:
+                    span = offsets[start][0], offsets[end][1]
+                    yield span, float(logits[start, 0] + logits[end, 1])
 
 
 def asks_about_passages(lines: Sequence[str]) -> bool:
@@ -303,16 +315,18 @@ def _loss(scores: Tensor, batch: Batch, reduction: str) -> Tensor:
 
 
 def _window(part: Encoded, record: Question) -> LabelWindow:
-    """Make a window; `about` holds the character offsets of its passage tokens."""
+    """Make a window; `metadata` holds the character offsets of its passage tokens."""
     begin = part.segments.index(1)
     offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)
     if record.answers:
-        truth = _ends(offsets, begin, record.answers[0])  # of several, the first is learned
+        truth = _answer_tokens(
+            offsets, begin, record.answers[0]
+        )  # of several, the first is learned
     return LabelWindow(part.ids, part.segments, range(len(part.ids)), truth, offsets)
 
 
-def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, int]:
+def _answer_tokens(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, int]:
     """Return the first and last token of an answer; [CLS] twice if the window lacks part of it."""
     if not offsets or answer.start < offsets[0][0] or answer.end > offsets[-1][1]:
         return 0, 0
@@ -321,8 +335,8 @@ def _ends(offsets: Sequence[Offsets], begin: int, answer: Span) -> tuple[int, in
     return begin + first, begin + last
 
 
-def best_match(said: str, answers: Sequence[Span]) -> tuple[float, float]:
+def best_match(predicted: str, answers: Sequence[Span]) -> tuple[float, float]:
     """Return exact match and F1 with the closest label; no label means the empty answer."""
     truths = [span.text for span in answers if normalized(span.text)] or [""]
-    exact = max(float(normalized(said) == normalized(truth)) for truth in truths)
-    return exact, max(word_f1(said, truth) for truth in truths)
+    exact = max(float(normalized(predicted) == normalized(truth)) for truth in truths)
+    return exact, max(word_f1(predicted, truth) for truth in truths)

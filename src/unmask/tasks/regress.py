@@ -47,20 +47,20 @@ class Regress(TextTask[Number]):
         self.label = label
 
     @classmethod
-    def understand(cls, config: RegressSettings, sample: Sample) -> float:
+    def parse_label(cls, config: RegressSettings, sample: Sample) -> float:
         """Parse the score of a sample; refuse what is not a finite number."""
         value: object = sample.label
-        wrong = f"{sample.where}: the score is {value!r:.60}; need a"
+        problem = f"{sample.where}: the score is {value!r:.60}; expected a"
         # JSON's true is an int in Python and would pass as 1.
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise DataError(f"{wrong} number. Mend it.")
+            raise DataError(f"{problem} number.")
         try:
-            found = float(value)
+            score = float(value)
         except (ValueError, OverflowError):
-            raise DataError(f"{wrong} number. Mend it; for names use classify.") from None
-        if not isfinite(found):
-            raise DataError(f"{wrong} finite number. Mend it.")
-        return found
+            raise DataError(f"{problem} number. For class labels, use classify.") from None
+        if not isfinite(score):
+            raise DataError(f"{problem} finite number.")
+        return score
 
     @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
@@ -74,8 +74,8 @@ class Regress(TextTask[Number]):
         # A constant has no correlation, which is the metric.
         if len({number_of(record) for record in records}) < 2:
             raise DataError(
-                f"{records[0].where}: the number is {number_of(records[0]):g} in all "
-                f"{len(records):,} examples; need at least two different ones. Check --label."
+                f"{records[0].where}: the score is {number_of(records[0]):g} in all "
+                f"{len(records):,} examples; expected at least two different scores. Check --label."
             )
         return cls(config)
 
@@ -118,23 +118,23 @@ class Regress(TextTask[Number]):
         """Return the score for display."""
         return NumberView(value=answer.score)
 
-    def agreement(self, truth: Sequence[Number], found: Sequence[Number]) -> Agreement:
+    def agreement(self, reference: Sequence[Number], answers: Sequence[Number]) -> Agreement:
         """Return the share of variance that the second model preserves (R squared)."""
-        one, two = (np.array([number.score for number in some]) for some in (truth, found))
+        first, second = (np.array([n.score for n in numbers]) for numbers in (reference, answers))
         # The floor avoids a division by zero where a model gives all texts the same score.
-        share = 1.0 - float(np.square(two - one).mean()) / max(float(one.var()), 1e-12)
+        share = 1.0 - float(np.square(second - first).mean()) / max(float(first.var()), 1e-12)
         return Agreement(
-            share, 0.98, "numbers of {texts:,} texts: {share:.2%} of their variance is kept"
+            share, 0.98, "{share:.2%} of the variance of the scores of {texts:,} texts is preserved"
         )
 
     def score(self, records: Sequence[Sample], answers: Sequence[Number]) -> dict[str, float]:
         """Return Spearman's and Pearson's correlation and the mean squared error."""
         truth = np.array([number_of(record) for record in records])
-        said = np.array([answer.score for answer in answers])
+        predicted = np.array([answer.score for answer in answers])
         return {
-            "spearman": spearman(truth, said),
-            "pearson": pearson(truth, said),
-            "mean_square": float(np.mean((truth - said) ** 2)),
+            "spearman": spearman(truth, predicted),
+            "pearson": pearson(truth, predicted),
+            "mean_square": float(np.mean((truth - predicted) ** 2)),
         }
 
     def mistake(self, record: Sample, answer: Number) -> tuple[str, str, float]:

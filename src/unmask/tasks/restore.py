@@ -16,28 +16,30 @@ def task_of(shape: Shape, table: Mapping[str, object] | None, where: str) -> Tas
 
     `table` is the `[task]` table of the model folder, if it has one.
     """
-    own = dict(table or {})
+    settings = dict(table or {})
     # "length" is the window length of training. The loaded model applies it; it is no task setting.
-    named, _ = own.pop("name", None), own.pop("length", None)
-    if named is not None and named not in known_names("task", TASKS):
+    saved_name, _ = settings.pop("name", None), settings.pop("length", None)
+    if saved_name is not None and saved_name not in known_names("task", TASKS):
         raise SettingsError(
-            f"{where}: the model was trained for the task {str(named)!r:.60}, which is not known "
-            "here. If it is one of your own, give its file: --plugin FILE.py."
+            f"{where}: the model was trained for an unknown task, {str(saved_name)!r:.60}. If a "
+            "plugin defines the task, load it with --plugin FILE.py."
         )
     # The named task comes first. If it does not fit the heads, another built-in task may, with its
     # default settings: the saved ones belong to the named task.
-    for name in dict.fromkeys([*([named] if named else []), *TASKS]):
-        kind: type[Task[Any, Any]] = find_class("task", TASKS, name)
-        config = validate(kind.Config, own if name == named else {}, where=f"{where} [task]")
-        if found := kind.restore(shape, config):
-            return found
-    if several := shape.several():
-        names = ", ".join(several)
+    for name in dict.fromkeys([*([saved_name] if saved_name else []), *TASKS]):
+        task_class: type[Task[Any, Any]] = find_class("task", TASKS, name)
+        config = validate(
+            task_class.Config, settings if name == saved_name else {}, where=f"{where} [task]"
+        )
+        if task := task_class.restore(shape, config):
+            return task
+    if head_names := shape.several():
+        names = ", ".join(head_names)
         raise SettingsError(
-            f"{where}: the model has heads for several tasks ({names}). Give the model of one of "
-            "them, in the folder `models` of the same run."
+            f"{where}: the model has heads for several tasks ({names}). Use the model of a single "
+            "task, from the folder `models` of the same run."
         )
     raise SettingsError(
-        f"{where}: the model has no head of a task; it was not fine-tuned. Train one with "
+        f"{where}: the model has no task head: it is not fine-tuned. Fine-tune it with "
         "`unmask finetune`."
     )

@@ -40,8 +40,8 @@ class Mistake:
     where: str
     text: str
     truth: str
-    said: str
-    badness: float  # sorts mistakes, the worst has the highest value
+    prediction: str
+    severity: float  # sorts mistakes; the worst has the highest value
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Detail:
 
     def __post_init__(self) -> None:
         # A model early in its training may get every record wrong; reports must stay small.
-        self.mistakes = nlargest(WORST, self.mistakes, key=attrgetter("badness"))
+        self.mistakes = nlargest(WORST, self.mistakes, key=attrgetter("severity"))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from unmask.objectives.next_token import (
 )
 from unmask.system.errors import DataError, SettingsError, require
 from unmask.system.settings import validate
-from unmask.tasks.alignment import Aligned, AligningSession
+from unmask.tasks.alignment import AlignedHypothesis, AligningSession
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward, network_of
@@ -52,7 +52,7 @@ EXAMPLE = "Ein Hund rennt über eine Wiese."  # shown on the page and in `unmask
 NEIGHBOURS = 20  # steps whose pairs are sorted together by length, so that little is padding
 
 
-Beams = Annotated[int, Field(ge=1, le=64, description="Width of the beam; 1 is greedy.")]
+Beams = Annotated[int, Field(ge=1, le=64, description="Beam size; 1 is greedy search.")]
 Penalty = Annotated[
     float, Field(ge=0.0, le=5.0, description="Scores are divided by length to this power.")
 ]
@@ -124,7 +124,7 @@ class Translate(Task[Pair, Translation]):
         return read_pairs(paths, columns, watcher)
 
     @classmethod
-    def noted(
+    def resolve_columns(
         cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
     ) -> tuple[Columns, list[str]]:
         """Return the columns unchanged, and a line about which file or column is which side."""
@@ -139,7 +139,7 @@ class Translate(Task[Pair, Translation]):
         """Refuse pairs without a translation."""
         for pair in records:
             if pair.target is None:
-                raise DataError(f"{pair.where}: no translation; need it to learn or to score.")
+                raise DataError(f"{pair.where}: no translation; training and scoring need it.")
 
     @classmethod
     def texts(cls, records: Iterable[Pair]) -> tuple[Iterable[str], Iterable[str]]:
@@ -151,37 +151,38 @@ class Translate(Task[Pair, Translation]):
         """Return a text without a translation."""
         return Pair(ask.text, None, where)
 
-    def asked(self, ask: AskTranslation) -> Self:
+    def with_options(self, ask: AskTranslation) -> Self:
         """Return the task with the search options of a question."""
-        search = ask.model_dump(include={"beams", "penalty"})
+        search = {"beam_size": ask.beams, "length_penalty": ask.penalty}
         settings = validate(SearchSettings, search, where=self.name)
-        return self.searching(settings, alignment=ask.alignment)
+        return self.with_search(settings, alignment=ask.alignment)
 
-    def searching(self, settings: SearchSettings, *, alignment: bool = False) -> Self:
+    def with_search(self, settings: SearchSettings, *, alignment: bool = False) -> Self:
         """Return a copy of the task with other search settings."""
         config = self.config.model_copy(update={"search": settings})
         return type(self)(config, split=self.split, alignment=alignment)
 
-    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, decoder: Mapping[str, Any]) -> Heads:
         """Return a decoder; settings that are not given are the encoder's."""
         target = tokens.target or tokens.source
-        own = config.model_dump(include={"layers", "max_length", "cell"})
-        words = {"vocab_size": len(target.vocabulary), "shared": target is tokens.source}
-        decoder = validate(DecoderConfig, {**own, **given, **words}, where="recipe [model.decoder]")
-        self._refuse_forcing(decoder)
-        return {DECODER: decoder}
+        from_encoder = config.model_dump(include={"layers", "max_length", "cell"})
+        fixed = {"vocab_size": len(target.vocabulary), "shared": target is tokens.source}
+        table = {**from_encoder, **decoder, **fixed}
+        decoder_config = validate(DecoderConfig, table, where="recipe [model.decoder]")
+        self._refuse_forcing(decoder_config)
+        return {DECODER: decoder_config}
 
     def _refuse_forcing(self, decoder: DecoderConfig) -> None:
         """Refuse a teacher-forcing ratio below 1 for a decoder that never reads its own output."""
         # Forcing chooses between the label and the decoder's own token as the next input. These
         # decoders have no such input, or get all inputs in one call.
-        fed = "no word" if decoder.feeds in ("nothing", "context") else ""
+        inputs = "no tokens" if decoder.feeds in ("nothing", "context") else ""
         if decoder.cell == "attention":
-            fed = "all words at once: a Transformer is trained on the truth"
-        if fed and not self.config.always:
+            inputs = "all target tokens at once"
+        if inputs and not self.config.always:
             raise SettingsError(
-                f"task.forcing is {self.config.forcing}, but this decoder is fed {fed}. Leave it "
-                "at 1."
+                f"task.teacher_forcing is {self.config.teacher_forcing}, but this decoder reads "
+                f"{inputs}. Set task.teacher_forcing to 1."
             )
 
     @property
@@ -207,19 +208,20 @@ class Translate(Task[Pair, Translation]):
         target = tokens.target or tokens.source
         sources = tokens.source.encode_many([pair.source] for pair in first)
         targets = target.encode_many([pair.target or ""] for pair in second)
-        for at, (pair, source, said) in enumerate(zip(pairs, sources, targets, strict=True), 1):
-            answer = () if pair.target is None else said.ids
-            whole = PairTokens(source.ids, answer)
+        encoded = zip(pairs, sources, targets, strict=True)
+        for position, (pair, source, reference) in enumerate(encoded, 1):
+            target_ids = () if pair.target is None else reference.ids
+            pair_tokens = PairTokens(source.ids, target_ids)
             if learn:
-                yield pair, [whole] if len(whole.ids) <= tokens.max_length else []
+                yield pair, [pair_tokens] if len(pair_tokens.ids) <= tokens.max_length else []
                 continue
             # The decoder never reads the last token, so a target may be one longer than the model.
-            if len(answer) > tokens.max_length + 1:
-                answer = ()  # the text is translated all the same, its loss is unknown
-            parts = self._parts(pair.source, source.ids, at, tokens)
+            if len(target_ids) > tokens.max_length + 1:
+                target_ids = ()  # the text is translated all the same, its loss is unknown
+            parts = self._parts(pair.source, source.ids, position, tokens)
             # A target cannot be divided among the parts of its source.
-            known = answer if len(parts) == 1 else ()
-            yield pair, [PairTokens(ids, known, next(numbers)) for ids in parts]
+            part_target = target_ids if len(parts) == 1 else ()
+            yield pair, [PairTokens(ids, part_target, next(numbers)) for ids in parts]
 
     def _parts(
         self, text: str, ids: Sequence[int], number: int, tokens: Tokenizers
@@ -231,8 +233,8 @@ class Translate(Task[Pair, Translation]):
             return [ids]
         if not self.split:
             raise DataError(
-                f"text {number}: {len(ids):,} tokens; the model holds {limit}. Shorten it, or let "
-                "it be split (without --no-split)."
+                f"text {number}: {len(ids):,} tokens; the model's maximum is {limit}. Shorten the "
+                "text, or remove --no-split to have it split into sentences."
             )
         self.split_texts += 1
         return [
@@ -269,22 +271,22 @@ class Translate(Task[Pair, Translation]):
         """Turn tokens into text and join the parts of a long text."""
         if not values:
             return EMPTY
-        words = sum(len(own.words) + 1 for own in values)  # scores include [SEP]
-        text = " ".join(detokenized(own.words, tokens) for own in values)
+        token_count = sum(len(part.words) + 1 for part in values)  # scores include [SEP]
+        text = " ".join(detokenized(part.words, tokens) for part in values)
         # The mean over the tokens of all parts, so that long parts count for more.
-        score = sum(own.score for own in values) / words
+        score = sum(part.score for part in values) / token_count
         if len(values) > 1:
             return Translation(text, score)
-        (only,) = values
-        alignment = only.looked if isinstance(only, Aligned) else None
-        return Translation(text, score, tuple(only.words), alignment)
+        (best,) = values
+        alignment = best.alignment if isinstance(best, AlignedHypothesis) else None
+        return Translation(text, score, tuple(best.words), alignment)
 
     def plain(self, answer: Translation) -> dict[str, Any]:
         """Return the translation as JSON, without its token ids."""
-        found: dict[str, Any] = {"text": answer.text, "score": answer.score}
+        table: dict[str, Any] = {"text": answer.text, "score": answer.score}
         if answer.alignment is not None:
-            found["alignment"] = answer.alignment.model_dump()
-        return found
+            table["alignment"] = answer.alignment.model_dump()
+        return table
 
     def view(self, record: Pair, answer: Translation) -> TextView:
         """Return the text, with its alignment if there is one."""
@@ -292,8 +294,8 @@ class Translate(Task[Pair, Translation]):
 
     def score(self, records: Sequence[Pair], answers: Sequence[Translation]) -> dict[str, float]:
         """Return BLEU and chrF of lower-cased text, as computed by sacrebleu."""
-        said, truth = [own.text for own in answers], [pair.target or "" for pair in records]
-        return {name: metric.corpus_score(said, [truth]).score for name, metric in metrics()}
+        texts, references = [a.text for a in answers], [pair.target or "" for pair in records]
+        return {name: metric.corpus_score(texts, [references]).score for name, metric in metrics()}
 
     def score_loss(self, loss: float) -> dict[str, float]:
         """Return the perplexity."""
@@ -303,19 +305,20 @@ class Translate(Task[Pair, Translation]):
         """Return the translations that are least like their references."""
         # chrF, because BLEU needs four-grams in common: of one sentence it is often near 0.
         (_, _), (_, chrf) = metrics()
-        found = []
-        for pair, own in zip(records, answers, strict=True):
-            truth = pair.target or ""
-            near: float = chrf.sentence_score(own.text, [truth]).score
-            found.append(Mistake(pair.where, pair.source, truth, own.text, 1 - near / 100))
-        return Detail(mistakes=found)
+        mistakes = []
+        for pair, answer in zip(records, answers, strict=True):
+            reference = pair.target or ""
+            similarity: float = chrf.sentence_score(answer.text, [reference]).score
+            severity = 1 - similarity / 100
+            mistakes.append(Mistake(pair.where, pair.source, reference, answer.text, severity))
+        return Detail(mistakes=mistakes)
 
 
-def detokenized(words: Sequence[int], tokens: Tokenizers) -> str:
+def detokenized(ids: Sequence[int], tokens: Tokenizers) -> str:
     """Turn target token ids into text with ordinary spacing."""
-    names = (tokens.target or tokens.source).vocabulary.tokens
-    found, _ = merge_word_pieces([names[word] for word in words])
-    return with_spaces(found)
+    vocabulary = (tokens.target or tokens.source).vocabulary.tokens
+    words, _ = merge_word_pieces([vocabulary[word] for word in ids])
+    return with_spaces(words)
 
 
 def metrics() -> list[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from unmask.system.console import Console
 from unmask.system.errors import SettingsError, unknown_name
 from unmask.system.settings import apply_overrides, read_toml, refuse_unknown, validate
 from unmask.train.optim.schedules import LENGTHS
-from unmask.train.recipe import Recipe
+from unmask.train.recipe import Recipe, old_choice_names
 
 # Settings that may change on resuming, because they do not decide what is learned.
 FREE = {"save_minutes", "save_steps", "keep_checkpoints", "log_steps", "max_skipped_steps"}
@@ -96,11 +96,12 @@ def compose(
     versions stored them, are dropped with a notice instead of refused. `check` gets the recipe
     without its objective and tasks, and can refuse it before their classes import torch.
     """
-    where, table = "recipe", source
+    where, table, changes = "recipe", source, [*changes]
     if not isinstance(table, Mapping):
         where = str(source)
         table = read_toml(recipe_path(scope.folder, where, called=scope.called))
-    user_table, notices = modernised(table, changes)
+    written = table
+    user_table, notices = modernised(written, changes)
     unread = scope.unread(user_table)
     if stored:
         names = ", ".join(unread)
@@ -113,18 +114,17 @@ def compose(
             raise SettingsError(
                 f"{where}: {unread[0]} is set, but {scope.job} does not read it. Remove it."
             )
-    flat = _without(_flatten(user_table), unread)
-    defaults = _lower_layer(scope.defaults, flat)
-    # A table given in place of a default number must hide that number, so that `validate` refuses
-    # the table; merged, the two could not be nested.
-    hidden = [name for name in defaults if any(_within(setting, name) for setting in flat)]
-    defaults = {name: value for name, value in defaults.items() if name not in hidden}
-    table = _nest(defaults | flat)
+    table = _with_defaults(scope, _without(_flatten(user_table), unread))
     # Twice, because validating the whole recipe imports torch: plain mistakes are reported first.
     plain = {key: table[key] for key in table if key not in CHOICES}
     recipe = validate(Recipe, plain, where="recipe")
     if check:
         check(recipe)
+    if renamed := old_choice_names(table):
+        user_table, later = modernised(written, changes, {**MOVED, **renamed})
+        for notice in [] if stored else [line for line in later if line not in notices]:
+            (console or Console()).say(f"notice: {notice}")
+        table = _with_defaults(scope, _without(_flatten(user_table), unread))
     recipe = validate(Recipe, table, where="recipe")
     if "task" in scope.reads and recipe.task is None:
         raise SettingsError("recipe [task]: 'name' is missing; need the name of a task.")
@@ -132,25 +132,34 @@ def compose(
 
 
 def modernised(
-    table: Mapping[str, Any], changes: Iterable[str]
+    table: Mapping[str, Any], changes: Iterable[str], moved: Mapping[str, str] = MOVED
 ) -> tuple[dict[str, Any], list[str]]:
-    """Apply changes to a table under the present names; also return notices about old names."""
+    """Apply changes to a table under the present names; also return notices about old names.
+
+    `moved` maps former names to present ones.
+    """
     mentioned, assignments = [], []
     for name in _flatten(table):
         path = name.split(".")
         # Settings of these tables have names of their own now; other tables moved as a whole.
-        mentioned.append(".".join(path[: 2 if path[0] in RENAMED_INSIDE else 1]))
+        inside = name if path[0] in CHOICES else ".".join(path[:2])
+        mentioned.append(inside if path[0] in (*RENAMED_INSIDE, *CHOICES) else path[0])
     for change in changes:
         name, equals, value = change.partition("=")
         mentioned.append(name.strip())
-        assignments.append(f"{_present_name(name.strip())}{equals}{value}")
-    flat = {_present_name(name): value for name, value in _flatten(table).items()}
+        assignments.append(f"{_present_name(name.strip(), moved)}{equals}{value}")
+    flat = {_present_name(name, moved): value for name, value in _flatten(table).items()}
     assigned = [assignment.partition("=")[0] for assignment in assignments]
     # Another objective or task must not inherit the settings of the one that it replaces.
     replaced = [name.partition(".")[0] for name in assigned if name in CHOSEN]
     updated = apply_overrides(_nest(_lower_layer(_without(flat, replaced), assigned)), assignments)
-    moved = [name for name in dict.fromkeys(mentioned) if _present_name(name) != name]
-    return updated, [f"the setting {name} is now called {_present_name(name)}" for name in moved]
+    # Lists of tables are single settings above; the keys inside them keep their names here.
+    mentioned += [name for name in moved if name.startswith("tasks.")]
+    present = {name: _present_name(name, moved) for name in mentioned}
+    notices = [
+        f"the setting {old} is now called {new}" for old, new in present.items() if new != old
+    ]
+    return updated, notices
 
 
 def _lower_layer(table: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
@@ -162,11 +171,21 @@ def _lower_layer(table: Mapping[str, object], names: Collection[str]) -> dict[st
     return _without(flat, LENGTH_NAMES) if LENGTH_NAMES & {*names} else flat
 
 
-def _present_name(name: str) -> str:
-    for old in sorted(MOVED, key=len, reverse=True):
+def _present_name(name: str, moved: Mapping[str, str]) -> str:
+    for old in sorted(moved, key=len, reverse=True):
         if _within(name, old):  # a table may have moved first, and its setting later
-            return _present_name(MOVED[old] + name.removeprefix(old))
+            return _present_name(moved[old] + name.removeprefix(old), moved)
     return name
+
+
+def _with_defaults(scope: Scope, flat: Mapping[str, object]) -> dict[str, Any]:
+    """Complete settings with the defaults of a job; return them as nested tables."""
+    defaults = _lower_layer(scope.defaults, flat)
+    # A table given in place of a default number must hide that number, so that `validate` refuses
+    # the table; merged, the two could not be nested.
+    hidden = [name for name in defaults if any(_within(setting, name) for setting in flat)]
+    defaults = {name: value for name, value in defaults.items() if name not in hidden}
+    return _nest(defaults | dict(flat))
 
 
 def _table_of_choice(name: str) -> str:

@@ -1,6 +1,6 @@
 """What a run asks of its evaluation; the base class evaluates nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,37 @@ from unmask.train.steps.base import StepResult
 
 Entry = dict[str, Any]  # a line of metrics.jsonl
 METRIC = "metric"  # key of the value that the best step maximises
+# Keys in the metrics of version 0.1 -> present keys, by the kind of entry.
+OLD_KEYS = {
+    "train": {
+        "rate": "learning_rate",
+        "norm": "grad_norm",
+        "tokens_a_second": "tokens_per_second",
+    },
+    "eval": {
+        "how": "task_settings",
+        "blanks": "masked_predictions",
+        "asks": "targets",
+        "evaluated": "evaluated_tokens",
+    },
+}
+
+
+def with_present_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of the metrics under the present keys, which version 0.1 called otherwise."""
+    renamed = OLD_KEYS.get(str(entry.get("kind")), {})
+    # An entry with a present key is not an old one: its `rate` is the loss of a user's own term.
+    if not renamed.keys() & entry.keys() or {*renamed.values()} & entry.keys():
+        return dict(entry)
+    found = {renamed.get(key, key): value for key, value in entry.items()}
+    cases = found.get("masked_predictions")
+    if isinstance(cases, list):
+        found["masked_predictions"] = [
+            {"predictions" if key == "guesses" else key: value for key, value in case.items()}
+            for case in cases
+            if isinstance(case, dict)
+        ]
+    return found
 
 
 def metric_name(task: str, metric: str) -> str:

@@ -199,7 +199,7 @@ class Loop:
     def _log(self, result: StepResult, seconds: float) -> None:
         position = self.position
         if position.step % self.settings.log_steps == 0 or self.progress >= 1.0:
-            measured = {**result.losses, "loss": result.loss, "norm": result.norm}
+            measured = {**result.losses, "loss": result.loss, "grad_norm": result.norm}
             self.folder.record(
                 {
                     "kind": "train",
@@ -209,10 +209,10 @@ class Loop:
                         name: value if math.isfinite(value) else None
                         for name, value in measured.items()
                     },
-                    "rate": self.optimizer.param_groups[0]["lr"],
+                    "learning_rate": self.optimizer.param_groups[0]["lr"],
                     "tokens": position.tokens,
                     "seconds": round(position.seconds, 3),
-                    "tokens_a_second": round(result.tokens / max(seconds, 1e-9), 1),
+                    "tokens_per_second": round(result.tokens / max(seconds, 1e-9), 1),
                 }
             )
         self.evaluator.stepped(position, result)

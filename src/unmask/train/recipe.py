@@ -22,7 +22,7 @@ from unmask.objectives import OBJECTIVES
 from unmask.system.errors import SettingsError
 from unmask.system.plugins import Kind, find_class
 from unmask.system.plugins import known_names as names_of
-from unmask.system.settings import Settings, validate
+from unmask.system.settings import Settings, old_names_within, validate
 from unmask.tasks import TASKS
 from unmask.train.optim.schedules import Count, OptimizerSettings, ScheduleSettings
 
@@ -167,6 +167,46 @@ def _validate_choice(table: object, kind: Kind, builtin: Mapping[str, str]) -> o
     return Choice(
         name=str(name), settings=validate(config, settings_table, where=f"recipe [{kind}]")
     )
+
+
+def old_choice_names(table: Mapping[str, Any]) -> dict[str, str]:
+    """Return the former names of settings of the objective and the tasks in a recipe's table.
+
+    Imports their classes, and so torch. Former names in `[[tasks]]` are returned only where they
+    are used, as `tasks.0.task.name`.
+    """
+    names: dict[str, str] = {}
+    choices: tuple[tuple[Kind, Mapping[str, str]], ...] = (
+        ("objective", OBJECTIVES),
+        ("task", TASKS),
+    )
+    for kind, builtin in choices:
+        for old, new in _old_names(table.get(kind), kind, builtin).items():
+            names[f"{kind}.{old}"] = f"{kind}.{new}"
+    entries: object = table.get("tasks")
+    for number, entry in enumerate(entries if isinstance(entries, list) else []):
+        task: object = entry.get("task") if isinstance(entry, Mapping) else None
+        for old, new in _old_names(task, "task", TASKS).items():
+            if _holds(task, old):
+                names[f"tasks.{number}.task.{old}"] = f"tasks.{number}.task.{new}"
+    return names
+
+
+def _old_names(table: object, kind: Kind, builtin: Mapping[str, str]) -> dict[str, str]:
+    """Return the former names of settings of the class that a table names, if it is known."""
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if name not in names_of(kind, builtin):  # reported when the table is validated
+        return {}
+    config: type[Settings] = find_class(kind, builtin, str(name)).Config
+    return old_names_within(config)
+
+
+def _holds(table: object, name: str) -> bool:
+    """Whether a table has a setting, given as `key` or `key.key`."""
+    key, _, rest = name.partition(".")
+    if not isinstance(table, Mapping) or key not in table:
+        return False
+    return not rest or _holds(table[key], rest)
 
 
 _objective_choice = partial(_validate_choice, kind="objective", builtin=OBJECTIVES)

@@ -34,6 +34,7 @@ from unmask.system.errors import FolderError, UserError
 from unmask.system.settings import read_json, read_toml, write_toml
 from unmask.system.written import RECIPE
 from unmask.train.compose import Scope, compose, difference
+from unmask.train.evaluator import with_present_keys
 from unmask.train.recipe import Recipe
 from unmask.version import VERSION
 
@@ -144,7 +145,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict):
-                entries.append(entry)
+                entries.append(with_present_keys(entry))
     return entries
 
 

@@ -204,17 +204,17 @@ def test_what_is_hidden_in_an_example_does_not_depend_on_its_mates(
 ):
     stream = stream_of(corpus)
     rows = [Cursor(0, row) for row in range(len(stream.epoch(0)))]
-    together = hidden(stream, rows, whole_words=whole_words)
+    together = hidden(stream, rows, whole_word_masking=whole_words)
     assert any(any(asked) for _, asked in together.values())
     alone = {}
     for row in rows:
-        alone |= hidden(stream, [row], whole_words=whole_words)
+        alone |= hidden(stream, [row], whole_word_masking=whole_words)
     assert alone == together
     monkeypatch.setattr(module, "WINDOW", 5)  # another packing of the same examples
     other = stream_of(corpus)
     assert not np.array_equal(other.epoch(0).starts, stream.epoch(0).starts)
     rows = [Cursor(0, row) for row in range(len(other.epoch(0)))]
-    assert hidden(other, rows, whole_words=whole_words) == together
+    assert hidden(other, rows, whole_word_masking=whole_words) == together
 
 
 def shares(corpus, world, steps, recipe):

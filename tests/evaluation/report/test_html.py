@@ -19,20 +19,20 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 def training(step, **changes):
     entry = {"kind": "train", "step": step, "loss": 6.0 - step / 100, "mlm": 5.5 - step / 100}
-    entry |= {"pair": 0.5, "norm": 1.5, "rate": 1e-4 * step, "tokens": 1000 * step}
-    return {**entry, "seconds": 2.0 * step, "tokens_a_second": 500.0, **changes}
+    entry |= {"pair": 0.5, "grad_norm": 1.5, "learning_rate": 1e-4 * step, "tokens": 1000 * step}
+    return {**entry, "seconds": 2.0 * step, "tokens_per_second": 500.0, **changes}
 
 
 def evaluated(step, **changes):
     entry = {"kind": "eval", "step": step, "mlm": 5.0 - step / 100, "mlm_accuracy": 0.125}
     entry |= {"pair": 0.6, "pair_accuracy": 0.625, "ln_v": 8.5, "unigram_loss": 6.25}
     entry |= {"unigram_accuracy": 0.0625, "tokens": 1000 * step, "seconds": 2.0 * step}
-    entry |= {"asks": {"mlm": "hidden tokens", "pair": "pairs"}, "pair_chance": 0.5}
+    entry |= {"targets": {"mlm": "masked tokens", "pair": "sentence pairs"}, "pair_chance": 0.5}
     return {**entry, **changes}
 
 
 def blank(truth="river", text="the old [MASK] carried trees", guesses=(("river", 0.75),)):
-    return {"text": text, "truth": truth, "guesses": [list(guess) for guess in guesses]}
+    return {"text": text, "truth": truth, "predictions": [list(guess) for guess in guesses]}
 
 
 METRICS = [evaluated(0), *(training(i) for i in range(1, 101)), evaluated(50), evaluated(100)]
@@ -144,8 +144,8 @@ def test_a_line_of_nothing_finite_leaves_the_others():
 
 
 def test_a_chart_of_nothing_says_so():
-    assert texts(chart("Loss", [])) == ["Loss: nothing yet"]
-    assert texts(chart("Loss", [Line("a", [], [])])) == ["Loss: nothing yet"]
+    assert texts(chart("Loss", [])) == ["Loss: no data yet"]
+    assert texts(chart("Loss", [Line("a", [], [])])) == ["Loss: no data yet"]
 
 
 def test_a_long_line_is_thinned_to_means():
@@ -170,7 +170,7 @@ def test_charts_below_each_other_are_one_file():
     svg = stacked([Chart("One", [Line("a", [0, 1], [1.0, 2.0])]), Chart("Two", [])])
     root = ElementTree.fromstring(svg)
     assert root.get("height") == str(2 * HEIGHT)
-    assert {"One", "Two: nothing yet"} <= set(texts(svg))
+    assert {"One", "Two: no data yet"} <= set(texts(svg))
 
 
 def test_a_title_and_a_name_are_only_text():
@@ -183,20 +183,20 @@ def test_a_title_and_a_name_are_only_text():
 def test_a_run_has_curves_for_all_that_it_measured():
     titles = {chart.title: chart.lines for chart in charts_of(METRICS)}
     assert list(titles) == [
-        "Loss on hidden tokens",
-        "Hidden tokens right",
-        "Pairs right",
-        "Tokens a second",
+        "Loss on masked tokens",
+        "Accuracy on masked tokens",
+        "Accuracy on sentence pairs",
+        "Tokens per second",
         "Learning rate",
-        "Length of the gradient",
+        "Gradient norm",
     ]
-    training_line, held, unigram, ln_v = titles["Loss on hidden tokens"]
+    training_line, held, unigram, ln_v = titles["Loss on masked tokens"]
     assert list(held.xs) == [0, 50, 100]
     assert list(held.ys) == [5.0, 4.5, 4.0]
     assert set(unigram.ys) == {6.25}
     assert set(ln_v.ys) == {8.5}
     assert len(training_line.xs) == 100
-    assert titles["Pairs right"][1].ys == [0.5] * 3
+    assert titles["Accuracy on sentence pairs"][1].ys == [0.5] * 3
 
 
 def test_the_training_loss_is_a_running_mean_of_twenty_steps_by_hand():
@@ -208,8 +208,8 @@ def test_the_training_loss_is_a_running_mean_of_twenty_steps_by_hand():
 
 
 def test_without_pairs_there_is_no_curve_of_them():
-    entries = [{**e, "asks": {"mlm": "hidden tokens"}} for e in METRICS]
-    assert "Pairs right" not in [chart.title for chart in charts_of(entries)]
+    entries = [{**e, "targets": {"mlm": "masked tokens"}} for e in METRICS]
+    assert "Accuracy on sentence pairs" not in [chart.title for chart in charts_of(entries)]
 
 
 def test_the_report_holds_the_numbers():
@@ -217,7 +217,7 @@ def test_the_report_holds_the_numbers():
     assert "my run" in said
     for number in ("4.000", "unigram 6.250, ln V 8.500", "12.5%", "6.2%", "62.5%", "chance: 50.0%"):
         assert number in said
-    for number in ("100", "100,000 tokens", "3.3 min", "500 tokens a second"):
+    for number in ("100", "100,000 tokens", "3.3 min", "500 tokens per second"):
         assert number in said
     assert 'size = "tiny"' in said
     assert "[[schedule.phases]]" in said
@@ -230,7 +230,9 @@ def test_the_report_shows_warnings():
 
 def test_the_report_shows_how_blanks_were_filled_over_the_run():
     held = [
-        evaluated(step, blanks=[blank(guesses=[(f"guess{step}", 0.5), ("river", 0.25)])])
+        evaluated(
+            step, masked_predictions=[blank(guesses=[(f"guess{step}", 0.5), ("river", 0.25)])]
+        )
         for step in range(0, 90, 10)
     ]
     html = report_page("r", [training(1), training(2), *held], table(), [])
@@ -245,13 +247,17 @@ def test_the_report_shows_how_blanks_were_filled_over_the_run():
 
 
 def test_a_report_without_blanks_or_evaluations_is_whole():
-    for entries in ([training(1), training(2)], [evaluated(0)], [evaluated(0, blanks=[])]):
+    for entries in (
+        [training(1), training(2)],
+        [evaluated(0)],
+        [evaluated(0, masked_predictions=[])],
+    ):
         read(report_page("r", entries, table(), []))
 
 
 def test_nothing_that_a_text_says_is_markup():
     cases = [blank(HOSTILE, f"{HOSTILE} [MASK]", [(HOSTILE, 0.5)])]
-    entries = [*METRICS, evaluated(101, blanks=cases)]
+    entries = [*METRICS, evaluated(101, masked_predictions=cases)]
     html = report_page(HOSTILE, entries, table(model={"size": HOSTILE}), [HOSTILE])
     reader = read(html)
     assert "script" not in reader.tags

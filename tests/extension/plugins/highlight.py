@@ -103,7 +103,7 @@ class Highlight(LabelTask[Topic, Highlights]):
 
     def decode(self, record: Topic, windows: Any, values: Any, tokens: Tokenizers) -> Highlights:
         shares = torch.from_numpy(values[0]).softmax(dim=-1)[:, 1].tolist()
-        spans = zip(windows[0].about, shares, strict=True)
+        spans = zip(windows[0].metadata, shares, strict=True)
         return Highlights(tuple((a, b, share) for (a, b), share in spans if share > 0.5))
 
     def view(self, record: Topic, answer: Highlights) -> SpansView:

@@ -73,7 +73,7 @@ class Spell(Task[Line, Said]):
     def record(self, ask: AskWords, where: str, number: int) -> Line:
         return Line(ask.text, where)
 
-    def heads(self, config: ModelConfig, tokens: Tokenizers, given: Mapping[str, Any]) -> Heads:
+    def heads(self, config: ModelConfig, tokens: Tokenizers, decoder: Mapping[str, Any]) -> Heads:
         size = len(tokens.source.vocabulary)
         return {DECODER: DecoderConfig(vocab_size=size, layers=1, max_length=64, shared=True)}
 

@@ -100,7 +100,7 @@ class SayReversed(Translate):
         for number, line in read_lines(paths[0], watcher):
             yield Pair(line, " ".join(line.split()[::-1]), f"{paths[0]}:{number}")
 
-    noted = Task.noted
+    resolve_columns = Task.resolve_columns
 
     @property
     def objective(self) -> Objective:

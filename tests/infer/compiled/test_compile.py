@@ -59,7 +59,7 @@ def test_it_says_nearly_what_the_live_model_says(case):
     assert isinstance(compiled.forward, CompiledForward)
     assert compared.texts == 30
     kind = compiled.network.shape.labels and compiled.task.name
-    measures = {None: "cosine", "regress": "variance", "ner": "words in names"}
+    measures = {None: "cosine", "regress": "variance", "ner": "entity words"}
     assert measures.get(kind, "the same") in compared.text
     assert "30 texts" in compared.text
     assert 0.9 <= compared.bar <= compared.found <= 1.0 + 1e-6
@@ -126,7 +126,7 @@ def test_names_are_compared_only_where_there_are_any():
     truth, found = [tagged("O", "B-PER", "O", "O")], [tagged("O", "B-PER", "I-PER", "O")]
     task = Ner(NerSettings(), ["O", "B-PER", "I-PER"])
     assert task.agreement(truth, found).share == 0.5
-    with pytest.raises(DataError, match="sees no name in 1 texts"):
+    with pytest.raises(DataError, match="finds no entity in 1 texts"):
         task.agreement([tagged("O")], [tagged("O")])
 
 

@@ -104,7 +104,7 @@ def best_of(fable, number, words, longest, penalty):
 @pytest.mark.parametrize(("words", "longest"), [(4, 5), (5, 3), (6, 3)])
 def test_enough_beams_find_the_best_of_all(penalty, words, longest):
     fable, numbers = Fable(words), list(range(6))
-    found = run(fable, numbers, beams=64, penalty=penalty, longest=longest)
+    found = run(fable, numbers, beam_size=64, length_penalty=penalty, longest=longest)
     for number, own in zip(numbers, found, strict=True):
         said, score = best_of(fable, number, words, longest, penalty)
         assert own.words == said
@@ -119,7 +119,7 @@ def test_a_text_that_is_cut_off_is_not_taken_for_longer_than_it_is():
             chances = torch.tensor([0.0, 0.51, 0.49])  # begin, end, go on
             return chances.log().expand(len(number), -1).clone()
 
-    (own,) = run(Even(), [0], beams=4, penalty=1.0, longest=3)
+    (own,) = run(Even(), [0], beam_size=4, length_penalty=1.0, longest=3)
     assert own.words == [], "log 0.51 is more than the mean of any other"
     assert own.score == pytest.approx(math.log(0.51))
 
@@ -133,7 +133,7 @@ def test_several_beams_find_what_greed_passes_by_and_hardly_ever_less(beams, pen
             one.score / (len(one.words) + (len(one.words) < 30)) ** penalty
             for one in run(fable, numbers, **how, longest=30)
         ]
-        for how in ({}, {"beams": beams, "penalty": penalty})
+        for how in ({}, {"beam_size": beams, "length_penalty": penalty})
     ]
     better = sum(b > a + 1e-5 for a, b in zip(*worth, strict=True))
     worse = sum(b < a - 1e-5 for a, b in zip(*worth, strict=True))
@@ -144,7 +144,10 @@ def test_several_beams_find_what_greed_passes_by_and_hardly_ever_less(beams, pen
 def test_a_higher_penalty_prefers_longer_texts():
     fable, numbers = Fable(5), list(range(30))
     lengths = [
-        sum(len(one.words) for one in run(fable, numbers, beams=16, penalty=p, longest=12))
+        sum(
+            len(one.words)
+            for one in run(fable, numbers, beam_size=16, length_penalty=p, longest=12)
+        )
         for p in (0.0, 0.7, 1.0, 1.5)
     ]
     assert lengths == sorted(lengths)
@@ -177,7 +180,7 @@ def test_greed_takes_the_likeliest_word_until_the_end_or_the_limit():
 @pytest.mark.parametrize(
     "limits", [[12, 14, 20], [12, 13, 13], [4, 4, 4], [1, 1, 1], [1, 9, 2], [0, 3, 1], [0, 0, 0]]
 )
-@pytest.mark.parametrize("how", [{}, {"beams": 3}, {"sample": True}])
+@pytest.mark.parametrize("how", [{}, {"beam_size": 3}, {"sample": True}])
 def test_limits_are_kept(limits, how):
     never_ends = Fable(4)
     never_ends.table[:, END] = -1e9
@@ -187,8 +190,8 @@ def test_limits_are_kept(limits, how):
 
 HOW = [
     {},
-    {"beams": 3},
-    {"beams": 5, "penalty": 0.5},
+    {"beam_size": 3},
+    {"beam_size": 5, "length_penalty": 0.5},
     {"sample": True, "seed": 3},
     {"sample": True, "top_k": 3, "top_p": 0.9, "temperature": 1.3},
 ]
@@ -213,7 +216,7 @@ def test_texts_leave_when_they_are_done_and_no_other_notices(monkeypatch, how, s
     monkeypatch.setattr(module, "COMPACT_BELOW", share)
     assert run(fable, numbers, **how) == expected
     shrinks = fable.asked[-1] < fable.asked[0]
-    assert shrinks == (share > 0.0 or "beams" in how)
+    assert shrinks == (share > 0.0 or "beam_size" in how)
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
@@ -378,7 +381,7 @@ def test_kept_states_say_what_computing_everything_anew_says(kind):
 def test_the_beams_of_a_text_are_the_same_whoever_is_searched_beside_it(kind):
     network = lively(kind)
     states, texts = sources(network)
-    how = SearchSettings(beams=4)
+    how = SearchSettings(beam_size=4)
     together = spoken(network, states, texts, how, longest=10)
     for n, length in enumerate(texts.length.tolist()):
         single = texts_of(torch.zeros(1, length).long(), torch.arange(length)[None])
@@ -397,16 +400,19 @@ def test_the_beams_of_a_text_are_the_same_whoever_is_searched_beside_it(kind):
         ({"top_k": 5}, "top_k is set, but it only applies to sampling"),
         ({"top_p": 0.5}, "top_p is set, but it only applies to sampling"),
         ({"seed": 5}, "seed is set, but it only applies to sampling"),
-        ({"sample": True, "beams": 2}, "sample cannot be combined with beams above 1"),
-        ({"beams": 0}, "'beams' is 0; input should be greater than or equal to 1"),
-        ({"beams": 65}, "'beams' is 65; input should be less than or equal to 64"),
-        ({"penalty": -1.0}, "'penalty' is -1.0; input should be greater than or equal to 0"),
-        ({"longest": 0}, "'longest' is 0; input should be greater than or equal to 1"),
+        ({"sample": True, "beam_size": 2}, "sampling and beam search exclude each other"),
+        ({"beam_size": 0}, "'beam_size' is 0; input should be greater than or equal to 1"),
+        ({"beam_size": 65}, "'beam_size' is 65; input should be less than or equal to 64"),
+        (
+            {"length_penalty": -1.0},
+            "'length_penalty' is -1.0; input should be greater than or equal to 0",
+        ),
+        ({"max_length": 0}, "'max_length' is 0; input should be greater than or equal to 1"),
         ({"sample": True, "temperature": 0.0}, "'temperature' is 0.0; input should be greater"),
         ({"sample": True, "top_p": 0.0}, "'top_p' is 0.0; input should be greater than 0"),
         ({"sample": True, "top_p": 1.5}, "'top_p' is 1.5; input should be less than or equal"),
         ({"sample": True, "top_k": -1}, "'top_k' is -1; input should be greater than"),
-        ({"beam": 4}, "unknown key 'beam'; did you mean 'beams'"),
+        ({"beam": 4}, "unknown key 'beam'; did you mean 'beam_size'"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings, message):

@@ -28,9 +28,9 @@ def task_section(scored: TaskScores) -> str:
     if detail.table:
         html += f"<h3>By label</h3>{label_table(detail.table)}"
     if detail.confusion:
-        html += f"<h3>What was taken for what</h3>{confusion_table(detail.confusion)}"
+        html += f"<h3>Confusion matrix</h3>{confusion_table(detail.confusion)}"
     if detail.mistakes:
-        html += f"<h3>The worst mistakes</h3>{mistake_table(detail.mistakes)}"
+        html += f"<h3>Worst mistakes</h3>{mistake_table(detail.mistakes)}"
     return html
 
 
@@ -68,7 +68,7 @@ def confusion_table(confusion: dict[str, Any]) -> str:
     """Render a confusion matrix: rows are true labels, darker cells a larger share of their row."""
     names: list[str] = confusion["names"]
     counts: list[list[int]] = confusion["counts"]
-    rows = [head_cells(["truth \\ said", *names])]
+    rows = [head_cells(["label \\ prediction", *names])]
     for name, row in zip(names, counts, strict=True):
         total = max(sum(row), 1)
         cells = (
@@ -81,9 +81,11 @@ def confusion_table(confusion: dict[str, Any]) -> str:
 
 def mistake_table(mistakes: list[Mistake]) -> str:
     """Render the mistakes, worst first."""
-    rows = [head_cells(["text", "truth", "said", ""])]
-    for m in mistakes:
-        text = escape(m.text[:SHOWN]) + ("..." if len(m.text) > SHOWN else "")
-        place = f"<td>{text}<br><small>{escape(m.where)}</small></td>"
-        rows.append(place + _cell(m.truth) + _cell(m.said) + _cell(m.badness))
+    rows = [head_cells(["text", "label", "prediction", "severity"])]
+    for mistake in mistakes:
+        text = escape(mistake.text[:SHOWN]) + ("..." if len(mistake.text) > SHOWN else "")
+        place = f"<td>{text}<br><small>{escape(mistake.where)}</small></td>"
+        rows.append(
+            place + _cell(mistake.truth) + _cell(mistake.prediction) + _cell(mistake.severity)
+        )
     return table(rows)

@@ -40,21 +40,21 @@ class Chart:
 
     def svg(self) -> str:
         """Render the chart as an <svg> element."""
-        return _picture(HEIGHT, f'role="img" aria-label="{escape(self.title)}"', _inside(self))
+        return _svg(HEIGHT, f'role="img" aria-label="{escape(self.title)}"', _contents(self))
 
 
 def stacked(charts: Sequence[Chart]) -> str:
     """Render several charts below each other, as one SVG file on white."""
     height = HEIGHT * max(len(charts), 1)
     body = "".join(
-        f'<g transform="translate(0 {HEIGHT * i})">{_inside(chart)}</g>'
+        f'<g transform="translate(0 {HEIGHT * i})">{_contents(chart)}</g>'
         for i, chart in enumerate(charts)
     )
     white = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
-    return _picture(height, 'color="#1f2937"', white + body) + "\n"
+    return _svg(height, 'color="#1f2937"', white + body) + "\n"
 
 
-def _picture(height: int, attributes: str, body: str) -> str:
+def _svg(height: int, attributes: str, body: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" font-family="system-ui, sans-serif" font-size="12" {attributes}>'
@@ -81,17 +81,19 @@ class _Frame:
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the pixels from the left and from the top of a point."""
         across = (x - self.left) / (self.right - self.left)
-        low, y, high = (math.log10(v) if self.log else v for v in (self.low, y, self.high))
+        low, y, high = (
+            math.log10(value) if self.log else value for value in (self.low, y, self.high)
+        )
         up = (y - low) / (high - low)
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (
             HEIGHT - TOP - BOTTOM
         )
 
 
-def _inside(chart: Chart) -> str:
+def _contents(chart: Chart) -> str:
     shown = [line for line in chart.lines if any(_drawable(y, chart.log) for y in line.ys)]
     if not shown:
-        return _text(LEFT, TOP, f"{chart.title}: nothing yet", INK)
+        return _text(LEFT, TOP, f"{chart.title}: no data yet", INK)
     frame = _Frame(chart, shown)
     parts = [_text(LEFT, 18, chart.title, f'{INK} font-size="14" font-weight="600"')]
     for tick in frame.ticks:
@@ -102,8 +104,8 @@ def _inside(chart: Chart) -> str:
             'stroke="currentColor" stroke-opacity="0.12"/>'
         )
         parts.append(_text(LEFT - 8, y + 4, label, f'{PALE} text-anchor="end"'))
-    marks = dict(enumerate(chart.names)) if chart.names else _numbered(frame.left, frame.right)
-    below = [(frame.at(x, frame.low)[0], HEIGHT - BOTTOM + 18, name) for x, name in marks.items()]
+    labels = dict(enumerate(chart.names)) if chart.names else _numbered(frame.left, frame.right)
+    below = [(frame.at(x, frame.low)[0], HEIGHT - BOTTOM + 18, name) for x, name in labels.items()]
     for x, y, name in [*below, ((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, chart.across)]:
         parts.append(_text(x, y, name, f'{PALE} text-anchor="middle"'))
     parts += _curves(shown, frame, chart.percent)
@@ -133,7 +135,7 @@ def _curves(lines: Sequence[Line], frame: _Frame, percent: bool) -> list[str]:
                 f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>'
             )
         last = next(y for y in reversed(line.ys) if _drawable(y, frame.log))
-        labels.append((points[-1][1], f"{line.name} {_short(last, percent)}", colour))
+        labels.append((points[-1][1], f"{line.name} {_short_number(last, percent)}", colour))
     # From top to bottom: each name is at least 15 pixels below the one before.
     above = -math.inf
     for y, text, colour in sorted(labels):
@@ -147,7 +149,10 @@ def _thinned(line: Line, log: bool) -> list[tuple[float, float]]:
     pairs = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if _drawable(y, log)]
     size = max(1, -(-len(pairs) // POINTS))
     groups = [pairs[i : i + size] for i in range(0, len(pairs), size)]
-    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+    return [
+        (sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group))
+        for group in groups
+    ]
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -161,7 +166,10 @@ def _ticks(low: float, high: float) -> list[float]:
         span = abs(high) or 1.0
     raw = span / 5
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next((m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999), 10 * power)
+    step = next(
+        (multiple * power for multiple in (1, 2, 5, 10) if multiple * power >= raw * 0.999),
+        10 * power,
+    )
     # The tiny shifts absorb rounding: 0.3 / 0.1 = 2.9999... would add a tick.
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
@@ -183,11 +191,13 @@ def _powers(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(first, last + 1)]
 
 
-def _short(value: float, percent: bool) -> str:
+def _short_number(value: float, percent: bool) -> str:
     """Format a number for the name of a line.
 
-    >>> _short(0.5, True), _short(16312.4, False), _short(6.7901, False), _short(0.00138, False)
-    ('50.0 %', '16,312', '6.79', '0.00138')
+    >>> _short_number(0.5, True), _short_number(16312.4, False)
+    ('50.0 %', '16,312')
+    >>> _short_number(6.7901, False), _short_number(0.00138, False)
+    ('6.79', '0.00138')
     """
     if percent:
         return f"{100 * value:.1f} %"

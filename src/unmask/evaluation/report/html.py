@@ -40,44 +40,44 @@ def write_report(
     if not metrics:
         return
     held = of_kind(metrics, "eval")
-    extra, charts = "", []
-    for name, own in (scored or {}).items():
-        lines = [_line(what, held, metric_name(name, what)) for what in own.scores]
+    sections, charts = "", []
+    for name, task_scores in (scored or {}).items():
+        lines = [_line(metric, held, metric_name(name, metric)) for metric in task_scores.scores]
         title = f"Scores on held-out data{f': {name}' if name else ''}"
         charts.append(Chart(title, lines))
-        extra += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{task_section(own)}"
-    usual = charts_of(metrics)
-    folder.put(CURVES, stacked([*usual[:1], *charts] if charts else usual[:3]))
+        sections += f"<h2>{escape(title)}</h2>{charts[-1].svg()}{task_section(task_scores)}"
+    run_charts = charts_of(metrics)
+    folder.put(CURVES, stacked([*run_charts[:1], *charts] if charts else run_charts[:3]))
     name = folder.path.absolute().name  # absolute, because the name of "." is empty
-    folder.put(REPORT, report_page(name, metrics, folder.recipe, warnings, extra=extra))
+    folder.put(REPORT, report_page(name, metrics, folder.recipe, warnings, extra=sections))
 
 
 def charts_of(metrics: list[dict[str, Any]]) -> list[Chart]:
     """Make the charts of a run from its metrics; those without data are skipped."""
     train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
-    asks = _asks(held)
-    main = next(iter(asks), "loss")
+    predicted = _term_names(held)
+    main = next(iter(predicted), "loss")
     losses = [
         _line("training", train, main, smooth=True),
         _line("held out", held, main),
         _line("unigram", held, "unigram_loss", dashed=True),
         _line("ln V", held, "ln_v", dashed=True),
     ]
-    found = [Chart(f"Loss on {asks.get(main, 'the training data')}", losses)]
-    for term, about in asks.items():
+    charts = [Chart(f"Loss on {predicted.get(main, 'the training data')}", losses)]
+    for term, description in predicted.items():
         if f"{term}_accuracy" in held[-1]:
-            name, plain = _plain(term, main, held[-1])
-            right = [_line("held out", held, f"{term}_accuracy")]
-            right.append(_line(name, held, plain, dashed=True))
-            found.append(Chart(f"{about.capitalize()} right", right, percent=True))
+            name, baseline = _baseline(term, main, held[-1])
+            accuracy = [_line("held out", held, f"{term}_accuracy")]
+            accuracy.append(_line(name, held, baseline, dashed=True))
+            charts.append(Chart(f"Accuracy on {description}", accuracy, percent=True))
         elif term != main:  # a term without an accuracy
-            found.append(Chart(f"Loss on {about}", [_line("held out", held, term)]))
-    found += [
-        Chart("Tokens a second", [_line("tokens", train, "tokens_a_second")]),
-        Chart("Learning rate", [_line("rate", train, "rate")]),
-        Chart("Length of the gradient", [_line("norm", train, "norm")]),
+            charts.append(Chart(f"Loss on {description}", [_line("held out", held, term)]))
+    charts += [
+        Chart("Tokens per second", [_line("tokens", train, "tokens_per_second")]),
+        Chart("Learning rate", [_line("learning rate", train, "learning_rate")]),
+        Chart("Gradient norm", [_line("gradient norm", train, "grad_norm")]),
     ]
-    return [chart for chart in found if any(line.xs for line in chart.lines)]
+    return [chart for chart in charts if any(line.xs for line in chart.lines)]
 
 
 def report_page(
@@ -93,12 +93,12 @@ def report_page(
     `extra` is HTML that is placed above the recipe.
     """
     charts = "".join(chart.svg() for chart in charts_of(metrics))
-    warned = "".join(f'<p class="warn">{escape(line)}</p>' for line in warnings)
+    paragraphs = "".join(f'<p class="warn">{escape(line)}</p>' for line in warnings)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width"><title>{escape(name)}</title><style>{STYLE}</style></head>'
-        f"<body><h1>{escape(name)}</h1>{_summary(metrics)}{warned}"
-        f'<h2>Curves</h2><div class="charts">{charts}</div>{_blanks(metrics)}{extra}'
+        f"<body><h1>{escape(name)}</h1>{_summary(metrics)}{paragraphs}"
+        f'<h2>Curves</h2><div class="charts">{charts}</div>{_predictions_section(metrics)}{extra}'
         f"<h2>Recipe</h2><pre>{escape(write_toml(recipe))}</pre></body></html>\n"
     )
 
@@ -106,70 +106,77 @@ def report_page(
 def _summary(metrics: list[dict[str, Any]]) -> str:
     """Render length and speed of a run, and its last scores beside the baselines."""
     train, held = of_kind(metrics, "train"), of_kind(metrics, "eval")
-    rows = [row for last in train[-1:] for row in _effort(last)]
-    rows += [row for last in held[-1:] for row in _results(last, _asks(held))]
+    rows = [row for entry in train[-1:] for row in _progress_rows(entry)]
+    rows += [row for entry in held[-1:] for row in _score_rows(entry, _term_names(held))]
     return table(
-        f'{head_cells([a])}<td class="n">{escape(b)}</td><td>{escape(c)}</td>' for a, b, c in rows
+        f'{head_cells([name])}<td class="n">{escape(value)}</td><td>{escape(note)}</td>'
+        for name, value, note in rows
     )
 
 
-def _effort(last: Numbers) -> Iterator[Row]:
-    speed = last["tokens"] / max(last["seconds"], 1e-9)
-    yield "steps", f"{last['step']:,}", f"{last['tokens']:,} tokens"
-    yield "time", f"{last['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens a second"
+def _progress_rows(entry: Numbers) -> Iterator[Row]:
+    speed = entry["tokens"] / max(entry["seconds"], 1e-9)
+    yield "steps", f"{entry['step']:,}", f"{entry['tokens']:,} tokens"
+    yield "time", f"{entry['seconds'] / 60:.1f} min", f"{speed:,.0f} tokens per second"
 
 
-def _results(last: Numbers, asks: Mapping[str, str]) -> Iterator[Row]:
-    main = next(iter(asks), "loss")
-    if main in last:
-        known = {"unigram": "unigram_loss", "ln V": "ln_v"}
-        said = [f"{name} {last[key]:.3f}" for name, key in known.items() if key in last]
-        yield "held-out loss", f"{last[main]:.3f}", ", ".join(said)
-    for term, about in asks.items():
-        if f"{term}_accuracy" in last:
-            name, plain = _plain(term, main, last)
-            right = f"{last[f'{term}_accuracy']:.1%}"
-            yield f"{about} right", right, f"{name}: {last[plain]:.1%}"
+def _score_rows(entry: Numbers, targets: Mapping[str, str]) -> Iterator[Row]:
+    main = next(iter(targets), "loss")
+    if main in entry:
+        baselines = {"unigram": "unigram_loss", "ln V": "ln_v"}
+        compared = [f"{name} {entry[key]:.3f}" for name, key in baselines.items() if key in entry]
+        yield "held-out loss", f"{entry[main]:.3f}", ", ".join(compared)
+    for term, description in targets.items():
+        if f"{term}_accuracy" in entry:
+            name, baseline = _baseline(term, main, entry)
+            accuracy = f"{entry[f'{term}_accuracy']:.1%}"
+            yield f"accuracy, {description}", accuracy, f"{name}: {entry[baseline]:.1%}"
         elif term != main:
-            yield f"held-out loss, {about}", f"{last[term]:.3f}", ""
+            yield f"held-out loss, {description}", f"{entry[term]:.3f}", ""
 
 
-def _asks(held: list[dict[str, Any]]) -> dict[str, str]:
+def _term_names(held: list[dict[str, Any]]) -> dict[str, str]:
     """Return what each loss term predicts, the main term first."""
-    asks: dict[str, str] = held[-1].get("asks", {}) if held else {}
-    return asks
+    targets: dict[str, str] = held[-1].get("targets", {}) if held else {}
+    return targets
 
 
-def _plain(term: str, main: str, entry: Mapping[str, object]) -> tuple[str, str]:
+def _baseline(term: str, main: str, entry: Mapping[str, object]) -> tuple[str, str]:
     """Return the baseline of an accuracy: its name, and its key in the metrics."""
     if term == main and "unigram_accuracy" in entry:
         return "unigram", "unigram_accuracy"
     return "chance", f"{term}_chance"
 
 
-def _blanks(metrics: list[dict[str, Any]]) -> str:
+def _predictions_section(metrics: list[dict[str, Any]]) -> str:
     """Render how the predictions for the same masked tokens changed over the run."""
-    held = [entry for entry in of_kind(metrics, "eval") if entry.get("blanks")]
+    held = [entry for entry in of_kind(metrics, "eval") if entry.get("masked_predictions")]
     if not held:
         return ""
     # Five columns fit the page: first, last and three evaluations between, fewer if they coincide.
-    picked = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
-    rows = [head_cells(["", *(f"step {held[i]['step']:,}" for i in picked)])]
-    moments: list[list[MaskedToken]] = [held[i]["blanks"] for i in picked]
+    columns = sorted({round(i * (len(held) - 1) / 4) for i in range(5)})
+    rows = [head_cells(["", *(f"step {held[i]['step']:,}" for i in columns)])]
+    moments: list[list[MaskedToken]] = [held[i]["masked_predictions"] for i in columns]
     for case in moments[-1]:
-        shown = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
-        same = [next((b for b in m if b["text"] == case["text"]), None) for m in moments]
-        cells = "".join(f"<td>{_guesses(found) if found else ''}</td>" for found in same)
-        rows.append(f"<td>{shown}<br><small>{escape(case['truth'])}</small></td>{cells}")
-    return f"<h2>Blanks, filled</h2>{table(rows)}"
+        passage = escape(case["text"]).replace("[MASK]", "<mark>____</mark>")
+        predictions = [
+            next((other for other in moment if other["text"] == case["text"]), None)
+            for moment in moments
+        ]
+        cells = "".join(
+            f"<td>{_prediction_cell(prediction) if prediction else ''}</td>"
+            for prediction in predictions
+        )
+        rows.append(f"<td>{passage}<br><small>{escape(case['truth'])}</small></td>{cells}")
+    return f"<h2>Predictions for masked tokens</h2>{table(rows)}"
 
 
-def _guesses(case: MaskedToken) -> str:
-    said = []
-    for token, share in case["guesses"]:
-        mark = ' class="right"' if token == case["truth"] else ""
-        said.append(f"<span{mark}>{escape(token)} {share:.0%}</span>")
-    return "<br>".join(said)
+def _prediction_cell(case: MaskedToken) -> str:
+    lines = []
+    for token, probability in case["predictions"]:
+        attribute = ' class="right"' if token == case["truth"] else ""
+        lines.append(f"<span{attribute}>{escape(token)} {probability:.0%}</span>")
+    return "<br>".join(lines)
 
 
 def _line(
@@ -182,8 +189,12 @@ def _line(
 ) -> Line:
     """Make the line of one metric over the steps."""
     # Null where a value was not finite, and missing where a term was not measured.
-    found = [(e["step"], y) for e in entries if (y := e.get(metric)) is not None]
-    xs, ys = [x for x, _ in found], [y for _, y in found]
+    points = [(entry["step"], y) for entry in entries if (y := entry.get(metric)) is not None]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
     if smooth:
-        ys = [sum(w) / len(w) for i in range(len(ys)) if (w := ys[max(0, i - SMOOTH + 1) : i + 1])]
+        ys = [
+            sum(window) / len(window)
+            for i in range(len(ys))
+            if (window := ys[max(0, i - SMOOTH + 1) : i + 1])
+        ]
     return Line(name, xs, ys, dashed=dashed, faint=smooth)

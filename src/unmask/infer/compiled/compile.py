@@ -152,7 +152,7 @@ def _compare_answers(
         mean, least = float(cosines.mean()), float(cosines.min())
         text = f"vectors of {count:,} texts: cosine to full precision {mean:.4f} on average, "
         return Agreements(least, MIN_COSINE, count, f"{text}{least:.4f} at least")
-    if model.task.alike(expected):
+    if model.task.all_equal(expected):
         say("warning: the model gives the same answer to all of these texts; use others (--texts)")
     agreement = model.task.agreement(expected, actual)
     text = agreement.text.format(share=agreement.share, texts=count)

@@ -43,7 +43,7 @@ class LabelledFiles:
         with ExitStack() as later:
             train = later.enter_context(_files(self.train, "train"))
             dev = later.enter_context(_files(self.dev, "dev"))
-            columns, notices = task_class.noted(train, self.columns)
+            columns, notices = task_class.resolve_columns(train, self.columns)
             notes = [f"{train[0]}: {line}" for line in notices]
             record_sets = []
             for paths in (train, dev):

@@ -101,7 +101,7 @@ def begin(
     `numbers` are the positions of the texts among all texts of a job. They seed the draws of
     sampling, so that results do not depend on which texts are batched together.
     """
-    if settings.beams > 1:
+    if settings.beam_size > 1:
         return _BeamSearch(decoder, state, tokens, limits, special, settings)
     pick: Pick = _most_likely
     if settings.sample:
@@ -219,7 +219,7 @@ class _BeamSearch(Search[S]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.texts = self.texts[self.limits > 0]  # [M] texts that are not finished
-        self.count = self.settings.beams
+        self.count = self.settings.beam_size
         sequences = self.texts.repeat_interleave(self.count)
         self.state = self.state.select(sequences, self.count)
         self.tokens = self.tokens[sequences]  # [M * beams] last token of each beam
@@ -288,8 +288,8 @@ class _BeamSearch(Search[S]):
         self.ended[text].append((self._normalized_score(score), hypothesis))
 
     def _normalized_score(self, score: float) -> float:
-        """Divide a score by length^penalty, where score and length include the end token."""
-        return score / float((self.at + 1) ** self.settings.penalty)
+        """Divide a score by length^length_penalty, where score and length include the end token."""
+        return score / float((self.at + 1) ** self.settings.length_penalty)
 
     def _is_finished(self, text: int, best: float) -> bool:
         """Whether a text is finished: enough hypotheses, and no open beam scores better."""
