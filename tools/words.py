@@ -95,19 +95,21 @@ def texts_of_python(source: str) -> Iterator[list[Part]]:
 
     Comments on lines of their own and strings that stand next to each other are one text.
     """
-    kind, parts = None, []
+    parts: list[Part] = []
+    in_comment = False
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in BETWEEN:
             continue
-        is_text = token.type == tokenize.COMMENT or token.type in STRINGS
-        if parts and (not is_text or token.type != kind):
+        is_comment, text = token.type == tokenize.COMMENT, token.string
+        is_text = is_comment or token.type in STRINGS
+        if parts and (not is_text or is_comment != in_comment):
             yield parts
             parts = []
         if is_text:
-            kind, text = token.type, token.string
-            if kind == tokenize.COMMENT:
+            in_comment = is_comment
+            if is_comment:
                 text = text.lstrip("#") + "\n"
-            elif kind == tokenize.STRING:
+            elif token.type == tokenize.STRING:
                 text = re.sub(r"""^[a-zA-Z]*("{3}|'{3}|["'])|("{3}|'{3}|["'])$""", "", text)
             parts.append(Part(token.start[0], text))
 
