@@ -173,3 +173,11 @@ def test_the_reading_path_is_short_and_there():
     assert "model/attention.py" in files
     lines = sum(len((ROOT / "src" / "unmask" / f).read_text().splitlines()) for f in files)
     assert 2000 <= lines <= 3000
+
+
+def test_the_files_that_answer_a_question_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.partition("## Where to look")[2].partition("\n## ")[0]
+    files = re.findall(r"`([\w/]+\.py)`", section)
+    assert len(set(files)) >= 10
+    assert [file for file in files if not (ROOT / "src" / "unmask" / file).exists()] == []
