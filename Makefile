@@ -31,11 +31,12 @@ mutants: .venv/test  ## break the code in forty known ways; how many do the test
 check: lint  ## lint, types, layers, and the quick tests
 	$(BIN)/python -m pytest -q -m "not slow and not full"
 
-lint: .venv/test  ## ruff, mypy and import-linter
+lint: .venv/test  ## ruff, mypy, import-linter and the word list
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/words.py
 
 format: .venv/test  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "unmask"
 FILES = sorted(SOURCE.rglob("*.py"))
+# Packages whose files all implement one interface: their number is the number of implementations.
+FLAT_FAMILIES = {"cli", "objectives", "tasks"}
 
 
 def name(path):
@@ -43,15 +46,84 @@ def test_layers_are_kept():
     assert done.returncode == 0, done.stdout
 
 
+def long_functions(text, most=60):
+    """The functions of a file, asynchronous ones included, that have more than `most` lines."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno + 1 > most
+    ]
+
+
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_a_file_can_be_read_in_one_sitting(path):
     text = path.read_text()
-    tree = ast.parse(text)
     assert len(text.splitlines()) <= 350
-    assert ast.get_docstring(tree), "line 1 says the stage, what goes in and what comes out"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 60, node.name
+    assert ast.get_docstring(ast.parse(text)), "line 1 says what goes in and what comes out"
+    assert long_functions(text) == []
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_a_function_of_61_lines_is_too_long(keyword):
+    def function(lines):
+        return f"{keyword} act():\n" + "    pass\n" * (lines - 1)
+
+    assert long_functions(function(60)) == []
+    assert long_functions(function(61)) == ["act"]
+    inner = "".join(f"    {line}\n" for line in function(61).splitlines())
+    assert long_functions(f"class Thing:\n{inner}") == ["act"]
+
+
+def public_classes(text):
+    """The names of the classes at the top level of a file, without those that are private."""
+    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    return [node.name for node in nodes if not node.name.startswith("_")]
+
+
+def duplicates(files):
+    """Class names that more than one of these files defines (path -> text), and the paths."""
+    places = defaultdict(list)
+    for path, text in files.items():
+        for class_name in public_classes(text):
+            places[class_name].append(path)
+    return {class_name: paths for class_name, paths in places.items() if len(paths) > 1}
+
+
+def test_no_class_name_has_two_meanings():
+    assert duplicates({name(path): path.read_text() for path in FILES}) == {}
+
+
+def test_a_class_name_that_two_files_define_is_found():
+    files = {
+        "a.py": "class Row: ...\nclass _Row: ...\nclass Batch:\n    class Item: ...\n",
+        "b.py": "class Row(dict): ...\nclass _Row: ...\nclass Item: ...\n",
+    }
+    assert duplicates(files) == {"Row": ["a.py", "b.py"]}
+
+
+def crowded(paths, most=12):
+    """Packages with more than `most` files, beside `__init__.py`, and how many they have."""
+    modules = [path for path in paths if path.name != "__init__.py"]
+    sizes = Counter(path.parent.as_posix() for path in modules)
+    return {
+        package: size
+        for package, size in sizes.items()
+        if size > most and package not in FLAT_FAMILIES
+    }
+
+
+def test_a_package_has_at_most_twelve_files():
+    assert crowded(path.relative_to(SOURCE) for path in FILES) == {}
+
+
+def test_a_thirteenth_file_is_found_unless_its_package_is_a_flat_family():
+    def package(folder, files):
+        return [Path(folder, "__init__.py"), *(Path(folder, f"m{i}.py") for i in range(files))]
+
+    assert crowded(package("model", 12)) == {}
+    assert crowded(package("model", 13) + package("tasks", 20)) == {"model": 13}
+    assert crowded(package("model/tasks", 13)) == {"model/tasks": 13}
 
 
 def test_no_file_is_a_drawer_for_odds_and_ends():

@@ -17,6 +17,7 @@ from unmask.system import plugins
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONGEST_LINE, LONGEST_CELL = 120, 160
 
 
 def blocks(language):
@@ -75,7 +76,7 @@ def test_python_blocks_run(code, workplace, minilm):
 @pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("sh"))
 def test_unmask_commands_run(block, workplace, unmask):
-    for line in block.splitlines():
+    for line in block.replace("\\\n", " ").splitlines():  # a command may continue on the next line
         command, *arguments = shlex.split(line, comments=True) or [""]
         if command == "unmask" and arguments[0] != "demo":
             done = unmask(*arguments)
@@ -90,6 +91,34 @@ def test_make_commands_of_the_readme_exist():
 
 def test_no_page_waits_for_a_figure():
     assert not [page.name for page in PAGES if "{{" in page.read_text()]
+
+
+def too_wide(text):
+    """Lines that are too long, and cells of tables; a row of a table may be as long as it likes."""
+    found, in_code = [], False
+    for number, line in enumerate(text.splitlines(), start=1):
+        in_code ^= line.lstrip().startswith("```")
+        if line.startswith("|") and not in_code:
+            cells = re.split(r"(?<!\\)\|", line.strip("| "))
+            found += [number for cell in cells if len(cell.strip()) > LONGEST_CELL]
+        elif len(line) > LONGEST_LINE:
+            found.append(number)
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("C*.md"))], ids=lambda page: page.name)
+def test_no_line_of_a_page_and_no_cell_of_a_table_is_too_wide(page):
+    assert too_wide(page.read_text()) == []
+
+
+def test_wide_lines_and_wide_cells_are_found():
+    def row(*widths):
+        return f"| {' | '.join('x' * width for width in widths)} |"
+
+    assert too_wide(f"{'x' * 120}\n{'x' * 121}\n") == [2]
+    assert too_wide(f"{row(160, 160)}\n{row(161, 3)}\n{row(3, 161)}\n") == [2, 3]
+    assert too_wide(f"| {'x' * 81}\\|{'x' * 81} |\n") == [1]
+    assert too_wide(f"```\n{row(60, 60)}\n```\n{row(60, 60)}\n") == [2]
 
 
 def test_links_between_pages_lead_somewhere():
@@ -144,3 +173,11 @@ def test_the_reading_path_is_short_and_there():
     assert "model/attention.py" in files
     lines = sum(len((ROOT / "src" / "unmask" / f).read_text().splitlines()) for f in files)
     assert 2000 <= lines <= 3000
+
+
+def test_the_files_that_answer_a_question_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.partition("## Where to look")[2].partition("\n## ")[0]
+    files = re.findall(r"`([\w/]+\.py)`", section)
+    assert len(set(files)) >= 10
+    assert [file for file in files if not (ROOT / "src" / "unmask" / file).exists()] == []

@@ -25,8 +25,8 @@ from unmask.tasks.translate import Translate, TranslateSettings
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import SPECIALS, Vocabulary
-from unmask.train.optim.optimizers import make_optimizer, set_learning_rate
-from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings
+from unmask.train.optim.optimizers import make_optimizer
+from unmask.train.optim.schedules import OptimizerSettings, ScheduleSettings, set_learning_rate
 from unmask.train.steps.base import MicroBatch, TrainingModule
 
 WORDS = Tokenizer(Vocabulary([*SPECIALS, *"abcde"]))

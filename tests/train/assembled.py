@@ -32,7 +32,8 @@ from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.compose import compose
 from unmask.train.loop import Loop
-from unmask.train.optim.optimizers import average, set_learning_rate
+from unmask.train.optim.optimizers import average
+from unmask.train.optim.schedules import set_learning_rate
 from unmask.train.run import Run
 from unmask.train.steps.base import MicroBatch, StepSite
 
@@ -54,7 +55,7 @@ class Assembled:
     network: Network
     optimizer: Optimizer
     step: Callable[[], None]  # forward, backward, clipping, optimizer and running average
-    set_rate: Callable[[float], None]  # sets the highest learning rate
+    set_learning_rate: Callable[[float], None]  # sets the highest learning rate
 
 
 class _Ready(Exception):

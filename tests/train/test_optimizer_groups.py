@@ -51,7 +51,7 @@ CASES: dict[str, Callable[[Path], Assembled]] = {
 
 def rules_of(run: Assembled) -> dict[str, Rule]:
     """Read from an optimizer how it treats each parameter, by the parameter's name."""
-    run.set_rate(1.0)
+    run.set_learning_rate(1.0)
     names = {id(p): name for name, p in run.network.named_parameters()}
     rules: dict[str, Rule] = {}
     for group in run.optimizer.param_groups:

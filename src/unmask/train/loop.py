@@ -17,8 +17,9 @@ from unmask.system.malloc import keep_freed_memory
 from unmask.train.checkpoints import Checkpointer
 from unmask.train.evaluator import Position
 from unmask.train.ingredients import Ingredients
-from unmask.train.optim.optimizers import average, make_optimizer, set_learning_rate
+from unmask.train.optim.optimizers import average, make_optimizer
 from unmask.train.optim.precision import choose_precision
+from unmask.train.optim.schedules import set_learning_rate
 from unmask.train.recipe import Recipe
 from unmask.train.run_folder import of_kind
 from unmask.train.site import Site

@@ -8,13 +8,8 @@ from torch import nn
 
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
-from unmask.train.optim.optimizers import (
-    make_optimizer,
-    read_moments,
-    set_learning_rate,
-    write_moments,
-)
-from unmask.train.optim.schedules import OptimizerSettings
+from unmask.train.optim.optimizers import make_optimizer, read_moments, write_moments
+from unmask.train.optim.schedules import OptimizerSettings, set_learning_rate
 
 EVERY_HEAD = bert_heads(tokens=True, pair=True, labels="token", label_names=("a", "b"))
 

@@ -104,12 +104,6 @@ def mean(parameter: nn.Parameter, optimizer: Optimizer) -> Tensor:
     return _optimizer_state(parameter, optimizer).get(AVERAGE, parameter)
 
 
-def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
-    """Set the learning rate, scaled for each parameter group."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("scale", 1.0)
-
-
 def read_moments(modules: Mapping[str, nn.Module], optimizer: Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's tensors by name, such as `exp_avg/heads.pooler.dense.weight`.
 

@@ -1,12 +1,15 @@
-"""Settings of the optimizer, and the learning rate as a function of progress."""
+"""Settings of the optimizer, and the learning rate: a function of progress, set for each step."""
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from unmask.system.errors import SettingsError
 from unmask.system.settings import Settings
+
+if TYPE_CHECKING:  # recipes are read without torch
+    from torch.optim import Optimizer
 
 Kind = Literal["linear", "cosine", "constant"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -116,3 +119,9 @@ class ScheduleSettings(Settings):
             "constant": 1.0,
         }[self.kind]
         return self.floor + (1.0 - self.floor) * remaining
+
+
+def set_learning_rate(optimizer: "Optimizer", learning_rate: float) -> None:
+    """Set the learning rate of a step, times the scale of each parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group.get("scale", 1.0)
