@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks budget")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--only", nargs="*", help="unmask, tiny-0.001, ...; all if left out")
+    parser.add_argument("--only", nargs="*", help="unmask, tiny-0.001, ...; all by default")
     parser.add_argument("--pace", type=float, help="seconds of a step of theirs")
     parser.add_argument("--threads", type=int, default=THREADS, help="of theirs")
     given = parser.parse_args(sys.argv[2:])

@@ -29,7 +29,7 @@ def random_lengths(
 
 
 def chatter(documents: int, *, words: int = 100, seed: int = 0) -> list[list[str]]:
-    """Sentences of random words; some words are said much more often than others."""
+    """Sentences of random words; some words are much more frequent than others."""
     draw = random.Random(seed)
     names = [f"w{i}" for i in range(words)]
     weights = [1 / (i + 1) for i in range(words)]

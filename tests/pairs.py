@@ -1,4 +1,4 @@
-"""A toy language pair: each word has one translation, and the order is turned round."""
+"""A toy language pair: each word has one translation, and the order is reversed."""
 
 import random
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 The first version put a training run together in two places, with two families of recipes, five
 evaluators and bags of callbacks between them. One `Run` has replaced them. Names in STILL_THERE are
-allowed to be where they are and nowhere else. Whoever removes one moves it from STILL_THERE to
+allowed to be where they are and nowhere else. If you remove one, move it from STILL_THERE to
 GONE, and it cannot come back.
 
 A name is written "module:Name", or "module" if the whole file goes: other modules may have a name

@@ -57,7 +57,7 @@ def main() -> None:
             )
         if os.geteuid() != 0:
             trials.pop("disk full: file system")
-            print("disk full by a small file system is left out: mounting needs root")
+            print("skipped: disk full by a small file system, because mounting needs root")
         results: dict[str, object] = {}
         failed = []
         for name, (trial, check) in trials.items():

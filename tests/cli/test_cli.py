@@ -96,7 +96,7 @@ def vectors(lines: str) -> np.ndarray:
 
 
 def best_of_several(run, *arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """The least of ten runs, in seconds of the clock or, on a busy machine, of the processor."""
+    """The least of ten runs, in seconds of the clock or, on a busy machine, of the CPU."""
     best = float("inf")
     for _ in range(10):
         before, used = time.perf_counter(), os.times()
@@ -125,7 +125,7 @@ def texts(tmp_path) -> Path:
 
 @pytest.fixture(scope="module")
 def refused_long_text(unmask, tiny, tmp_path_factory) -> tuple[str, Path]:
-    """What is said of a text that is too long when it may not be cut, and the folder of it all."""
+    """The error for a text that is too long to embed uncut, with the folder of its files."""
     folder = tmp_path_factory.mktemp("long")
     (folder / "long.txt").write_text(LONG)
     arguments = ["--no-truncate", "--out", folder / "vectors.npy"]
@@ -513,7 +513,7 @@ def test_one_of_several_processes_ends_at_once(world, printed, arguments, code):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert done.stdout.replace(f"unmask {VERSION}", "").strip() == printed
-    assert done.stderr.count("\n") == (code != 0)  # what was to be said has been said
+    assert done.stderr.count("\n") == (code != 0)  # one line, and only for an error
 
 
 def test_a_flag_of_an_earlier_version_works_and_is_told_its_new_name(unmask, tmp_path):

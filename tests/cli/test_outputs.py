@@ -1,6 +1,6 @@
 """An output that cannot be written is refused before anything is read, by every verb that writes.
 
-The inputs of these commands do not exist: whoever looked for them first would say so.
+The inputs of these commands do not exist: a command that looked for them first would name them.
 """
 
 import os

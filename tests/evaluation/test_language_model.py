@@ -263,7 +263,7 @@ def test_blanks_are_filled_with_the_three_best_guesses(speaking):
 
 
 def test_a_blank_shows_the_true_neighbours(speaking):
-    """Other hidden tokens of the text are shown as they were: one blank at a time."""
+    """Other masked tokens of the text are shown unmasked: one is predicted at a time."""
     corpus, found, _ = speaking
     sentences = " ".join(corpus.tokenizer.decode(corpus.tokens(0, corpus.size)).split())
     for tokens, place, truth in MaskedTokens(found, corpus).cases:

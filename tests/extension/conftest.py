@@ -44,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pretraining(out: str, objective: str, *changes: str) -> list[str]:
-    """A run of an objective on sequences of 32 tokens, with all that is not exact left out."""
+    """A run of an objective on sequences of 32 tokens, without anything that is not exact."""
     flags = [
         "pretrain",
         "bert",

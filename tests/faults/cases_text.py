@@ -15,7 +15,7 @@ RECORDS = "".join(json.dumps({"text": line}) + "\n" for line in LONG_LINES).enco
 
 @dataclass(frozen=True)
 class Case:
-    """A bad file: its name and bytes, the place and reason that are told, what can be used of it.
+    """A bad file: its name and bytes, the place and reason of the error, what can be used of it.
 
     `bad` counts the records that cannot; None says that nobody can know.
     """

@@ -48,7 +48,7 @@ def replaced(name, raw):
 
 
 def sparse(name, size, raw=b""):
-    """Bytes, then a hole up to a size: large to whoever reads it, nothing on the disk."""
+    """Bytes, then a hole up to a size: large to a reader, nothing on the disk."""
 
     def spoil(folder):
         (folder / name).write_bytes(raw)
@@ -238,7 +238,7 @@ def folder_called(name):
 
 
 def pipe_called(name):
-    """Whoever opens it for reading waits for a writer, for ever."""
+    """A process that opens it for reading waits for a writer, for ever."""
     return removed(name, lambda folder: os.mkfifo(folder / name))
 
 
@@ -252,7 +252,7 @@ def with_code(folder):
 
 
 def many(count, value):
-    """A header of so many entries, as small as they can be."""
+    """A header with this many entries, as small as they can be."""
     return b"{" + b",".join(b'"%x":%s' % (i, value) for i in range(count)) + b"}"
 
 
@@ -293,7 +293,7 @@ GIANT = {"x": {"dtype": "F16", "shape": [5_000_000], "data_offsets": [0, 10_000_
 
 @contextlib.contextmanager
 def bounded():
-    """Watch the memory of a block, and keep a fault of ours from eating the machine's."""
+    """Watch the memory of a block, and keep a bug in the test from using all of the machine's."""
     if not Path("/proc/self/clear_refs").exists():  # only Linux can tell
         yield
         return

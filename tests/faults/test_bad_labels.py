@@ -1,6 +1,6 @@
 """Labelled files that are bad: each is refused by its line, with what to do, and found by `check`.
 
-The name of a case, the file's name, what is in it, where its fault is, what is said of it.
+The name of a case, the file's name, what is in it, where its fault is, the message about it.
 """
 
 import json
@@ -262,7 +262,7 @@ def read_all(task: str, path: Path) -> None:
     kind.learn(config, records).check(records)
 
 
-UNREADABLE = {  # behind which nothing can be told
+UNREADABLE = {  # behind which nothing can be read
     "a column twice",
     "nothing in it",
     "a key twice",

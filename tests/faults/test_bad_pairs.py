@@ -26,10 +26,10 @@ WHAT_TO_DO = (
 
 @dataclass(frozen=True)
 class Case:
-    """Bad files: where the fault is, what is said of it, which pairs can be used all the same.
+    """Bad files: where the fault is, the message about it, which pairs can still be used.
 
     The fault is in the file called `bad...`. `used` is None if nothing can be: then the files are
-    refused whoever reads them.
+    always refused.
     """
 
     files: dict[str, bytes | None]  # None: a folder

@@ -1,4 +1,4 @@
-"""Bad text given to `unmask prepare`: its place and what to do are said, and nothing is lost.
+"""Bad text given to `unmask prepare`: errors name its place and what to do, and nothing is lost.
 
 Every case is prepared twice, beside a good file. By default it is refused in one line. With
 `--on-bad skip` all that is good is used, what is not is written down, and the counts add up.
@@ -194,7 +194,7 @@ def test_a_text_that_is_mended_where_it_was_bad_is_gone_on_with(run, good, tmp_p
     path = tmp_path / "bad.txt"
     path.write_bytes(b"the c\xff\n")
     refused(*run(good, path))
-    path.write_bytes(b"the cat\n"[: path.stat().st_size])  # mended in place: as long as before
+    path.write_bytes(b"the cat\n"[: path.stat().st_size])  # fixed in place: as long as before
     code, said = run(good, path)
     assert code == 0, said
     assert len(sentences(open_corpus(tmp_path / "corpus"))) == len(GOOD) + 1

@@ -1,4 +1,4 @@
-"""Files of vectors: as the library computes them, whole, gone on with if killed."""
+"""Files of vectors: as the library computes them, complete, resumed after a kill."""
 
 import errno
 import json
@@ -127,7 +127,7 @@ def small_groups(monkeypatch):
 
 
 def stop_after(count):
-    """A progress that ends the process, as it were, when so many vectors are made."""
+    """A progress callback that raises after this many vectors, as if the process had ended."""
     seen = []
 
     def progress(step):
@@ -153,7 +153,7 @@ def test_an_interrupted_file_is_gone_on_with_and_ends_with_the_same_bytes(
     assert embed_file(model, source, broken, **how) == len(TEXTS)
     assert watcher.blanks == 8, "those before the interruption are counted too"
     assert said == [f"{broken}: resuming after 8 vectors that are already saved"]
-    assert sum(made) == len(TEXTS) - 8, "none is made twice, none is left out"
+    assert sum(made) == len(TEXTS) - 8, "none is computed twice, none is skipped"
     assert broken.read_bytes() == whole.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Looking inside: gradients, mute heads and habits agree with what the model computes."""
+"""Inspection: gradients, ablated heads and head statistics agree with what the model computes."""
 
 import json
 
@@ -24,7 +24,7 @@ from unmask.system.errors import SettingsError
 
 HEADS = {
     "encoder": bert_heads(),
-    "hidden tokens": bert_heads(tokens=True),
+    "masked tokens": bert_heads(tokens=True),
     "labels": bert_heads(labels="text", label_names=("bad", "good", "so")),
     "several labels": bert_heads(
         labels="text", label_names=("bad", "good"), label_answer="several"

@@ -1,4 +1,4 @@
-"""The encoder on packed rows: whoever shares a row, a text's states are its own."""
+"""The encoder on packed rows: the states of a text do not depend on the others in its row."""
 
 from typing import get_args
 

@@ -19,7 +19,7 @@ class Text(NamedTuple):
 
 
 def letters(size: int) -> Vocabulary:
-    """A vocabulary of so many tokens, the special ones first."""
+    """A vocabulary of this size, the special tokens first."""
     return Vocabulary([*SPECIALS, *(f"w{i}" for i in range(size - len(SPECIALS)))])
 
 

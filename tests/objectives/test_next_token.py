@@ -18,7 +18,7 @@ def endless(longest):
 
 
 def said(network, tokenizer, lengths, settings, numbers=None):
-    """The words for texts of so many tokens."""
+    """The words for texts with these numbers of tokens."""
     numbers = numbers or range(len(lengths))
     pairs = [PairTokens([7] * n, number=i) for n, i in zip(lengths, numbers, strict=True)]
     rows = [[i] for i in range(len(pairs))]

@@ -371,7 +371,7 @@ def test_a_token_is_asked_for_once(launched, served):
 
 
 def page_of_401(launched):
-    """A page that is refused first says so on the console, which is no fault."""
+    """A page that is refused at first logs it on the console, which is no fault."""
     from contextlib import contextmanager
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Answers in general: every record has one, in its order, whoever waits and however long it is."""
+"""Answers in general: every record has one, in order, for any batches and lengths."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def forward(task, network_for):
 
 
 def samples(*lengths):
-    """Texts of so many words."""
+    """Texts with these numbers of words."""
     return [Sample("cat " * n, None, None, f"here:{i}") for i, n in enumerate(lengths, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Labels: read, learned, answered and scored by the same code, whoever asks."""
+"""Labels: read, learned, answered and scored by the same code everywhere."""
 
 import numpy as np
 import pytest

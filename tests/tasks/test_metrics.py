@@ -21,7 +21,7 @@ NAMES = ("a", "b", "c")
 
 
 def test_hits_by_hand():
-    """Three were said, four are true, two are both."""
+    """Three predicted, four true, two both."""
     found = LabelCounts(predicted=3, true=4, both=2)
     assert (found.precision, found.recall) == (2 / 3, 0.5)
     assert found.f1 == pytest.approx(4 / 7)

@@ -74,7 +74,7 @@ def learned(feeds, context, pairs, steps, rate):
 
 
 def right(feeds, context, steps, rate):
-    """The share of unseen sequences that are said backwards, after so many steps."""
+    """The share of unseen sequences that are reversed correctly, after `steps` steps."""
     pairs = sequences()
     unseen, seen = pairs[:UNSEEN], pairs[UNSEEN:]
     network = learned(feeds, context, seen, steps, rate)

@@ -80,7 +80,7 @@ CASES = {
 
 
 def pieces(sizes: Sequence[int]) -> list[MicroBatch]:
-    """Batches of so many records, each of two texts."""
+    """Batches with these numbers of records, each of two texts."""
     found, at = [], 0
     for number, size in enumerate(sizes):
         count = torch.arange(2 * size)

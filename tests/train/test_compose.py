@@ -22,7 +22,7 @@ TASKS = [  # of a run of several
     {"name": "mood", "task": {"name": "classify"}, "train": "a.tsv", "dev": "b.tsv"},
     {"name": "who", "task": {"name": "ner"}, "train": "a.conll", "dev": "b.conll"},
 ]
-LEAST = {  # the least that each job needs to be told
+LEAST = {  # the least that each job needs
     "pretrain": {"schedule": {"steps": 10}},
     "finetune": {"task": {"name": "classify"}},
     "finetune multi": {"tasks": TASKS},
@@ -530,7 +530,7 @@ def test_a_name_that_moved_is_accepted_in_a_file_and_the_new_one_is_told(moved, 
         made[name] = compose(scope, path, console=heard[name])
     assert made[old] == made[new] != compose(scope, least)
     _same(value_of(made[old], new), value)
-    told = old if old.startswith("train.") else moved  # tables are told as a whole, but train
+    told = old if old.startswith("train.") else moved  # a notice names whole tables, except train
     now = new if old.startswith("train.") else MOVED[moved]
     assert heard[old].said == [f"notice: the setting {told} is now called {now}"]
     assert heard[new].said == []

@@ -64,7 +64,7 @@ TEXTS = [around([7 + i, 8 + i], [9 + i] * (1 + i % 4)) for i in range(12)]
 
 
 def pieces(sizes, texts=TEXTS):
-    """Batches of so many pairs of texts, each a record; in some the second text comes first."""
+    """Batches with these numbers of pairs, each a record; in some the second text is first."""
     found, at = [], 0
     for number, size in enumerate(sizes):
         chosen = texts[2 * at : 2 * (at + size)]

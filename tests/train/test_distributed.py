@@ -137,7 +137,7 @@ def test_shared_weights_learn_what_whole_ones_do(corpus, one, tmp_path):
 
 @pytest.mark.full
 def test_shared_weights_are_resumed(corpus, tmp_path):
-    """Stopped by a signal to one worker, gone on with, as if nothing had been."""
+    """Stopped by a signal to one worker and resumed, as if it had never stopped."""
     short = {"schedule": {"steps": 20}, "loop": {"save_steps": 5}, "evaluate": {"times": 0}}
     finished(started(corpus, tmp_path, "whole", "--shard", **short))
     process = started(corpus, tmp_path, "run", "--shard", **short)

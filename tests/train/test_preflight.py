@@ -1,4 +1,4 @@
-"""Preflight: what cannot go well is refused before the first step, and a sane run is told so."""
+"""Preflight: a run that cannot succeed is refused before it starts, and a good one is confirmed."""
 
 import math
 import re

@@ -158,7 +158,7 @@ def test_a_run_is_resumed_with_the_recipe_that_is_there(run, finished):
     assert "resuming from step 2" in said
 
 
-# Ten settings, and what is said when a run is resumed with another value of one of them.
+# Ten settings, and the error when a run is resumed with another value of one of them.
 OTHER = {
     "seed": ({"seed": 1}, r"seed \(was 0, is now 1\)"),
     "size": ({"model": {"size": "mini"}}, r"model.size \(was 'tiny', is now 'mini'\)"),
@@ -400,7 +400,7 @@ def test_a_wrong_recipe_begins_no_run(run, corpus, tmp_path):
     with pytest.raises(SettingsError, match="unknown key 'widht'"):
         run(model={"widht": 3})
     assert not (tmp_path / "run" / "recipe.toml").exists()
-    assert steps_saved(run(**SHORT)) == [2], "so the mended one can begin in the same place"
+    assert steps_saved(run(**SHORT)) == [2], "so the fixed one can start in the same place"
 
 
 @pytest.mark.parametrize(

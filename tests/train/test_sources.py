@@ -44,7 +44,7 @@ def plain(texts):
 
 
 def items_of(groups, *, first=0, lengths=(2, 9, 4, 7)) -> list[list[Text]]:
-    """Groups of so many texts each, no two of them alike, and not all of one length."""
+    """Groups with these numbers of texts, no two of them alike, and not all of one length."""
     found, number = [], first
     for size in groups:
         found.append([Text(i, lengths[i % len(lengths)]) for i in range(number, number + size)])

@@ -16,7 +16,7 @@ from unmask.system.manifest import with_digest
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 
-SEGMENTED = "我爱 你\n我 爱你 我\n\n爱你我\n"  # Chinese whose words are told by spaces
+SEGMENTED = "我爱 你\n我 爱你 我\n\n爱你我\n"  # Chinese, segmented into words by spaces
 
 
 def documents_of(corpus):

@@ -1,4 +1,4 @@
-"""Examples: the paper's rules for what is put into an example, and what is said of it.
+"""Examples: the paper's rules for what is put into an example, and for its labels.
 
 In most corpora here every token occurs once, so that an example tells where it comes from.
 """

@@ -1,4 +1,4 @@
-"""Preparation: the input alone decides every byte, whoever makes it and however often it dies."""
+"""Preparation: the input alone decides every byte, for any number of workers and kills."""
 
 import itertools
 import json

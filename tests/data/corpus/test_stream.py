@@ -1,4 +1,4 @@
-"""The stream: every example of an epoch once, whoever reads it, in whatever groups, from wherever.
+"""The stream: every example of an epoch once, for any processes, batch sizes and starting points.
 
 Nothing but a cursor is state, so reading on from a cursor is compared with never having stopped.
 """
@@ -52,7 +52,7 @@ def examples_of(stream, rows) -> list[tuple[int, ...]]:
 
 
 def read(stream, cursor, rows, times):
-    """Take so many rows so many times; the rows of each time, and the cursor after it."""
+    """Take `rows` rows repeatedly; return the rows of each time, and the cursor after it."""
     steps = []
     for _ in range(times):
         taken, cursor = stream.take(cursor, rows)

@@ -233,7 +233,7 @@ HEADERS = {  # the first row, what was asked, source, target
     "names in capitals": ("id,Target,Source", Columns(), "Source", "Target"),
     "the only two, languages": ("de,en", Columns(), "de", "en"),
     "the only two, with countries": ("pt_BR,zh-Hans", Columns(), "pt_BR", "zh-Hans"),
-    "the only two, if it is said to be one": ("Deutsch,x", Columns(header=True), "Deutsch", "x"),
+    "the only two, if a header is declared": ("Deutsch,x", Columns(header=True), "Deutsch", "x"),
     "one that is known, and the only other": ("english,source", Columns(), "source", "english"),
     "one that was asked for, and the only other": ("de,en", Columns(text="en"), "en", "de"),
     "one that was asked for, and its usual partner": ("a,b,src", Columns(second="a"), "src", "a"),

@@ -1,4 +1,4 @@
-"""Questions: SQuAD's files and lines of objects, every answer where it is said to be."""
+"""Questions: SQuAD's files and lines of objects, every answer at its stated position."""
 
 import json
 

@@ -16,7 +16,7 @@ PARAGRAPHS = "blank lines separate documents; each line is split into sentences"
 LINES = "each line is a document, split into sentences"
 RECORDS = "each record is a document, split into sentences"
 
-# What is in a .txt, the sentences of its documents, and what is told of the file.
+# What is in a .txt, the sentences of its documents, and what is reported about the file.
 LAYOUTS = {
     "a sentence a line, a blank line between documents": (
         "The cat.\nA dog.\n\nThe mat.\n",

@@ -50,7 +50,7 @@ LINES = b"".join(
 )
 IN_THE_MIDDLE = r"(:\d+|: row \d+)?"  # of what is packed: the last place that could be read
 
-# The name of a file, what is in it (or what makes it), where its fault is, what is said of it.
+# The name of a file, what is in it (or what makes it), where its fault is, the message about it.
 BAD: dict[str, tuple[str, bytes | Callable[[Path], object], str, str]] = {
     "missing": ("a.txt", lambda path: None, "", "no such file"),
     "a link to itself": ("a.txt", lambda path: path.symlink_to(path), "", "no such file"),
@@ -139,7 +139,7 @@ def written(folder: Path, name: str, contents: bytes) -> Path:
 
 
 def refusal(folder: Path, case: str) -> tuple[Path, str]:
-    """Make a bad file, read it, and return what is said."""
+    """Make a bad file, read it, and return the error message."""
     name, contents, _, _ = BAD[case]
     path = folder / name
     if isinstance(contents, bytes):

@@ -21,7 +21,7 @@ def stepped(losses, *, norm=1.0) -> Diagnostics:
 
 
 def evaluated(losses, pairs=None) -> Diagnostics:
-    """Evaluations every hundred steps with these losses, and with these shares of pairs right."""
+    """Evaluations every hundred steps with these losses, and these next-sentence accuracies."""
     said = []
     watch = Diagnostics(said.append, ASKS)
     for number, loss in enumerate(losses):

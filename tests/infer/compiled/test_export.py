@@ -43,7 +43,7 @@ CASES = {  # heads, what else is unusual, outputs
         {"positions": "t5", "causal": True},
         ["start_logits", "end_logits"],
     ),
-    "hidden tokens": (bert_heads(tokens=True), {"positions": "sinusoidal"}, ["logits"]),
+    "masked tokens": (bert_heads(tokens=True), {"positions": "sinusoidal"}, ["logits"]),
     "pre-training": (
         bert_heads(tokens=True, pair=True),
         {},

@@ -87,7 +87,7 @@ def score_of(fable, number, words):
 
 
 def everything(words, longest):
-    """All that can be said: ended, or cut off at the longest."""
+    """All possible results: ended, or cut off at the longest."""
     for length in range(longest):
         for said in itertools.product(range(2, words), repeat=length):
             yield [*said, END]
