@@ -44,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pretraining(out: str, objective: str, *changes: str) -> list[str]:
-    """A run of an objective on sequences of 32 tokens, without anything that is not exact."""
+    """Return the command of a reproducible run: an objective on sequences of 32 tokens."""
     flags = [
         "pretrain",
         "bert",

@@ -293,7 +293,7 @@ GIANT = {"x": {"dtype": "F16", "shape": [5_000_000], "data_offsets": [0, 10_000_
 
 @contextlib.contextmanager
 def bounded():
-    """Watch the memory of a block, and keep a bug in the test from using all of the machine's."""
+    """Watch the memory of a block, and keep a bug in unmask from using all of the machine's."""
     if not Path("/proc/self/clear_refs").exists():  # only Linux can tell
         yield
         return

@@ -262,7 +262,7 @@ def read_all(task: str, path: Path) -> None:
     kind.learn(config, records).check(records)
 
 
-UNREADABLE = {  # behind which nothing can be read
+UNREADABLE = {  # cases in which the rest of the file cannot be read either
     "a column twice",
     "nothing in it",
     "a key twice",

@@ -28,8 +28,8 @@ WHAT_TO_DO = (
 class Case:
     """Bad files: where the fault is, the message about it, which pairs can still be used.
 
-    The fault is in the file called `bad...`. `used` is None if nothing can be: then the files are
-    always refused.
+    The fault is in the file called `bad...`. `used` is None if no pair can be used: then the
+    files are always refused.
     """
 
     files: dict[str, bytes | None]  # None: a folder

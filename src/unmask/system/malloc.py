@@ -11,7 +11,7 @@ from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt, from malloc.h
 _MAX_INT = 2**31 - 1
-_LARGEST = 2**25  # 32 MB: glibc returns larger blocks whatever it is told
+_LARGEST = 2**25  # 32 MB: the largest threshold that glibc accepts
 
 
 def keep_freed_memory() -> bool:

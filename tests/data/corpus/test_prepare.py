@@ -1,4 +1,4 @@
-"""Preparation: the input alone decides every byte, for any number of workers and kills."""
+"""Preparation: every byte depends on the input alone, not on workers or interruptions."""
 
 import itertools
 import json

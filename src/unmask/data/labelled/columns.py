@@ -113,7 +113,7 @@ class Sample:
 
 
 def infer_columns(path: str | Path, requested: Columns, *, labelled: bool = True) -> Columns:
-    """Infer which column holds what, where `requested` does not say so."""
+    """Infer the role of each column that `requested` leaves open, from the header and the cells."""
     header, cells = sample_columns(path, requested, _is_header)
     names = list(cells)
     columns: dict[str, str | None] = {**requested.resolve(names, f"{path}: ").by_field()}
