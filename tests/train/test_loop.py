@@ -393,7 +393,7 @@ def test_a_run_of_minutes_ends_in_time_with_its_rate_at_the_end(run, clock):
 
 
 def test_what_comes_before_the_first_step_is_part_of_the_minutes(run, monkeypatch, clock):
-    """Half a second before, of three; at most half of a shorter run counts, and a line reports it."""
+    """Half a second before, of three; at most half of a shorter run counts, with a notice."""
     planned = HeldOutText.__init__
 
     def slow(*arguments):
