@@ -88,7 +88,7 @@ def measure(
     seconds: dict[str, list[float]] = {"old": [], "new": [], "control": []}
     for name in seconds:  # an earlier run may have left models that other code has compiled
         shutil.rmtree(work / name, ignore_errors=True)
-    found: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
     for start in range(max(MOST_STARTS, starts)):
         sides = {
             name: Side({"new": new}.get(name, old), case, data, work / name) for name in seconds
@@ -103,10 +103,12 @@ def measure(
                 seconds[name].append(sides[name]())
         for side in sides.values():
             side.close()
-        found = {name: interval(seconds["old"], seconds[name]) for name in seconds if name != "old"}
-        if start + 1 >= starts and found["new"]["high"] - found["new"]["low"] <= WIDE:
+        intervals = {
+            name: interval(seconds["old"], seconds[name]) for name in seconds if name != "old"
+        }
+        if start + 1 >= starts and intervals["new"]["high"] - intervals["new"]["low"] <= WIDE:
             break
-    return {"case": case, "rounds": len(seconds["old"]), **found, "seconds": seconds}
+    return {"case": case, "rounds": len(seconds["old"]), **intervals, "seconds": seconds}
 
 
 def interval(old: list[float], new: list[float], draws: int = 10_000) -> dict[str, float]:
@@ -126,21 +128,23 @@ def interval(old: list[float], new: list[float], draws: int = 10_000) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks against", description=__doc__)
     parser.add_argument("old", type=Path, help="the checkout to compare with")
-    parser.add_argument("new", type=Path, help="the checkout in question")
+    parser.add_argument("new", type=Path, help="the checkout to test")
     parser.add_argument("data", type=Path, help="the folder with glue/")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--starts", type=int, default=STARTS, help="at least, of each process")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each start")
+    parser.add_argument("--starts", type=int, default=STARTS, help="minimum starts of each process")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each start")
     parser.add_argument("--work", type=Path, default=Path("results/against"))
-    given = parser.parse_args(sys.argv[2:])
-    paths = [path.resolve() for path in (given.old, given.new, given.data, given.work)]
+    arguments = parser.parse_args(sys.argv[2:])
+    paths = [
+        path.resolve() for path in (arguments.old, arguments.new, arguments.data, arguments.work)
+    ]
     slow = []
     print("| case | rounds | new / old | 90 % interval | old / old | 90 % interval |")
     print("|---|---|---|---|---|---|", flush=True)
     for case in CASES:
-        if given.only not in case:
+        if arguments.only not in case:
             continue
-        result = measure(case, *paths, given.starts, given.rounds)
+        result = measure(case, *paths, arguments.starts, arguments.rounds)
         with (paths[3] / "results.jsonl").open("a") as file:
             file.write(json.dumps(result) + "\n")
         cells = [

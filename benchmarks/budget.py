@@ -90,15 +90,15 @@ def train_theirs(
     optimizer = theirs.adamw(model, OptimizerSettings(learning_rate=plain.rate))
     schedule = ScheduleSettings(minutes=minutes, warmup=0.05)
     cursor, seconds, tokens, step = Cursor(), 0.0, 0, 0
-    found: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
     while True:
         progress = schedule.progress(step, seconds)
-        if len(found) <= progress * EVALUATIONS or progress >= 1.0:
+        if len(evaluations) <= progress * EVALUATIONS or progress >= 1.0:
             scores = theirs.scores(model, examples.evaluation.batches, LENGTH)
-            found.append({"seconds": seconds, "tokens": tokens, "step": step, **scores})
-            print(f"{plain.name}: {json.dumps(found[-1])}", flush=True)
+            evaluations.append({"seconds": seconds, "tokens": tokens, "step": step, **scores})
+            print(f"{plain.name}: {json.dumps(evaluations[-1])}", flush=True)
         if progress >= 1.0:
-            return found
+            return evaluations
         begun = time.monotonic()
         rows, cursor = examples.stream.take(cursor, ROWS)
         batch = examples.objective.prepare(examples.stream.batch(rows), step, progress)
@@ -118,16 +118,16 @@ def train_ours(examples: Examples, corpus: Path, out: Path, minutes: float) -> l
     command += ["--threads", str(THREADS), "--set", f"evaluate.times={EVALUATIONS}"]
     command += ["--set", f"evaluate.tokens={SCORED}", "--set", f"data.held_out={HELD_OUT}"]
     subprocess.run(command, check=True)
-    found = [entry for entry in read_metrics(out) if entry["kind"] == "eval"]
+    evaluations = [entry for entry in read_metrics(out) if entry["kind"] == "eval"]
     network = load_folder(out / "model").network
     # Both sides must be scored on the same tokens, or the comparison means nothing.
     again = examples.evaluation(network, examples.objective, {})["mlm"]
-    if abs(again - found[-1]["mlm"]) > 1e-3:
+    if abs(again - evaluations[-1]["mlm"]) > 1e-3:
         raise SystemExit(
-            f"the run says {found[-1]['mlm']:.4f}, and this benchmark {again:.4f}: they are not "
-            "scored on the same tokens. Give more --minutes."
+            f"the run reports a loss of {evaluations[-1]['mlm']:.4f}, and this benchmark "
+            f"{again:.4f}: they were not scored on the same tokens. Give more --minutes."
         )
-    return found
+    return evaluations
 
 
 def main() -> None:
@@ -135,21 +135,21 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--only", nargs="*", help="unmask, tiny-0.001, ...; all by default")
-    parser.add_argument("--pace", type=float, help="seconds of a step of theirs")
-    parser.add_argument("--threads", type=int, default=THREADS, help="of theirs")
-    given = parser.parse_args(sys.argv[2:])
-    torch.set_num_threads(given.threads)
+    parser.add_argument("--pace", type=float, help="fixed seconds per step of the plain loop")
+    parser.add_argument("--threads", type=int, default=THREADS, help="threads of the plain loop")
+    arguments = parser.parse_args(sys.argv[2:])
+    torch.set_num_threads(arguments.threads)
     plain = {loop.name: loop for loop in [*PLAIN, *BESIDES]}
-    path = RESULTS / f"budget-{given.minutes:g}"
+    path = RESULTS / f"budget-{arguments.minutes:g}"
     path.mkdir(parents=True, exist_ok=True)
-    examples = Examples(given.corpus)
-    for name in given.only or ["unmask", *plain]:
+    examples = Examples(arguments.corpus)
+    for name in arguments.only or ["unmask", *plain]:
         if name == "unmask":
-            found = train_ours(examples, given.corpus, path / "run", given.minutes)
+            evaluations = train_ours(examples, arguments.corpus, path / "run", arguments.minutes)
         else:
-            found = train_theirs(examples, plain[name], given.minutes, given.pace)
-        (path / f"{name}.json").write_text(json.dumps(found))
-    summarise(path, given.minutes)
+            evaluations = train_theirs(examples, plain[name], arguments.minutes, arguments.pace)
+        (path / f"{name}.json").write_text(json.dumps(evaluations))
+    summarise(path, arguments.minutes)
 
 
 def summarise(path: Path, minutes: float) -> None:
@@ -173,5 +173,8 @@ def summarise(path: Path, minutes: float) -> None:
     if best and "unmask" in curves:
         after = [e["seconds"] for e in curves["unmask"] if e["mlm"] <= ends[best]]
         result |= {"best_of_theirs": best, "loss": ends[best], "reached_after": after[:1]}
-        print(f"theirs ends at {ends[best]:.3f} ({best}); ours was there after {after[:1]} seconds")
+        print(
+            f"the plain loop ends at {ends[best]:.3f} ({best}); unmask reached this after "
+            f"{after[:1]} seconds"
+        )
     save(f"budget-{minutes:g}", result)

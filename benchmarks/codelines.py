@@ -116,10 +116,10 @@ def main() -> None:
         "--any", action="store_true", help="also the share of expressions of type Any (a minute)"
     )
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
-    given = parser.parse_args(sys.argv[2:])
+    arguments = parser.parse_args(sys.argv[2:])
     now: dict[str, Any] = {"lines": lines_by_package()}
-    if given.any:
+    if arguments.any:
         now["any"] = any_by_package()
-    if given.json:
-        given.json.write_text(json.dumps(now, indent=2) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(now, indent=2) + "\n")
     show(now, json.loads(FIRST.read_text()))

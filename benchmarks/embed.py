@@ -35,13 +35,13 @@ def main(rounds: int = 5) -> None:
     ours, theirs = Model.load(folder), SentenceTransformer(str(folder), device="cpu")
     texts = texts_of_known_length(ours, COUNT)
     tokens = sum(len(ids) + 2 for ids in ours.tokenizer.ids(texts))
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
 
     def embed_ours() -> None:
-        found["unmask"] = ours.embed(texts)
+        vectors["unmask"] = ours.embed(texts)
 
     def embed_theirs() -> None:
-        found["theirs"] = theirs.encode(texts, normalize_embeddings=True)
+        vectors["theirs"] = theirs.encode(texts, normalize_embeddings=True)
 
     seconds = interleaved(
         {
@@ -53,7 +53,7 @@ def main(rounds: int = 5) -> None:
     )
     peak = gflops(seconds.pop("matrix products"))
     speedup = ratio(seconds, "unmask", "sentence-transformers")
-    difference = float(np.abs(found["unmask"] - found["theirs"]).max())
+    difference = float(np.abs(vectors["unmask"] - vectors["theirs"]).max())
     print(
         f"\n{COUNT} texts, {tokens:,} tokens, {THREADS} threads; "
         f"an fp32 matrix product reaches {peak:.0f} GFLOP/s\n"

@@ -335,20 +335,24 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=["speed", *CASES])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=THREADS, help="of the runs for scores")
-    parser.add_argument("--rate", type=float, help="of both sides; each case has its own")
-    given = parser.parse_args(sys.argv[2:])
-    torch.set_num_threads(given.threads)
+    parser.add_argument(
+        "--threads", type=int, default=THREADS, help="threads of the runs for scores"
+    )
+    parser.add_argument(
+        "--rate", type=float, help="learning rate of both sides; by default each case has its own"
+    )
+    arguments = parser.parse_args(sys.argv[2:])
+    torch.set_num_threads(arguments.threads)
     model = get("minilm")
-    for name in given.only:
+    for name in arguments.only:
         if name == "speed":
-            save("finetune-speed", speed(given.data, model, given.rounds))
+            save("finetune-speed", speed(arguments.data, model, arguments.rounds))
             continue
-        case = replace(CASES[name], rate=given.rate or CASES[name].rate)
-        found = quality(name, case, given.data, model, given.seeds)
+        case = replace(CASES[name], rate=arguments.rate or CASES[name].rate)
+        scores = quality(name, case, arguments.data, model, arguments.seeds)
         for metric in (*case.metrics, "seconds"):
             cells = [
-                f"{side['mean']:.4g} ({side['deviation']:.2g})" for side in found[metric].values()
+                f"{side['mean']:.4g} ({side['deviation']:.2g})" for side in scores[metric].values()
             ]
             print(f"| {name} | {metric} | {' | '.join(cells)} |")
-        save(f"finetune-{name}", found)
+        save(f"finetune-{name}", scores)

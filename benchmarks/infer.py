@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args(sys.argv[2:])
+    arguments = parser.parse_args(sys.argv[2:])
     prepare(RESULTS / "infer")
-    for name in given.only:
-        save(f"infer-{name}", kinds[name](given.rounds, given.threads))
+    for name in arguments.only:
+        save(f"infer-{name}", kinds[name](arguments.rounds, arguments.threads))

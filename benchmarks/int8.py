@@ -59,6 +59,6 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     kinds = ["sst2", "conll", "stsb"]
     parser.add_argument("--only", nargs="*", choices=kinds, default=kinds)
-    given = parser.parse_args(sys.argv[2:])
-    for name in given.only:
-        save(f"int8-{name}", compared(name, given.data))
+    arguments = parser.parse_args(sys.argv[2:])
+    for name in arguments.only:
+        save(f"int8-{name}", compared(name, arguments.data))

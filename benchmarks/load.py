@@ -288,7 +288,7 @@ KINDS: dict[str, Callable[[bool], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks load")
     parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--short", action="store_true", help="Seconds instead of minutes.")
-    given = parser.parse_args(sys.argv[2:])
-    for name in given.only:
-        save(f"load-{name}", KINDS[name](given.short))
+    parser.add_argument("--short", action="store_true", help="take seconds instead of minutes")
+    arguments = parser.parse_args(sys.argv[2:])
+    for name in arguments.only:
+        save(f"load-{name}", KINDS[name](arguments.short))

@@ -94,31 +94,31 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--longest", type=float, default=120.0)
     parser.add_argument("--model", default="minilm")
-    given = parser.parse_args(sys.argv[2:])
+    arguments = parser.parse_args(sys.argv[2:])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        texts = write_texts(given.data, place / "texts.txt", given.texts)
+        texts = write_texts(arguments.data, place / "texts.txt", arguments.texts)
         out = place / "vectors.npy"
-        command = [sys.executable, "-m", "unmask", "embed", given.model]
+        command = [sys.executable, "-m", "unmask", "embed", arguments.model]
         command += [str(place / "texts.txt"), "--out", str(out)]
         record = place / ".vectors.npy.unfinished" / "record.json"
         begun = time.perf_counter()
-        lived = list(lives(command, record, given.kills, given.longest))
+        lived = list(lives(command, record, arguments.kills, arguments.longest))
         seconds = time.perf_counter() - begun
         if lived[-1].process.returncode or not out.exists():
             sys.exit("the command failed")
         count = len(np.load(out, mmap_mode="r"))
-        least = differences(Model.load(given.model), texts, out)
+        least = differences(Model.load(arguments.model), texts, out)
     kills = len(lived) - 1
     seen = [sample for life in lived for sample in life.memory]
-    early = max((used for rows, used in seen if 0 < rows <= given.texts / 10), default=0)
+    early = max((used for rows, used in seen if 0 < rows <= arguments.texts / 10), default=0)
     peak = max(used for _, used in seen)
     print(
-        f"{count:,} rows of {given.texts:,} texts after {kills} kills in {seconds:,.0f} s; least "
-        f"cosine of a row to its text's vector {least:.6f}; memory {peak / 1e6:,.0f} MB at most, "
+        f"{count:,} rows of {arguments.texts:,} texts after {kills} kills in {seconds:,.0f} s; "
+        f"least cosine of a row to its text's vector {least:.6f}; memory {peak / 1e6:,.0f} MB at most, "
         f"{early / 1e6:,.0f} MB in the first tenth"
     )
-    found = {"rows": count, "texts": given.texts, "kills": kills, "seconds": seconds}
+    found = {"rows": count, "texts": arguments.texts, "kills": kills, "seconds": seconds}
     save("million", {**found, "least": least, "peak_bytes": peak, "early_bytes": early})
-    if count != given.texts or least < SAME:
+    if count != arguments.texts or least < SAME:
         sys.exit("rows were lost, repeated or changed")

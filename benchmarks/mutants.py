@@ -94,7 +94,7 @@ def alone(test: str) -> str:
 
 
 def deselected(tests: Iterable[str]) -> list[str]:
-    """Return the options that leave tests out."""
+    """Return the options that exclude tests."""
     return [f"--deselect={test}" for test in sorted(tests)]
 
 
@@ -259,10 +259,10 @@ def main() -> None:
         const=BASELINE,
         help=f"write the results so far to this file (default: {BASELINE.name}); runs nothing",
     )
-    given = parser.parse_args(sys.argv[2:])
+    arguments = parser.parse_args(sys.argv[2:])
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        _carry_out(given)
+        _carry_out(arguments)
     except MutantError as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -65,17 +65,17 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=1000.0)
     parser.add_argument("--task", choices=TAUGHT, default="classify")
     parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args(sys.argv[2:])
+    arguments = parser.parse_args(sys.argv[2:])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        model = taught(given.task, place)
-        lines = write_texts(place / "texts.jsonl", round(given.megabytes * 1e6))
+        model = taught(arguments.task, place)
+        lines = write_texts(place / "texts.jsonl", round(arguments.megabytes * 1e6))
         texts = str(place / "texts.jsonl")
         command = [sys.executable, "-m", "unmask", "predict", str(model), texts]
         begun = time.perf_counter()
         with (place / "answers.jsonl").open("w") as out:
             child = subprocess.Popen(
-                command, stdout=out, env={**os.environ, "OMP_NUM_THREADS": str(given.threads)}
+                command, stdout=out, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
             )
             _, status, used = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - begun
@@ -83,10 +83,10 @@ def main() -> None:
             answered = sum(1 for _ in answers)
     peak = used.ru_maxrss * 1024
     print(
-        f"{lines:,} lines, {given.megabytes:,.0f} MB: {answered:,} answered in {seconds:,.0f} s, "
-        f"exit {os.waitstatus_to_exitcode(status)}; {peak / 1e6:,.0f} MB of memory at most"
+        f"{lines:,} lines, {arguments.megabytes:,.0f} MB: {answered:,} answered in {seconds:,.0f} "
+        f"s, exit {os.waitstatus_to_exitcode(status)}; {peak / 1e6:,.0f} MB of memory at most"
     )
     save(
-        f"predict-{given.task}",
+        f"predict-{arguments.task}",
         {"lines": lines, "answered": answered, "seconds": seconds, "peak_bytes": peak},
     )

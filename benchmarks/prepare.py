@@ -123,7 +123,7 @@ def _killed(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             shards.append(len(list(out.glob("shard-*.json"))))
-            print(f"kill {len(shards)}: {shards[-1]} shards are there", flush=True)
+            print(f"kill {len(shards)}: {shards[-1]} shards are complete", flush=True)
             continue
         compared += 1
         different += _digests(out) != expected

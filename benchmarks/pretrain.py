@@ -206,12 +206,12 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
 def main(rounds: int = 5) -> None:
     torch.set_num_threads(THREADS)
-    found = [measure(case, rounds) for case in CASES]
+    results = [measure(case, rounds) for case in CASES]
     print(
         "\n| | transformers, tokens a second | unmask | ratio (rounds) | asked | of the peak | MB |"
     )
     print("|---|---|---|---|---|---|---|")
-    for result in found:
+    for result in results:
         rate, speedup = result["tokens_a_second"], result["speedup"]
         memory = " and ".join(f"{size / 1e6:,.0f}" for size in result["peak_bytes"].values())
         print(
@@ -219,4 +219,4 @@ def main(rounds: int = 5) -> None:
             f"{speedup['median']:.2f}x ({speedup['lowest']:.2f} to {speedup['highest']:.2f}) | "
             f"{result['asked']:.1f}x | {result['share_of_peak']:.0%} | {memory} |"
         )
-    save("pretrain", {"threads": THREADS, "cases": found})
+    save("pretrain", {"threads": THREADS, "cases": results})

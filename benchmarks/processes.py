@@ -66,19 +66,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks processes")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args(sys.argv[2:])
-    found: list[dict[str, Any]] = []
+    arguments = parser.parse_args(sys.argv[2:])
+    results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for work in WORKS:
             speeds: dict[str, list[float]] = {side: [] for side in SIDES}
-            for _ in range(given.rounds):
+            for _ in range(arguments.rounds):
                 for side, seen in speeds.items():
-                    seen.append(speed(given.corpus, work, side, Path(folder)))
+                    seen.append(speed(arguments.corpus, work, side, Path(folder)))
                     print(f"{work}  {side:<32} {seen[-1]:10,.0f} tokens a second", flush=True)
             middle = {side: statistics.median(seen) for side, seen in speeds.items()}
-            found.append({**vars(work), "tokens_a_second": middle, "rounds": speeds})
+            results.append({**vars(work), "tokens_a_second": middle, "rounds": speeds})
     print(f"\n| size, tokens a step | {' | '.join(SIDES)} |\n|---|{'---|' * len(SIDES)}")
-    for result in found:
+    for result in results:
         cells = " | ".join(f"{value:,.0f}" for value in result["tokens_a_second"].values())
         print(f"| {result['size']}, {result['batch_tokens']:,} | {cells} |")
-    save("processes", {"works": found})
+    save("processes", {"works": results})

@@ -96,15 +96,15 @@ CASES = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks same", description=__doc__)
     parser.add_argument("old", type=Path, help="the checkout to compare with")
-    parser.add_argument("new", type=Path, help="the checkout in question")
+    parser.add_argument("new", type=Path, help="the checkout to test")
     parser.add_argument("--work", type=Path, default=Path("results/same"), help="data and runs")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    given = parser.parse_args(sys.argv[2:])
-    work, old, new = given.work.resolve(), given.old.resolve(), given.new.resolve()
+    arguments = parser.parse_args(sys.argv[2:])
+    work, old, new = arguments.work.resolve(), arguments.old.resolve(), arguments.new.resolve()
     prepare(old, work)
     failed, rows = [], []
     for name, command in CASES.items():
-        if given.only not in name:
+        if arguments.only not in name:
             continue
         exact, close = compare(name, command, old, new, work)
         rows.append((name, exact, close))

@@ -153,24 +153,30 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--language", choices=STORIES, default="en")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of pre-training")
-    parser.add_argument("--model", type=Path, help="a pre-trained model to begin with")
+    parser.add_argument("--minutes", type=float, default=30.0, help="minutes of pre-training")
+    parser.add_argument("--model", type=Path, help="start from this pre-trained model")
     parser.add_argument("--threads", type=int)
-    given = parser.parse_args(sys.argv[2:])
-    story = STORIES[given.language]
-    threads = ["--threads", str(given.threads)] if given.threads else []
-    given.out.mkdir(parents=True, exist_ok=True)
-    model = given.model or pretrained(story, given.data, given.out, given.minutes, threads)
-    begins = {"pretrained": model, "untrained": untrained(model, given.out / "untrained")}
+    arguments = parser.parse_args(sys.argv[2:])
+    story = STORIES[arguments.language]
+    threads = ["--threads", str(arguments.threads)] if arguments.threads else []
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    model = arguments.model or pretrained(
+        story, arguments.data, arguments.out, arguments.minutes, threads
+    )
+    begins = {"pretrained": model, "untrained": untrained(model, arguments.out / "untrained")}
     found: dict[str, Any] = {}
     for name, tuned in story.tasks.items():
         found[name] = {
             begin: tune(
-                tuned, folder, given.data, given.out / f"{name}-{begin}".replace(" ", "-"), threads
+                tuned,
+                folder,
+                arguments.data,
+                arguments.out / f"{name}-{begin}".replace(" ", "-"),
+                threads,
             )
             for begin, folder in begins.items()
         }
         for metric in tuned.metrics:
             cells = " | ".join(f"{100 * found[name][begin][metric]:.1f}" for begin in begins)
             print(f"| {name} | {metric} | {cells} |", flush=True)
-    save(f"story-{given.language}", found)
+    save(f"story-{arguments.language}", found)

@@ -272,7 +272,7 @@ def again(setting: Setting) -> Greedy:
 def cache(setting: Setting, rounds: int) -> dict[str, Any]:
     found = beside({"kept": kept, "computed again": again}, [setting], rounds)
     said = [own["said"] for own in found.pop("about").values()]
-    print("the same words:", said[0] == said[1])
+    print("equal translations:", said[0] == said[1])
     return {**found, "same": said[0] == said[1]}
 
 
@@ -297,9 +297,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", type=Path)
-    given = parser.parse_args(sys.argv[2:])
-    if given.model is None and {"others", "beams"} & set(given.only):
+    arguments = parser.parse_args(sys.argv[2:])
+    if arguments.model is None and {"others", "beams"} & set(arguments.only):
         parser.error("others and beams need a --model that was trained")
-    setting = Setting(given.data, given.threads, given.model)
-    for name in given.only:
-        save(f"translate-{name}", kinds[name](setting, given.rounds))
+    setting = Setting(arguments.data, arguments.threads, arguments.model)
+    for name in arguments.only:
+        save(f"translate-{name}", kinds[name](setting, arguments.rounds))

@@ -68,4 +68,4 @@ def main() -> None:
             print(f"{name}: {results[name]}  ({time.monotonic() - begun:.0f} s)", flush=True)
         save("faults", {"results": results})
         if failed:
-            raise SystemExit(f"not survived: {', '.join(failed)}")
+            raise SystemExit(f"failed: {', '.join(failed)}")
