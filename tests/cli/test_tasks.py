@@ -79,7 +79,7 @@ def test_skipped_records_are_named_and_counted(unmask, trained, tmp_path):
     refused = unmask("predict", out / "model", path)
     assert refused.returncode == 2
     assert f"error: {path}:3: the text is empty; need some text." in refused.stderr
-    assert refused.stderr.endswith("--on-bad skip\n")
+    assert refused.stderr.endswith("--on-bad skip.\n")
     found = unmask("predict", out / "model", path, "--on-bad", "skip")
     assert found.returncode == 0
     assert len(found.stdout.splitlines()) == 2

@@ -35,7 +35,7 @@ MISTAKES = {
     "missing recipe": (["no.toml", "CORPUS", "--out", "RUN"], r"no\.toml: cannot be read \(No su"),
     "missing corpus": (
         ["nowhere", "--out", "RUN"],
-        r"nowhere: no such folder; need a folder that `unmask prepare` has finished",
+        r"nowhere: no such folder; need a corpus that `unmask prepare` has finished",
     ),
     "two lengths": (
         ["CORPUS", "--out", "RUN", "--steps", "5", "--minutes", "1"],

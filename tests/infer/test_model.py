@@ -111,7 +111,7 @@ def test_every_mask_is_guessed(model):
 
 
 def test_a_text_without_a_mask_is_refused(model):
-    with pytest.raises(DataError, match=r"no \[MASK\] in it"):
+    with pytest.raises(DataError, match=r"contains no \[MASK\]"):
         model.fill("the cat sat")
 
 

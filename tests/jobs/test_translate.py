@@ -375,7 +375,7 @@ def test_a_folder_that_is_taken_is_refused_before_a_vocabulary_is_learned(tmp_pa
     with pytest.raises(FolderError, match="not empty and holds no run"):
         trained(tmp_path / "other", changes=BRIEF)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match="a file; need a folder"):
+    with pytest.raises(FolderError, match=r"\(a file\); need a folder"):
         trained(tmp_path / "file", changes=BRIEF)
     assert len(calls) == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.txt"]
