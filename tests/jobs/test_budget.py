@@ -182,10 +182,12 @@ def test_with_little_text_a_large_network_does_not_pay(corpus, chosen, machine, 
     assert said[-1].endswith("passes over a corpus have not been tested. More text would help.")
 
 
-def test_a_machine_is_really_timed(corpus):
+@pytest.mark.parametrize("init_output_bias", [False, True])
+def test_a_machine_is_really_timed(corpus, init_output_bias):
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    timed = budget._time_step(recipe(), corpus.tokenizer.vocabulary, Processes())
+    objective = {"name": "mlm", "init_output_bias": init_output_bias}
+    timed = budget._time_step(recipe(objective=objective), corpus.tokenizer.vocabulary, Processes())
     assert torch.equal(torch.get_rng_state(), before)
     assert timed.speed(MIN_BATCH_TOKENS) > 100
     assert 0 < timed.optimizer_seconds < timed.micro_batch_seconds

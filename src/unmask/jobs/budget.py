@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unmask.data.batch import Batch, collate
 from unmask.data.corpus.corpus import Corpus
@@ -23,6 +24,7 @@ from unmask.jobs.inputs.learner import learner_of
 from unmask.model.config import SIZES
 from unmask.model.network import count_parameters
 from unmask.model.shape import Shape
+from unmask.objectives.base import TextStatistics
 from unmask.system.distributed import Processes
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim.optimizers import make_optimizer
@@ -148,7 +150,8 @@ def _time_step(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> 
     objective = objective_for(recipe, vocabulary)
     rng_state = torch.get_rng_state()  # dropout draws below; the run must not notice
     shape = Shape.of(recipe.model.config(len(vocabulary)))
-    learner = learner_of(objective, shape, recipe.seed)
+    # Weights decide nothing about the time of a step, so the corpus is not counted for them.
+    learner = learner_of(objective, shape, recipe.seed, statistics=_Uniform(len(vocabulary)))
     network = learner.network.train()
     module = TrainingModule(network, objective, learner.companions).to(alone.device)
     batch = objective.prepare(_random_batch(recipe, vocabulary), 0, 0.0)
@@ -168,6 +171,18 @@ def _time_step(recipe: Recipe, vocabulary: Vocabulary, processes: Processes) -> 
     totals = processes.total(local_seconds)
     micro_batch_seconds, optimizer_seconds = (total / processes.world for total in totals)
     return StepTiming(micro_batch_seconds, optimizer_seconds, batch.real, weights)
+
+
+class _Uniform(TextStatistics):
+    """Statistics of a text in which all tokens are equally frequent."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    @property
+    def frequencies(self) -> NDArray[np.float64]:
+        """Relative frequency of each token of the vocabulary.  [V]"""
+        return np.full(self.vocab_size, 1.0 / self.vocab_size)
 
 
 def _time_call(call: Callable[[], object], device: torch.device) -> float:
