@@ -18,10 +18,10 @@ class PairFiles:
     train: Sequence[Path] = ()
     dev: Sequence[Path] = ()
 
-    def paths(self) -> tuple[Sequence[Path], Sequence[Path]]:
-        """Return the training files and the dev files."""
+    def paths(self, *, needs_dev: bool = True) -> tuple[Sequence[Path], Sequence[Path]]:
+        """Return the training files and the dev files; none of these if they are not needed."""
         if self.folder is None:
-            if not self.train or not self.dev:
+            if not self.train or (needs_dev and not self.dev):
                 raise SettingsError(
                     "nothing to learn from: need a folder with --from and --to, or --train and "
                     "--dev (one table each, or twice two parallel files)."
