@@ -109,7 +109,7 @@ def test_pairs_without_dev_data_are_divided(unmask, tmp_path, monkeypatch):
     given = ["--train", "pairs.tsv", "--threads", 1, *settings, "--out", "run"]
     done = unmask("translate", "train", *given)
     assert done.returncode == 0, done.stderr
-    assert " as dev data (data.dev_share 0.1, data.dev_seed 0; " in done.stderr
+    assert " held out (data.dev_share 0.1, data.dev_seed 0; " in done.stderr
     next_command = dict(table_of(done.stderr))["next"]
     assert next_command == "unmask evaluate run/model pairs.tsv"
     assert unmask(*next_command.split()[1:]).returncode == 0

@@ -75,7 +75,7 @@ def test_a_tenth_is_held_out_and_the_run_says_and_records_it(tiny, tmp_path):
     path = file_of(tmp_path)
     trained(tiny, path, tmp_path / "run", said=said)
     line = (
-        f"{path}: 40 examples: 36 for training and 4 as dev data (data.dev_share 0.1, "
+        f"{path}: 40 examples: 36 for training, 4 held out (data.dev_share 0.1, "
         "data.dev_seed 0; stratified by label)"
     )
     assert line in said
@@ -236,7 +236,7 @@ def test_each_of_several_tasks_may_leave_its_dev_data_out(tiny, tmp_path):
     said: list[str] = []
     recipe = compose(MULTI_TASK, table)
     Run(MultiTask(tiny), recipe, tmp_path / "run", Heard(said)).go()
-    assert any("32 for training and 8 as dev data (data.dev_share 0.2" in line for line in said)
+    assert any("32 for training, 8 held out (data.dev_share 0.2" in line for line in said)
     provenance = load_folder(tmp_path / "run" / "model").manifest["provenance"]
     assert provenance["first dev split"]["dev"] == 8
     assert "second dev split" not in provenance
@@ -256,7 +256,7 @@ def test_two_processes_split_alike(tiny, tmp_path):
     command += [word for change in CHANGES for word in ("--set", change)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    assert "36 for training and 4 as dev data" in done.stderr
+    assert "36 for training, 4 held out" in done.stderr
     digests = [
         json.loads((tmp_path / n / "facts.json").read_text())["corpus"] for n in ("one", "two")
     ]

@@ -1,7 +1,9 @@
 """The tables that one run and several runs end with, line by line."""
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -145,6 +147,22 @@ def test_the_next_command_names_files_and_columns(
     monkeypatch.chdir(tmp_path)
     found = command_for_files(kind, [Path(file) for file in files], columns, Path("MODEL"))
     assert found == ["unmask", *expected.split()]
+
+
+def test_the_next_command_loads_the_plugin_of_the_task(tmp_path, monkeypatch):
+    """It scores: such a task may ask for columns that its training data do not have."""
+
+    class Own(Classify):
+        """A task of the user."""
+
+    module = ModuleType("unmask_plugin_own")
+    module.__file__ = "own.py"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(Own, "__module__", module.__name__)
+    found = command_for_files(Own, [Path("a.csv")], Columns("x", label="y"), Path("MODEL"))
+    expected = "unmask evaluate MODEL a.csv --text x --label y --plugin own.py"
+    assert found == expected.split()
+    assert command_for_files(Own, [], Columns(), Path("MODEL"))[-2:] == ["--plugin", "own.py"]
 
 
 def test_the_next_command_overwrites_nothing(tmp_path, monkeypatch):

@@ -169,15 +169,17 @@ def command_for_files(
         return ["unmask", "info", str(model), *_plugin_option(kind)]
     if kind.parallel and len(files) == 2:
         return ["unmask", "translate", "run", str(model), str(files[0])]
+    plugin = _plugin_option(kind)
     # `predict` would read a table of pairs, or words and tags in a .txt file, as something else.
-    if kind.parallel or (file_ending(files[0]) == ".txt"):
+    # A task of the user may ask for columns that its training data do not have.
+    if kind.parallel or plugin or file_ending(files[0]) == ".txt":
         verb, options = "evaluate", _column_options(columns)
     else:
         given = columns.given()
         asked = {name: given[name] for name in given if name in kind.Ask.model_fields}
         verb, options = "predict", _column_options(Columns.of(asked, columns.header))
         options += ["--out", _free_name()]
-    return ["unmask", verb, str(model), str(files[0]), *options, *_plugin_option(kind)]
+    return ["unmask", verb, str(model), str(files[0]), *options, *plugin]
 
 
 def _column_options(columns: Columns) -> list[str]:

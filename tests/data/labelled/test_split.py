@@ -123,7 +123,7 @@ def test_sentences_of_one_document_stay_together(tmp_path):
     assert len(dev) == 2
     assert found.repeated == 2, "the sentence that all documents have is one to learn from"
     assert {*dev.values()} == {2}
-    assert "2 others skipped, as training has their text, too" in found.described()
+    assert "2 more are skipped, because training has the same text" in found.described()
 
 
 def test_a_file_of_one_document_is_divided_by_sentences(tmp_path):

@@ -22,9 +22,10 @@ class PairFiles:
         """Return the training files and the dev files; none of these if they are not needed."""
         if self.folder is None:
             if not self.train or (needs_dev and not self.dev):
+                needed = "--train and --dev" if needs_dev else "--train"
                 raise SettingsError(
-                    "nothing to learn from: need a folder with --from and --to, or --train and "
-                    "--dev (one table each, or twice two parallel files)."
+                    f"nothing to learn from: need a folder with --from and --to, or {needed} (one "
+                    "table each, or twice two parallel files)."
                 )
             return self.train, self.dev
         if self.source is None or self.target is None:

@@ -34,9 +34,9 @@ class DevSplit:
         how = [f"data.dev_share {share:g}, data.dev_seed {seed}"]
         how += ["stratified by label"] if self.strata > 1 else []
         how += [f"{self.groups:,} groups are kept whole"] if self.groups < count else []
-        again = f"; {self.repeated:,} others skipped, as training has their text, too"
+        again = f"; {self.repeated:,} more are skipped, because training has the same text"
         return (
-            f"{len(self.train):,} for training and {len(self.dev):,} as dev data "
+            f"{len(self.train):,} for training, {len(self.dev):,} held out "
             f"({'; '.join(how)}){again if self.repeated else ''}"
         )
 
