@@ -66,7 +66,7 @@ def test_the_next_command_works_as_it_is(unmask, tiny, tmp_path, monkeypatch, ca
     assert done.returncode == 0, done.stderr
     rows = dict(table_of(done.stderr))
     assert rows["steps"].split()[0] == "2"
-    assert rows["steps"].endswith("published: step 2, the best of 1 evaluations")
+    assert rows["steps"].endswith("published: step 2, the best of 1 evaluation")
     assert (rows["model"], rows["report"]) == ("run/model", "run/report.html")
     assert json.loads(done.stdout.splitlines()[-1])["step"] == 2, "as a script reads it"
     scores = [line for line in done.stderr.splitlines() if line.endswith(" before training")]

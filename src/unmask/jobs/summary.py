@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from unmask.data.labelled.columns import NAMES, Columns
 from unmask.data.read.lines import file_ending
 from unmask.system.console import Console
+from unmask.system.errors import plural
 from unmask.tasks.base import Task
 from unmask.train.evaluator import METRIC
 from unmask.train.run import Outcome
@@ -103,10 +104,12 @@ def _length(metrics: Sequence[dict[str, Any]], outcome: Outcome) -> Iterator[Row
     train = of_kind(metrics, "train")
     if not train:
         return
-    last, best = train[-1], outcome.summary.get("step")
-    tried = sum(entry["step"] > 0 for entry in of_kind(metrics, "eval"))
-    remark = f"published: step {best:,}, the best of {tried:,} evaluations"
-    yield "steps", f"{last['step']:,}", remark if METRIC in outcome.summary else ""
+    last, remark = train[-1], ""
+    if METRIC in outcome.summary:
+        tried = sum(entry["step"] > 0 for entry in of_kind(metrics, "eval"))
+        best = outcome.summary["step"]
+        remark = f"published: step {best:,}, the best of {tried:,} {plural('evaluation', tried)}"
+    yield "steps", f"{last['step']:,}", remark
     speed = last["tokens"] / max(last["seconds"], 1e-9)
     yield "time", duration(last["seconds"]), f"{last['tokens']:,} tokens, {speed:,.0f} per second"
 
