@@ -9,7 +9,7 @@ from tests.corpora import chatter, corpus_of
 from tests.pairs import TRANSFORMER, write_pairs
 
 QUICK = ["--threads", "1", "--no-preflight", "--set", "schedule.steps=2"]
-QUICK += ["--set", "evaluate.times=1", "--batch-size", "4"]
+QUICK += ["--set", "evaluate.times=1", "--batch-size", "4", "--max-length", "16"]
 
 
 def squad() -> str:

@@ -73,13 +73,13 @@ def test_a_pre_training(tmp_path, monkeypatch):
         evaluation(40, asks=asks, **scores, **plain),
     ]
     assert finished(tmp_path, monkeypatch, entries, {"step": 40}) == [
-        "held-out loss                4.457   unigram 6.400, ln V 9.010",
-        "accuracy, masked tokens      31.2%   unigram 5.1%",
-        "held-out loss, pairs         0.500",
-        "accuracy, pairs              75.0%   chance 50.0%",
-        "held-out loss, something     2.000",
-        "steps                           40",
-        "time                         2.0 h   7,200 tokens, 1 per second",
+        "held-out loss              4.457   unigram 6.400, ln V 9.010",
+        "accuracy, masked tokens    31.2%   unigram 5.1%",
+        "held-out loss, pairs       0.500",
+        "accuracy, pairs            75.0%   chance 50.0%",
+        "held-out loss, something   2.000",
+        "steps                         40",
+        "time                       2.0 h   7,200 tokens, 1 per second",
         "model                      run/model",
         "report                     run/report.html",
         "next                       unmask predict run/model 'a b.txt'",
@@ -89,8 +89,8 @@ def test_a_pre_training(tmp_path, monkeypatch):
 def test_a_run_that_was_not_evaluated(tmp_path, monkeypatch):
     entries = [{"kind": "train", "step": 2, "tokens": 20, "seconds": 100.0}]
     assert finished(tmp_path, monkeypatch, entries, {"step": 2})[:2] == [
-        "steps           2",
-        "time      1.7 min   20 tokens, 0 per second",
+        "steps          2",
+        "time     1.7 min   20 tokens, 0 per second",
     ]
 
 
@@ -167,7 +167,6 @@ def test_the_next_command_loads_the_plugin_of_the_task(tmp_path, monkeypatch):
 
 def test_the_next_command_overwrites_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("answers.csv", "answers2.csv"):
-        assert command_for_files(Classify, [Path("a")], Columns(), Path("m"))[-1] == name
+    for name in ("answers.csv", "answers2.csv", "answers3.csv"):
+        assert command_for_files(Classify, [Path("a.tsv")], Columns(), Path("m"))[-1] == name
         (tmp_path / name).write_text("")
-    assert command_for_files(Classify, [Path("a")], Columns(), Path("m"))[-1] == "answers3.csv"
