@@ -126,7 +126,7 @@ def with_split_settings(recipe: Recipe, *, splits: bool) -> Recipe:
 @contextmanager
 def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
     """Yield file paths; rows become a temporary JSONL file, to be read and checked like others."""
-    if paths := _paths(rows):
+    if (paths := _paths(rows)) or isinstance(rows, str | Path):
         yield paths
         return
     with TemporaryDirectory() as folder:
