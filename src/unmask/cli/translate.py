@@ -34,7 +34,9 @@ def train(
     train: Annotated[
         Paths, typer.Option(help="A table of pairs; twice, two parallel files.")
     ] = None,
-    dev: Annotated[Paths, typer.Option(help="Pairs to be scored on, likewise.")] = None,
+    dev: Annotated[
+        Paths, typer.Option(help="Pairs to be scored on, likewise; without, a tenth of --train.")
+    ] = None,
     recipe: Annotated[
         str, typer.Option(help="lstm, gru, attention, transformer, or a file.")
     ] = "transformer",
@@ -50,7 +52,7 @@ def train(
     """Train a translation model on pairs of texts.
 
     Pairs are the files of a folder (train.de, train.en, val.de, val.en) or given with --train and
-    --dev.
+    --dev. Without --dev, a tenth of the pairs is held out.
 
     Example: unmask translate train pairs --from de --to en --out translator
     """
@@ -63,20 +65,23 @@ def train(
     from unmask.data.labelled.parallel_files import PairFiles
 
     # Refuses wrong paths before torch is imported.
-    learned, held_out = PairFiles(folder, source, target, train or [], dev or []).paths()
+    pairs = PairFiles(folder, source, target, train or [], dev or [])
+    learned, held_out = pairs.paths(needs_dev=False)
     from unmask.jobs.finetune import Finetune
     from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.inputs.vocabularies import GivenVocabularies
     from unmask.jobs.settings_read import TRANSLATE
+    from unmask.jobs.summary import say_summary
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
     console = options.console_of_run()
-    files = LabelledFiles(learned, held_out, table.columns(), table.watcher())
+    files = LabelledFiles(learned, held_out or None, table.columns(), table.watcher())
     job = Finetune(model, files, GivenVocabularies(vocabulary, target_vocabulary), scope=TRANSLATE)
     composed = compose(TRANSLATE, recipe, changes, console=console)
-    found = Run(job, composed, run.out, console, run.how()).go().summary
-    options.answer_of_run(json.dumps(found))
+    outcome = Run(job, composed, run.out, console, run.how()).go()
+    say_summary(console, job, outcome)
+    options.answer_of_run(json.dumps(outcome.summary))
 
 
 def run(

@@ -5,10 +5,10 @@ token gets a score as the first and as the last token of the answer. The answer 
 over all windows, copied verbatim from the passage. [CLS] as both ends stands for "no answer".
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -130,6 +130,11 @@ class Qa(LabelTask[Question, QaAnswer]):
         return ending == ".json" or asks_about_passages(lines)
 
     @classmethod
+    def groups(cls, records: Sequence[Question]) -> Sequence[Hashable]:
+        """Return the passage of each question."""
+        return [record.context for record in records]
+
+    @classmethod
     def learn(cls, config: QaSettings, records: Sequence[Question]) -> "Qa":
         """Make the task; it allows "no answer" if the training data has such questions."""
         if not any(record.answers for record in records):
@@ -218,6 +223,11 @@ class Qa(LabelTask[Question, QaAnswer]):
             "", -1, -1, probabilities[-1] if probabilities else 1.0, margin, candidates
         )
         return self._with_threshold(answer)
+
+    def row(self, answer: QaAnswer) -> dict[str, Any]:
+        """Return the answer as columns; its text is called `answer`, beside the question."""
+        plain = self.plain(answer)
+        return {"answer": plain.pop("text"), **plain}
 
     def view(self, record: Question, answer: QaAnswer) -> SpansView:
         """Return the passage with the answer marked."""
