@@ -176,6 +176,6 @@ def test_answers_are_written_to_a_table_by_the_command(unmask, tiny, tmp_path):
     assert done.stderr.splitlines()[-1] == counts
     again = unmask(*command, "--out", tmp_path / "out.csv")
     assert again.returncode == 2
-    assert "exists already. Replace it with --overwrite" in again.stderr
+    assert "already exists. Replace it with --overwrite" in again.stderr
     assert unmask(*command, "--out", tmp_path / "out.csv", "--overwrite").returncode == 0
     assert "--overwrite: replaces the file in --out" in unmask(*command, "--overwrite").stderr

@@ -191,7 +191,7 @@ def test_a_label_that_training_would_not_see_is_learned_from():
     given += [{"text": f"u {i}", "label": ["c", "d"]} for i in range(2)]
     given += [{"text": f"v {i}", "label": ["c", f"e{i}"]} for i in range(6)]
     for seed in range(5):
-        changes = ["task.several=true", "data.dev_share=0.5", f"data.dev_seed={seed}"]
+        changes = ["task.multi_label=true", "data.dev_share=0.5", f"data.dev_seed={seed}"]
         part = read(changes, given)
         assert {name for record in part.dev for name in record.label} <= {*"abcd"}
         assert len(part.train) + len(part.dev) == len(given)

@@ -65,12 +65,12 @@ def test_a_fine_tuning(tmp_path, monkeypatch):
 
 
 def test_a_pre_training(tmp_path, monkeypatch):
-    asks = {"mlm": "masked tokens", "nsp": "pairs", "own": "something"}
+    targets = {"mlm": "masked tokens", "nsp": "pairs", "own": "something"}
     scores = {"mlm": 4.4567, "mlm_accuracy": 0.312, "nsp": 0.5, "nsp_accuracy": 0.75, "own": 2.0}
     plain = {"unigram_loss": 6.4, "ln_v": 9.01, "unigram_accuracy": 0.051, "nsp_chance": 0.5}
     entries = [
         {"kind": "train", "step": 40, "tokens": 7200, "seconds": 7200.0},
-        evaluation(40, asks=asks, **scores, **plain),
+        evaluation(40, targets=targets, **scores, **plain),
     ]
     assert finished(tmp_path, monkeypatch, entries, {"step": 40}) == [
         "held-out loss              4.457   unigram 6.400, ln V 9.010",

@@ -34,9 +34,8 @@ from unmask.text.tokenizer import Encoded, Offsets
 from unmask.text.tokens import Tokenizers
 
 PASSAGE = "The book was written by Ada in the spring of 1843."  # shown on the page
-NO_CANDIDATE_MARGIN = (
-    1e4  # margin of "no answer" without any candidate; finite, as JSON has no infinity
-)
+# Margin of "no answer" without any candidate; finite, as JSON has no infinity.
+NO_CANDIDATE_MARGIN = 1e4
 
 
 class QaSettings(Settings):
@@ -330,9 +329,8 @@ def _window(part: Encoded, record: Question) -> LabelWindow:
     offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)
     if record.answers:
-        truth = _answer_tokens(
-            offsets, begin, record.answers[0]
-        )  # of several, the first is learned
+        # Of several answers, the first is learned.
+        truth = _answer_tokens(offsets, begin, record.answers[0])
     return LabelWindow(part.ids, part.segments, range(len(part.ids)), truth, offsets)
 
 

@@ -183,7 +183,7 @@ def test_parquet_without_pyarrow_is_refused_before_work(tmp_path, monkeypatch):
 def test_a_file_that_is_there_is_only_replaced_on_request(tmp_path):
     out = tmp_path / "x.csv"
     out.write_text("mine")
-    with pytest.raises(SettingsError, match="exists already. Replace it with --overwrite"):
+    with pytest.raises(SettingsError, match="already exists. Replace it with --overwrite"):
         check_table_file(out, "-", overwrite=False)
     check_table_file(out, "-", overwrite=True)
     with pytest.raises(SettingsError, match="is the input"):
@@ -192,5 +192,5 @@ def test_a_file_that_is_there_is_only_replaced_on_request(tmp_path):
     with pytest.raises(SettingsError, match="is not an ordinary file"):
         check_table_file(tmp_path / "link.csv", "-", overwrite=True)
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(SettingsError, match="exists already"):
+    with pytest.raises(SettingsError, match="already exists"):
         check_table_file(tmp_path / "folder.csv", "-", overwrite=True)

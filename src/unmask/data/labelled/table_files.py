@@ -50,7 +50,7 @@ def check_table_file(path: Path, source: str, *, overwrite: bool) -> None:
         check_output_file(path)
     elif not overwrite:
         raise SettingsError(
-            f"--out {path}: exists already. Replace it with --overwrite, or give another --out."
+            f"--out {path}: already exists. Replace it with --overwrite, or give another --out."
         )
     elif path.is_symlink() or not path.is_file():
         raise SettingsError(f"--out {path}: is not an ordinary file. Give another --out.")
