@@ -22,8 +22,8 @@ Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 def name_tasks() -> None:
     """Write the names of all tasks into the help; call again after loading plugins."""
     names = ", ".join(known_names("task", TASKS))
-    TASK.help = f"{names}, or multi RECIPE.toml for several."
-    TASK_OF_FILE.help = f"What it is for: {names}. Recognised by its contents if left out."
+    TASK.help = f"{names}; or multi RECIPE.toml for several at once."
+    TASK_OF_FILE.help = f"The task of the data: {names}. Recognised by the contents if not given."
 
 
 name_tasks()

@@ -94,7 +94,7 @@ def run(
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature; values below 1 favour likely tokens.")
     ] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Draw among so many.")] = 0,
+    top_k: Annotated[int, typer.Option(help="Sample from the K most likely tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this share.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of draws.")] = 0,
     scores: Annotated[bool, typer.Option("--json", help="JSON lines, with scores.")] = False,
@@ -129,7 +129,9 @@ def evaluate(
     beams: Beams = 1,
     penalty: Penalty = 1.0,
     table: options.DataFlags = options.DataFlags(),
-    out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the translations to this file, one per line.")
+    ] = None,
 ) -> None:
     """Score a translation model: BLEU, chrF, loss, perplexity.
 
