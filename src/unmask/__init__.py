@@ -51,7 +51,7 @@ def finetune(
     model: "str | Path",
     *,
     train: "Rows",
-    dev: "Rows",
+    dev: "Rows | None" = None,
     out: "str | Path",
     text: str | None = None,
     second: str | None = None,
@@ -63,8 +63,9 @@ def finetune(
 ) -> "Model":
     """Fine-tune a model for a task ("classify", "regress", "qa", "ner") and load the result.
 
-    `train` and `dev` are files, or lists of dictionaries with one record each. `text`, `second` and
-    `label` name their columns. `settings` override those of the recipe, for example
+    `train` and `dev` are files, or lists of dictionaries with one record each. Without `dev`, a
+    tenth of `train` is held out. `text`, `second` and `label` name their columns. `settings`
+    override those of the recipe, for example
     `{"schedule.epochs": 2, "optimizer.learning_rate": 1e-4}`.
     """
     import json

@@ -38,7 +38,7 @@ def test_a_run_prints_its_scores_and_tells_the_rest_beside_them(trained):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["accuracy"] > 0.8
     assert "text is column 'text', label is column 'sound'" in done.stderr
-    assert f"is in {out / 'model'}" in done.stderr
+    assert f"model      {out / 'model'}" in done.stderr
     assert (out / "report.html").exists()
 
 
@@ -166,7 +166,7 @@ def test_info_says_that_the_task_of_a_plugin_is_not_known(unmask, trained, tmp_p
 
 def test_what_is_missing_is_asked_for(unmask, tiny, files):
     done = unmask("finetune", "classify", tiny, "--out", "run")
-    assert "need a model, --train FILE and --dev FILE" in said(done)
+    assert "need a model and --train FILE" in said(done)
     done = unmask("finetune", "multi", tiny, "--out", "run")
     assert "need a recipe and a model" in said(done)
 

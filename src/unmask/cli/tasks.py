@@ -22,8 +22,8 @@ Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
 def name_tasks() -> None:
     """Write the names of all tasks into the help; call again after loading plugins."""
     names = ", ".join(known_names("task", TASKS))
-    TASK.help = f"{names}, or multi RECIPE.toml for several."
-    TASK_OF_FILE.help = f"What it is for: {names}. Recognised by its contents if left out."
+    TASK.help = f"{names}; or multi RECIPE.toml for several at once."
+    TASK_OF_FILE.help = f"The task of the data: {names}. Recognised by the contents if not given."
 
 
 name_tasks()
@@ -38,7 +38,10 @@ def finetune(
     train: Annotated[
         list[Path] | None, typer.Option(help="Data to learn from; any number of files.")
     ] = None,
-    dev: Annotated[list[Path] | None, typer.Option(help="Data to be scored on, likewise.")] = None,
+    dev: Annotated[
+        list[Path] | None,
+        typer.Option(help="Data to be scored on, likewise; without it, a tenth of --train."),
+    ] = None,
     table: options.DataFlags,
     label: Label = None,
     epochs: options.Epochs = None,
@@ -69,15 +72,19 @@ def finetune(
     from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.multi_task import MultiTask
     from unmask.jobs.start import finetune_files
+    from unmask.jobs.summary import say_summary
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
     console, how = options.console_of_run(), run.how()
     if task == "multi":
         recipe = compose(MultiTask.scope, arguments[0], changes, console=console)
-        found = Run(MultiTask(arguments[1]), recipe, run.out, console, how).go().summary
+        job = MultiTask(arguments[1])
+        outcome = Run(job, recipe, run.out, console, how).go()
+        say_summary(console, job, outcome)
+        found = outcome.summary
     else:
-        files = LabelledFiles(train or [], dev or [], columns, watcher)
+        files = LabelledFiles(train or [], dev or None, columns, watcher)
         found = finetune_files(
             task, arguments[0], files, run.out, changes, console, how, seeds=seeds, trials=trials
         )
@@ -97,10 +104,10 @@ def _check_arguments(
     `for_one` says whether any other option is given that only a single task has.
     """
     if task != "multi":
-        if len(arguments) != 1 or not train or not dev:
+        if len(arguments) != 1 or not train:
             raise UserError(
-                f"finetune {task}: need a model, --train FILE and --dev FILE. As in: unmask "
-                f"finetune {task} minilm --train train.tsv --dev dev.tsv --out run"
+                f"finetune {task}: need a model and --train FILE. As in: unmask finetune {task} "
+                "minilm --train train.tsv --out run"
             )
         return
     if train or dev or for_one:
@@ -140,23 +147,44 @@ def evaluate(
 def predict(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A .csv, .tsv, .jsonl or .parquet file, with the input's columns, too."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file in --out.")
+    ] = False,
     table: options.DataFlags = options.DataFlags(),
 ) -> None:
     """Answer each line of a file with a fine-tuned model.
 
-    A line is a text or a JSON object, and each answer is a JSON object. `unmask info MODEL` lists
-    the fields, with an example.
+    A line is a text or a JSON object, or the file is a table. Each answer is printed as a JSON
+    object, or written with --out beside the columns of the input. `unmask info MODEL` lists the
+    fields, with an example.
 
-    Example: unmask predict run/model texts.txt
+    Example: unmask predict run/model texts.txt --out answers.csv
     """
+    from unmask.data.labelled.table_files import check_table_file
+
     columns, watcher = table.columns(), table.watcher()
+    if out is not None:  # before torch is imported
+        check_table_file(out, file, overwrite=overwrite)
+    elif overwrite:
+        raise UserError("--overwrite: replaces the file in --out; give that, too.")
     loaded = load(model)
     from unmask.infer.predict import predict_lines
+    from unmask.infer.predict_files import predict_file
 
     with speed_hint_after(loaded), progress("answering", "answers") as job:
-        for found in predict_lines(loaded, file, columns, watcher, notice):
-            answer(json.dumps(found, ensure_ascii=False))
-            job.advance()
+        if out is None:
+            for found in predict_lines(loaded, file, columns, watcher, notice):
+                answer(json.dumps(found, ensure_ascii=False))
+                job.advance()
+        else:
+            predict_file(
+                loaded, file, out, columns, watcher, say=notice, progress=job.advance,
+                overwrite=overwrite,
+            )  # fmt: skip
     report_truncation(loaded, loaded.limit, hint="")
     say_counts(file, "answer", job.done, skipped=watcher.skipped, blanks=watcher.blanks)
 

@@ -56,10 +56,12 @@ def pretrain(
     given = {name: value for name, value in phase.items() if value is not None}
     recipe = _recipe(arguments, run.changes(flags), given, run)
     from unmask.jobs.pretrain import Pretrain
+    from unmask.jobs.summary import say_summary
     from unmask.train.run import Run
 
     job, console = Pretrain(Path(arguments[-1])), options.console_of_run()
     outcome = Run(job, recipe, run.out, console, run.how()).go()
+    say_summary(console, job, outcome)
     report = run.out / "report.html"
     options.answer_of_run(f"the model is in {outcome.model}, the report in {report}")
 

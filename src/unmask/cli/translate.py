@@ -34,7 +34,9 @@ def train(
     train: Annotated[
         Paths, typer.Option(help="A table of pairs; twice, two parallel files.")
     ] = None,
-    dev: Annotated[Paths, typer.Option(help="Pairs to be scored on, likewise.")] = None,
+    dev: Annotated[
+        Paths, typer.Option(help="Pairs to be scored on, likewise; without, a tenth of --train.")
+    ] = None,
     recipe: Annotated[
         str, typer.Option(help="lstm, gru, attention, transformer, or a file.")
     ] = "transformer",
@@ -50,7 +52,7 @@ def train(
     """Train a translation model on pairs of texts.
 
     Pairs are the files of a folder (train.de, train.en, val.de, val.en) or given with --train and
-    --dev.
+    --dev. Without --dev, a tenth of the pairs is held out.
 
     Example: unmask translate train pairs --from de --to en --out translator
     """
@@ -63,20 +65,23 @@ def train(
     from unmask.data.labelled.parallel_files import PairFiles
 
     # Refuses wrong paths before torch is imported.
-    learned, held_out = PairFiles(folder, source, target, train or [], dev or []).paths()
+    pairs = PairFiles(folder, source, target, train or [], dev or [])
+    learned, held_out = pairs.paths(needs_dev=False)
     from unmask.jobs.finetune import Finetune
     from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.inputs.vocabularies import GivenVocabularies
     from unmask.jobs.settings_read import TRANSLATE
+    from unmask.jobs.summary import say_summary
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
     console = options.console_of_run()
-    files = LabelledFiles(learned, held_out, table.columns(), table.watcher())
+    files = LabelledFiles(learned, held_out or None, table.columns(), table.watcher())
     job = Finetune(model, files, GivenVocabularies(vocabulary, target_vocabulary), scope=TRANSLATE)
     composed = compose(TRANSLATE, recipe, changes, console=console)
-    found = Run(job, composed, run.out, console, run.how()).go().summary
-    options.answer_of_run(json.dumps(found))
+    outcome = Run(job, composed, run.out, console, run.how()).go()
+    say_summary(console, job, outcome)
+    options.answer_of_run(json.dumps(outcome.summary))
 
 
 def run(
@@ -89,7 +94,7 @@ def run(
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature; values below 1 favour likely tokens.")
     ] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Draw among so many.")] = 0,
+    top_k: Annotated[int, typer.Option(help="Sample from the K most likely tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this share.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of draws.")] = 0,
     scores: Annotated[bool, typer.Option("--json", help="JSON lines, with scores.")] = False,
@@ -124,7 +129,9 @@ def evaluate(
     beams: Beams = 1,
     penalty: Penalty = 1.0,
     table: options.DataFlags = options.DataFlags(),
-    out: Annotated[Path | None, typer.Option(help="Write what was said, a text a line.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the translations to this file, one per line.")
+    ] = None,
 ) -> None:
     """Score a translation model: BLEU, chrF, loss, perplexity.
 

@@ -37,6 +37,7 @@ class Labelled:
     train: Sequence[Any]
     dev: Sequence[Any]
     notes: Sequence[str] = ()  # what was inferred about the files, to be logged
+    split: Mapping[str, Any] | None = None  # how `dev` was split off, if it was not given
 
 
 class HeldOutRecords:

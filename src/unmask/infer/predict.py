@@ -39,19 +39,32 @@ def read_records(
     say: Say = Console().say,
 ) -> Iterator[Any]:
     """Read the records of a file for prediction, without labels."""
-    task.Ask.check_columns(columns, labelled=False)
+    columns = resolve_columns(task, source, columns, say)
     if file_format(source, None) == ".txt":  # standard input, too
-        return _from_lines(task, str(source), columns, watcher)
-    columns, notes = task.resolve_columns([source], columns, labelled=False)
-    for note in notes:
-        say(f"{source}: {note}")
+        return (record for record, _ in text_records(task, str(source), columns, watcher))
     return task.questions(source, columns, watcher)
 
 
-def _from_lines(
+def resolve_columns(
+    task: Task[Any, Any], source: str | Path, columns: Columns, say: Say
+) -> Columns:
+    """Find out which column of a file without labels holds what, and report the choice."""
+    task.Ask.check_columns(columns, labelled=False)
+    if file_format(source, None) == ".txt":
+        return columns
+    columns, notes = task.resolve_columns([source], columns, labelled=False)
+    for note in notes:
+        say(f"{source}: {note}")
+    return columns
+
+
+def text_records(
     task: Task[Any, Any], source: str, columns: Columns, watcher: ErrorPolicy
-) -> Iterator[Any]:
-    """Yield one record per line, blank lines included, so that answer N belongs to line N."""
+) -> Iterator[tuple[Any, str]]:
+    """Yield a record per line, with the line, so that answer N belongs to line N.
+
+    Blank lines are included.
+    """
     for number, line in read_lines(source, watcher):
         where = f"{'standard input' if source == '-' else source}:{number}"
         try:
@@ -61,7 +74,7 @@ def _from_lines(
             continue
         if not line.strip():
             watcher.blank()
-        yield record
+        yield record, line
 
 
 def evaluate_file(

@@ -6,16 +6,20 @@ A task with a decoder, such as translation, may also start from scratch.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from unmask.checkpoint.fetch import locate
 from unmask.checkpoint.folder import Folder, load_folder
+from unmask.data.labelled.columns import Columns
 from unmask.data.labelled.digest import digest_of
+from unmask.data.labelled.split import DEV_SHARE
 from unmask.evaluation.best_step import BestStep
 from unmask.evaluation.tasks import HeldOutRecords, Labelled
-from unmask.jobs.inputs.labelled import LabelledFiles, window_source
+from unmask.jobs.inputs.labelled import LabelledFiles, window_source, with_split_settings
 from unmask.jobs.inputs.learner import Learner, learner_of
 from unmask.jobs.inputs.vocabularies import GivenVocabularies, find_tokens
 from unmask.jobs.settings_read import FINETUNE
+from unmask.jobs.summary import command_for_files
 from unmask.model.factory import freeze, with_layers
 from unmask.model.network import Network
 from unmask.model.shape import POOLER, Mix, Shape
@@ -27,7 +31,7 @@ from unmask.text.tokens import Tokenizers
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import ModelSettings, Recipe
-from unmask.train.run_folder import MODELS
+from unmask.train.run_folder import MODEL, MODELS
 from unmask.train.site import Site
 from unmask.train.sources import Mixture
 
@@ -44,13 +48,34 @@ class Finetune:
         scope: Scope = FINETUNE,
     ) -> None:
         self.model, self.data, self.vocabularies, self.scope = model, data, vocabularies, scope
+        self.files = data if isinstance(data, LabelledFiles) else None
 
     def read(self, recipe: Recipe) -> Labelled:
         """Read the data at the first call; a search or several seeds share the records."""
         if isinstance(self.data, LabelledFiles):
             assert recipe.task is not None
-            self.data = self.data.read(recipe.task)
+            split = self.with_split(recipe).data
+            share, seed = split.dev_share or DEV_SHARE, split.dev_seed or 0
+            self.data = self.data.read(recipe.task, share=share, seed=seed)
         return self.data
+
+    def with_split(self, recipe: Recipe) -> Recipe:
+        """Fill in how dev data are split off, if none are given."""
+        if isinstance(self.data, LabelledFiles):
+            return with_split_settings(recipe, splits=self.data.dev is None)
+        return with_split_settings(recipe, splits=self.data.split is not None)
+
+    def main_metrics(self) -> list[str]:
+        """Return the score that decides which step is published, once the data are read."""
+        assert isinstance(self.data, Labelled)
+        return [self.data.task.metric]
+
+    def next_command(self, run: Path) -> list[str]:
+        """Return a command that asks the model of a finished run about its held-out files."""
+        assert isinstance(self.data, Labelled)
+        paths = self.files.examples if self.files else []
+        columns = self.files.columns if self.files else Columns()
+        return command_for_files(type(self.data.task), paths, columns, run / MODEL)
 
     def opened(self) -> Folder | None:
         """Load the model at the first call; None if training starts from scratch."""
@@ -60,6 +85,7 @@ class Finetune:
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Drop the encoder's shape from the recipe if a model is given, which has its own."""
+        recipe = self.with_split(recipe)
         if self.model is None:
             self._refuse_without_model(recipe)
             return require_evaluations(recipe)
@@ -118,8 +144,11 @@ def task_ingredients(
     }
     single_task = data_sets[""].task if "" in data_sets else None
     model_name = start.path.name if start else "from scratch"
-    provenance = {"task": single_task.name if single_task else "several", "model": model_name}
+    task_name = single_task.name if single_task else "several"
+    provenance: dict[str, Any] = {"task": task_name, "model": model_name}
     provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
+    splits = {name: data.split for name, data in data_sets.items() if data.split}
+    provenance |= {f"{name} dev split".lstrip(): split for name, split in splits.items()}
     records = [record for data in data_sets.values() for record in (*data.train, *data.dev)]
     published_tasks = {f"{MODELS}/{name}": (name,) for name in data_sets if name}
     # Companions are part of the data: another teacher is another run.

@@ -10,18 +10,22 @@ from typing import Any, ClassVar
 
 from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.split import DEV_SHARE
+from unmask.evaluation.tasks import Labelled
 from unmask.jobs.finetune import load_start, require_evaluations, task_ingredients
-from unmask.jobs.inputs.labelled import LabelledFiles
+from unmask.jobs.inputs.labelled import LabelledFiles, with_split_settings
 from unmask.jobs.inputs.learner import learner_of
 from unmask.jobs.settings_read import MULTI_TASK
+from unmask.jobs.summary import command_for_files
 from unmask.model.shape import RESERVED_NAMES, Shape
 from unmask.system.errors import SettingsError
 from unmask.tasks.labels import LabelTask, SupervisedObjective, heads_of, label_tasks
 from unmask.text.tokens import Tokenizers
 from unmask.train.compose import Scope
-from unmask.train.evaluator import METRIC, OLD_KEYS
+from unmask.train.evaluator import METRIC, OLD_KEYS, metric_name
 from unmask.train.ingredients import Ingredients
 from unmask.train.recipe import Recipe
+from unmask.train.run_folder import MODELS
 from unmask.train.site import Site
 
 # A task's name is also a key in the metrics and the name of a module: these are taken by entries
@@ -38,17 +42,32 @@ class MultiTask:
 
     def __init__(self, model: str | Path | Folder) -> None:
         self.model = model
+        self.data_sets: dict[str, tuple[LabelledFiles, Labelled]] = {}  # by the names of the tasks
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Check the names of the tasks; such a recipe leaves nothing open."""
-        return require_evaluations(check_names(recipe))
+        splits = any(entry.dev is None for entry in recipe.tasks)
+        return require_evaluations(with_split_settings(check_names(recipe), splits=splits))
+
+    def main_metrics(self) -> list[str]:
+        """Return the scores whose mean decides which step is published, once the data are read."""
+        return [metric_name(name, data.task.metric) for name, (_, data) in self.data_sets.items()]
+
+    def next_command(self, run: Path) -> list[str]:
+        """Return a command that asks the model of the first task about its held-out file."""
+        name, (files, data) = next(iter(self.data_sets.items()))
+        model = run / MODELS / name
+        return command_for_files(type(data.task), files.examples, files.columns, model)
 
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Read the data of all tasks and put their heads on the model."""
         data_sets = {}
+        share, seed = recipe.data.dev_share or DEV_SHARE, recipe.data.dev_seed or 0
         for entry in recipe.tasks:
             columns = Columns(entry.text, entry.second, entry.label)
-            data_sets[entry.name] = LabelledFiles(entry.train, entry.dev, columns).read(entry.task)
+            files = LabelledFiles(entry.train, entry.dev, columns)
+            data = files.read(entry.task, share=share, seed=seed)
+            data_sets[entry.name], self.data_sets[entry.name] = data, (files, data)
         tasks = label_tasks({name: data.task for name, data in data_sets.items()})
         _refuse_own_objectives(tasks)
         start = load_start(self.model)

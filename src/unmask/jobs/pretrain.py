@@ -9,11 +9,13 @@ from unmask.jobs.budget import choose_size, filled_in
 from unmask.jobs.inputs.corpus import CorpusSource, CorpusStatistics, check_corpus, objective_for
 from unmask.jobs.inputs.learner import learner_of
 from unmask.jobs.settings_read import PRETRAIN, check_network
-from unmask.model.shape import Shape
+from unmask.jobs.summary import MASKED
+from unmask.model.shape import TOKENS, Shape
 from unmask.text.tokens import Tokenizers
 from unmask.train.compose import Scope
 from unmask.train.ingredients import Digest, Ingredients
 from unmask.train.recipe import Recipe
+from unmask.train.run_folder import MODEL
 from unmask.train.site import Site
 
 BATCH_TOKENS = 32_768  # default batch size without a time budget: BERT's, 256 x 128
@@ -27,6 +29,7 @@ class Pretrain:
     def __init__(self, corpus: Path) -> None:
         self.path = corpus
         self.corpus: Corpus | None = None
+        self.fills = False  # whether the model predicts masked tokens
 
     def resolve(self, recipe: Recipe, site: Site) -> Recipe:
         """Choose the size and batch size that are left open, and fill in the whole shape."""
@@ -37,6 +40,15 @@ class Pretrain:
         # In full, so that the stored recipe means the same under the defaults of later versions.
         return recipe.model_copy(update={"model": recipe.model.spelled_out(config)})
 
+    def main_metrics(self) -> list[str]:
+        """Return no score: the last step is published."""
+        return []
+
+    def next_command(self, run: Path) -> list[str]:
+        """Return a command that uses the model of a finished run."""
+        model = str(run / MODEL)
+        return ["unmask", "fill", model, MASKED] if self.fills else ["unmask", "info", model]
+
     def build(self, recipe: Recipe, site: Site) -> Ingredients:
         """Open the corpus, and make the network, objective, source and evaluator for it."""
         corpus = self._open_corpus(site)
@@ -46,6 +58,7 @@ class Pretrain:
         learner = learner_of(objective, shape, recipe.seed, statistics=CorpusStatistics(corpus))
         network = learner.network
         source = CorpusSource(corpus, recipe, objective)
+        self.fills = TOKENS in network.heads and not network.config.causal
         provenance = {"corpus": corpus.path.name, "corpus sha256": corpus.digest}
         provenance |= {f"{name} sha256": sha256 for name, sha256 in learner.digests.items()}
         digest = "".join([corpus.digest, *learner.digests.values()])

@@ -12,6 +12,7 @@ from typing import NotRequired, Protocol, TypedDict
 from unmask.data.labelled.digest import digest_of
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.seeds import publish_best, refuse_unrelated_output, run_one, write_listed_json
+from unmask.jobs.summary import say_several
 from unmask.system.console import Console
 from unmask.system.errors import FolderError, UserError, require
 from unmask.train.evaluator import METRIC
@@ -116,7 +117,19 @@ def search(
     summary: dict[str, object] = {"best": best}
     summary |= {"settings": best_result["settings"], "scores": best_result["scores"]}
     publish_best(out, best, summary, SUMMARY, console)
+    names = [f"trial-{trial.number}" for trial in study.trials]
+    heads = ["", *job.main_metrics(), "learning rate", "batch size", "epochs"]
+    rows = [_row(name, _read_result(out / name / RESULT), best) for name in names]
+    say_several(console, job, out, heads, rows)
     return summary
+
+
+def _row(name: str, result: TrialResult, best: str) -> list[str]:
+    """Return the row of a trial in the table that a search ends with."""
+    settings = result["settings"]
+    score = f"{result['scores'][METRIC]:.4f}" if "scores" in result else "failed"
+    values = [f"{settings['rate']:.2e}", str(settings["batch"]), str(settings["epochs"])]
+    return [f"{name} (best)" if name == best else name, score, *values]
 
 
 def _read_result(path: Path) -> TrialResult:

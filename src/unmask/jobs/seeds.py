@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Protocol
 
+from unmask.jobs.summary import Summarised, say_several, seed_rows
 from unmask.system import written
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder, remove_leftovers, temporary_folder, write_file
@@ -24,8 +26,12 @@ from unmask.train.run_folder import MODEL, refuse_foreign_files
 SUMMARY = "summary.json"
 
 
+class SeedsJob(Job, Summarised, Protocol):
+    """A job whose runs can be compared."""
+
+
 def run_seeds(
-    job: Job, recipe: Recipe, out: Path, count: int, console: Console, options: RunOptions
+    job: SeedsJob, recipe: Recipe, out: Path, count: int, console: Console, options: RunOptions
 ) -> dict[str, object]:
     """Run in OUT/seed-N, from the recipe's seed upwards; copy the best model to OUT/model."""
     names = [f"seed-{seed}" for seed in range(recipe.seed, recipe.seed + count)]
@@ -42,11 +48,11 @@ def run_seeds(
     values = {name: [scores[name] for scores in scores_by_run.values()] for name in metrics}
     means = {name: mean(numbers) for name, numbers in values.items()}
     deviations = {name: stdev(numbers) if count > 1 else 0.0 for name, numbers in values.items()}
-    for name in metrics:
-        console.say(f"{name}: {means[name]:.4f} +- {deviations[name]:.4f}")
     best = max(scores_by_run, key=lambda name: scores_by_run[name][METRIC])
     summary = {"seeds": scores_by_run, "mean": means, "deviation": deviations, "best": best}
     publish_best(out, best, summary, SUMMARY, console)
+    heads, rows = seed_rows(scores_by_run, means, deviations, best, job.main_metrics())
+    say_several(console, job, out, heads, rows)
     return summary
 
 

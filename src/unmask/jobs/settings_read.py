@@ -26,7 +26,9 @@ def _fields(table: str, settings_class: type[Settings], *unread: str) -> list[st
 
 
 SHAPE = _fields("model", ModelSettings, "decoder", "frozen", "head_layers")
+SPLIT = ("dev_share", "dev_seed")  # of `data`: how dev data are split off
 TUNED = ["seed", "model.frozen", "tokenizer.max_length", "optimizer", "loop"]
+TUNED += [f"data.{name}" for name in SPLIT]
 TUNED += [*_fields("schedule", ScheduleSettings, "phases"), "evaluate.times", "evaluate.patience"]
 DEFAULTS: dict[str, Any] = {
     "optimizer": {"learning_rate": 5e-5},
@@ -40,7 +42,7 @@ PRETRAIN = Scope(
     reads=[
         "seed",
         *SHAPE,
-        *_fields("data", DataSettings, "temperature"),
+        *_fields("data", DataSettings, "temperature", *SPLIT),
         "objective",
         *_fields("optimizer", OptimizerSettings, "layer_decay", "head_factor"),
         *_fields("schedule", ScheduleSettings, "epochs"),

@@ -9,6 +9,7 @@ from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.search import search
 from unmask.jobs.seeds import run_seeds
 from unmask.jobs.settings_read import task_recipe
+from unmask.jobs.summary import say_summary
 from unmask.system.console import Console
 from unmask.system.errors import SettingsError
 from unmask.train.compose import compose
@@ -42,10 +43,11 @@ def finetune_files(
     scope, source = task_recipe(task)
     recipe = compose(scope, source, changes, console=console)
     job = Finetune(model, files, scope=scope)
+    recipe = job.with_split(recipe)  # now: all seeds or trials are scored on the same records
     if trials:
         return search(job, recipe, out, trials, console, options)
     if seeds > 1:
         return run_seeds(job, recipe, out, seeds, console, options)
     outcome = Run(job, recipe, out, console, options).go()
-    console.say(f"the model of step {outcome.summary['step']} is in {outcome.model}")
+    say_summary(console, job, outcome)
     return outcome.summary

@@ -11,7 +11,7 @@ measures the answers that users get.
 A task owns the data, the answers and the metrics. The loss belongs to its `objective`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import count
@@ -21,8 +21,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from unmask.data.batch import Batch, Tokenized
 from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.tables import TABLES
 from unmask.data.packing import BATCH_TOKENS, WORKER_TOKENS
-from unmask.data.read.lines import ErrorPolicy
+from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.config import ModelConfig
 from unmask.model.shape import Heads, Shape
 from unmask.objectives.base import Objective
@@ -123,6 +124,11 @@ class Task(Generic[Record, Answer]):
             yield self.record(ask, where, number)
 
     @classmethod
+    def reads_rows(cls, source: str | Path, columns: Columns) -> bool:
+        """Whether each record of an unlabelled file is a row of a table."""
+        return file_format(source, None) in TABLES
+
+    @classmethod
     def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
         """Whether a file looks like data for this task, for `unmask check` without `--task`.
 
@@ -150,6 +156,20 @@ class Task(Generic[Record, Answer]):
         Tasks without a decoder have no target texts.
         """
         return (text for record in records for text in record.key), ()
+
+    @classmethod
+    def groups(cls, records: Sequence[Record]) -> Sequence[Hashable]:
+        """Return the group of each record: a text, a number or a tuple of these.
+
+        Records of one group are either all training data or all dev data, where a share of the
+        training data is split off as dev data.
+        """
+        return [record.key for record in records]
+
+    @classmethod
+    def stratum(cls, record: Record) -> Hashable:
+        """Return what such a split keeps in proportion, such as the label of the record."""
+        return None
 
     def record(self, ask: Any, where: str, number: int) -> Record:
         """Turn a question into an unlabelled record; `number` counts the questions of a call."""
@@ -250,6 +270,10 @@ class Task(Generic[Record, Answer]):
     def plain(self, answer: Any) -> dict[str, Any]:
         """Return the answer as a JSON object."""
         return asdict(answer)
+
+    def row(self, answer: Any) -> dict[str, Any]:
+        """Return the answer as columns of a table, to be written beside those of the record."""
+        return self.plain(answer)
 
     # Metrics
 

@@ -6,10 +6,10 @@ multi-label   one sigmoid per label; the answer is every label above the thresho
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -117,6 +117,11 @@ class Classify(TextTask[Labels]):
         return ending in TABLES
 
     @classmethod
+    def stratum(cls, record: Sample) -> Hashable:
+        """Return the labels of a record, in any order."""
+        return tuple(sorted(_labels_of(record)))
+
+    @classmethod
     def learn(cls, config: ClassifySettings, records: Sequence[Sample]) -> "Classify":
         """Make the task with the labels that occur; whole numbers are sorted as numbers."""
         counts: Counter[str] = Counter(name for record in records for name in _labels_of(record))
@@ -212,6 +217,14 @@ class Classify(TextTask[Labels]):
             tuple(self.names[i] for i in chosen),
             {self.names[i]: round(float(probabilities[i]), 6) for i in shown},
         )
+
+    def row(self, answer: Labels) -> dict[str, Any]:
+        """Return the label with its probability as the score, or all labels of a text."""
+        plain = self.plain(answer)
+        if self.config.multi_label:
+            return plain
+        score = answer.probabilities[answer.label]
+        return {"label": answer.label, "score": score, "probabilities": plain["probabilities"]}
 
     def view(self, record: Sample, answer: Labels) -> LabelsView:
         """Return the labels and their probabilities for display."""

@@ -7,7 +7,6 @@ overlapping windows; each word is tagged in the window that shows the most conte
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -17,25 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.data.batch import Batch
-from unmask.data.labelled.columns import Columns
-from unmask.data.labelled.conll import (
-    OUTSIDE,
-    Entity,
-    Sentence,
-    entities_of_tags,
-    read_sentences,
-    scheme_of,
-    sentence_of,
-)
-from unmask.data.labelled.tables import TABLES
-from unmask.data.read.lines import ErrorPolicy, file_format
+from unmask.data.labelled.conll import OUTSIDE, Entity, Sentence, entities_of_tags, sentence_of
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import (
     TRUTH,
-    LabelTask,
     LabelWindow,
     LabelWindows,
     Scores,
@@ -44,13 +31,13 @@ from unmask.tasks.labels import (
 )
 from unmask.tasks.metrics import LabelCounts, count_labels, softmax
 from unmask.tasks.results import Agreement, Detail
+from unmask.tasks.sentences import SentenceTask
 from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import Vocabulary
 
 TEXT = "Ada Lovelace met Charles Babbage in London."  # shown on the page
-JSON_KEYS = ('"tokens"', '"entities"', '"spans"')  # keys by which JSON lines are recognised
 TOKENIZE_AT_ONCE = 256  # sentences per call of the tokenizer, which is parallel within a call
 _Span = tuple[str, int, int]  # label, start, end
 
@@ -90,7 +77,7 @@ class AskSentence(Ask):
     truths = ("tokens", "tags", "entities")
 
 
-class Ner(LabelTask[Sentence, FoundEntities]):
+class Ner(SentenceTask[FoundEntities]):
     """A linear layer on the first token of each word."""
 
     name = "ner"
@@ -106,57 +93,9 @@ class Ner(LabelTask[Sentence, FoundEntities]):
         self.tags = tuple(tags)
         self.number = {tag: i for i, tag in enumerate(self.tags)}
 
-    @classmethod
-    def read(
-        cls,
-        paths: Sequence[str | Path],
-        columns: Columns,
-        watcher: ErrorPolicy,
-        config: NerSettings,
-    ) -> Iterator[Sentence]:
-        """Yield sentences with their entities."""
-        (path,) = paths
-        return read_sentences(path, watcher, columns, lenient=config.lenient)
-
-    @classmethod
-    def read_files(
-        cls,
-        paths: Sequence[str | Path],
-        columns: Columns,
-        watcher: ErrorPolicy,
-        config: NerSettings,
-    ) -> Iterator[Sentence]:
-        """Yield the sentences of several files; no document continues in the next file."""
-        for file_number, path in enumerate(paths):
-            for sentence in cls.read([path], columns, watcher, config):
-                # Interleaved, the numbers of two files never meet.
-                yield replace(sentence, document=sentence.document * len(paths) + file_number)
-
-    @classmethod
-    def resolve_columns(
-        cls, paths: Sequence[str | Path], columns: Columns, *, labelled: bool = True
-    ) -> tuple[Columns, list[str]]:
-        """Return the columns unchanged, and a line that names the tagging scheme."""
-        lines = file_format(paths[0], None) == ".jsonl"
-        return columns, [] if lines else [scheme_of(paths[0])]
-
     def record(self, ask: AskSentence, where: str, number: int) -> Sentence:
         """Make a sentence in a document of its own, so that no other question is its context."""
         return replace(sentence_of(ask.text, where), document=number)
-
-    def questions(
-        self, source: str | Path, columns: Columns, watcher: ErrorPolicy
-    ) -> Iterator[Sentence]:
-        """Yield the sentences of a file in the training format; entities are not needed."""
-        return self.read([source], columns, watcher, self.config)
-
-    @classmethod
-    def recognises(cls, path: Path, ending: str, lines: Sequence[str]) -> bool:
-        """Whether the file has columns of words and tags, or JSON lines with entities."""
-        if ending == ".jsonl":
-            has_entities = any(key in line for line in lines for key in JSON_KEYS)
-            return has_entities and not any('"question"' in line for line in lines)
-        return ending != ".json" and ending not in TABLES
 
     @classmethod
     def learn(cls, config: NerSettings, records: Sequence[Sentence]) -> "Ner":

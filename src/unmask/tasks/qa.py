@@ -5,10 +5,10 @@ token gets a score as the first and as the last token of the answer. The answer 
 over all windows, copied verbatim from the passage. [CLS] as both ends stands for "no answer".
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,9 +34,8 @@ from unmask.text.tokenizer import Encoded, Offsets
 from unmask.text.tokens import Tokenizers
 
 PASSAGE = "The book was written by Ada in the spring of 1843."  # shown on the page
-NO_CANDIDATE_MARGIN = (
-    1e4  # margin of "no answer" without any candidate; finite, as JSON has no infinity
-)
+# Margin of "no answer" without any candidate; finite, as JSON has no infinity.
+NO_CANDIDATE_MARGIN = 1e4
 
 
 class QaSettings(Settings):
@@ -130,6 +129,11 @@ class Qa(LabelTask[Question, QaAnswer]):
         return ending == ".json" or asks_about_passages(lines)
 
     @classmethod
+    def groups(cls, records: Sequence[Question]) -> Sequence[Hashable]:
+        """Return the passage of each question."""
+        return [record.context for record in records]
+
+    @classmethod
     def learn(cls, config: QaSettings, records: Sequence[Question]) -> "Qa":
         """Make the task; it allows "no answer" if the training data has such questions."""
         if not any(record.answers for record in records):
@@ -218,6 +222,11 @@ class Qa(LabelTask[Question, QaAnswer]):
             "", -1, -1, probabilities[-1] if probabilities else 1.0, margin, candidates
         )
         return self._with_threshold(answer)
+
+    def row(self, answer: QaAnswer) -> dict[str, Any]:
+        """Return the answer as columns; its text is called `answer`, beside the question."""
+        plain = self.plain(answer)
+        return {"answer": plain.pop("text"), **plain}
 
     def view(self, record: Question, answer: QaAnswer) -> SpansView:
         """Return the passage with the answer marked."""
@@ -320,9 +329,8 @@ def _window(part: Encoded, record: Question) -> LabelWindow:
     offsets = part.offsets[begin:-1]
     truth = None if record.answers is None else (0, 0)
     if record.answers:
-        truth = _answer_tokens(
-            offsets, begin, record.answers[0]
-        )  # of several, the first is learned
+        # Of several answers, the first is learned.
+        truth = _answer_tokens(offsets, begin, record.answers[0])
     return LabelWindow(part.ids, part.segments, range(len(part.ids)), truth, offsets)
 
 

@@ -7,7 +7,7 @@ and one more mask keeps them apart. Only recurrent layers have to unpack them. A
 [CLS] tokens [SEP]: the decoder reads it from [CLS] on and predicts the next token, up to [SEP].
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, tee
 from math import exp
@@ -134,6 +134,11 @@ class Translate(Task[Pair, Translation]):
     def restore(cls, shape: Shape, config: TranslateSettings) -> "Translate | None":
         """Make the task of a model with a decoder."""
         return cls(config) if shape.decoder else None
+
+    @classmethod
+    def groups(cls, records: Sequence[Pair]) -> Sequence[Hashable]:
+        """Return the source of each pair, which may have several translations."""
+        return [record.source for record in records]
 
     def check(self, records: Sequence[Pair]) -> None:
         """Refuse pairs without a translation."""
@@ -287,6 +292,11 @@ class Translate(Task[Pair, Translation]):
         if answer.alignment is not None:
             table["alignment"] = answer.alignment.model_dump()
         return table
+
+    def row(self, answer: Translation) -> dict[str, Any]:
+        """Return the translation as columns, with a name that differs from that of the text."""
+        plain = self.plain(answer)
+        return {"translation": plain.pop("text"), **plain}
 
     def view(self, record: Pair, answer: Translation) -> TextView:
         """Return the text, with its alignment if there is one."""

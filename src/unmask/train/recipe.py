@@ -104,9 +104,12 @@ class TokenizerSettings(Settings):
 
 
 class DataSettings(ExampleSettings):
-    """How examples are made, and how several data sets are mixed."""
+    """How examples are made, how dev data are split off, and how several data sets are mixed."""
 
     temperature: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5  # 1: sample by size; 0: uniformly
+    # Read where no dev data are given. None: 0.1, and the seed of the run.
+    dev_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # of the training data
+    dev_seed: Annotated[int, Field(ge=0)] | None = None  # which records; not the seed of a trial
 
 
 class LoopSettings(Settings):
@@ -221,7 +224,7 @@ class TaskEntry(Settings):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]  # names its head, metrics and folder
     task: TaskChoice
     train: str
-    dev: str
+    dev: str | None = None  # None: a share of `train`
     text: str | None = None
     second: str | None = None
     label: str | None = None

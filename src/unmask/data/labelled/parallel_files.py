@@ -18,13 +18,14 @@ class PairFiles:
     train: Sequence[Path] = ()
     dev: Sequence[Path] = ()
 
-    def paths(self) -> tuple[Sequence[Path], Sequence[Path]]:
-        """Return the training files and the dev files."""
+    def paths(self, *, needs_dev: bool = True) -> tuple[Sequence[Path], Sequence[Path]]:
+        """Return the training files and the dev files; none of these if they are not needed."""
         if self.folder is None:
-            if not self.train or not self.dev:
+            if not self.train or (needs_dev and not self.dev):
+                needed = "--train and --dev" if needs_dev else "--train"
                 raise SettingsError(
-                    "no training data: give a folder with --from and --to, or --train and --dev "
-                    "(one table each, or two parallel files each)."
+                    f"no training data: give a folder with --from and --to, or {needed} (one table "
+                    "each, or two parallel files each)."
                 )
             return self.train, self.dev
         if self.source is None or self.target is None:

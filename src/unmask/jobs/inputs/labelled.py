@@ -11,10 +11,11 @@ from typing import Any
 from unmask.data.batch import Batch
 from unmask.data.corpus.statistics import leak_warning
 from unmask.data.labelled.columns import Columns
+from unmask.data.labelled.split import DEV_SHARE, DevSplit, split_records
 from unmask.data.read.lines import REFUSE, ErrorPolicy
 from unmask.evaluation.tasks import Labelled
 from unmask.objectives.base import Objective
-from unmask.system.errors import DataError, plural
+from unmask.system.errors import DataError, SettingsError, plural
 from unmask.system.plugins import find_class
 from unmask.tasks import TASKS
 from unmask.tasks.base import Task, Window
@@ -31,22 +32,30 @@ class LabelledFiles:
     """Training and held-out files of a task, and how to read their columns."""
 
     train: Rows | Sequence[Path]
-    dev: Rows | Sequence[Path]
+    dev: Rows | Sequence[Path] | None  # None: a share of the training set
     columns: Columns = Columns()
     watcher: ErrorPolicy = REFUSE
 
-    def read(self, choice: Choice) -> Labelled:
-        """Read both sets; the training set determines the task, such as its labels."""
+    @property
+    def examples(self) -> list[Path]:
+        """The held-out files, or else the training files; empty if they are rows of a program."""
+        return _paths(self.train if self.dev is None else self.dev)
+
+    def read(self, choice: Choice, *, share: float = DEV_SHARE, seed: int = 0) -> Labelled:
+        """Read both sets; the training set determines the task, such as its labels.
+
+        Without held-out files, `share` and `seed` decide which records are held out.
+        """
         task_class: type[Task[Any, Any]] = find_class("task", TASKS, choice.name)
         task_class.Ask.check_columns(self.columns, labelled=True)
         config = choice.settings
         with ExitStack() as later:
             train = later.enter_context(_files(self.train, "train"))
-            dev = later.enter_context(_files(self.dev, "dev"))
+            dev = [] if self.dev is None else later.enter_context(_files(self.dev, "dev"))
             columns, notices = task_class.resolve_columns(train, self.columns)
             notes = [f"{train[0]}: {line}" for line in notices]
             record_sets = []
-            for paths in (train, dev):
+            for paths in filter(None, (train, dev)):
                 records = list(task_class.read_files(paths, columns, self.watcher, config))
                 if not records:
                     raise DataError(
@@ -54,21 +63,73 @@ class LabelledFiles:
                     )
                 notes.append(f"{paths[0]}: {len(records):,} examples")
                 record_sets.append(records)
+        split = None
+        if self.dev is None:
+            split = _split(task_class, config, record_sets[0], share, seed)
+            notes[-1] += f": {split.described()}"
+            every = record_sets[0]
+            record_sets = [[every[i] for i in part] for part in (split.train, split.dev)]
         task = task_class.learn(config, record_sets[0])
         # The held-out records too: a label that training never saw could never be predicted.
         for records in record_sets:
             task.check(records)
-        notes += leak_warning(record_sets[0], record_sets[1], dev[0])
-        return Labelled(task, record_sets[0], record_sets[1], notes)
+        notes += leak_warning(record_sets[0], record_sets[1], (dev or train)[0])
+        facts = split.facts if split else None
+        return Labelled(task, record_sets[0], record_sets[1], notes, facts)
+
+
+def _split(
+    task_class: type[Task[Any, Any]], config: Any, records: Sequence[Any], share: float, seed: int
+) -> DevSplit:
+    """Hold out a share of the records; those with a label of their own stay training data."""
+    groups = task_class.groups(records)
+    strata = [task_class.stratum(record) for record in records]
+    kept: set[int] = set()  # records that cannot be held out
+    while split := split_records(
+        records, groups, strata, share=share, seed=seed, only_training=kept
+    ):
+        task = task_class.learn(config, [records[place] for place in split.train])
+        unknown = [place for place in split.dev if not _accepts(task, records[place])]
+        if not unknown:
+            return split
+        kept.update(unknown)
+    raise DataError(
+        f"{records[0].where}: no dev data can be split off {len(records):,} examples: they are one "
+        "group, or each has a label of its own. Give dev data, or more examples."
+    )
+
+
+def _accepts(task: Task[Any, Any], record: Any) -> bool:
+    try:
+        task.check([record])
+    except DataError:
+        return False
+    return True
+
+
+def with_split_settings(recipe: Recipe, *, splits: bool) -> Recipe:
+    """Fill in how dev data are split off; refuse such settings if dev data are given.
+
+    The seed of the split is fixed here and stored with the recipe, so that several seeds or a
+    search train and score on the same records.
+    """
+    share, seed = recipe.data.dev_share, recipe.data.dev_seed
+    if splits:
+        share, seed = share or DEV_SHARE, recipe.seed if seed is None else seed
+        return recipe.changed(data={"dev_share": share, "dev_seed": seed})
+    if share is not None or seed is not None:
+        name = "dev_share" if share is not None else "dev_seed"
+        raise SettingsError(
+            f"data.{name} is set, but dev data are given, so that none are split off the training "
+            "data. Leave one of them out."
+        )
+    return recipe
 
 
 @contextmanager
 def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
     """Yield file paths; rows become a temporary JSONL file, to be read and checked like others."""
-    if isinstance(rows, str | Path):
-        rows = [Path(rows)]
-    paths = [row for row in rows if isinstance(row, Path)]
-    if paths:
+    if (paths := _paths(rows)) or isinstance(rows, str | Path):
         yield paths
         return
     with TemporaryDirectory() as folder:
@@ -76,6 +137,12 @@ def _files(rows: Rows | Sequence[Path], name: str) -> Iterator[list[Path]]:
         lines = [json.dumps(dict(row)) + "\n" for row in rows if not isinstance(row, Path)]
         path.write_text("".join(lines), encoding="utf-8", newline="\n")
         yield [path]
+
+
+def _paths(rows: Rows | Sequence[Path]) -> list[Path]:
+    if isinstance(rows, str | Path):
+        rows = [Path(rows)]
+    return [row for row in rows if isinstance(row, Path)]
 
 
 def window_source(
