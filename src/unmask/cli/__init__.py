@@ -15,13 +15,13 @@ from typing import Annotated
 import typer
 
 from unmask.cli import (
-    answers,
     corpus,
+    demo,
+    infer,
     look,
     models,
     options,
     serve,
-    story,
     tasks,
     text,
     training,
@@ -54,12 +54,12 @@ VERBS: dict[str, Callable[..., None]] = {
     "convert": models.convert,
     "export": models.export,
     "compile": models.compile_model,
-    "embed": answers.embed,
-    "fill": answers.fill,
-    "next": answers.next_sentence,
+    "embed": infer.embed,
+    "fill": infer.fill,
+    "next": infer.next_sentence,
     "look": look.look,
     "serve": serve.serve,
-    "demo": story.demo,
+    "demo": demo.demo,
 }
 OLD_FLAGS = {"--rate": "--learning-rate", "--batch": "--batch-size", "--length": "--max-length"}
 for name, verb in VERBS.items():
@@ -68,8 +68,8 @@ app.add_typer(text.vocab, name="vocab")
 app.add_typer(translate.verbs, name="translate")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"unmask {VERSION}")
         raise typer.Exit
 
@@ -77,15 +77,18 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Show the traceback of an error, for bug reports.")
+        bool, typer.Option("--trace", help="Print the traceback of an error, for bug reports.")
     ] = False,
     plugin: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A Python file with objectives, tasks, metrics or callbacks of your own."
+            help="Load a Python file with your own objectives, tasks, metrics or callbacks."
         ),
     ] = None,
 ) -> None:
@@ -97,10 +100,10 @@ def main() -> None:
     _print_utf8()
     guard_streams()
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    options_given, texts = sys.argv[1:end], sys.argv[end:]
-    trace = "--trace" in options_given  # typer knows it before the verb only; users put it last
+    words, texts = sys.argv[1:end], sys.argv[end:]
+    trace = "--trace" in words  # typer accepts it before the verb only; users put it last
     try:
-        code = _run([word for word in options_given if word != "--trace"] + texts, trace)
+        code = _run([word for word in words if word != "--trace"] + texts, trace)
     finally:
         flush_quietly()
     _leave(code)
@@ -121,13 +124,13 @@ def _leave(code: int) -> None:
 def _current_flags(arguments: list[str]) -> list[str]:
     """Replace flags of earlier versions by their present names, with a notice."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    found = list(arguments)
+    current = list(arguments)
     for i, argument in enumerate(arguments[:end]):
         flag, equals, value = argument.partition("=")
         if flag in OLD_FLAGS:
             terminal.say(f"notice: the flag {flag} is now called {OLD_FLAGS[flag]}")
-            found[i] = f"{OLD_FLAGS[flag]}{equals}{value}"
-    return found
+            current[i] = f"{OLD_FLAGS[flag]}{equals}{value}"
+    return current
 
 
 def _plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -137,14 +140,14 @@ def _plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
     """
     rest: list[str] = []
     files: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument == "--":  # what follows are texts or files, whatever they look like
-            rest += [argument, *waiting]
+            rest += [argument, *remaining]
         elif argument == "--plugin":
-            file = next(waiting, None)
+            file = next(remaining, None)
             if file is None:
-                raise UserError("--plugin: need a Python file, as in --plugin mine.py.")
+                raise UserError("--plugin: need the path of a Python file, as in --plugin mine.py.")
             files.append(file)
         elif argument.startswith("--plugin="):
             files.append(argument.partition("=")[2])

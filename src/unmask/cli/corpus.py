@@ -16,23 +16,37 @@ ENGINES = ("processes", "ray")
 
 def prepare(
     files: options.TextFiles,
-    tokenizer: Annotated[str, typer.Option(help="A folder with a vocabulary, or a model.")],
-    out: Annotated[Path, typer.Option(help="The corpus folder: new, or one to go on with.")],
+    tokenizer: Annotated[str, typer.Option(help="A vocabulary folder, or a model.")],
+    out: Annotated[
+        Path, typer.Option(help="The corpus folder: new, or an unfinished one to continue.")
+    ],
     column: options.Column = None,
-    lines: Annotated[str, typer.Option(help=".txt: sentences, documents or auto.")] = "auto",
+    lines: Annotated[
+        str, typer.Option(help="What a line of a .txt file is: sentences, documents or auto.")
+    ] = "auto",
     words: Annotated[
-        str, typer.Option(help="For whole-word masking: pieces, or spaces if words are given.")
+        str, typer.Option(help="Words for whole-word masking: pieces, or spaces (already split).")
     ] = "pieces",
-    on_bad: Annotated[str, typer.Option(help="stop, or skip: written to skipped.jsonl.")] = "stop",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores.")] = None,
-    task_id: Annotated[int, typer.Option(min=0, help="Which task this is, from 0.")] = 0,
-    num_tasks: Annotated[int, typer.Option(min=1, help="Tasks that share the work.")] = 1,
-    engine: Annotated[str, typer.Option(help="processes, or ray (an extra).")] = "processes",
+    on_bad: Annotated[
+        str,
+        typer.Option(
+            help="What to do with a bad record: stop, or skip and list it in skipped.jsonl."
+        ),
+    ] = "stop",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; all cores by default.")
+    ] = None,
+    task_id: Annotated[int, typer.Option(min=0, help="The number of this task, from 0.")] = 0,
+    num_tasks: Annotated[int, typer.Option(min=1, help="Number of tasks that share the work.")] = 1,
+    engine: Annotated[
+        str, typer.Option(help="processes, or ray (pip install 'unmask[ray]').")
+    ] = "processes",
 ) -> None:
     """Turn text files into a corpus for pre-training.
 
-    `unmask prepare texts.txt --tokenizer vocabulary --out corpus` resumes a killed job when you
-    run it again.
+    A job that was killed resumes when you run the same command again.
+
+    Example: unmask prepare texts.txt --tokenizer vocabulary --out corpus
     """
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.vocabulary import load_tokenizer
@@ -44,24 +58,26 @@ def prepare(
     if engine not in ENGINES:
         raise SettingsError(unknown_name("engine", engine, ENGINES))
     if engine == "ray" and (task_id or workers):
-        raise SettingsError("--engine ray: Ray decides who works; leave out --task-id, --workers.")
+        raise SettingsError(
+            "--engine ray: Ray schedules the work itself. Leave out --task-id and --workers."
+        )
     table = {"column": column, "lines": lines, "words": words, "on_bad": on_bad}
     settings = validate(PrepareSettings, table, where="prepare")
     check_corpus_folder(out)
     for file in files:
         file_format(file)  # refuses any wrong path before the first file is read
-    made_by = load_tokenizer(locate(tokenizer))
+    loaded = load_tokenizer(locate(tokenizer))
     cores = workers or os.cpu_count() or 1
     if engine == "ray":
         from unmask.data.corpus.ray import prepare_on_ray
 
-        manifest = prepare_on_ray(files, made_by, out, settings, tasks=num_tasks)
+        manifest = prepare_on_ray(files, loaded, out, settings, tasks=num_tasks)
     else:
         task = PrepareTask(number=task_id, tasks=num_tasks)
         with progress("preparing", "bytes"):
             manifest = run(
                 files,
-                made_by,
+                loaded,
                 out,
                 settings,
                 task=task,
@@ -70,7 +86,7 @@ def prepare(
                 notice=notice,
             )
     if manifest is None:
-        print(f"task {task_id} of {num_tasks} is done; other tasks have shards to make yet")
+        print(f"task {task_id} of {num_tasks} is done; other tasks still have shards to write")
         return
     show(manifest)
     print(f"written to {out}")
@@ -82,21 +98,23 @@ def show(manifest: dict[str, Any]) -> None:
 
     statistics = CorpusReport(**manifest["statistics"])
     report = statistics.report()
-    often: list[tuple[str, int]] = report["often"]
+    frequent: list[tuple[str, int]] = report["often"]
     records: dict[str, int] = manifest["records"]
     print(f"read                {records['read']:>14,}   lines or records")
     print(f"  used              {records['used']:>14,}")
-    print(f"  skipped           {records['skipped']:>14,}   in skipped.jsonl, each with its reason")
+    print(
+        f"  skipped           {records['skipped']:>14,}   listed in skipped.jsonl with the reason"
+    )
     print(f"  blank             {records['blank']:>14,}")
     print(f"documents           {statistics.documents:>14,}")
-    print(f"  of one sentence   {report['single share']:>14.2%}   next sentences need two")
+    print(f"  of one sentence   {report['single share']:>14.2%}   next-sentence pairs need two")
     print(f"sentences           {statistics.sentences:>14,}")
-    print(f"  without a token   {statistics.empty:>14,}   left out")
-    print(f"  seen before       {statistics.duplicate_share:>14.2%}   about")
-    for sentence, count in often[:3]:
+    print(f"  without a token   {statistics.empty:>14,}   skipped")
+    print(f"  repeated          {statistics.duplicate_share:>14.2%}   estimated")
+    for sentence, count in frequent[:3]:
         print(f"    {count:>8,} times  {sentence[:60]!r}")
     print(f"tokens              {statistics.tokens:>14,}")
-    print(f"  a sentence        {report['tokens a sentence']:>14.1f}")
+    print(f"  per sentence      {report['tokens a sentence']:>14.1f}")
     print(f"  unknown           {report['unknown share']:>14.4%}")
     print(f"sentence lengths    {_histogram(statistics.sentence_bins)}")
     print(f"document lengths    {_histogram(statistics.document_bins)}")

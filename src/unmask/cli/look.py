@@ -16,19 +16,25 @@ TEXTS = 200  # texts for the head statistics
 
 def look(
     model: options.ModelName,
-    text: Annotated[str, typer.Argument(help="What it reads.")],
+    text: Annotated[str, typer.Argument(help="The text that the model reads.")],
     second: Annotated[str | None, typer.Argument(help="A second text, for a pair.")] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("look.html"),
-    beside: Annotated[str | None, typer.Option(help="Another model, shown at its side.")] = None,
-    mute: Annotated[
-        list[str] | None, typer.Option(help="A head that says nothing, as LAYER.HEAD; any number.")
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("look.html"),
+    beside: Annotated[
+        str | None, typer.Option(help="A second model, shown beside the first.")
     ] = None,
-    start: Annotated[int, typer.Option(min=0, help="The first token that is shown.")] = 0,
+    mute: Annotated[
+        list[str] | None, typer.Option(help="Ablate a head, given as LAYER.HEAD; repeatable.")
+    ] = None,
+    start: Annotated[int, typer.Option(min=0, help="The first token to show.")] = 0,
     texts: Annotated[
-        str | None, typer.Option(help="Texts that show what each head does; Python's, if left out.")
+        str | None,
+        typer.Option(help="Texts for the head statistics; by default, Python's documentation."),
     ] = None,
     integrated: Annotated[
-        bool, typer.Option("--integrated", help="Integrated gradients too, by captum.")
+        bool,
+        typer.Option(
+            "--integrated", help="Add integrated gradients (pip install 'unmask[explain]')."
+        ),
     ] = False,
 ) -> None:
     """Write an HTML page with a model's attention for a text.
@@ -38,7 +44,7 @@ def look(
     Example: unmask look minilm "The bridge was gone." --out look.html
     """
     check_output_file(out)
-    muted = _heads(mute or [])
+    ablated = _heads(mute or [])
     from unmask.checkpoint.fetch import locate
 
     # Wrong names are refused before torch is imported.
@@ -50,25 +56,27 @@ def look(
     from unmask.inspect.html import payload, self_contained
 
     if texts is None:
-        some = [p for m in read_library("python", limit=TEXTS * 1000) for p in m.paragraphs][:TEXTS]
+        samples = [p for m in read_library("python", limit=TEXTS * 1000) for p in m.paragraphs][
+            :TEXTS
+        ]
     else:
-        some = [record.text for record in islice(read_texts(texts), TEXTS)]
+        samples = [record.text for record in islice(read_texts(texts), TEXTS)]
     payloads = []
     for path in paths:
         loaded = Model.load(path)
-        with progress(f"watching the heads of {loaded.path.name}", "texts", len(some)) as job:
-            known = head_statistics(loaded, some, progress=job.advance)
-        notice("muting each head in turn")
+        with progress(f"recording the heads of {loaded.path.name}", "texts", len(samples)) as job:
+            statistics = head_statistics(loaded, samples, progress=job.advance)
+        notice("ablating each head in turn")
         payloads.append(
             payload(
                 loaded,
                 text,
                 second,
                 start=start,
-                mute=muted,
+                mute=ablated,
                 each_head=True,
                 integrated=integrated,
-                habits=known,
+                habits=statistics,
             )
         )
     write_file(out, self_contained(payloads, f"{payloads[0]['model']}: {text[:60]}").encode())
@@ -77,10 +85,10 @@ def look(
 
 def _heads(names: list[str]) -> dict[int, list[int]]:
     """["2.3", "2.5"] -> {2: [3, 5]}"""
-    found: dict[int, list[int]] = {}
+    heads: dict[int, list[int]] = {}
     for name in names:
         layer, dot, head = name.partition(".")
         if not (dot and layer.isdecimal() and head.isdecimal()):
-            raise SettingsError(f"--mute {name}: need LAYER.HEAD, both counted from 0, like 2.3.")
-        found.setdefault(int(layer), []).append(int(head))
-    return found
+            raise SettingsError(f"--mute {name}: need LAYER.HEAD, both counted from 0, as in 2.3.")
+        heads.setdefault(int(layer), []).append(int(head))
+    return heads

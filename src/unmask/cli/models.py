@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 
 def get(
-    name: Annotated[str, typer.Argument(help="minilm, or hf:NAME for one of the hub.")],
-    out: Annotated[Path | None, typer.Option(help="Into this folder, not the cache.")] = None,
+    name: Annotated[
+        str, typer.Argument(help="minilm, or hf:NAME for a model of the Hugging Face hub.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="A folder to write instead of the cache.")
+    ] = None,
 ) -> None:
     """Download a model, verify it and keep it.
 
@@ -33,7 +37,7 @@ def get(
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="A BERT folder; old pickled weights too.")],
+    source: Annotated[Path, typer.Argument(help="A BERT folder, also with old pickled weights.")],
     out: options.NewFolder,
 ) -> None:
     """Convert an old BERT folder to safetensors.
@@ -68,22 +72,24 @@ def export(model: options.ModelName, out: options.NewFolder) -> None:
     from unmask.checkpoint.folder import load_folder
     from unmask.infer.compiled.export import export_onnx
 
-    notice("writing the graph, and comparing what it says")
+    notice("writing the graph and comparing its outputs")
     difference = export_onnx(load_folder(path), out)
-    print(f"written to {out}; it differs from the live model by at most {difference:.0e}")
+    print(f"written to {out}; its outputs differ from the model's by at most {difference:.0e}")
 
 
 def compile_model(
     model: options.ModelName,
     out: options.NewFolder,
-    int8: Annotated[bool, typer.Option("--int8", help="Multiply in 8 bits.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit matrix products.")] = False,
     texts: Annotated[
-        str | None, typer.Option(help="Texts like those it will read; 2,000 are taken.")
+        str | None,
+        typer.Option(help="Typical texts, to calibrate and compare with; 2,000 are used."),
     ] = None,
     column: Annotated[
-        str | None, typer.Option("--column", "--text", help="Where a table has its text.")
+        str | None,
+        typer.Option("--column", "--text", help="The column of a table that holds the text."),
     ] = None,
-    least: Annotated[float | None, typer.Option(help="Refuse a result below this.")] = None,
+    least: Annotated[float | None, typer.Option(help="The least agreement to accept.")] = None,
 ) -> None:
     """Compile a model for ONNX Runtime, in fp32 or int8.
 
@@ -104,7 +110,7 @@ def compile_model(
 
 def info(
     model: Annotated[
-        str | None, typer.Argument(help="A model; this installation if left out.")
+        str | None, typer.Argument(help="A model; without it, this installation is described.")
     ] = None,
 ) -> None:
     """Describe a model, or this installation.
@@ -146,15 +152,15 @@ def _model(model: str) -> dict[str, str]:
 
     folder = load_folder(path)
     config, shape = folder.network.config, folder.network.shape
-    unusual = names.differences_from_bert(shape)
+    differences = names.differences_from_bert(shape)
     unread = {name for name, by in READ_BY_SCHEME.items() if config.positions not in by}
-    used = config.model_dump(exclude=unread, exclude_none=True)
+    settings = config.model_dump(exclude=unread, exclude_none=True)
     table = {
         "folder": str(folder.path),
         "kind": names.architecture(shape),
         "parameters": f"{count_parameters(folder.network):,}",
         # The other settings have no effect on this model.
-        **{key: str(value) for key, value in used.items()},
+        **{key: str(value) for key, value in settings.items()},
         "on top": ", ".join(shape.heads) or "nothing",
     }
     if shape.labels:
@@ -165,13 +171,15 @@ def _model(model: str) -> dict[str, str]:
         case = "lower-cased" if casing.lowercase else "cased"
         table["vocabulary"] = f"{len(folder.tokenizer.vocabulary):,} tokens, {case}"
     else:
-        table["vocabulary"] = "none in the folder: it cannot read text"
-    table["transformers"] = f"cannot load it: {', '.join(unusual)}" if unusual else "loads it"
+        table["vocabulary"] = "none in the folder: the model cannot read text"
+    table["transformers"] = (
+        f"cannot load it: {', '.join(differences)}" if differences else "loads it"
+    )
     if folder.manifest is None:
-        table["integrity"] = "unknown: no unmask.json, nobody wrote down the digests"
+        table["integrity"] = "unknown: there is no unmask.json with digests of the files"
     else:
         count = len(folder.manifest["files"])
-        table["integrity"] = f"{count} files as they were written (sha256)"
+        table["integrity"] = f"{count} files, unchanged since they were written (sha256)"
         facts = folder.manifest.get("provenance") or {"": "not recorded"}
         table["provenance"] = "; ".join(
             f"{key}: {value}".lstrip(": ") for key, value in facts.items()
@@ -190,6 +198,6 @@ def _questions(folder: "Folder") -> dict[str, str]:
         task = task_of(shape, (folder.manifest or {}).get("task"), str(folder.path))
     except UserError as error:
         return {"task": str(error)}
-    fields = {f"field {name}": words for name, words in task.Ask.described().items()}
+    fields = {f"field {name}": description for name, description in task.Ask.described().items()}
     example = json.dumps(task.Ask.example(), ensure_ascii=False)
     return {"task": task.name, **fields, "example": example}

@@ -24,12 +24,17 @@ if TYPE_CHECKING:
     from unmask.data.read.lines import StopOrSkip
     from unmask.train.run import RunOptions
 
-ModelName = Annotated[str, typer.Argument(help="A model folder, or a fetched model's name.")]
+ModelName = Annotated[
+    str, typer.Argument(help="A model folder, or the name of a downloaded model.")
+]
 TextFiles = Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")]
-Column = Annotated[str | None, typer.Option(help="Where a table has its text.")]
-NewFolder = Annotated[Path, typer.Option(help="The folder to write: new, or empty.")]
-Epochs = Annotated[float | None, typer.Option(help="How often everything is seen.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting: data.held_out=10")]
+Column = Annotated[str | None, typer.Option(help="The column of a table that holds the text.")]
+NewFolder = Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the training data.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting, as NAME=VALUE: data.held_out=10; repeatable."),
+]
 
 
 def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
@@ -38,20 +43,20 @@ def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
     typer reads options from a function's signature. The wrapper shows it a flat one, with a
     parameter for each field, and builds the dataclasses before it calls the verb.
     """
-    own = signature(verb).parameters
-    types = {name: p.annotation for name, p in own.items() if isinstance(p.annotation, type)}
-    kinds = {name: kind for name, kind in types.items() if is_dataclass(kind)}
-    inside = {name: signature(kind).parameters for name, kind in kinds.items()}
+    parameters = signature(verb).parameters
+    types = {name: p.annotation for name, p in parameters.items() if isinstance(p.annotation, type)}
+    groups = {name: group for name, group in types.items() if is_dataclass(group)}
+    fields = {name: signature(group).parameters for name, group in groups.items()}
 
     @wraps(verb)
-    def call(**given: object) -> None:
-        for name, kind in kinds.items():
-            given[name] = kind(**{option: given.pop(option) for option in inside[name]})
-        verb(**given)
+    def call(**values: object) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{option: values.pop(option) for option in fields[name]})
+        verb(**values)
 
     flat: list[Parameter] = []
-    for name, parameter in own.items():
-        flat += inside[name].values() if name in inside else [parameter]
+    for name, parameter in parameters.items():
+        flat += fields[name].values() if name in fields else [parameter]
     # Fields have defaults and later parameters may have none, which only keywords allow.
     keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
     # `wraps` has set __wrapped__, which inspect would follow; __signature__ comes first.
@@ -63,42 +68,50 @@ def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
 class TableFlags:
     """Options that name the columns of a table."""
 
-    text: Annotated[str | None, typer.Option(help="The column of the text, or the source.")] = None
+    text: Annotated[
+        str | None, typer.Option(help="The column with the text, or with the source text.")
+    ] = None
     second: Annotated[
-        str | None, typer.Option(help="The column of the second text of a pair, or the target.")
+        str | None,
+        typer.Option(help="The column with the second text of a pair, or the translation."),
     ] = None
     column: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help="The column of any field; repeatable. `unmask info MODEL` lists the fields.",
+            help="The column of a field; repeatable. `unmask info MODEL` lists the fields.",
         ),
     ] = None
     header: Annotated[
-        bool | None, typer.Option("--header/--no-header", help="Does the first row name columns?")
+        bool | None,
+        typer.Option("--header/--no-header", help="Whether the first row names the columns."),
     ] = None
 
     def columns(self, label: str | None = None) -> "Columns":
         """Return the chosen columns, with `label` as the column of the label."""
         from unmask.data.labelled.columns import Columns
 
-        short = {"text": self.text, "second": self.second, "label": label}
-        found = {name: column for name, column in short.items() if column is not None}
-        for given in self.column or []:
-            name, _, column = given.partition("=")
+        short_forms = {"text": self.text, "second": self.second, "label": label}
+        chosen = {name: column for name, column in short_forms.items() if column is not None}
+        for assignment in self.column or []:
+            name, _, column = assignment.partition("=")
             if not name or not column:
-                raise SettingsError(f"--column {given}: need FIELD=COLUMN, as in text=review.")
-            if name in found:
-                raise SettingsError(f"--column {given}: '{name}' has a column already. Choose one.")
-            found[name] = column
-        return Columns.of(found, self.header)
+                raise SettingsError(f"--column {assignment}: need FIELD=COLUMN, as in text=review.")
+            if name in chosen:
+                raise SettingsError(
+                    f"--column {assignment}: '{name}' already has a column. Choose one of them."
+                )
+            chosen[name] = column
+        return Columns.of(chosen, self.header)
 
 
 @dataclass(frozen=True)
 class DataFlags(TableFlags):
     """Options that name the columns of a table and say what to do with bad records."""
 
-    on_bad: Annotated[str, typer.Option(help="stop at a bad record, or skip it.")] = "stop"
+    on_bad: Annotated[str, typer.Option(help="What to do with a bad record: stop or skip.")] = (
+        "stop"
+    )
 
     def watcher(self) -> "StopOrSkip":
         """Return the policy for bad records: stop at the first, or report and skip them."""
@@ -113,13 +126,13 @@ class DataFlags(TableFlags):
 class RunFlags:
     """Options of every verb that starts a training run."""
 
-    out: Annotated[Path, typer.Option(help="The run's folder.")]
+    out: Annotated[Path, typer.Option(help="The folder of the run.")]
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", "--lr", help="Peak learning rate.")
     ] = None
     seed: Annotated[int | None, typer.Option(min=0, help="Random seed.")] = None
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; by default all cores.")
+        int | None, typer.Option(min=1, help="CPU threads; all cores by default.")
     ] = None
     set_: Set = None
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
@@ -131,7 +144,7 @@ class RunFlags:
     ] = False
     tensorboard: Annotated[
         bool,
-        typer.Option("--tensorboard", help="Also log to RUN/tensorboard (optional dependency)."),
+        typer.Option("--tensorboard", help="Also log to OUT/tensorboard."),
     ] = False
     no_preflight: Annotated[
         bool, typer.Option("--no-preflight", help="Skip the checks before the first step.")
@@ -141,17 +154,18 @@ class RunFlags:
         """Refuse --resume with --overwrite, and a folder that cannot be written."""
         if self.resume and self.overwrite:
             raise UserError(
-                "--resume and --overwrite: a run is resumed or started over. Give one of them."
+                "--resume and --overwrite exclude each other: a run is either continued or started "
+                "over. Give one of them."
             )
         check_output_folder(self.out, renamed=False)
 
     def changes(self, flags: Mapping[str, object]) -> list[str]:
         """Return the user's settings as NAME=VALUE; those of --set come last and win."""
         flags = {"optimizer.learning_rate": self.learning_rate, "seed": self.seed, **flags}
-        given = [f"{name}={value}" for name, value in flags.items() if value is not None]
-        return given + (self.set_ or [])
+        settings = [f"{name}={value}" for name, value in flags.items() if value is not None]
+        return settings + (self.set_ or [])
 
-    def how(self) -> "RunOptions":
+    def run_options(self) -> "RunOptions":
         """Return how the run is carried out. Imports torch."""
         from unmask.train.run import RunOptions
 

@@ -15,36 +15,45 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def serve(
     models: Annotated[
-        list[str], typer.Argument(help="Model folders or fetched models; NAME=FOLDER names one.")
+        list[str], typer.Argument(help="Model folders or names; NAME=FOLDER sets the served name.")
     ],
-    host: Annotated[str, typer.Option(help="Where to listen; loopback by default.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; by default, only this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")
+    ] = 8000,
     token: Annotated[
-        str | None, typer.Option(help=f"What clients must send; or the variable {TOKEN}.")
+        str | None, typer.Option(help=f"Token that clients must send; also read from {TOKEN}.")
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond loopback without a token.")
+        bool, typer.Option("--insecure", help="Allow other machines without a token.")
     ] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A host name that clients may use; any number.")
+        list[str] | None, typer.Option(help="A host name that clients may use; repeatable.")
     ] = None,
     run: Annotated[
-        list[Path] | None, typer.Option(help="A run folder whose curves the page shows.")
+        list[Path] | None,
+        typer.Option(help="A run folder whose curves the page shows; repeatable."),
     ] = None,
-    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 256,
-    texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 32,
+    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait in the queue.")] = 256,
+    texts: Annotated[int, typer.Option(min=1, help="Texts per request, at most.")] = 32,
 ) -> None:
     """Serve models over HTTP, with a web page.
 
-    `unmask serve minilm my-run/model` offers routes that are compatible with OpenAI and
-    text-embeddings-inference, and others; /docs lists all of them.
+    It offers routes that are compatible with OpenAI and text-embeddings-inference, and others;
+    /docs lists all of them.
+
+    Example: unmask serve minilm my-run/model --port 8000
     """
     token = (token or os.environ.get(TOKEN) or "").strip() or None
     if token and not token.isascii():
-        raise SettingsError("the token has letters that HTTP cannot carry. Use plain ones.")
+        raise SettingsError(
+            "--token: it has characters that HTTP headers cannot carry. Use ASCII only."
+        )
     if host not in LOOPBACK and not token and not insecure:
         raise SettingsError(
-            f"--host {host}: others could use it. Give a --token, or say --insecure."
+            f"--host {host}: other machines could use the server. Give a --token, or --insecure."
         )
     folders = _named(models)
     from unmask.server.threads import load, wait_briefly
@@ -54,9 +63,11 @@ def serve(
 
     for folder in folders.values():
         locate(folder)
-    runs = _watched(run or [])
+    runs = _run_folders(run or [])
     if texts > queue:
-        raise SettingsError(f"--texts {texts}: more than may wait (--queue {queue}). Raise that.")
+        raise SettingsError(
+            f"--texts {texts}: more than the queue holds (--queue {queue}). Raise --queue."
+        )
     try:
         from unmask.server.app import create_app
         from unmask.server.server import make_server
@@ -77,24 +88,24 @@ def serve(
 
 def _named(models: list[str]) -> dict[str, str]:
     """["a=path", "other"] -> {"a": "path", "other": "other"}"""
-    found: dict[str, str] = {}
-    for given in models:
-        name, equals, path = given.partition("=")
-        if not equals or Path(given).exists():  # a path may contain "=", too
-            name, path = Path(given).name, given
-        if name in found:
-            raise SettingsError(f"two models named {name}. Name one of them: NAME={path}.")
-        found[name] = path
-    return found
+    folders: dict[str, str] = {}
+    for argument in models:
+        name, equals, path = argument.partition("=")
+        if not equals or Path(argument).exists():  # a path may contain "=", too
+            name, path = Path(argument).name, argument
+        if name in folders:
+            raise SettingsError(f"two models named {name}. Rename one of them: NAME={path}.")
+        folders[name] = path
+    return folders
 
 
-def _watched(paths: list[Path]) -> dict[str, Path]:
+def _run_folders(paths: list[Path]) -> dict[str, Path]:
     """Return run folders by name; refuse missing ones and equal names."""
     runs: dict[str, Path] = {}
     for path in paths:
         if not path.is_dir():
-            raise SettingsError(f"--run {path}: there is no such folder.")
+            raise SettingsError(f"--run {path}: no such folder. Check the path.")
         if path.resolve().name in runs:
-            raise SettingsError(f"--run {path}: two runs of that name. Serve one of them.")
+            raise SettingsError(f"--run {path}: two runs have this name. Serve one of them.")
         runs[path.resolve().name] = path
     return runs

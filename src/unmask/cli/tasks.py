@@ -8,7 +8,7 @@ import typer
 
 from unmask import load
 from unmask.cli import options
-from unmask.cli.answers import report_truncation, say_counts, speed_hint_after
+from unmask.cli.infer import report_counts, report_truncation, speed_hint_after
 from unmask.cli.progress import answer, notice, progress
 from unmask.system.errors import UserError, plural
 from unmask.system.plugins import known_names
@@ -16,14 +16,14 @@ from unmask.tasks import TASKS
 
 TASK = typer.Argument()
 TASK_OF_FILE = typer.Option()
-Label = Annotated[str | None, typer.Option(help="The column of the answer.")]
+Label = Annotated[str | None, typer.Option(help="The column with the label.")]
 
 
 def name_tasks() -> None:
     """Write the names of all tasks into the help; call again after loading plugins."""
     names = ", ".join(known_names("task", TASKS))
-    TASK.help = f"{names}, or multi RECIPE.toml for several."
-    TASK_OF_FILE.help = f"What it is for: {names}. Recognised by its contents if left out."
+    TASK.help = f"{names}; or multi RECIPE.toml for several at once."
+    TASK_OF_FILE.help = f"The task of the data: {names}. Recognised by the contents if not given."
 
 
 name_tasks()
@@ -32,22 +32,29 @@ name_tasks()
 def finetune(
     task: Annotated[str, TASK],
     arguments: Annotated[
-        list[str], typer.Argument(metavar="MODEL", help="A model folder or name.")
+        list[str],
+        typer.Argument(metavar="MODEL", help="A model folder, or the name of a downloaded model."),
     ],
     *,
     train: Annotated[
-        list[Path] | None, typer.Option(help="Data to learn from; any number of files.")
+        list[Path] | None, typer.Option(help="Training data; repeatable for several files.")
     ] = None,
-    dev: Annotated[list[Path] | None, typer.Option(help="Data to be scored on, likewise.")] = None,
+    dev: Annotated[
+        list[Path] | None, typer.Option(help="Held-out data to score on; repeatable.")
+    ] = None,
     table: options.DataFlags,
     label: Label = None,
     epochs: options.Epochs = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per step.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size, in examples.")] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=8, help="Longest window, in tokens.")
+        int | None, typer.Option(min=8, help="Maximum length of a text, in tokens.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs, each with another seed.")] = 1,
-    trials: Annotated[int, typer.Option("--search", min=0, help="Trials of settings.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of runs, each with a seed of its own.")
+    ] = 1,
+    trials: Annotated[
+        int, typer.Option("--search", min=0, help="Number of hyper-parameter trials.")
+    ] = 0,
     run: options.RunFlags,
 ) -> None:
     """Fine-tune a model on labelled data.
@@ -63,25 +70,34 @@ def finetune(
     }
     changes = run.changes(flags)
     run.check()
-    columns, watcher = table.columns(label), table.watcher()  # refused before torch is imported
-    for_one = table != options.DataFlags() or label is not None or seeds > 1 or trials > 0
-    _check_arguments(task, arguments, train, dev, for_one=for_one)
+    columns, watcher = table.columns(label), table.watcher()  # errors before torch is imported
+    single_task = table != options.DataFlags() or label is not None or seeds > 1 or trials > 0
+    _check_arguments(task, arguments, train, dev, single_task=single_task)
     from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.multi_task import MultiTask
     from unmask.jobs.start import finetune_files
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
-    console, how = options.console_of_run(), run.how()
+    console, run_options = options.console_of_run(), run.run_options()
     if task == "multi":
         recipe = compose(MultiTask.scope, arguments[0], changes, console=console)
-        found = Run(MultiTask(arguments[1]), recipe, run.out, console, how).go().summary
+        job = MultiTask(arguments[1])
+        summary: dict[str, object] = Run(job, recipe, run.out, console, run_options).go().summary
     else:
         files = LabelledFiles(train or [], dev or [], columns, watcher)
-        found = finetune_files(
-            task, arguments[0], files, run.out, changes, console, how, seeds=seeds, trials=trials
+        summary = finetune_files(
+            task,
+            arguments[0],
+            files,
+            run.out,
+            changes,
+            console,
+            run_options,
+            seeds=seeds,
+            trials=trials,
         )
-    options.answer_of_run(json.dumps(found))
+    options.answer_of_run(json.dumps(summary))
 
 
 def _check_arguments(
@@ -90,11 +106,11 @@ def _check_arguments(
     train: list[Path] | None,
     dev: list[Path] | None,
     *,
-    for_one: bool,
+    single_task: bool,
 ) -> None:
     """Refuse arguments that are missing, or that do not go with one task or with several.
 
-    `for_one` says whether any other option is given that only a single task has.
+    `single_task` tells whether any other option is set that only a single task has.
     """
     if task != "multi":
         if len(arguments) != 1 or not train or not dev:
@@ -103,10 +119,10 @@ def _check_arguments(
                 f"finetune {task} minilm --train train.tsv --dev dev.tsv --out run"
             )
         return
-    if train or dev or for_one:
+    if train or dev or single_task:
         raise UserError(
-            "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for one "
-            "task; the recipe of several says what each needs. Leave them out."
+            "finetune multi: --train, --dev, columns, --on-bad, --seeds and --search are for a "
+            "single task; with several tasks, the recipe names the data. Leave them out."
         )
     if len(arguments) != 2:
         raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
@@ -114,7 +130,9 @@ def _check_arguments(
 
 def evaluate(
     model: options.ModelName,
-    files: Annotated[list[str], typer.Argument(help="Labelled data; two are parallel files.")],
+    files: Annotated[
+        list[str], typer.Argument(help="Labelled data: one file, or two parallel files.")
+    ],
     table: options.DataFlags = options.DataFlags(),
     label: Label = None,
 ) -> None:
@@ -153,18 +171,20 @@ def predict(
     loaded = load(model)
     from unmask.infer.predict import predict_lines
 
-    with speed_hint_after(loaded), progress("answering", "answers") as job:
-        for found in predict_lines(loaded, file, columns, watcher, notice):
-            answer(json.dumps(found, ensure_ascii=False))
+    with speed_hint_after(loaded), progress("predicting", "answers") as job:
+        for prediction in predict_lines(loaded, file, columns, watcher, notice):
+            answer(json.dumps(prediction, ensure_ascii=False))
             job.advance()
     report_truncation(loaded, loaded.limit, hint="")
-    say_counts(file, "answer", job.done, skipped=watcher.skipped, blanks=watcher.blanks)
+    report_counts(file, "answer", job.done, skipped=watcher.skipped, blanks=watcher.blanks)
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="Labelled data.")],
+    file: Annotated[Path, typer.Argument(help="A file of labelled data.")],
     task: Annotated[str | None, TASK_OF_FILE] = None,
-    train: Annotated[Path | None, typer.Option(help="The training data it goes with.")] = None,
+    train: Annotated[
+        Path | None, typer.Option(help="The training data to compare the file with.")
+    ] = None,
     table: options.TableFlags = options.TableFlags(),
     label: Label = None,
     set_: options.Set = None,
@@ -180,16 +200,15 @@ def check(
     from unmask.tasks.check import examine
 
     columns = table.columns(label)
-    own = apply_overrides({}, set_ or []).get("task", {})
-    found = examine(file, task=task, columns=columns, train=train, settings=own)
-    for fact in found.facts:
+    settings = apply_overrides({}, set_ or []).get("task", {})
+    report = examine(file, task=task, columns=columns, train=train, settings=settings)
+    for fact in report.facts:
         answer(f"{file}: {fact}")
-    for warning in found.warnings:
+    for warning in report.warnings:
         answer(f"warning: {warning}")
-    for fault in found.faults:
+    for fault in report.faults:
         answer(f"fault: {fault}")
-    if found.faults:
-        count = len(found.faults)
-        faults = plural("fault", count)
-        raise UserError(f"{file}: {count:,} {faults}, one line each above. Fix them.")
+    if report.faults:
+        count = len(report.faults)
+        raise UserError(f"{file}: {count:,} {plural('fault', count)}, listed above. Fix them.")
     answer("no faults")

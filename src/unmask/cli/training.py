@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 Arguments = Annotated[
     list[str],
     typer.Argument(
-        metavar="[RECIPE] CORPUS", help="Without a recipe, bert; with --minutes, budget."
+        metavar="[RECIPE] CORPUS",
+        help="A corpus folder, after a recipe: bert by default, budget with --minutes.",
     ),
 ]
 Size = Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base, large or auto.")]
@@ -35,7 +36,7 @@ def pretrain(
     ] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Batch size in tokens.")] = None,
     warmup: Annotated[float | None, typer.Option(help="Warm-up, as a fraction of the run.")] = None,
-    pairs: Annotated[str | None, typer.Option(help="nsp, sop or off.")] = None,
+    pairs: Annotated[str | None, typer.Option(help="Sentence pairs: nsp, sop or off.")] = None,
     run: options.RunFlags,
 ) -> None:
     """Pre-train a BERT on a corpus of your own.
@@ -48,18 +49,20 @@ def pretrain(
     Example: unmask pretrain corpus --minutes 30 --out run
     """
     if steps is not None and minutes is not None:
-        raise SettingsError("--steps and --minutes: a run has one length. Give one of them.")
+        raise SettingsError(
+            "--steps and --minutes both set the length of the run. Give one of them."
+        )
     flags = {"model.size": size, "schedule.warmup": warmup, "data.pairs": pairs}
     flags |= {"schedule.steps": steps, "schedule.minutes": minutes}
     run.check()
     phase = {"length": max_length, "batch_tokens": batch_tokens}
-    given = {name: value for name, value in phase.items() if value is not None}
-    recipe = _recipe(arguments, run.changes(flags), given, run)
+    phase_settings = {name: value for name, value in phase.items() if value is not None}
+    recipe = _recipe(arguments, run.changes(flags), phase_settings, run)
     from unmask.jobs.pretrain import Pretrain
     from unmask.train.run import Run
 
     job, console = Pretrain(Path(arguments[-1])), options.console_of_run()
-    outcome = Run(job, recipe, run.out, console, run.how()).go()
+    outcome = Run(job, recipe, run.out, console, run.run_options()).go()
     report = run.out / "report.html"
     options.answer_of_run(f"the model is in {outcome.model}, the report in {report}")
 
@@ -79,7 +82,7 @@ def _recipe(
     if run.resume and not (len(arguments) == 2 or changes or phase):
         if not (run.out / "recipe.toml").exists():
             raise UserError(
-                f"{run.out}: no run to resume is there. Check --out; to start one, give a recipe, "
+                f"{run.out}: no run to resume. Check --out; to start a run, give a recipe, "
                 "--size, --steps or --minutes."
             )
         return None
@@ -109,5 +112,5 @@ def _with_phases(table: dict[str, Any], phase: dict[str, int]) -> dict[str, Any]
     phases = schedule.get("phases") or [{}]
     if "length" in phase:
         phases = [{**phases[0], "share": 1.0}]
-    schedule = {**schedule, "phases": [{**own, **phase} for own in phases]}
+    schedule = {**schedule, "phases": [{**before, **phase} for before in phases]}
     return schedule if old else {**table, "schedule": schedule}
