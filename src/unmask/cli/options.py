@@ -1,7 +1,7 @@
 """Arguments and options that several verbs share. Nothing here imports torch.
 
 Options that belong together are fields of a dataclass, and a verb takes them as one parameter
-(`grouped`).
+(`flatten_options`).
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.progress import answer, terminal
+from unmask.cli.progress import answer, detail, terminal
 from unmask.system.console import Console
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import SettingsError, UserError, unknown_name
@@ -36,6 +36,8 @@ Set = Annotated[
     typer.Option("--set", help="Any setting, as NAME=VALUE: data.held_out=10; repeatable."),
 ]
 
+SECRET = {"token"}  # options that --verbose does not print
+
 
 def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Let a verb take a dataclass as parameter whose fields are options of the command line.
@@ -50,6 +52,7 @@ def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def call(**values: object) -> None:
+        _report_options(values)
         for name, group in groups.items():
             values[name] = group(**{option: values.pop(option) for option in fields[name]})
         verb(**values)
@@ -62,6 +65,14 @@ def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
     # `wraps` has set __wrapped__, which inspect would follow; __signature__ comes first.
     vars(call)["__signature__"] = Signature(keywords)
     return call
+
+
+def _report_options(values: Mapping[str, object]) -> None:
+    """With --verbose, print the value of every option and argument that has one."""
+    for name, value in values.items():
+        if value is not None:
+            shown = "(not shown)" if name in SECRET else value
+            detail(f"option: {name.strip('_').replace('_', '-')} = {shown}")
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,21 @@ class Terminal(Console):
         self.stage: Stage | None = None
         self.due = 0.0  # when progress may be shown again
         self.drawn = False  # whether a bar is the last thing on the screen
+        self.quiet = False  # print errors only
+        self.verbose = False  # print details too
 
     def say(self, line: str) -> None:
-        """Print a line, above the bar if there is one."""
+        """Print a notice, above the bar if there is one."""
+        if not self.quiet:
+            self.error(line)
+
+    def detail(self, line: str) -> None:
+        """Print a line that is shown with --verbose only."""
+        if self.verbose:
+            self.error(line)
+
+    def error(self, line: str) -> None:
+        """Print a line that is shown with --quiet, too."""
         drawn = self.drawn
         self._erase()
         self._write(f"{line}\n")
@@ -82,7 +94,10 @@ class Terminal(Console):
         seconds_left: float | None = None,
     ) -> None:
         """Update the bar, or print a line if one is due; a new name starts a new stage."""
+        if self.quiet:
+            return
         if self.stage is None or self.stage.name != what:
+            self._report_stage()
             self.stage = Stage(what, unit, before=done)
             started = self.stage.started
             # max: a new stage does not shorten the pause after the last line.
@@ -102,7 +117,16 @@ class Terminal(Console):
     def finish(self) -> None:
         """End the current stage and remove its bar."""
         self._erase()
+        self._report_stage()
         self.stage, self.due = None, 0.0
+
+    def _report_stage(self) -> None:
+        """With --verbose, print how long the stage that ends here has taken."""
+        stage = self.stage
+        if stage is not None and self.verbose:
+            self.stage = None  # its bar is not drawn again below the line
+            seconds = time.monotonic() - stage.started
+            self.detail(f"stage: {stage.name}: {stage.done:,} {stage.unit} in {seconds:.2f} s")
 
     def answer(self, line: str, *, flush: bool = False) -> None:
         """Print a line of the result on standard output; a failure to write it is an error.
@@ -151,7 +175,7 @@ class Terminal(Console):
 
 
 terminal = Terminal()  # one per process, because bar and lines share one standard error
-notice, answer = terminal.say, terminal.answer
+notice, detail, answer = terminal.say, terminal.detail, terminal.answer
 
 
 class ProgressBar:

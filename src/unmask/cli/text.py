@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli import options
+from unmask.cli.help import COMMON_FLAGS
 from unmask.cli.progress import answer, notice, progress, terminal
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import SettingsError, UserError, unknown_name
@@ -72,7 +73,6 @@ def _stdin() -> Iterator[str]:
     return (record.text for record in refuse_empty("standard input", read_texts("-")))
 
 
-@vocab.command("learn")
 def vocab_learn(
     files: options.TextFiles,
     size: Annotated[int, typer.Option(help="Vocabulary size.")],
@@ -125,3 +125,6 @@ def vocab_learn(
     print(f"unknown words       {result.unknown_words:>14.4%}")
     print(f"tokens per word     {result.tokens_per_word:>14.3f}")
     print(f"written to {out}")
+
+
+vocab.command("learn", epilog=COMMON_FLAGS)(options.flatten_options(vocab_learn))

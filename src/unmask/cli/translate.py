@@ -8,6 +8,7 @@ import typer
 
 from unmask import load
 from unmask.cli import options
+from unmask.cli.help import COMMON_FLAGS
 from unmask.cli.progress import answer, notice, progress
 from unmask.system.errors import SettingsError, plural
 
@@ -30,7 +31,9 @@ Penalty = Annotated[
     float, typer.Option(help="Length penalty: scores are divided by length to this power.")
 ]
 
-verbs = typer.Typer(help="Train translation models, and translate.", no_args_is_help=True)
+verbs = typer.Typer(
+    help="Train translation models, and translate.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def train(
@@ -258,4 +261,4 @@ def _report_splits(limit: int, count: int) -> None:
 
 
 for verb in (train, run, evaluate, compare, look):
-    verbs.command()(options.flatten_options(verb))
+    verbs.command(epilog=COMMON_FLAGS)(options.flatten_options(verb))
